@@ -191,8 +191,8 @@ def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequ
     if any(row.change in (Change.INTRODUCED, Change.WORSE) for row in worst.leaks):
         return Fact(
             NEXT,
-            f"Open the report of run {letter(worst.version)}: its findings name the mechanism and the "
-            "event that triggers it.",
+            f"Open the report of run {letter(worst.version)}: its findings name the mechanism and "
+            "the event that triggers it.",
         )
     return Fact(NEXT, "Compare the charts under Cost of work in the reports of the two runs.")
 

@@ -214,7 +214,8 @@ def test_a_worker_that_cannot_be_started_exits_14_in_one_sentence(tmp_path: Path
     )
     broken.chmod(0o755)
 
-    done = compare(tmp_path / "store", ".", f"python:{broken}")
+    # First of the two: nobody waits until the other is warm.
+    done = compare(tmp_path / "store", f"python:{broken}", ".")
 
     assert done.returncode == CRASHED, done.stderr
     assert "no such luck" in done.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Nights with real soaks: one that is killed half-way, and one in pieces under a fake Slurm."""
+"""A night with real soaks: killed half-way, and the rest in pieces, one under a fake Slurm."""
 
 from __future__ import annotations
 
@@ -72,49 +72,28 @@ def requests_were_served(cells: Path) -> bool:
     return bool(samples) and samples[0].read_bytes().count(b'"requests_per_s"') >= 6
 
 
-def test_a_night_that_is_killed_half_way_does_the_rest_when_started_again(
-    plan: Path, tmp_path: Path
-) -> None:
-    night = tmp_path / "night"
-    words = ("run", str(plan), "--out", str(night))
-    first = subprocess.Popen(
-        [*NIGHTLY, *words], cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL
+def kill_in_the_first_cell(plan: Path, night: Path) -> Path:
+    """A night whose process is killed while its first soak runs; the directory of that run."""
+    command = [*NIGHTLY, "run", str(plan), "--out", str(night)]
+    process = subprocess.Popen(
+        command, cwd=plan.parent, env=environment(), stderr=subprocess.DEVNULL
     )
     try:
         wait_until(lambda: requests_were_served(night / "cells"))
     finally:
-        first.kill()
-        first.wait()
-    assert not (night / "night.json").exists()
-    # Its soak is told by the kernel, and comes to an orderly end though nobody reads its words.
+        process.kill()
+        process.wait()
     (run_dir,) = (night / "cells" / "one" / "attempt-1").glob("*/")
-    wait_until((run_dir / "report.html").exists)
-    last_words = read_run(run_dir).events[-1]
-    assert isinstance(last_words, Phase)
-    assert last_words.name == "done"
-
-    again = run(*words, cwd=tmp_path)
-
-    assert again.returncode == 10, again.stderr
-    assert len(segments(read_run(run_dir))) == 2
-    cells = stored(night / "night.json")["cells"]
-    assert "has 2 segments" in " ".join(cells[0]["notes"])
-    assert [cell["word"] for cell in cells][1] == "LEAK"
-    assert "MISSING" not in [cell["word"] for cell in cells]
-    before = (night / "cells" / "one" / "cell.json").read_bytes()
-    third = run(*words, cwd=tmp_path)
-    assert third.returncode == 10
-    assert third.stderr.count("finished before, skipped") == 2
-    assert (night / "cells" / "one" / "cell.json").read_bytes() == before
+    return run_dir
 
 
-def test_cells_in_pieces_under_slurm_are_one_night_and_a_lost_one_is_missing(
-    plan: Path, tmp_path: Path
-) -> None:
-    script = run("plan", str(plan), "--format", "slurm", "--out", str(tmp_path), cwd=tmp_path)
-    (tmp_path / "night.sh").write_text(script.stdout, encoding="utf-8")
-    (tmp_path / "bin").mkdir()
-    shim = tmp_path / "bin" / "hybridbench"
+def run_second_cell_as_slurm_does(plan: Path) -> int:
+    """The exit code of the second task of the script that ``nightly plan`` writes."""
+    here = plan.parent
+    script = run("plan", str(plan), "--format", "slurm", "--out", str(here), cwd=here)
+    (here / "night.sh").write_text(script.stdout, encoding="utf-8")
+    (here / "bin").mkdir()
+    shim = here / "bin" / "hybridbench"
     shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m hybridbench "$@"\n', encoding="utf-8")
     shim.chmod(0o755)
     task = environment(
@@ -122,15 +101,45 @@ def test_cells_in_pieces_under_slurm_are_one_night_and_a_lost_one_is_missing(
         SLURM_ARRAY_JOB_ID="7",
         PATH=f"{shim.parent}:{os.environ['PATH']}",
     )
-
     ended = subprocess.run(
-        ["bash", "night.sh"], cwd=tmp_path, env=task, capture_output=True, timeout=LIMIT_S,
+        ["bash", "night.sh"], cwd=here, env=task, capture_output=True, timeout=LIMIT_S,
         check=False,
     )  # fmt: skip
+    return ended.returncode
 
+
+def test_a_night_in_pieces_one_of_which_is_killed_is_one_night_and_a_lost_cell_is_missing(
+    plan: Path, tmp_path: Path
+) -> None:
+    night = tmp_path / "7-scenario"
+    run_dir = kill_in_the_first_cell(plan, night)
+    assert not (night / "night.json").exists()
+    # Its soak is told by the kernel, and comes to an orderly end though nobody reads its words.
+    wait_until((run_dir / "report.html").exists)
+    last_words = read_run(run_dir).events[-1]
+    assert isinstance(last_words, Phase)
+    assert last_words.name == "done"
     # Waivers and policy left nothing to doubt: a counted leak is red after one run.
-    assert ended.returncode == 10, ended.stderr
-    shutil.move(tmp_path / "7-scenario" / "cells" / "two", tmp_path / "elsewhere")
+    assert run_second_cell_as_slurm_does(plan) == 10
+    assert stored(night / "cells" / "two" / "cell.json")
+
+    again = run("run", str(plan), "--out", str(night), cwd=tmp_path)
+
+    assert again.returncode == 10, again.stderr
+    assert again.stderr.count("finished before, skipped") == 1
+    assert len(segments(read_run(run_dir))) == 2
+    cells = stored(night / "night.json")["cells"]
+    assert "has 2 segments" in " ".join(cells[0]["notes"])
+    assert [cell["word"] for cell in cells][1] == "LEAK"
+    assert "MISSING" not in [cell["word"] for cell in cells]
+
+    before = (night / "cells" / "one" / "cell.json").read_bytes()
+    third = run("run", str(plan), "--out", str(night), cwd=tmp_path)
+    assert third.returncode == 10
+    assert third.stderr.count("finished before, skipped") == 2
+    assert (night / "cells" / "one" / "cell.json").read_bytes() == before
+
+    shutil.move(night / "cells" / "two", tmp_path / "elsewhere")
     merged = run("merge", "elsewhere", "--plan", str(plan), "--out", "merged", cwd=tmp_path)
     assert merged.returncode == 10, merged.stderr
     cells = stored(tmp_path / "merged" / "night.json")["cells"]

@@ -56,93 +56,101 @@ def stored(run_dir: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def wait_for_requests(soak: SoakProcess) -> None:
+def wait_for_requests(run_dir: Path, beyond: int = 0) -> None:
     """Until enough has been sampled for a segment of its own."""
-    soak.wait_for_traffic()
-    samples = soak.run_dir / "samples.jsonl"
-    wait_until(lambda: samples.read_bytes().count(b'"requests_per_s"') >= 6)
+    wait_until(lambda: requests_sampled(run_dir) >= beyond + 6)
 
 
-def test_a_killed_soak_goes_on_as_a_second_segment_with_one_verdict(tmp_path: Path) -> None:
-    soak = SoakProcess(tmp_path / "store", DURATION_S)
+def requests_sampled(run_dir: Path) -> int:
+    return (run_dir / "samples.jsonl").read_bytes().count(b'"requests_per_s"')
+
+
+def worker_of(run_dir: Path) -> int:
+    return int(stored(run_dir, "manifest.json")["segments"][-1]["pid"])
+
+
+def kill_the_worker_of(soak: SoakProcess) -> None:
+    """First in the life of the run: the soak says what happened, and ends."""
     try:
-        wait_for_requests(soak)
-        worker = soak.worker_pid()
-        soak.process.kill()
-        soak.wait()
-        wait_until(lambda: not is_alive(worker))
-    finally:
-        soak.close()
-    samples = soak.run_dir / "samples.jsonl"
-    whole = samples.read_bytes()
-    with samples.open("ab") as file:
-        file.write(b'{"t":999,"wall":1')
-
-    process = resume(soak.run_dir)
-    try:
-        wait_until(lambda: '"segment"' in (soak.run_dir / "events.jsonl").read_text())
-        second = refusal(soak.run_dir)
-        _, said = process.communicate(timeout=LIMIT_S)
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
-
-    assert f"is being written by process {process.pid}" in second
-    assert (soak.run_dir / "verdict.json").exists(), said
-    record = read_run(soak.run_dir)
-    early, late = segments(record)
-    verdict, manifest = stored(soak.run_dir, "verdict.json"), stored(soak.run_dir, "manifest.json")
-    assert process.returncode == verdict["exit_code"], said
-    # On a machine too busy to cover the profile in seconds it may be INVALID; never a leak.
-    assert verdict["verdict"] in {"CLEAN", "INCONCLUSIVE", "INVALID"}, verdict["headline"]
-    # Not a line of the first segment is lost, and only the torn one is gone.
-    assert samples.read_bytes().startswith(whole)
-    assert b'"t":999' not in samples.read_bytes()
-    assert any("tore the last line" in note.text for note in record.all_events(Note))
-    rss = record.series["rss_bytes"]
-    assert np.all(np.diff(rss.t_s) > 0)
-    finishes = record.series["events.finishes"]
-    assert np.any(np.diff(finishes.value) < 0), "the new worker counts from zero"
-    # The cut may fall into a checkpoint.
-    assert phases(early)[-1] in {"warmup", "steady", "drain", "idle", "resume"}
-    assert phases(late)[:2] == ["boot", "warmup"]
-    assert phases(late)[-1] == "done"
-    first, next_one = manifest["segments"]
-    assert first["pid"] != next_one["pid"]
-    assert first["traffic_seed"] != next_one["traffic_seed"]
-    assert next_one["traffic_s"] < first["traffic_s"] == DURATION_S
-    total = verdict["coverage"]["finishes"]["seen"]
-    assert total == sum(part.series["events.finishes"].value.max() for part in (early, late))
-    assert not (soak.run_dir / "run.lock").exists()
-
-    assert "ended as planned and has nothing left to resume" in refusal(soak.run_dir)
-
-
-def test_a_soak_whose_worker_was_killed_goes_on_and_stays_crashed(tmp_path: Path) -> None:
-    soak = SoakProcess(tmp_path / "store", DURATION_S)
-    try:
-        wait_for_requests(soak)
+        soak.wait_for_traffic()
+        wait_for_requests(soak.run_dir)
         os.kill(soak.worker_pid(), signal.SIGKILL)
         assert soak.wait() == 14
     finally:
         soak.close()
 
-    process = resume(soak.run_dir)
-    _, said = process.communicate(timeout=LIMIT_S)
 
-    verdict = stored(soak.run_dir, "verdict.json")
-    early, late = segments(read_run(soak.run_dir))
+def resume_and_kill(run_dir: Path) -> None:
+    """Then the soak itself is killed: its worker goes with it."""
+    before = requests_sampled(run_dir)
+    process = resume(run_dir)
+    try:
+        wait_for_requests(run_dir, before)
+        worker = worker_of(run_dir)
+        assert is_alive(worker)
+        process.kill()
+        process.communicate(timeout=LIMIT_S)
+        wait_until(lambda: not is_alive(worker))
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def test_a_soak_that_is_cut_off_twice_goes_on_in_segments_and_has_one_verdict(
+    tmp_path: Path,
+) -> None:
+    soak = SoakProcess(tmp_path / "store", DURATION_S)
+    kill_the_worker_of(soak)
+    run_dir = soak.run_dir
+    (crash,) = read_run(run_dir).all_events(Crash)
+    resume_and_kill(run_dir)
+    cut = read_run(run_dir)
+    samples = run_dir / "samples.jsonl"
+    whole = samples.read_bytes()
+    with samples.open("ab") as file:
+        file.write(b'{"t":999,"wall":1')
+
+    process = resume(run_dir)
+    try:
+        wait_until(lambda: (run_dir / "events.jsonl").read_text().count('"segment"') > 1)
+        second = refusal(run_dir)
+        _, said = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+
+    assert crash.reason in {"signal", "oom"}
+    assert "killed" in crash.detail
+    assert len(cut.series["rss_bytes"]) >= 2
+    assert "warmup" in phases(segments(cut)[-1])
+    assert f"is being written by process {process.pid}" in second
+    assert (run_dir / "verdict.json").exists(), said
+    record = read_run(run_dir)
+    parts = segments(record)
+    verdict, manifest = stored(run_dir, "verdict.json"), stored(run_dir, "manifest.json")
     assert process.returncode == verdict["exit_code"], said
-    # A machine too busy to cover the profile in seconds makes it INVALID; the crash stays told.
-    assert (
-        {"CRASHED"}
-        <= {f["verdict"] for f in verdict["findings"]}
-        <= {
-            "CRASHED",
-            "INVALID",
-            "INCONCLUSIVE",
-        }
-    ), verdict["findings"]
-    assert early.last_event(Crash) is not None
-    assert late.last_event(Crash) is None
-    assert phases(late)[-1] == "done"
+    # A machine too busy to cover the profile in seconds makes it INVALID; the crash stays told, and
+    # there is no leak.
+    found = {finding["verdict"] for finding in verdict["findings"]}
+    assert {"CRASHED"} <= found <= {"CRASHED", "INVALID", "INCONCLUSIVE"}, verdict["findings"]
+    assert [part.last_event(Crash) is not None for part in parts] == [True, False, False]
+    # Not a line of the first segments is lost, and only the torn one is gone.
+    assert samples.read_bytes().startswith(whole)
+    assert b'"t":999' not in samples.read_bytes()
+    assert any("tore the last line" in note.text for note in record.all_events(Note))
+    assert np.all(np.diff(record.series["rss_bytes"].t_s) > 0)
+    drops = np.diff(record.series["events.finishes"].value) < 0
+    assert np.count_nonzero(drops) == 2, "each new worker counts from zero"
+    # The cut may fall into a checkpoint.
+    assert phases(parts[1])[-1] in {"warmup", "steady", "drain", "idle", "resume"}
+    assert phases(parts[2])[:2] == ["boot", "warmup"]
+    assert phases(parts[2])[-1] == "done"
+    told = manifest["segments"]
+    for fact in ("pid", "traffic_seed"):
+        assert len({segment[fact] for segment in told}) == 3
+    assert DURATION_S == told[0]["traffic_s"] > told[1]["traffic_s"] > told[2]["traffic_s"]
+    total = verdict["coverage"]["finishes"]["seen"]
+    assert total == sum(part.series["events.finishes"].value.max() for part in parts)
+    assert not (run_dir / "run.lock").exists()
+
+    assert "ended as planned and has nothing left to resume" in refusal(run_dir)

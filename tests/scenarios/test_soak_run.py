@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.errors import ConfigError
 from hybridbench.records.events import (
     Allocations,
     Checkpoint,
@@ -32,7 +31,7 @@ from hybridbench.rundir.layout import WORKER_STDERR
 from hybridbench.rundir.reader import read_run
 from hybridbench.runs.soak import run_soak
 from hybridbench.sampling.allocations import is_installed
-from tests.scenarios.one_soak import short_plan
+from tests.scenarios.one_soak import CALM, OVERRIDES, short_plan
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0
@@ -128,7 +127,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path: Path) -> None:
-    outcome = run_soak(short_plan(tmp_path, duration_s=14.0))
+    outcome = run_soak(short_plan(tmp_path, duration_s=14.0, overrides={**OVERRIDES, **CALM}))
     record = read_run(outcome.run_dir)
 
     assert not outcome.crashed
@@ -162,8 +161,8 @@ def test_a_healthy_soak_goes_through_all_phases_and_everything_balances(tmp_path
 
 @pytest.mark.skipif(not is_installed(), reason="needs hybridbench[memray]")
 def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: Path) -> None:
-    plan = short_plan(tmp_path, 15.0, defects=("lru-reference-cycle",))
-    options = Options(watchdog_s=60.0, diagnose="always", memray_s=12.0)
+    plan = short_plan(tmp_path, 10.0, defects=("lru-reference-cycle",))
+    options = Options(watchdog_s=60.0, diagnose="always", memray_s=8.0)
     outcome = run_soak(replace(plan, options=options))
 
     record = read_run(outcome.run_dir)
@@ -174,40 +173,6 @@ def test_the_allocations_of_a_diagnosed_run_name_the_calls_that_leak(tmp_path: P
     assert engine, found.sites
     begun_s = next(e.t_s for e in record.all_events(Phase) if e.name == "allocations")
     assert max(series.t_s[-1] for series in record.series.values()) <= begun_s
-
-
-def test_a_killed_worker_is_told_with_its_signal_and_leaves_a_run(tmp_path: Path) -> None:
-    soak = SoakProcess(tmp_path / "store", 600.0)
-    try:
-        soak.wait_for_traffic()
-        os.kill(soak.worker_pid(), signal.SIGKILL)
-        code = soak.wait()
-    finally:
-        soak.close()
-    record = read_run(soak.run_dir)
-    (crash,) = record.all_events(Crash)
-
-    assert code == 14
-    assert crash.reason in {"signal", "oom"}
-    assert "killed" in crash.detail
-    assert len(record.series["rss_bytes"]) >= 2
-
-
-def test_a_killed_parent_leaves_no_worker_behind_and_a_readable_run(tmp_path: Path) -> None:
-    soak = SoakProcess(tmp_path / "store", 600.0)
-    try:
-        soak.wait_for_traffic()
-        worker = soak.worker_pid()
-        assert is_alive(worker)
-        soak.process.kill()
-        soak.wait()
-        wait_until(lambda: not is_alive(worker))
-    finally:
-        soak.close()
-
-    record = read_run(soak.run_dir)
-    assert len(record.series["rss_bytes"]) >= 2
-    assert "warmup" in phases(record)
 
 
 def test_the_first_signal_finishes_in_order(tmp_path: Path) -> None:
@@ -271,11 +236,3 @@ def test_an_engine_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) -
     assert crash.reason == "exit"
     assert "the engine loop failed: LookupError('the pool is gone')" in crash.detail
     assert "schedule_with_a_fault" in (outcome.run_dir / WORKER_STDERR).read_text()
-
-
-def test_what_cannot_be_built_is_one_sentence_and_leaves_no_run(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with pytest.raises(ConfigError, match="no-such-model"):
-        run_soak(short_plan(store, 10.0, model="no-such-model"))
-
-    assert list(store.iterdir()) == []
