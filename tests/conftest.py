@@ -33,6 +33,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Several workers: scenarios come first, so that the others compute while one of them waits.
+
+    A worker begins with its share of the list, and those that are done take from the end of it.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: "scenarios" not in item.path.parts)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Triton kernels run in its interpreter, but for ``pytest -m gpu``, which compiles them.
 
