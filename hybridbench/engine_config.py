@@ -33,6 +33,7 @@ SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
 StateRefresh: TypeAlias = Literal["path", "used"]
 PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
 HiCacheWritePolicy: TypeAlias = Literal["write_through", "write_through_selective", "write_back"]
+PrefetchPolicy: TypeAlias = Literal["best_effort", "wait_complete", "timeout"]
 MambaSchedulerStrategy: TypeAlias = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
 
 # Two of these keep a step between two copies, and a guess behind a request's last token.
@@ -69,6 +70,28 @@ class NewTokenRatio(ProfileGroup):
     def decay(self) -> float:
         """What one decode step takes off the ratio."""
         return (self.init - self.min) / self.decay_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiCacheStorage(ProfileGroup):
+    """Storage behind the host tier of attention-only models: written as the host pool is, and read
+    for new requests.  Source: SGLang's HiCache storage backends.
+    """
+
+    ratio: Annotated[float, Strict(), Ge(0.0)] = 0.0
+    """Size of the storage, as a multiple of ``kv_tokens``; 0 has none."""
+    prefetch_policy: PrefetchPolicy = "best_effort"
+    """How long a request waits for what the storage has of its prompt: "best_effort" until it could
+    be admitted, "wait_complete" until all of it is there, "timeout" for ``prefetch_timeout`` at
+    most."""
+    prefetch_timeout_s: Annotated[float, Ge(0.0), Duration()] = 0.1
+    """With prefetch_policy "timeout"."""
+    prefetch_threshold: Count = 64
+    """Fewest tokens that are read from the storage for a request."""
+    page_time_s: Annotated[float, Ge(0.0), Duration()] = 0.0
+    """The least time that reading or writing one page takes."""
+    error_rate: Share = 0.0
+    """Share of reads and writes of pages that fail, which must lose nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +191,8 @@ class EngineSettings(ProfileGroup):
     """The share of the running requests' remaining output that admission keeps free."""
     hicache: HiCache = HiCache()
     """The host tier."""
+    hicache_storage: HiCacheStorage = HiCacheStorage()
+    """The storage behind the host tier."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +291,11 @@ class EngineConfig(EngineSettings, PoolSizes):
             if tokens % page:
                 near = max(page, tokens - tokens % page)
                 yield (name,), f"{tokens} is not a multiple of page_size {page}; {near} is"
+        if self.hicache_storage.ratio and not self.hicache.ratio:
+            yield (
+                ("hicache_storage", "ratio"),
+                f"{self.hicache_storage.ratio} needs a host tier; set hicache.ratio as well",
+            )
         ratio = self.new_token_ratio
         if ratio.min > ratio.init:
             yield (

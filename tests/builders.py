@@ -11,6 +11,7 @@ import torch
 from hybridbench.clock import Clock, FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
+from hybridbench.engine.memory.storage_controller import StorageIO
 from hybridbench.engine.memory.transfers import Transfers
 from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.models.gpt_oss import GptOssConfig
@@ -97,6 +98,7 @@ def make_engine(
     model: LanguageModel | None = None,
     drafter: Drafter | None = None,
     transfers: Transfers | None = None,
+    storage_io: StorageIO | None = None,
     **changes: Any,
 ) -> Engine:
     """An engine of the nano model's sizes; ``changes`` replace fields of NANO_ENGINE.
@@ -110,7 +112,12 @@ def make_engine(
     config = replace(NANO_ENGINE, **changes)
     model = model or DigestModel(NANO_MODEL)
     return Engine(
-        config, clock=clock or FakeClock(), model=model, drafter=drafter, transfers=transfers
+        config,
+        clock=clock or FakeClock(),
+        model=model,
+        drafter=drafter,
+        transfers=transfers,
+        storage_io=storage_io,
     )
 
 

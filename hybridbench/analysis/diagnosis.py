@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import Allocations, DiagnosisBaseline, DiagnosisStages
-from hybridbench.records.heap import Cycle, RetainedObjects, StageReading, Survey
+from hybridbench.records.heap import Cycle, RetainedObjects, StageReading, Survey, ViewedStorage
 
 # Resting memory moves by so much on its own: shares of less growth than this mean nothing.
 GROWTH_MIN_BYTES = 4 * 2**20
@@ -96,6 +96,7 @@ class Diagnosis:
     holdings: tuple[Holding, ...]
     rungs: tuple[RungRow, ...]
     sites: Mapping[str, Site] = field(default_factory=dict)  # by class that is removed
+    views: tuple[ViewedStorage, ...] = ()  # that keep so much more than at the baseline
     allocations: Allocations | None = None
     notes: tuple[str, ...] = ()
 
@@ -123,6 +124,7 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
         holdings=holdings,
         rungs=tuple(readings.rows()),
         sites=_sites(record, event, baseline.t_s),
+        views=tuple(_views(survey.views, survey_then.views)),
         allocations=record.last_event(Allocations),
         notes=tuple(_notes(survey, survey_then, readings, parts)),
     )
@@ -208,6 +210,16 @@ def _holdings(rows: Iterable[RetainedObjects], registered: frozenset[str]) -> It
     for row in rows:
         classes = {name.strip().removeprefix("~") for name in row.path.split(">")}
         yield Holding(row, in_cache=bool(classes & registered))
+
+
+def _views(
+    views: Iterable[ViewedStorage], views_then: Iterable[ViewedStorage]
+) -> Iterable[ViewedStorage]:
+    """Those that keep clearly more than they did."""
+    then = {row.holder: row.storage_bytes for row in views_then}
+    for row in views:
+        if row.storage_bytes - then.get(row.holder, 0) >= GROWTH_MIN_BYTES:
+            yield row
 
 
 def _garbage(survey: Survey) -> Garbage:

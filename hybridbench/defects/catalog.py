@@ -25,8 +25,10 @@ from hybridbench.defects.pr4977_retract_page_pad import DEFECT as RETRACT_PAGE_P
 from hybridbench.defects.pr12224_overlap_late_token_double_free import (
     DEFECT as OVERLAP_LATE_TOKEN_DOUBLE_FREE,
 )
+from hybridbench.defects.pr13501_host_double_release import DEFECT as HOST_DOUBLE_RELEASE
 from hybridbench.defects.pr20182_mamba_queued_abort import DEFECT as MAMBA_QUEUED_ABORT
 from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT as MAMBA_ADDER_REJECT
+from hybridbench.defects.pr21624_hicache_view_retention import DEFECT as HICACHE_VIEW_RETENTION
 from hybridbench.defects.pr22753_session_active_double_count import (
     DEFECT as SESSION_ACTIVE_DOUBLE_COUNT,
 )
@@ -37,6 +39,9 @@ from hybridbench.defects.pr22862_session_tail_unaligned_free import (
 )
 from hybridbench.defects.pr23496_session_close_mamba import DEFECT as SESSION_CLOSE_MAMBA
 from hybridbench.defects.pr23496_session_held_blind_check import DEFECT as SESSION_HELD_BLIND_CHECK
+from hybridbench.defects.pr23696_himamba_protected_delete import (
+    DEFECT as HIMAMBA_PROTECTED_DELETE,
+)
 from hybridbench.defects.pr24244_mamba_map_undersized import DEFECT as MAMBA_MAP_UNDERSIZED
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT as LRU_REFERENCE_CYCLE
 from hybridbench.defects.pr26796_idle_sanity_walk import DEFECT as IDLE_SANITY_WALK
@@ -75,6 +80,9 @@ DEFECTS: tuple[Defect, ...] = (
     RETRACT_PAGE_PAD,
     OVERLAP_LATE_TOKEN_DOUBLE_FREE,
     SPEC_TAIL_UNRECORDED,
+    HOST_DOUBLE_RELEASE,
+    HICACHE_VIEW_RETENTION,
+    HIMAMBA_PROTECTED_DELETE,
     RADIX_LOCK_SKIP,
     EVICT_HEAP_REBUILD,
     IDLE_SANITY_WALK,

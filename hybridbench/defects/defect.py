@@ -72,7 +72,8 @@ class Signature:
         alone: nothing but this finding may say that anything leaks.
         exact: found by arithmetic, not by statistics: seconds suffice.
         duration_s: how long a run must be for the finding.
-        quick_s: how long the quick self-test runs it; more where half a minute has too few events.
+        quick_s: how long the quick self-test runs it; more where half a minute has too few events,
+            0 where it is left out so that the quick self-test stays within half an hour.
         found_by: what a soak cannot find is found by a comparison with the engine without it; its
             verdict is that of the comparison, and its kinds are words of compared metrics.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -18,15 +18,26 @@ from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.cache.host_window import HostWindows
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
+from hybridbench.engine.cache.storage_tier import StorageRules
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.memory.extra_pools import StatePool, WindowPool
 from hybridbench.engine.memory.hicache_controller import HiCacheController
+from hybridbench.engine.memory.hicache_storage import (
+    HiCacheMemory,
+    HiCacheStorage,
+    UnreliableStorage,
+)
 from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost, host_size
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
+from hybridbench.engine.memory.storage_controller import (
+    StorageController,
+    StorageIO,
+    ThreadedStorageIO,
+)
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.memory.swa_pool import SWAKVPool
 from hybridbench.engine.memory.transfers import ThreadedTransfers, Transfers
@@ -59,17 +70,27 @@ class EngineParts:
     note: str  # one sentence about the choice of model that a run should print, or nothing
 
 
+class _BesideSteps(NamedTuple):
+    """What runs the host tier's work beside the steps, and the clock that its waits go by."""
+
+    transfers: Transfers
+    storage_io: StorageIO
+    clock: Clock
+
+
 def assemble(
     config: EngineConfig,
     model: LanguageModel | None,
     clock: Clock,
     kernels: Kernels | None = None,
     transfers: Transfers | None = None,
+    storage_io: StorageIO | None = None,
 ) -> EngineParts:
     """Build everything ``config`` asks for; ``model`` stands in for the one it names.
 
     ``clock`` is what the engine's own times are taken with; ``kernels`` stand in for those of the
-    device, ``transfers`` for a thread that copies between device and host.
+    device, ``transfers`` for a thread that copies between device and host, ``storage_io`` for
+    those that read and write the storage.
 
     Raises:
         ConfigError: the device is missing, or the model's name, files or sizes cannot be.
@@ -87,7 +108,12 @@ def assemble(
     kv_pool = _kv_pool(config, model.config, mamba_pool, dtype, kernels)
     allocator = _kv_allocator(config, kv_pool)
     rows = _rows(config, mamba_pool)
-    tree_cache = _prefix_cache(config, model.config, rows, allocator, transfers)
+    beside = _BesideSteps(
+        transfers or ThreadedTransfers(config.hicache.copy_time_s),
+        storage_io or ThreadedStorageIO(config.hicache_storage.page_time_s),
+        clock,
+    )
+    tree_cache = _prefix_cache(config, model.config, rows, allocator, beside)
     return EngineParts(
         model_config=model.config,
         pools=Pools(
@@ -219,7 +245,7 @@ def _prefix_cache(
     model_config: ModelConfig,
     rows: ReqToTokenPool,
     allocator: KVAllocator,
-    transfers: Transfers | None,
+    beside: _BesideSteps,
 ) -> BasePrefixCache:
     disable = config.cache in {"chunk", "swa_chunk"}
     params = CacheInitParams(
@@ -234,8 +260,7 @@ def _prefix_cache(
         sliding_window_size=model_config.sliding_window,
     )
     if config.hicache.ratio:
-        transfers = transfers or ThreadedTransfers(config.hicache.copy_time_s)
-        return _hierarchical_cache(config, params, allocator, transfers)
+        return _hierarchical_cache(config, params, allocator, beside)
     if config.cache == "unified":
         return UnifiedRadixCache(params)
     if isinstance(allocator, SWATokenToKVPoolAllocator):
@@ -246,14 +271,14 @@ def _prefix_cache(
 
 
 def _hierarchical_cache(
-    config: EngineConfig, params: CacheInitParams, allocator: KVAllocator, transfers: Transfers
+    config: EngineConfig, params: CacheInitParams, allocator: KVAllocator, beside: _BesideSteps
 ) -> HostTier:
     pool = allocator.get_kvcache()
     assert pool is not None
     ratio, write_policy = config.hicache.ratio, config.hicache.write_policy
     size = host_size(config.kv_tokens, ratio, config.page_size)
     host = MHATokenToKVPoolHost(pool, size, check_owners=config.check_owners)
-    controller = HiCacheController(allocator, host, transfers)
+    controller = HiCacheController(allocator, host, beside.transfers)
     rows = params.req_to_token_pool
     states = _host_states(config, rows) if isinstance(rows, HybridReqToTokenPool) else None
     if config.cache == "unified":
@@ -262,7 +287,13 @@ def _hierarchical_cache(
         return HiUnifiedRadixCache(params, controller, parts, write_policy)
     if states is not None:
         return HiMambaRadixCache(params, controller, states, write_policy)
-    return HiRadixCache(params, controller, write_policy)
+    return HiRadixCache(
+        params,
+        controller,
+        write_policy,
+        _storage_controller(config, host, beside.storage_io),
+        _storage_rules(config, beside.clock),
+    )
 
 
 def _host_states(config: EngineConfig, rows: HybridReqToTokenPool) -> HostStates:
@@ -282,6 +313,25 @@ def _host_windows(
     return HostWindows(WindowPool(allocator, host), params.sliding_window_size)
 
 
+def _storage_controller(
+    config: EngineConfig, host: MHATokenToKVPoolHost, storage_io: StorageIO
+) -> StorageController | None:
+    """None without storage."""
+    settings, page_size = config.hicache_storage, config.page_size
+    if not settings.ratio:
+        return None
+    pages = host_size(config.kv_tokens, settings.ratio, page_size) // page_size
+    storage: HiCacheStorage = HiCacheMemory(host.rows, pages, page_size)
+    if settings.error_rate:
+        storage = UnreliableStorage(storage, settings.error_rate, config.seed)
+    return StorageController(host, storage, page_size, storage_io, settings.prefetch_threshold)
+
+
+def _storage_rules(config: EngineConfig, clock: Clock) -> StorageRules:
+    settings = config.hicache_storage
+    return StorageRules(settings.prefetch_policy, settings.prefetch_timeout_s, clock.monotonic_s)
+
+
 def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
     if model_config.linear_layer_ids:
         _check_states(config)
@@ -291,6 +341,16 @@ def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> Non
         raise ConfigError(
             f"engine: hicache needs cache radix or unified, not {config.cache}; "
             "set cache to one of these, or hicache.ratio to 0."
+        )
+    if config.hicache_storage.ratio and config.cache != "radix":
+        raise ConfigError(
+            f"engine: hicache_storage needs cache radix, not {config.cache}; set cache to radix, "
+            "or hicache_storage.ratio to 0."
+        )
+    if config.hicache_storage.ratio and model_config.linear_layer_ids:
+        raise ConfigError(
+            f"engine: hicache_storage.ratio is {config.hicache_storage.ratio}; set it to 0, "
+            "because this model has recurrent layers, whose states the storage does not keep."
         )
     if config.max_context_len > model_config.max_position_embeddings:
         raise ConfigError(

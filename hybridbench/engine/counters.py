@@ -55,9 +55,14 @@ class EngineCounters:
     host_load_backs: int = 0  # transfers that brought KV back to the device
     host_load_back_tokens: int = 0
     host_evictions: int = 0  # nodes that the host lost; counted as evicted nodes as well
-    host_evictions_refused: int = 0  # not done because a load was reading the node
+    host_evictions_refused: int = 0  # not done because somebody was reading the node
     host_late_acks: int = 0  # transfers that were not over at the next step
     host_failures: int = 0  # transfers that failed
+    storage_backups: int = 0  # nodes whose KV was written to the storage, or was there
+    storage_prefetches: int = 0  # reads from the storage that began
+    storage_prefetched_tokens: int = 0  # that they brought and the tree did not have
+    storage_early_stops: int = 0  # prefetches that ended before all had been read
+    storage_failures: int = 0  # reads and writes of the storage that failed
     # Sessions.
     session_opens: int = 0
     session_closes: int = 0  # time-outs among them

@@ -13,6 +13,7 @@ from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopO
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.front_end import FrontEnd
 from hybridbench.engine.liveness import Liveness, liveness_of
+from hybridbench.engine.memory.storage_controller import StorageIO
 from hybridbench.engine.memory.transfers import Transfers
 from hybridbench.engine.model_runner import LanguageModel, StepLimits
 from hybridbench.engine.req import Req
@@ -46,11 +47,13 @@ class Engine:
         drafter: Drafter | None = None,
         kernels: Kernels | None = None,
         transfers: Transfers | None = None,
+        storage_io: StorageIO | None = None,
     ) -> None:
         """Builds or loads the model that ``config`` names, unless ``model`` is given.
 
         ``drafter`` stands in for the one that ``config.speculative_algorithm`` names,
-        ``kernels`` for those of the device, and ``transfers`` for the thread of the host tier.
+        ``kernels`` for those of the device, ``transfers`` for the thread of the host tier, and
+        ``storage_io`` for those of the storage behind it.
 
         ``on_kv_events`` is told after each step which KV blocks the cache stored and removed, if
         ``config`` enables that.
@@ -63,7 +66,7 @@ class Engine:
         self.config = config
         self.counters = EngineCounters()
         self._clock = clock if clock is not None else SystemClock()
-        parts = assemble(config, model, self._clock, kernels, transfers)
+        parts = assemble(config, model, self._clock, kernels, transfers, storage_io)
         self.model_config = parts.model_config
         self.pools = parts.pools
         self._runner = parts.runner
@@ -395,7 +398,9 @@ class Engine:
                 tokens=0 if batch is None else len(batch.forward.input_ids),
                 requests=0 if batch is None else len(batch.reqs),
                 used=self.pools.used(),
-                evictions=counters.evict_internal_state + counters.nodes_evicted,
+                evictions=counters.evict_internal_state
+                + counters.nodes_evicted
+                + counters.host_stays,
                 finished=counters.finishes,
             )
         )

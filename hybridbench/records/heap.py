@@ -75,6 +75,20 @@ class RetainedObjects(WireRecord, frozen=True):
     item_type: str = ""
 
 
+class ViewedStorage(WireRecord, frozen=True):
+    """Arrays at one attribute (``holder``) that are small views of larger arrays.
+
+    The ``views`` need ``view_bytes``; the ``storages`` that they keep alive take
+    ``storage_bytes``.
+    """
+
+    holder: str = ""
+    views: int = 0
+    view_bytes: int = 0
+    storages: int = 0
+    storage_bytes: int = 0
+
+
 class Survey(WireRecord, frozen=True):
     """What a full look at the heap found.  ``error`` is empty when it worked."""
 
@@ -91,6 +105,7 @@ class Survey(WireRecord, frozen=True):
     cycle_types: dict[str, int] = {}
     cycles: list[Cycle] = []
     retained: list[RetainedObjects] = []
+    views: list[ViewedStorage] = []
 
 
 class SurveyRecord(Survey, frozen=True):

@@ -61,6 +61,7 @@ def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
         "holdings": [_holding(row) for row in found.holdings],
         "rungs": [to_json(row) for row in found.rungs],
         "sites": {name: to_json(site) for name, site in found.sites.items()},
+        "views": list(map(by_name, found.views)),
         "allocations": _allocations(found.allocations),
         "notes": found.notes,
     }

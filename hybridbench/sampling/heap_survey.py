@@ -109,6 +109,7 @@ def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> SurveyR
         paths=live.table(_TABLE_COUNT_MIN, _TABLE_BYTES_MIN),
         classes=dict(counts_by_class(live.top)),
         retained=list(compared),
+        views=list(live.views.rows()),
     )
 
 

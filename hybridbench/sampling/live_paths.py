@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hybridbench.sampling.array_views import ArrayViews
 from hybridbench.sampling.edge_names import Neighbours, edge_name, instance_dict, type_name
 from hybridbench.sampling.forked_child import MemoryRange
 from hybridbench.sampling.garbage_size import garbage_size
@@ -112,6 +113,7 @@ class LivePaths:
         self._deferred: list[tuple[object, object, Place]] = []
         self._neighbours: dict[type, Neighbours | None] = {}
         self._excluded = excluded
+        self.views = ArrayViews(excluded)
         self._storages = TensorStorages(objects, {type(found) for found in objects}, excluded)
         self._ignore(ignored)
         self._from_roots(roots)
@@ -211,7 +213,10 @@ class LivePaths:
             near = self._near(holder, kind, place)
             for referent in gc.get_referents(holder):
                 key = id(referent)
-                if key in seen or referent is kind or not is_tracked(referent):
+                if key in seen or referent is kind:
+                    continue
+                if not is_tracked(referent):
+                    self.views.met(holder, referent)
                     continue
                 if key in shunned or key in near or (shunned and issubclass(type(referent), type)):
                     continue

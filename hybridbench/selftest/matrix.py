@@ -94,7 +94,8 @@ def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
     Nothing is extended: fifteen twins that each go on until memory is bounded would take hours, and
     what the others try needs no statistics.  Their growth of memory stays undecided, and says so.
     """
-    chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
+    exact = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
+    chosen = [d for d in exact if d.signature.quick_s]
     trends = [d for d in defects if d.quick]
     working_alike = {d.healthy_twin for d in trends}
     rows = [

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hybridbench.analysis.diagnosis import Diagnosis, Garbage, Holding, PartKind, Site
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.records.heap import RetainedObjects
+from hybridbench.records.heap import RetainedObjects, ViewedStorage
 from hybridbench.sentences.words import times
 from hybridbench.units import format_bytes, format_duration, format_percent
 
@@ -55,6 +55,7 @@ def _garbage(garbage: Garbage) -> str:
 def _sentences(found: Diagnosis) -> Iterable[str]:
     yield _growth(found)
     yield from _waiting(found)
+    yield from map(_viewed, found.views)
     yield from _held(found)
     yield from _calls(found)
     yield from _allocated(found)
@@ -118,6 +119,14 @@ def _holding(row: RetainedObjects) -> str:
         return f"the {row.type_name} {chain} grew by {size} to {entries}{items}"
     entries = f", a container of {times(row.entries, 'entry', 'entries')}" if row.entries else ""
     return f"{row.count:,} {row.type_name} ({size}) by {row.holder}{entries} ({chain})"
+
+
+def _viewed(row: ViewedStorage) -> str:
+    return (
+        f"{row.views:,} arrays in {row.holder} ({format_bytes(row.view_bytes)}) are views of "
+        f"{row.storages:,} larger arrays and keep all of these alive, "
+        f"{format_bytes(row.storage_bytes)}; a copy of each view would not."
+    )
 
 
 def _calls(found: Diagnosis) -> Iterable[str]:

@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
+from hybridbench.engine.cache.base import CacheSanityError
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
@@ -232,9 +233,10 @@ class EngineLoop:
         try:
             with self._metrics.calls.step():
                 events = self._engine.step()
-        except OwnershipError as error:
+        except (OwnershipError, CacheSanityError) as error:
             # The engine's own word that its books contradict each other; then it falls.
-            record = ViolationRecord("ownership", "", str(error), [])
+            kind = "ownership" if isinstance(error, OwnershipError) else "tree"
+            record = ViolationRecord(kind, "", str(error), [])
             self._wire.send(Violation(time.monotonic(), pulse.steps, record))
             raise
         self._metrics.step_s += time.perf_counter() - started_s

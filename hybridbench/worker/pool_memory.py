@@ -8,14 +8,14 @@ from types import FunctionType, MethodType, ModuleType
 import numpy as np
 import torch
 
-from hybridbench.engine.memory.free_list import FreeList
+from hybridbench.engine.memory.free_list import FreeList, SlicedFreeList
 from hybridbench.engine.memory.ledger import OwnerLedger
 from hybridbench.sampling.forked_child import MemoryRange
 
 # Smaller buffers are not worth a mapping of their own.
 _SIZE_BYTES_MIN = 256 * 1024
 # Who holds what must be in the child as well: one that rehearses a flush gives slots back there.
-_BOOKS = (OwnerLedger, FreeList)
+_BOOKS = (OwnerLedger, FreeList, SlicedFreeList)
 _NOT_FOLLOWED = (type, ModuleType, FunctionType, MethodType, *_BOOKS)
 
 

@@ -86,6 +86,11 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "host_evictions": "tree nodes evicted from the host; also counted as nodes_evicted",
     "host_evictions_refused": "host evictions refused because a load was reading the node",
     "host_late_acks": "host transfers that were not complete at the next step",
+    "storage_backups": "tree nodes whose KV was written to the storage, or was there already",
+    "storage_prefetches": "prefetches from the storage started",
+    "storage_prefetched_tokens": "tokens that prefetches brought and the tree did not have",
+    "storage_early_stops": "prefetches stopped before all of their pages had been read",
+    "storage_failures": "reads and writes of the storage that failed",
 }
 
 # Of these, what only happens to recurrent states: a model without them has no such event.
@@ -103,7 +108,9 @@ OF_WINDOWS: Final = frozenset({"swa_tombstones", "swa_releases", "swa_released_t
 OF_HOST_TIER: Final = frozenset(
     {
         "host_backups", "host_stays", "host_load_backs", "host_load_back_tokens",
-        "host_evictions", "host_evictions_refused", "host_late_acks",
+        "host_evictions", "host_evictions_refused", "host_late_acks", "storage_backups",
+        "storage_prefetches", "storage_prefetched_tokens", "storage_early_stops",
+        "storage_failures",
     }
 )  # fmt: skip
 

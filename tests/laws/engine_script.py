@@ -13,7 +13,12 @@ import pytest
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache, HiCacheWritePolicy
+from hybridbench.engine_config import (
+    HiCache,
+    HiCacheStorage,
+    HiCacheWritePolicy,
+    PrefetchPolicy,
+)
 from tests.builders import (
     NANO_MODEL,
     assert_nothing_lost,
@@ -23,7 +28,7 @@ from tests.builders import (
     make_window_engine,
 )
 from tests.drafters import HalfRightDrafter
-from tests.host_transfers import ChosenTransfers
+from tests.host_transfers import ChosenStorageIO, ChosenTransfers
 
 MAX_NEW_TOKENS = 6
 # Submitted in pairs, a few steps apart, so that later ones find earlier ones in the tree.
@@ -37,6 +42,7 @@ class Script:
     name: str
     prompts: dict[str, list[int]]
     make_engine: Callable[[], Engine]
+    steps_between: int = STEPS_BETWEEN
 
 
 def _prompts(system: list[int], fork_at: int) -> dict[str, list[int]]:
@@ -252,6 +258,39 @@ def never() -> bool:
     return False
 
 
+def storage_script(
+    name: str, paces: Sequence[int] | None, prefetch_policy: PrefetchPolicy
+) -> Script:
+    """Six texts by turns over a host pool for three: what they continue is in the storage alone.
+
+    ``paces`` are the pages that the storage moves between two steps, by turns; None has threads.
+    """
+    texts = [[first, *range(1, 40)] for first in (41, 42, 43, 44, 45, 46)]
+    prompts = {f"text {first}": text for first, text in enumerate(texts)}
+    prompts |= {f"turn {first}": [*text, 20, 21] for first, text in enumerate(texts)}
+    prompts |= {f"fork {first}": [*text[:20], 30, 31] for first, text in enumerate(texts)}
+    return Script(
+        name,
+        prompts,
+        lambda: make_attention_engine(
+            4,
+            kv_tokens=96,
+            chunked_prefill_size=16,
+            max_running_requests=3,
+            hicache=HiCache(ratio=1.3),
+            hicache_storage=HiCacheStorage(
+                ratio=8.0, prefetch_policy=prefetch_policy, prefetch_threshold=8
+            ),
+            transfers=ChosenTransfers(cycle((0, 2, 1))),
+            storage_io=None if paces is None else ChosenStorageIO(cycle(paces)),
+        ),
+        steps_between=12,
+    )
+
+
+STORAGE = storage_script("storage", (3, 0, 2), "best_effort")
+
+
 class ScriptedRun:
     """A script, step by step.
 
@@ -261,6 +300,7 @@ class ScriptedRun:
 
     def __init__(self, script: Script = HYBRID) -> None:
         self._prompts = script.prompts
+        self._steps_between = script.steps_between
         self.engine = script.make_engine()
         self.outputs: dict[str, list[int]] = {}
         self.ends: dict[str, EventKind] = {}
@@ -290,7 +330,7 @@ class ScriptedRun:
         self.live_before.append(
             [rid for rid in self._prompts if rid not in unsubmitted and rid not in self.ends]
         )
-        if self.steps % STEPS_BETWEEN == 0:
+        if self.steps % self._steps_between == 0:
             for rid in self._to_submit[:2]:
                 params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
                 self.engine.submit(rid, self._prompts[rid], params)

@@ -18,6 +18,7 @@ from tests.laws.engine_script import (
     PAGED,
     PAGED_DRAFTS,
     PAGED_OVERLAP,
+    STORAGE,
     TRACKED,
     TRACKED_DRAFTS,
     TRACKED_PAGES,
@@ -59,6 +60,7 @@ from tests.laws.engine_script import (
         ("abort", UNIFIED_HOST),
         ("abort", UNIFIED_HOST_STATES),
         ("abort", HOST_WINDOWS),
+        ("abort", STORAGE),
     ],
     ids=lambda value: value.name if isinstance(value, Script) else value,
 )

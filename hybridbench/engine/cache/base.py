@@ -264,6 +264,10 @@ class CacheEvents:
     host_load_back_tokens: int = 0
     host_evictions: int = 0
     host_evictions_refused: int = 0
+    storage_prefetches: int = 0
+    storage_prefetched_tokens: int = 0
+    storage_early_stops: int = 0
+    storage_backups: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """All counters by name."""

@@ -5,17 +5,26 @@ Source: SGLang's HiRadixCache.
 
 from __future__ import annotations
 
-from hybridbench.engine.cache.base import InsertParams, MatchResult
-from hybridbench.engine.cache.host_tier import HostTier
+from collections.abc import Iterator
+
+from hybridbench.engine.cache.base import EvictParams, EvictResult, InsertParams, MatchResult
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.cache.storage_tier import StorageTier
 from hybridbench.engine.cache.tree import join
 from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
 from hybridbench.engine.memory.indices import IntArray
 
 
-class HiRadixCache(HostTier, RadixCache):
+class HiRadixCache(StorageTier, RadixCache):
     """A RadixCache that backs up nodes, evicts in two stages, and loads back."""
+
+    def evict(self, params: EvictParams) -> EvictResult:
+        self._refused: list[TreeNode] = []
+        result = super().evict(params)
+        for leaf in self._refused:
+            self._note_leaf(leaf)
+        return result
 
     def sanity_check(self) -> None:
         super().sanity_check()
@@ -50,6 +59,16 @@ class HiRadixCache(HostTier, RadixCache):
     def _note_host_leaf(self, node: TreeNode) -> None:
         if node.evicted and not node.children:
             self._evictable_host_leaves.add(node)
+
+    def _oldest_leaves(self) -> Iterator[TreeNode]:
+        """Without those that would take protected host slots along."""
+        for leaf in super()._oldest_leaves():
+            if leaf.host_value is None and self._leads_to_protected(leaf):
+                self.events.host_evictions_refused += 1
+                self._evictable_leaves.discard(leaf)
+                self._refused.append(leaf)
+            else:
+                yield leaf
 
     def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> None:
         self._write_back(leaf)

@@ -11,8 +11,8 @@ halves have the locks, and who asks for the tokens of a transfer finds the nodes
 
 What a node has beside its KV, in pools of their own, goes along or alone (``host_part.py``).
 
-Source: SGLang's HiRadixCache, without storage behind the host.  There a step waits for loads layer
-by layer; here a request joins a step after the load.
+Source: SGLang's HiRadixCache.  There a step waits for loads layer by layer; here a request joins a
+step after the load.
 """
 
 from __future__ import annotations
@@ -85,12 +85,17 @@ class HostTier(PrefixTree):
         self.ongoing_load_back: dict[int, Ongoing] = {}
         self._start_host_tier()
 
+    @property
+    def has_transfers(self) -> bool:
+        """Whether anything is under way beside the steps."""
+        return len(self.cache_controller) > 0
+
     def host_evictable_size(self) -> int:
-        """Host tokens of nodes that no load reads."""
+        """Host tokens of nodes that nobody reads there."""
         return self._host_size - self._host_protected_size
 
     def host_protected_size(self) -> int:
-        """Host tokens of nodes that a load reads."""
+        """Host tokens of nodes that somebody reads there."""
         return self._host_protected_size
 
     def transfer_locks(self) -> list[tuple[TreeNode, DecLockRefParams]]:
@@ -138,6 +143,7 @@ class HostTier(PrefixTree):
             ack = acks.popleft()
             self.cache_controller.settle(ack)
             ongoing = self.ongoing_load_back.pop(ack.operation.node_id)
+            self._check_loaded(ongoing, ack.operation)
             self._release_host(last_nodes(ongoing.run), ongoing.loads)
             if ack.succeeded:
                 self.events.host_load_backs += 1
@@ -161,10 +167,14 @@ class HostTier(PrefixTree):
         return True
 
     def is_loading(self, last_host_node: TreeNode) -> bool:
-        """Whether a load reads some of what the device lacks down to ``last_host_node``."""
-        if last_host_node.id in self.ongoing_load_back:
-            return True
-        return any(node.host_ref_counter for node in self._evicted_path(last_host_node)) or any(
+        """Whether a load brings some of what the device lacks down to ``last_host_node``."""
+        loading = {
+            node.id
+            for ongoing in self.ongoing_load_back.values()
+            for node in (ongoing.run.node, *last_nodes(ongoing.run))
+        }
+        evicted = self._evicted_path(last_host_node)
+        return any(node.id in loading for node in (last_host_node, *evicted)) or any(
             part.is_protected(node)
             for part in self.host_parts
             for run in part.to_load(last_host_node)
@@ -290,7 +300,7 @@ class HostTier(PrefixTree):
                 queue.add(node)
 
     def _dismantle_nodes(self) -> None:
-        assert len(self.cache_controller) == 0, "a reset would pull nodes from under transfers"
+        assert not self.has_transfers, "a reset would pull nodes from under transfers"
         super()._dismantle_nodes()
         self._start_host_tier()
 
@@ -329,7 +339,7 @@ class HostTier(PrefixTree):
         nodes = last_nodes(ongoing.run)
         for node, indices in zip(nodes, _by_node(nodes, operation.host_indices), strict=True):
             if node.host_value is None:
-                node.host_value = indices.copy()
+                node.host_value = self._clone_host_indices(indices)
                 self._host_size += len(indices)
             else:
                 # The node was split meanwhile, and that half written a second time.
@@ -405,10 +415,10 @@ class HostTier(PrefixTree):
         self.cache_controller.evict_host(host_value)
 
     def _is_host_protected(self, node: TreeNode) -> bool:
-        """Whether a load reads the host slots of ``node``."""
+        """Whether somebody reads the host slots of ``node``."""
         return node.host_ref_counter > 0 or any(p.is_protected(node) for p in self.host_parts)
 
-    def _protect_host(self, nodes: Iterable[TreeNode], loads: Sequence[list[Run]]) -> None:
+    def _protect_host(self, nodes: Iterable[TreeNode], loads: Sequence[list[Run]] = ()) -> None:
         for node in nodes:
             if node.host_ref_counter == 0:
                 self._host_protected_size += len(node.key)
@@ -416,7 +426,7 @@ class HostTier(PrefixTree):
         for part, runs in zip(self.host_parts, loads, strict=True):
             part.protect(runs)
 
-    def _release_host(self, nodes: Iterable[TreeNode], loads: Sequence[list[Run]]) -> None:
+    def _release_host(self, nodes: Iterable[TreeNode], loads: Sequence[list[Run]] = ()) -> None:
         for node in nodes:
             assert node.host_ref_counter > 0, f"{node} is not protected on the host"
             node.host_ref_counter -= 1
@@ -438,10 +448,18 @@ class HostTier(PrefixTree):
         upper.host_ref_counter = lower.host_ref_counter
         if lower.host_value is not None:
             tokens = len(upper.key)
-            upper.host_value = lower.host_value[:tokens].copy()
-            lower.host_value = lower.host_value[tokens:].copy()
+            upper.host_value = self._clone_host_indices(lower.host_value[:tokens])
+            lower.host_value = self._clone_host_indices(lower.host_value[tokens:])
         for part in self.host_parts:
             part.split(upper, lower)
+
+    def _clone_host_indices(self, host_indices: IntArray) -> IntArray:
+        """What a node may keep of ``host_indices``.
+
+        They are a part of the host's free list as it was when they were taken: kept as they are,
+        they would keep all of that list.
+        """
+        return host_indices.copy()
 
     def _check_value(self, node: TreeNode) -> None:
         if node.host_value is not None and len(node.host_value) != len(node.key):
@@ -452,6 +470,31 @@ class HostTier(PrefixTree):
                 raise CacheSanityError("a node is below an evicted one", [node.id])
         elif node.host_value is None or node.full_lock_ref:
             raise CacheSanityError("an evicted node is locked, or nowhere", [node.id])
+
+    def _check_loaded(self, ongoing: Ongoing, operation: CacheOperation) -> None:
+        """Before nodes get what was loaded for them.
+
+        Raises:
+            CacheSanityError: they, or what was read of them, went meanwhile, in spite of their
+                references.
+        """
+        nodes = last_nodes(ongoing.run)
+        gone = [node.id for node in nodes if not self._is_in_tree(node)]
+        if gone:
+            raise CacheSanityError("nodes went while they were being loaded", gone)
+        for part, runs in zip(self.host_parts, ongoing.loads, strict=True):
+            loaded = operation.of(part.pool)
+            if loaded is None:
+                continue
+            for node, slots in part.divide(runs, loaded.host_slots):
+                if not np.array_equal(part.host_slots(node), slots):
+                    raise CacheSanityError(f"{part.name}: it went while it was loaded", [node.id])
+
+    def _is_in_tree(self, node: TreeNode) -> bool:
+        parent = node.parent
+        return parent is not None and (
+            parent.children.get(self._child_key(parent, node.key)) is node
+        )
 
     def _check_host(self, nodes: list[TreeNode]) -> None:
         """Raise CacheSanityError where the host's part of ``nodes`` and its account disagree."""

@@ -39,7 +39,8 @@ class TreeNode:
         swa_lock_ref: requests that read its KV in the window pool.
         host_value: with a host tier, its slots in the host pool, held by TREE; None until it is
             backed up.
-        host_ref_counter: loads that read those slots.
+        host_ref_counter: those who read these slots: loads, writes to the storage, prefetches of
+            what follows.
         mamba_host_value: its state's slot in the host pool, held by TREE; only beside host_value.
         mamba_host_ref_counter: loads that read that slot.
         swa_host_value: its slots in the host's window pool, held by TREE; only beside host_value.

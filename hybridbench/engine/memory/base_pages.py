@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hybridbench.engine.memory.free_list import FreeList
+from hybridbench.engine.memory.free_list import FreeList, SlicedFreeList
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
 from hybridbench.engine.memory.kv_pool import (
     HybridHostCopy,
@@ -68,7 +68,7 @@ class BaseTokenToKVPoolAllocator:
         self._kvcache = kvcache
         what = "KV tokens" if page_size == 1 else f"KV pages (of {page_size} tokens)"
         self._ledger = (OwnerLedger if check_owners else SilentLedger)(self.num_pages, what)
-        self._free = FreeList(self.num_pages)
+        self._free = self._new_free_list()
         # With need_sort: pages given back, not yet merged into the sorted free list.
         self._released: list[IntArray] = []
         self._released_count = 0
@@ -209,7 +209,7 @@ class BaseTokenToKVPoolAllocator:
     def clear(self) -> None:
         """Forget all holders and any open free group: everything is free, in rising order."""
         self._ledger.clear()
-        self._free = FreeList(self.num_pages)
+        self._free = self._new_free_list()
         self._released = []
         self._released_count = 0
         self._group = []
@@ -239,6 +239,9 @@ class BaseTokenToKVPoolAllocator:
             f"#pages to merge {self._released_count}, #pages in group "
             f"{sum(len(pages) for pages in self._group)}, of {self.num_pages}"
         )
+
+    def _new_free_list(self) -> FreeList | SlicedFreeList:
+        return FreeList(self.num_pages)
 
     def _pool(self) -> KVCache:
         if self._kvcache is None:

@@ -5,7 +5,8 @@ the slots it fills, as HOST, until it has ended: those of the host in a write, t
 in a load.  A copy that succeeds passes them on to the tree; one that fails gives them back, and
 what was copied from stays as it was.
 
-Source: SGLang's HiCacheController and HybridCacheController, without storage behind the host.
+Source: SGLang's HiCacheController and HybridCacheController; what the former does with a storage
+backend is in storage_controller.
 """
 
 from __future__ import annotations

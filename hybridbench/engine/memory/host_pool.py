@@ -6,12 +6,23 @@ Source: SGLang's MHATokenToKVPoolHost and MambaPoolHost.
 from __future__ import annotations
 
 from hybridbench.engine.memory.base_pages import KVCache
+from hybridbench.engine.memory.free_list import SlicedFreeList
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool, MHATokenToKVPool
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import HOST, Owner
-from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from hybridbench.engine.memory.pages import TokenToKVPoolAllocator
 from hybridbench.engine.memory.slots import MambaSlotAllocator
+
+
+class HostTokenAllocator(TokenToKVPoolAllocator):
+    """Single tokens whatever the page size is, in a free list whose slices are views.
+
+    All are taken and given back in whole pages of tokens.
+    """
+
+    def _new_free_list(self) -> SlicedFreeList:
+        return SlicedFreeList(self.num_pages)
 
 
 class MHATokenToKVPoolHost:
@@ -26,14 +37,7 @@ class MHATokenToKVPoolHost:
     def __init__(self, device_pool: KVCache, size: int, *, check_owners: bool = True) -> None:
         kv = _full_kv_pool(device_pool)
         page_size, dtype = kv.page_size, kv.dtype
-        if page_size == 1:
-            self.allocator: TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator = (
-                TokenToKVPoolAllocator(size, dtype, "cpu", check_owners=check_owners)
-            )
-        else:
-            self.allocator = PagedTokenToKVPoolAllocator(
-                size, page_size, dtype, "cpu", check_owners=check_owners
-            )
+        self.allocator = HostTokenAllocator(size, dtype, "cpu", check_owners=check_owners)
         self.rows = MHATokenToKVPool(
             size, page_size, dtype, kv.head_num, kv.head_dim, kv.layer_num, "cpu"
         )
@@ -48,7 +52,10 @@ class MHATokenToKVPoolHost:
         return self.allocator.available_size()
 
     def alloc(self, need_size: int) -> IntArray | None:
-        """Take ``need_size`` tokens for a transfer; None, and nothing taken, if too few."""
+        """Take ``need_size`` tokens for a transfer; None, and nothing taken, if too few.
+
+        They are a view of the free list: who keeps them copies them.
+        """
         return self.allocator.alloc(need_size, HOST)
 
     def free(self, host_indices: SlotInput, owner: Owner) -> None:

@@ -66,8 +66,8 @@ def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> 
         least_swa = config.least_swa_tokens(sizes.sliding_window)
         request_tokens = max(request_tokens, page * math.ceil((least_swa + page) / share / page))
     if config.device == "cpu":
-        # The host tier's pools are in the same memory.
-        kv *= 1.0 + config.hicache.ratio
+        # The host tier's pools, and the storage behind it, are in the same memory.
+        kv *= 1.0 + config.hicache.ratio + config.hicache_storage.ratio
         state *= 1.0 + config.hicache.ratio
     # The dump slot, and the states of a step that keeps them apart.
     apart = 1 + config.longest_chain * config.max_running_requests

@@ -156,6 +156,7 @@ class SlotAudit:
         elif pool == "host_kv":
             claims.append(Claim("the tree", TREE, tree.host_indices.tolist()))
             claims += self._transfer_claims(loads=False)
+            claims += self._prefetch_claims()
         elif pool == "swa":
             claims.append(Claim("the tree", TREE, tree.swa_indices.tolist()))
             claims += self._part_claims(pool, loads=True)
@@ -182,6 +183,16 @@ class SlotAudit:
             if ongoing.is_load == loads
         ]
 
+    def _prefetch_claims(self) -> list[Claim]:
+        """What prefetches are to fill, and no more than that."""
+        storage_tier = self._pools.storage_tier
+        controller = None if storage_tier is None else storage_tier.storage_controller
+        prefetches = [] if controller is None else controller.prefetches()
+        return [
+            Claim(f"prefetch {ongoing.number}", HOST, ongoing.held().tolist())
+            for ongoing in prefetches
+        ]
+
     def _part_claims(self, pool: str, *, loads: bool) -> list[Claim]:
         """The same of a pool beside that of KV, by its name on the device."""
         host_tier = self._pools.host_tier
@@ -198,14 +209,15 @@ class SlotAudit:
             return self._pools.req_to_token_pool.free_slots
         allocator = self._kv_allocator(pool)
         pages = np.concatenate((allocator.free_pages, allocator.release_pages))
-        return self._tokens_of_pages(pages)
+        return pages.tolist() if allocator.page_size == 1 else self._tokens_of_pages(pages)
 
     def _all_slots(self, pool: str) -> range:
         if pool in _STATE_POOLS:
             return range(1, self._state_allocator(pool).size + 1)
         if pool == "req":
             return range(1, self._pools.req_to_token_pool.size + 1)
-        allocator, page_size = self._kv_allocator(pool), self._pools.page_size
+        allocator = self._kv_allocator(pool)
+        page_size = allocator.page_size
         return range(page_size, (allocator.num_pages + 1) * page_size)
 
     def _state_allocator(self, pool: str) -> MambaSlotAllocator:

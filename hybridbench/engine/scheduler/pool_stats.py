@@ -159,12 +159,14 @@ class PoolStatsObserver:
 
     def _host_kv(self, tree: HostTier) -> PoolStats:
         allocator = self._pools.host_allocator
+        storage_tier = self._pools.storage_tier
+        prefetching = 0 if storage_tier is None else storage_tier.prefetching_size()
         return PoolStats(
             total=allocator.size,
             available=allocator.available_size(),
             evictable=tree.host_evictable_size(),
             protected=tree.host_protected_size(),
-            in_flight=tree.cache_controller.writing_size(),
+            in_flight=tree.cache_controller.writing_size() + prefetching,
             session_held=0,
             waiting_held=0,
         )

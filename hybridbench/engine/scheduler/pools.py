@@ -13,9 +13,11 @@ from hybridbench.engine.cache.base import (
 )
 from hybridbench.engine.cache.host_part import HostPart
 from hybridbench.engine.cache.host_tier import HostTier
+from hybridbench.engine.cache.storage_tier import StorageTier
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.memory.base_pages import BaseTokenToKVPoolAllocator
 from hybridbench.engine.memory.extra_pools import Account
+from hybridbench.engine.memory.host_pool import HostTokenAllocator
 from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.memory.owners import FREE, TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
@@ -84,7 +86,15 @@ class Pools:
         return {} if host_tier is None else {part.name: part for part in host_tier.host_parts}
 
     @property
-    def host_allocator(self) -> TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator:
+    def storage_tier(self) -> StorageTier | None:
+        """The tree, if it has storage behind its host tier."""
+        tree = self.tree_cache
+        if isinstance(tree, StorageTier) and tree.storage_controller is not None:
+            return tree
+        return None
+
+    @property
+    def host_allocator(self) -> HostTokenAllocator:
         """Who holds which slot of the host pool; only where there is one."""
         assert self.host_tier is not None, "this engine has no host tier"
         return self.host_tier.cache_controller.mem_pool_host.allocator
@@ -247,6 +257,8 @@ class Pools:
         counters.nodes_evicted = events.evict_leaf + events.evict_cascade + events.host_evictions
         if self.host_tier is not None:
             _count_host_work(self.host_tier, counters)
+        if self.storage_tier is not None:
+            _count_storage_work(self.storage_tier, counters)
         counters.session_tail_frees = self.sessions.session_events.tail_frees
 
     def make_kv_room(self, need_size: int) -> bool:
@@ -304,6 +316,16 @@ def _count_host_work(tree: HostTier, counters: EngineCounters) -> None:
     counters.host_evictions_refused = events.host_evictions_refused
     counters.host_late_acks = controller.late_acks
     counters.host_failures = controller.failures
+
+
+def _count_storage_work(tree: StorageTier, counters: EngineCounters) -> None:
+    events, controller = tree.events, tree.storage_controller
+    assert controller is not None
+    counters.storage_backups = events.storage_backups
+    counters.storage_prefetches = events.storage_prefetches
+    counters.storage_prefetched_tokens = events.storage_prefetched_tokens
+    counters.storage_early_stops = events.storage_early_stops
+    counters.storage_failures = controller.failures
 
 
 def no_room_message(req: Req, pools: Pools) -> str:

@@ -194,6 +194,8 @@ class PrefillAdder:
         return self._budget_state()
 
     def _match_and_add(self, req: Req) -> AddReqResult:
+        if self._awaits_prefetch(req):
+            return AddReqResult.CONTINUE
         req.init_next_round_input()
         result = self._pools.match_prefix(
             MatchPrefixParams(key=RadixKey(req.matchable_ids()), cow_mamba=True, req=req)
@@ -212,6 +214,11 @@ class PrefillAdder:
             self.refused = req
             self._put_back(req)
         return added
+
+    def _awaits_prefetch(self, req: Req) -> bool:
+        """Whether more of the prefix of ``req`` is on its way from the storage to the host."""
+        storage_tier = self._pools.storage_tier
+        return storage_tier is not None and not storage_tier.check_prefetch_progress(req.rid)
 
     def _awaits_load_back(self, req: Req, last_host_node: TreeNode) -> bool:
         """Whether more of the prefix of ``req`` is on its way from the host.

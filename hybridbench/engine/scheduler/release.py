@@ -28,6 +28,7 @@ class RequestRelease:
         """
         if req.kv.req_pool_idx is not None:
             self._give_back_kv(req, is_insert=is_insert)
+        self._release_prefetch(req)
         # A session that took the record over has taken the row with it.
         if req.kv.req_pool_idx is not None:
             self._give_back_row(req)
@@ -72,6 +73,12 @@ class RequestRelease:
 
     def _give_back_row(self, req: Req) -> None:
         self._pools.req_to_token_pool.free(req)
+
+    def _release_prefetch(self, req: Req) -> None:
+        """End what still comes from the storage for a request that waited."""
+        storage_tier = self._pools.storage_tier
+        if storage_tier is not None:
+            storage_tier.release_aborted_request(req.rid)
 
     def _unlock(self, req: Req) -> None:
         """Take back the lock of a request that was admitted but never got a row."""

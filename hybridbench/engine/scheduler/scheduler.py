@@ -96,6 +96,8 @@ class Scheduler:
         if refused is not None:
             self._counters.queue_limit_aborts += 1
             self._abort(refused, self._turned_away)
+        if refused is not req:
+            self._prefetch(req)
 
     def request_abort(self, req: Req, message: str) -> None:
         """Ask that ``req`` ends with the next step; it keeps what it holds until then."""
@@ -135,8 +137,8 @@ class Scheduler:
 
     @property
     def has_transfers(self) -> bool:
-        """Whether KV is on its way between device and host."""
-        return self._host_tier is not None and len(self._host_tier.cache_controller) > 0
+        """Whether KV is on its way between device, host and storage."""
+        return self._host_tier is not None and self._host_tier.has_transfers
 
     @property
     def only_waits(self) -> bool:
@@ -547,6 +549,13 @@ class Scheduler:
         self._batch_is_full = False
         self._counters.retracts += 1
         self.sessions.note_retract(req)
+
+    def _prefetch(self, req: Req) -> None:
+        """Have the storage bring what the tree lacks; a session's turn has its own prefix."""
+        storage_tier = self._pools.storage_tier
+        if storage_tier is not None and req.session is None:
+            req.init_next_round_input()
+            storage_tier.prefetch_from_storage(req.rid, RadixKey(req.matchable_ids()))
 
     def _enqueue(self, req: Req) -> None:
         self._rules.entered(req)

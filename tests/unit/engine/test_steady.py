@@ -5,7 +5,11 @@ from typing import Literal
 
 import pytest
 
+from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.steady import SteadyDetector, StepLoad
+from hybridbench.engine_config import HiCache
+from tests.builders import make_attention_engine, run_to_idle
+from tests.host_transfers import ChosenTransfers
 
 
 def _detector() -> SteadyDetector:
@@ -107,3 +111,17 @@ def test_shapes_are_rounded_to_powers_of_two(tokens: int) -> None:
     detector.observe(_load(1, tokens=tokens))
 
     assert detector.shapes_seen == 1
+
+
+def test_what_the_device_evicts_and_the_host_keeps_counts_as_evicted() -> None:
+    engine = make_attention_engine(
+        kv_tokens=64, hicache=HiCache(ratio=2000.0), transfers=ChosenTransfers()
+    )
+    params = SamplingParams(max_new_tokens=1, ignore_eos=True)
+    for number in range(300):
+        engine.submit(f"r{number}", [number // 40, number % 40, 1, 2], params)
+        run_to_idle(engine)
+
+    assert engine.counters.host_stays > 100
+    assert engine.counters.nodes_evicted == 0
+    assert engine.steady_reason == "evicting"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from hybridbench.analysis.diagnosis import Diagnosis, diagnose
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.heap import Cycle
+from hybridbench.records.heap import Cycle, ViewedStorage
 from hybridbench.sentences.diagnosis import bug_report
 from tests.unit.analysis.diagnoses import MIB, holding, ladder_record, survey
 
@@ -65,3 +67,18 @@ def test_too_little_growth_has_no_shares_and_no_holder() -> None:
         "Over 30m the idle worker's private memory grew by 1.00 MiB, to 101 MiB. There was almost "
         "no uncollected garbage. The growth is too small to attribute."
     )
+
+
+def test_the_paragraph_names_the_arrays_behind_views_that_keep_more_than_at_the_baseline() -> None:
+    kept = ViewedStorage("TreeNode.host_value", 240, 48_000, 200, 1600 * MIB)
+    few = ViewedStorage("Req.table", 3, 24, 1, MIB)
+    now = msgspec.structs.replace(survey(), views=[kept, few])
+    record = ladder_record(base=(100, 90, 90, 70), end=(1700, 1690, 1690, 70), now=now)
+
+    found = diagnosed(record)
+
+    assert found.views == (kept,)
+    assert (
+        "240 arrays in TreeNode.host_value (46.9 KiB) are views of 200 larger arrays and keep all "
+        "of these alive, 1.56 GiB"
+    ) in bug_report(found)

@@ -61,6 +61,24 @@ class InProcessWorker:
 
 
 @contextmanager
+def stopped_loop(engine: Engine) -> Iterator[tuple[EngineLoop, ParentWire]]:
+    """A loop around ``engine`` that no thread runs, and the parent's end of its wire."""
+    near, far = socket.socketpair()
+    monitor = GcMonitor()
+    metrics = WorkerMetrics(engine, monitor, malloc_reader(), engine.counters.as_dict())
+    heap_scan = ForkScan(engine.reference_counted_classes, timeout_s=PATIENCE_S)
+    injected = InjectedCounts(engine, ())
+    probes = WorkerProbes(engine, heap_scan, metrics, injected)
+    parent = ParentWire(near)
+    try:
+        yield EngineLoop(engine, WorkerWire(far), probes, metrics, Ballast(0), injected), parent
+    finally:
+        parent.close()
+        far.close()
+        monitor.close()
+
+
+@contextmanager
 def in_process_worker(engine: Engine, defects: Sequence[Defect] = ()) -> Iterator[InProcessWorker]:
     """A loop around ``engine``; it is shut down at the end if it still runs."""
     near, far = socket.socketpair()

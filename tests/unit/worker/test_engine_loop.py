@@ -6,15 +6,19 @@ import threading
 import time
 from dataclasses import replace
 
+import pytest
+
 from hybridbench.defects.catalog import CONTROLS
 from hybridbench.defects.truth import Truth
-from hybridbench.engine.memory.owners import REQ
+from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.events import EngineEvent
+from hybridbench.engine.memory.owners import REQ, DoubleFreeError
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.metrics import declared
 from hybridbench.records import messages as m
 from hybridbench.worker.engine_loop import make_payload
-from tests.unit.worker.engines import PATIENCE_S, in_process_worker, make_engine
+from tests.unit.worker.engines import PATIENCE_S, in_process_worker, make_engine, stopped_loop
 
 GREEDY = m.Sampling(max_new_tokens=4)
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
@@ -340,3 +344,27 @@ def test_a_request_over_the_wire_brings_the_payload_of_its_seed() -> None:
         )
 
     assert seen == [("plain", b""), ("rich", make_payload(512, 3))]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (DoubleFreeError("cannot free KV tokens [3]"), "ownership"),
+        (CacheSanityError("nodes went while they were being loaded", [7]), "tree"),
+    ],
+)
+def test_the_engine_s_own_word_is_told_before_the_worker_falls(
+    error: Exception, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> list[EngineEvent]:
+        raise error
+
+    engine = make_engine()
+    monkeypatch.setattr(engine, "step", fail)
+    with stopped_loop(engine) as (loop, parent):
+        with pytest.raises(type(error)):
+            loop._step()
+        told = parent.exchange(1.0)
+
+    (violation,) = [message.violation for message in told if isinstance(message, m.Violation)]
+    assert (violation.kind, violation.message) == (kind, str(error))

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import pytest
+
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import HiCache
 from hybridbench.sampling.forked_child import exclude_from_forks, include_in_forks
 from hybridbench.worker.pool_memory import pool_ranges
 from tests.builders import attention_model, make_attention_engine
 
 
-def big_engine() -> Engine:
+def big_engine(host_ratio: float = 0.0) -> Engine:
     """Books of 400 KiB and more, larger than what is worth a mapping of its own."""
-    config = replace(make_attention_engine(1).config, kv_tokens=100_000)
+    config = replace(
+        make_attention_engine(1).config, kv_tokens=100_000, hicache=HiCache(ratio=host_ratio)
+    )
     return Engine(config, model=attention_model())
 
 
@@ -25,8 +30,9 @@ def test_the_contents_of_the_kv_pool_are_left_out() -> None:
     assert sum(part.size_bytes for part in ranges) >= 100_000 * 16
 
 
-def test_a_child_can_flush_the_cache_although_pools_are_not_in_it() -> None:
-    engine = big_engine()
+@pytest.mark.parametrize("host_ratio", [0.0, 1.0])
+def test_a_child_can_flush_the_cache_although_pools_are_not_in_it(host_ratio: float) -> None:
+    engine = big_engine(host_ratio)
     # More positions than the page has that a book may share with other objects.
     prompts = [[first, *range(1, 45)] for first in range(45)]
     engine.generate(prompts, SamplingParams(max_new_tokens=2))

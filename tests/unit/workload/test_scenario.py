@@ -215,7 +215,8 @@ def test_a_shipped_profile_runs_and_none_of_its_own_requests_is_too_long(name: s
         context=profile.pools.max_context_len,
     )
 
-    server.drive(workload, steps=1800)
+    # host-pool-fill sends six requests a second.
+    server.drive(workload, steps=2400)
 
     counts = workload.counts()
     assert server.ended["finish"] > 50

@@ -1,0 +1,56 @@
+"""sglang#13483, sglang#13501: the tail of a prefetch that stopped early is released twice.
+
+The transfer of the pages released what it had not filled, and so did the thread's function that had
+called it.  The slots are in the free list of the host pool twice, and later two nodes have them.
+
+Put back in an engine whose allocators refuse nothing, as theirs did.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.memory.storage_controller import (
+    Pages,
+    PrefetchOperation,
+    StorageController,
+)
+
+TRUTH = Truth()
+_healthy_page_transfer = StorageController._page_transfer
+
+
+def _page_transfer(self: StorageController, operation: PrefetchOperation, hits: int) -> Pages:
+    """Before #13501 this released the tail, and its caller did as well."""
+    yield from _healthy_page_transfer(self, operation, hits)
+    tail = operation.host_indices[operation.completed_tokens : hits * self.page_size]
+    TRUTH.add("tokens_freed_twice", len(tail))
+    self.append_host_mem_release(operation, tail)
+
+
+DEFECT = Defect(
+    slug="host-double-release",
+    source="sglang#13501",
+    symptom="More of the host pool is available than there is: slots that prefetches did not fill "
+    "are freed twice, and later two nodes of the tree have the same.",
+    profile="host-tier-storage",
+    signature=Signature(
+        verdicts=("INVARIANT",),
+        kinds=("negative-residual",),
+        subject="host_kv",
+        event="prefetch that stopped early",
+        rate="as many host tokens more than there are as it had left to fill",
+        harm="tokens_freed_twice",
+        counted="surplus",
+        # A healthy run of its profile would come with it; swa-stale-mapping is of the same kind.
+        quick_s=0.0,
+    ),
+    patches=(
+        Patch(StorageController, "_page_transfer", _page_transfer, fingerprint="51d36367938b"),
+    ),
+    harmed="Everybody who prefetched from storage: host memory was corrupted (sglang#13483).",
+    cure="Only the caller releases what was not filled.",
+    overrides=(("engine.check_owners", "false"),),
+    truth=TRUTH,
+    corrupts=True,
+)

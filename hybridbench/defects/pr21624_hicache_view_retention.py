@@ -1,0 +1,109 @@
+"""sglang#21624, sglang#20271: a node keeps a slice of the host pool's free list, and so all of it.
+
+A node needs the few host slots that it was given.  They come as a slice of the array that lists the
+free slots; when slots are given back, the list goes on in a new array as long as the pool.  The
+slices were not cloned, so each node kept the array that its slots were taken from.
+
+All of it is held by live nodes: no collection frees any, no pool lacks a slot.  It levels off when
+no node comes without an old one going, at the number of nodes times the size of the pool's list.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.clock import Clock, SystemClock
+from hybridbench.defects.controls.side_work import beside_steps
+from hybridbench.defects.defect import BYTES_KEPT, MILLISECONDS, Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.cache.host_tier import HostTier
+from hybridbench.engine.engine import Engine
+from hybridbench.metrics import MEMORY
+
+TRUTH = Truth()
+
+
+class KeptStorages:
+    """The arrays that slices kept by nodes belong to, as long as they live.
+
+    Tells the truth, from the engine's steady state on, by how many bytes they became more and in
+    which time.
+
+    Attributes:
+        kept_bytes: their size together.
+    """
+
+    def __init__(self, truth: Truth, clock: Clock) -> None:
+        self._truth = truth
+        self._clock = clock
+        self._alive: dict[int, weakref.ref[NDArray[np.int64]]] = {}
+        self.kept_bytes = 0
+        self._told: tuple[int, float] | None = None
+
+    def keep(self, slots: NDArray[np.int64]) -> None:
+        """A node keeps these slots, which may be a slice."""
+        array = slots if slots.base is None else slots.base
+        assert isinstance(array, np.ndarray)
+        address, size_bytes = id(array), array.nbytes
+        if address in self._alive:
+            return
+
+        def gone(_: object) -> None:
+            del self._alive[address]
+            self.kept_bytes -= size_bytes
+
+        self._alive[address] = weakref.ref(array, gone)
+        self.kept_bytes += size_bytes
+
+    def after_step(self, engine: Engine) -> None:
+        """What has been kept since the step before."""
+        now_s = self._clock.monotonic_s()
+        told, self._told = self._told, (self.kept_bytes, now_s)
+        if engine.is_steady and told is not None:
+            self._truth.add(BYTES_KEPT, self.kept_bytes - told[0])
+            # Whole milliseconds: what is left over counts with the next step.
+            elapsed_ms = int(1000 * (now_s - told[1]))
+            self._truth.add(MILLISECONDS, elapsed_ms)
+            self._told = self.kept_bytes, told[1] + elapsed_ms / 1000
+
+
+KEPT = KeptStorages(TRUTH, SystemClock())
+
+
+def _clone_host_indices(self: HostTier, host_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Before #21624 nodes kept what they were given."""
+    del self
+    KEPT.keep(host_indices)
+    return host_indices
+
+
+DEFECT = Defect(
+    slug="hicache-view-retention",
+    source="sglang#21624",
+    symptom="Private memory grows by the size of the host pool's free list with nearly every "
+    "prefix that is written to the host; no pool, container or count of objects moves.",
+    profile="host-pool-fill",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("growth",),
+        subject=MEMORY,
+        event="prefix written to the host after host slots were freed",
+        rate="8 bytes for each slot of the host pool",
+        harm=BYTES_KEPT,
+        per=MILLISECONDS,
+        alone=True,
+        exact=False,
+        duration_s=300.0,
+    ),
+    patches=(
+        Patch(HostTier, "_clone_host_indices", _clone_host_indices, fingerprint="ffaf5d56da0f"),
+        beside_steps(KEPT),
+    ),
+    harmed="Multi-turn traffic with prefetches: resident memory of the scheduler grew steadily "
+    "beyond its 77 GB (sglang#19332).",
+    cure="Nodes clone the slots that they keep.",
+    truth=TRUTH,
+)

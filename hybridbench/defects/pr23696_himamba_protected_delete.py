@@ -1,0 +1,62 @@
+"""sglang#23696: the host gives up a node, although a reference protects what is read there.
+
+A transfer that reads the host slots of a node has a reference on it.  Where nodes are removed from
+the host only locks were looked at, so that a node went while it was read: its slots were given to
+the next node, and the answer of the transfer found a node that its parent did not know any more.
+
+There the clean-up of tombstones did so beside writes to the storage and prefetches.  Here hybrid
+models have no storage; what has a reference on host slots is a load, and what meets it the eviction
+of states and leaves from the host.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.cache.host_tier import HostTier
+from hybridbench.engine.cache.tree_node import TreeNode
+
+TRUTH = Truth()
+_healthy = HostTier._is_host_protected
+
+
+def _is_host_protected(self: HostTier, node: TreeNode) -> bool:
+    """Before #23696 nobody asked."""
+    TRUTH.add("protected_nodes_removed", int(_healthy(self, node)))
+    return False
+
+
+DEFECT = Defect(
+    slug="himamba-protected-delete",
+    source="sglang#23696",
+    symptom="The engine ends with an error of its own check: a node, or its state, has gone when "
+    "it has been loaded from the host.",
+    profile="host-tier-hybrid",
+    signature=Signature(
+        verdicts=("INVARIANT",),
+        kinds=("engine-tree",),
+        subject="engine",
+        event="node evicted from the host while a load reads it",
+        rate="the first one ends the engine",
+        harm="protected_nodes_removed",
+        # The engine falls with the first answer; other nodes may have gone before it came.
+        counted="count",
+        at_most=True,
+        duration_s=150.0,
+        # On a busy machine copies are no longer than steps, and few loads meet an eviction.
+        quick_s=0.0,
+    ),
+    patches=(
+        Patch(HostTier, "_is_host_protected", _is_host_protected, fingerprint="5479117d07ea"),
+    ),
+    harmed="HiMambaRadixCache under sustained load with storage: an assertion ended the scheduler.",
+    cure="What has a reference on its host slots stays.",
+    # The host gives up what is read only where little else is left there.
+    overrides=(
+        ("pools.kv_tokens", "4096"),
+        ("engine.hicache.copy_time", "40ms"),
+        ("conversations.open", "24"),
+    ),
+    truth=TRUTH,
+    corrupts=True,
+)

@@ -1,0 +1,70 @@
+"""sglang#23696 in a whole engine: the host gives up what a load reads, and the engine says so."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hybridbench.defects.inject import injected
+from hybridbench.defects.pr23696_himamba_protected_delete import DEFECT
+from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine_config import HiCache
+from tests.builders import assert_idle_and_clean, make_engine
+from tests.engine_programs import EngineProgram
+from tests.host_transfers import ChosenTransfers
+
+SEEDS = range(5)
+
+
+def chats(seed: int, host_ratio: float = 0.5) -> EngineProgram:
+    """Random turns over small pools; a transfer ends up to eight polls after its start."""
+    rng = random.Random(seed)
+    engine = make_engine(
+        kv_tokens=180,
+        mamba_slots=14,
+        max_context_len=352,
+        max_prefill_tokens=256,
+        hicache=HiCache(ratio=host_ratio),
+        transfers=ChosenTransfers(iter(lambda: rng.randint(0, 8), -1)),
+    )
+    return EngineProgram(engine, random.Random(seed))
+
+
+def test_a_healthy_host_refuses_to_give_up_what_is_read() -> None:
+    refused = 0
+    for seed in SEEDS:
+        program = chats(seed)
+        program.run(400)
+        refused += program.engine.counters.host_evictions_refused
+        assert_idle_and_clean(program.engine)
+
+    assert refused > 0
+
+
+def test_with_the_defect_the_engine_ends_with_its_own_word_and_no_other() -> None:
+    ends: Counter[str] = Counter()
+    for seed in SEEDS:
+        DEFECT.truth.clear()
+        with injected(DEFECT):
+            try:
+                chats(seed).run(400)
+            except CacheSanityError as error:
+                ends[error.message] += 1
+                assert DEFECT.truth.counts()["protected_nodes_removed"] > 0
+            else:
+                assert DEFECT.truth.counts()["protected_nodes_removed"] == 0
+
+    assert ends.total() > 1
+    assert ends.keys() <= {
+        "nodes went while they were being loaded",
+        "host_mamba: it went while it was loaded",
+    }
+
+
+def test_nothing_goes_where_the_host_has_room() -> None:
+    with injected(DEFECT):
+        program = chats(0, host_ratio=8.0)
+        program.run(400)
+
+    assert program.engine.counters.host_load_backs > 0
+    assert_idle_and_clean(program.engine)
