@@ -72,7 +72,7 @@ def test_the_default_mode_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "thresholds", "said"),
-    [("off", [], "'off' is no mode"), ("default", [700], "takes three")],
+    [("off", [], "'off' is not a mode"), ("default", [700], "takes three")],
 )
 def test_what_the_collector_cannot_do_is_one_sentence(
     mode: str, thresholds: list[int], said: str

@@ -192,7 +192,7 @@ def test_another_version_is_refused_in_one_sentence_even_if_its_messages_are_unk
 
 
 def test_something_that_is_no_wire_is_refused() -> None:
-    with pytest.raises(WorkerFailedError, match="does not speak the hybridbench wire"):
+    with pytest.raises(WorkerFailedError, match="does not speak hybridbench's wire protocol"):
         reader_from_worker().feed(b"GET / HTTP/1.1\r\n")
 
 
