@@ -1,7 +1,7 @@
 """What SGLang's tests ask of pools and trees with sliding windows, and of UnifiedRadixCache.
 
-One suite over every combination of components, as theirs; what concerns the host tier, the Rust
-core and the inside of a node is left out (docs/reference/sglang-shim.md).
+One suite over every combination of components, as theirs; the host tier has a file of its own, and
+what concerns the Rust core and the inside of a node is left out (docs/reference/sglang-shim.md).
 """
 
 from __future__ import annotations
