@@ -15,17 +15,20 @@ SOAK    ?=
 SEEDS   ?= 5
 JOBS    ?= auto
 RECORDINGS ?= results/limits
-# What test-fast leaves out: heap scans, workers, other processes, measuring programs.
-NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_catalog.py
+# What test-fast leaves out: heap scans, workers, other processes, measuring programs, Triton's
+# interpreter, and the slowest sweeps.
+NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_catalog.py cli/test_cli.py kernels \
+	compare/test_sides.py analysis/test_awkward_runs.py engine/cache/test_reference_cycle.py
 # Images often forbid bytecode; then every process of a test compiles all it imports anew.
-test test-fast test-deep: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBYTECODE :=
+PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest test test-fast test-deep test-browser check man bench limits docs fmt clean
+.PHONY: help install install-test soak selftest test test-fast test-deep test-deep-laws test-deep-rest test-soak test-browser check man bench limits docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed  ## Make .venv and install hybridbench into it
 
@@ -58,14 +61,22 @@ selftest: install  ## The bench tried on itself: exact defects, a trend and heal
 	$(BIN)/hybridbench selftest --quick
 
 test: install-test  ## The whole suite but slow, soak and gpu tests, on all cores (JOBS=1: on one)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not soak and not gpu"
+	$(PYTEST) -m "not slow and not soak and not gpu"
 
-test-fast: install-test  ## A minute for the inner loop: units, tidiness and the first law of the engine; nothing about a whole process
-	HYPOTHESIS_PROFILE=fast $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not soak and not gpu" \
+test-fast: install-test  ## A minute for the inner loop: units without kernels or processes, tidiness and the first law of the engine
+	HYPOTHESIS_PROFILE=fast $(PYTEST) -m "not slow and not soak and not gpu" \
 		tests/unit tests/tidy tests/laws/test_engine_equals_no_reuse.py $(addprefix --ignore=tests/unit/,$(NOT_FAST))
 
-test-deep: install-test  ## The slow and soak tests as well, compare and bisect over commits among them (an hour and more)
-	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu"
+test-deep: test-deep-laws test-deep-rest test-soak  ## The next three, one after another: every test that needs no GPU
+
+test-deep-laws: install-test  ## The laws of the engine with 1,000 Hypothesis examples and programs of thousands of actions
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "not gpu" tests/laws
+
+test-deep-rest: install-test  ## The slow tests of everything else: estimators by the thousand, damaged inputs, comparisons
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "not gpu and not soak" tests --ignore=tests/laws
+
+test-soak: install-test  ## Soaks of minutes with known verdicts; compare and bisect over commits
+	$(PYTEST) -m soak tests/scenarios
 
 test-browser: install-test  ## The report in a real browser (Debian: apt-get install chromium)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { echo "there is no chromium here: 'apt-get install chromium' on Debian, then make test-browser again"; exit 2; }
