@@ -126,7 +126,7 @@ def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
         *decay.findings,
     ]
     findings = boundary.value("parts and their whole", findings, with_whole, findings, metrics)
-    notes = (*boundary.listed("the notes", run_notes, facts), *decay.notes)
+    notes = (*boundary.listed("the notes", run_notes, facts, metrics), *decay.notes)
     return SegmentResult(facts.window, tuple(metrics), tuple(findings), notes, decay.results)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
-from hybridbench.metrics import METRICS, Check
+from hybridbench.metrics import MEMORY, METRICS, Check
 from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import (
     Checkpoint,
@@ -21,11 +21,14 @@ from hybridbench.records.events import (
     WorkloadFailed,
     kind_of,
 )
-from hybridbench.records.verdict import Note
+from hybridbench.records.verdict import MetricResult, Note, VerdictKind
+
+# Of the memory at the start, before what it rose by is worth a note.
+_SHARE_OF_A_FILL = 0.1
 
 
-def run_notes(facts: Facts) -> Iterable[Note]:
-    """How the run went, and what that leaves open."""
+def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[Note]:
+    """How the run went, and what that leaves open; ``metrics`` are those that are final."""
     record = facts.record
     yield from _how_it_ended(facts)
     yield from _extended(facts)
@@ -36,6 +39,7 @@ def run_notes(facts: Facts) -> Iterable[Note]:
     busy = len(record.all_events(Checkpoint)) - len(facts.idle)
     if busy:
         yield Note(NoteCode.BUSY_CHECKPOINTS, {"checkpoints": busy})
+    yield from _levelled_off(facts, metrics)
     yield from _reclaimed(record)
     yield from _measurement_overhead(record)
 
@@ -95,6 +99,22 @@ def _extended(facts: Facts) -> Iterable[Note]:
             **({} if ended is None else {"by_s": ended.t_s - began.t_s}),
         },
     )
+
+
+def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[Note]:
+    """That private memory rose before it was judged and no longer does: a fill, and no leak."""
+    memory = next((result for result in metrics if result.metric == MEMORY), None)
+    series = facts.record.series.get(MEMORY)
+    if memory is None or memory.outcome != VerdictKind.CLEAN or series is None:
+        return
+    start_s = memory.window_s[0]
+    before, judged = series.value[series.t_s < start_s], series.value[series.t_s >= start_s]
+    if not before.size or not judged.size:
+        return
+    rise = float(judged[0] - before[0])
+    if rise >= _SHARE_OF_A_FILL * float(before[0]):
+        data = {"rise_bytes": rise, "in_s": start_s - float(series.t_s[0])}
+        yield Note(NoteCode.LEVELLED_OFF, data)
 
 
 def _reclaimed(record: RunRecord) -> Iterable[Note]:

@@ -163,6 +163,7 @@ class NoteCode(StrEnum):
     NO_STEADY_EVENT = "no-steady-event"
     NO_CHECKPOINT = "no-checkpoint"
     BUSY_CHECKPOINTS = "busy-checkpoints"
+    LEVELLED_OFF = "levelled-off"
     RECLAIMED = "reclaimed"
     OVERHEAD = "overhead"
     MACHINE_SLOWER = "machine-slower"

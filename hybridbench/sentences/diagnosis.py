@@ -11,6 +11,7 @@ from hybridbench.sentences.words import times
 from hybridbench.units import format_bytes, format_duration, format_percent
 
 _HOLDINGS_TOLD = 3
+_SHARE_NAMED = 0.01  # of the growth; imports and caches of libraries are less
 _OBJECTS_MIN = 32
 
 
@@ -97,12 +98,20 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
 
 
 def _held(found: Diagnosis) -> Iterable[str]:
-    # Of next to no growth, only what left its structure and stays reachable is worth a name.
-    kept = [row for row in found.holdings if found.explained is not None or row.objects.dragged]
-    told = [row.objects for row in kept if row.objects.dragged or not row.in_cache][:_HOLDINGS_TOLD]
+    told = [row.objects for row in found.holdings if _is_named(row, found)][:_HOLDINGS_TOLD]
     if told:
         yield f"{_of_growth(found, PartKind.RETAINED)}objects that are still referenced:"
         yield "; ".join(_holding(row) for row in told) + "."
+
+
+def _is_named(row: Holding, found: Diagnosis) -> bool:
+    """Whether objects are a part of the growth that is worth a name: what left its structure and
+    stays reachable always, anything else only outside of the cache and from a share on.
+    """
+    if row.objects.dragged:
+        return True
+    is_much = row.objects.size_bytes >= _SHARE_NAMED * found.growth_bytes
+    return found.explained is not None and is_much and not row.in_cache
 
 
 def _holding(row: RetainedObjects) -> str:

@@ -94,6 +94,14 @@ def _segment_invalid(data: Mapping[str, JsonValue]) -> str:
     return f"not conclusive by itself: {text(data, 'title')}"
 
 
+def _levelled_off(data: Mapping[str, JsonValue]) -> str:
+    rise = format_bytes(number(data, "rise_bytes"))
+    return (
+        f"private memory rose by {rise} in the first {_duration(data, 'in_s')}, before the judged "
+        "window, and then levelled off"
+    )
+
+
 def _reclaimed(data: Mapping[str, JsonValue]) -> str:
     """What the worker released at the end: cache and slack are no leak, garbage is its own."""
     # What was allocated in between, for the answer itself, is no release.
@@ -130,6 +138,7 @@ _SENTENCES: Final[Mapping[NoteCode, Callable[[Mapping[str, JsonValue]], str]]] =
     NoteCode.NO_STEADY_EVENT: _no_steady_event,
     NoteCode.NO_CHECKPOINT: _no_checkpoint,
     NoteCode.BUSY_CHECKPOINTS: _busy_checkpoints,
+    NoteCode.LEVELLED_OFF: _levelled_off,
     NoteCode.RECLAIMED: _reclaimed,
     NoteCode.OVERHEAD: _overhead,
     NoteCode.MACHINE_SLOWER: _machine_slower,

@@ -226,6 +226,18 @@ def test_what_the_worker_gave_back_at_the_end_is_told_step_by_step() -> None:
     }
 
 
+def test_memory_that_rose_before_it_was_judged_and_no_longer_does_is_said_to_level_off() -> None:
+    small = Run(base_bytes=500e6)
+    filled, large = judge(healthy_record(small)), judge(healthy_record(Run(base_bytes=8e9)))
+    leaking = judge(healthy_record(replace(small, leak_bytes_per_h=4e9)))
+
+    (note,) = [note for note in notes_of(filled) if note.code is NoteCode.LEVELLED_OFF]
+    assert filled.kind is VerdictKind.CLEAN
+    assert 110e6 < number(note.data, "rise_bytes") < 190e6
+    for other in (large, leaking):
+        assert NoteCode.LEVELLED_OFF not in {note.code for note in notes_of(other)}
+
+
 def test_a_probe_that_was_given_up_gates_nothing_and_is_told_as_not_seen() -> None:
     record = healthy_record()
     given_up = ProbeLeftOut(metrics=("gc_collectible_bytes",), t_s=200.0)

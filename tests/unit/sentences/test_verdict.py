@@ -976,6 +976,14 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
         "1 checkpoint ignored: requests were in flight",
     ),
     (
+        NoteCode.LEVELLED_OFF,
+        {"rise_bytes": 402653184, "in_s": 62.0},
+        (
+            "private memory rose by 384 MiB in the first 1m2s, before the judged window, and then "
+            "levelled off"
+        ),
+    ),
+    (
         NoteCode.RECLAIMED,
         {
             "at_rest_bytes": 314572800,
