@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -332,7 +333,9 @@ def test_storage_needs_a_host_tier_and_a_model_without_states() -> None:
 
 
 def test_an_engine_without_storage_prefetches_nothing() -> None:
-    engine = make_attention_engine(hicache=HiCache(ratio=1.0))
+    # A thread takes as many idle steps as the machine is fast.
+    transfers = ChosenTransfers(cycle((1,)))
+    engine = make_attention_engine(hicache=HiCache(ratio=1.0), transfers=transfers)
     engine.submit("r", list(range(40)), SamplingParams(max_new_tokens=2))
     run_to_idle(engine)
 
