@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hybridbench.engine.cache.base import EvictParams, EvictResult, InsertParams, MatchResult
+from hybridbench.engine.cache.base import InsertParams, MatchResult
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.storage_tier import StorageTier
@@ -18,13 +18,6 @@ from hybridbench.engine.memory.indices import IntArray
 
 class HiRadixCache(StorageTier, RadixCache):
     """A RadixCache that backs up nodes, evicts in two stages, and loads back."""
-
-    def evict(self, params: EvictParams) -> EvictResult:
-        self._refused: list[TreeNode] = []
-        result = super().evict(params)
-        for leaf in self._refused:
-            self._note_leaf(leaf)
-        return result
 
     def sanity_check(self) -> None:
         super().sanity_check()
@@ -61,14 +54,19 @@ class HiRadixCache(StorageTier, RadixCache):
             self._evictable_host_leaves.add(node)
 
     def _oldest_leaves(self) -> Iterator[TreeNode]:
-        """Without those that would take protected host slots along."""
-        for leaf in super()._oldest_leaves():
-            if leaf.host_value is None and self._leads_to_protected(leaf):
-                self.events.host_evictions_refused += 1
-                self._evictable_leaves.discard(leaf)
-                self._refused.append(leaf)
-            else:
-                yield leaf
+        """Without those that would take protected host slots along; they stay for the next time."""
+        refused: list[TreeNode] = []
+        try:
+            for leaf in super()._oldest_leaves():
+                if leaf.host_value is None and self._leads_to_protected(leaf):
+                    self.events.host_evictions_refused += 1
+                    self._evictable_leaves.discard(leaf)
+                    refused.append(leaf)
+                else:
+                    yield leaf
+        finally:
+            for leaf in refused:
+                self._note_leaf(leaf)
 
     def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> None:
         self._write_back(leaf)

@@ -168,13 +168,14 @@ class HostTier(PrefixTree):
 
     def is_loading(self, last_host_node: TreeNode) -> bool:
         """Whether a load brings some of what the device lacks down to ``last_host_node``."""
+        if last_host_node.id in self.ongoing_load_back:
+            return True
         loading = {
             node.id
             for ongoing in self.ongoing_load_back.values()
-            for node in (ongoing.run.node, *last_nodes(ongoing.run))
+            for node in last_nodes(ongoing.run)
         }
-        evicted = self._evicted_path(last_host_node)
-        return any(node.id in loading for node in (last_host_node, *evicted)) or any(
+        return any(node.id in loading for node in self._evicted_path(last_host_node)) or any(
             part.is_protected(node)
             for part in self.host_parts
             for run in part.to_load(last_host_node)
