@@ -47,7 +47,6 @@ from hybridbench.analysis.trend.metric_trend import (
     with_q_values,
 )
 from hybridbench.analysis.trend.resolution import smallest_leak_called
-from hybridbench.metrics import MEMORY
 from hybridbench.records.codes import FindingCode, ReasonCode
 from hybridbench.records.events import ExtensionEnded, Interrupted, StoppedEarly
 from hybridbench.records.json_value import JsonValue
@@ -61,6 +60,7 @@ from hybridbench.records.verdict import (
     Verdict,
     VerdictKind,
     Why,
+    memory_result,
 )
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
@@ -232,7 +232,7 @@ def _verdict(
     facts: Facts, result: SegmentResult, findings: Sequence[Finding], boundary: Boundary
 ) -> Verdict:
     """The gravest of the findings is the verdict; the parts that failed are findings as well."""
-    memory = next((metric for metric in result.metrics if metric.metric == MEMORY), None)
+    memory = memory_result(result.metrics)
     if memory is not None and facts.parts:
         memory = msgspec.structs.replace(memory, window_s=(0.0, result.judged_s))
     steady = result.window is not None and result.window.steady

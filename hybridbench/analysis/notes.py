@@ -21,7 +21,7 @@ from hybridbench.records.events import (
     WorkloadFailed,
     kind_of,
 )
-from hybridbench.records.verdict import MetricResult, Note, VerdictKind
+from hybridbench.records.verdict import MetricResult, Note, VerdictKind, memory_result
 
 # Of the memory at the start, before what it rose by is worth a note.
 _SHARE_OF_A_FILL = 0.1
@@ -103,7 +103,7 @@ def _extended(facts: Facts) -> Iterable[Note]:
 
 def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[Note]:
     """That private memory rose before it was judged and no longer does: a fill, and no leak."""
-    memory = next((result for result in metrics if result.metric == MEMORY), None)
+    memory = memory_result(metrics)
     series = facts.record.series.get(MEMORY)
     if memory is None or memory.outcome != VerdictKind.CLEAN or series is None:
         return

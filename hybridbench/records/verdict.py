@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from hybridbench.errors import ExitCode
-from hybridbench.metrics import spec_of
+from hybridbench.metrics import MEMORY, spec_of
 from hybridbench.records.codes import NoteCode
 from hybridbench.records.json_value import JsonValue
 
@@ -178,6 +178,11 @@ class LevelResult:
     value: float
     lower: float | None
     upper: float | None
+
+
+def memory_result(metrics: Iterable[MetricResult]) -> MetricResult | None:
+    """That of private memory; None where it was not judged."""
+    return next((result for result in metrics if result.metric == MEMORY), None)
 
 
 @dataclass(frozen=True)

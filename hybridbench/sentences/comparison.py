@@ -22,10 +22,10 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.reading import number, number_list, text
-from hybridbench.metrics import MEMORY, Unit, label_of
+from hybridbench.metrics import Unit, label_of
 from hybridbench.records.codes import ComparedCode
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import VerdictKind, Why
+from hybridbench.records.verdict import VerdictKind, Why, memory_result
 from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.trend import faster_than_memory
 from hybridbench.units import format_byte_rate, format_percent
@@ -193,7 +193,7 @@ def _side_notes(
 
 def _memory_bound(version: Version) -> str:
     """What the run of ``version`` excludes; empty where it measured no growth."""
-    result = next((m for m in version.verdict.metrics if m.metric == MEMORY), None)
+    result = memory_result(version.verdict.metrics)
     rate = None if result is None else result.rate_per_hour
     return "" if rate is None else format_byte_rate(max(0.0, rate.upper))
 

@@ -27,6 +27,7 @@ from hybridbench.records.verdict import (
     VerdictKind,
     Why,
     leak_kind,
+    memory_result,
 )
 
 GROWTH, DECAY = "growth", "decay"
@@ -100,7 +101,7 @@ def within_the_whole(
         if part.value < 0:
             grown = replace(part, value=-part.value, lower=-part.upper, upper=-part.lower)
         verdict = (base if part.value < 0 else other).verdict
-        memory = next((m for m in verdict.metrics if m.metric == MEMORY), None)
+        memory = memory_result(verdict.metrics)
         whole = None if memory is None else memory.rate_per_hour
         if whole is None or not exceeds(grown, whole):
             yield row

@@ -20,7 +20,14 @@ from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Unit
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import WAITING, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.records.verdict import (
+    WAITING,
+    Finding,
+    MetricResult,
+    Rate,
+    VerdictKind,
+    memory_result,
+)
 
 _EXPLAINS = 0.05
 
@@ -169,7 +176,7 @@ def exceeds(part: Rate, whole: Rate) -> bool:
 
 def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
     """``findings``, each explained where its bytes an hour exceed the bound of private memory."""
-    memory = next((result for result in results if result.metric == MEMORY), None)
+    memory = memory_result(results)
     whole = None if memory is None else memory.rate_per_hour
     if whole is None:
         return list(findings)
@@ -189,10 +196,10 @@ def _explained(finding: Finding, whole: Rate) -> Finding:
 
 def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
     """At most one: the worker grows, and answering probes explains half of that or more."""
-    memory = next((r for r in results if r.metric == MEMORY and r.outcome == "LEAK"), None)
+    memory = memory_result(results)
     held = record.series.get(HELD_BY_PROBES)
     grown = None if memory is None else memory.rate_per_hour
-    if memory is None or grown is None or held is None:
+    if memory is None or memory.outcome != "LEAK" or grown is None or held is None:
         return []
     seen = held.between(*memory.window_s)
     if len(seen) < _MIN_PROBES:
