@@ -294,7 +294,7 @@ def _sureness(side: SideComparison, verdict: ComparisonVerdict) -> Iterator[str]
         return f"{50.0 * (1.0 - metric.confidence):.2g} %"
 
     yield (
-        "of equal versions, a comparison finds one slower by chance in at most "
-        f"{wrong(primary)} of all cases by {primary.label}, {wrong(guards[0])} by each of the "
-        f"{len(guards)} guardrails, {100.0 * verdict.terms.alpha:.3g} % in total"
+        f"false positives between equal versions: at most {wrong(primary)} of comparisons by "
+        f"{primary.label}, {wrong(guards[0])} by each of the {len(guards)} guardrails, "
+        f"{100.0 * verdict.terms.alpha:.3g} % in total"
     )

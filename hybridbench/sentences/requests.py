@@ -43,13 +43,13 @@ def _waiting_evidence(found: Finding) -> Iterable[str]:
     if "driver_of_steps" in data:
         of_steps = format_percent(number(data, "driver_of_steps"))
         yield (
-            f"waiting requests took a slot {times(slots, 'time')}, {share} of them in steps with "
-            f"{found.driver} ({times(events, 'event')}); {of_steps} of all steps have one"
+            f"waiting requests took a slot {times(slots, 'time')}, {share} of these in a step with "
+            f"{found.driver} ({times(events, 'event')}); such steps are {of_steps} of all steps"
         )
     elif found.driver is not None:
         yield (
-            f"waiting requests were seen to take a slot {times(slots, 'time')}, {share} of them in "
-            f"intervals in which {found.driver} rose ({times(events, 'event')})"
+            f"waiting requests were seen to take a slot {times(slots, 'time')}, {share} of these "
+            f"in intervals in which {found.driver} rose ({times(events, 'event')})"
         )
     if number(data, "checkpoints_holding"):
         yield f"still held at {times(number(data, 'checkpoints_holding'), 'checkpoint')}"

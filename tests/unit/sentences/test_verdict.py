@@ -246,8 +246,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=(
                 "waiting requests hold slots in 50 of 200 samples, first at 1m5s",
                 (
-                    "waiting requests took a slot 40 times, 100 % of them in steps with retracts "
-                    "(60 events); 6 % of all steps have one"
+                    "waiting requests took a slot 40 times, 100 % of these in a step with retracts "
+                    "(60 events); such steps are 6 % of all steps"
                 ),
                 "still held at 1 checkpoint",
                 "reported by the engine's own check 2 times: r7 holds slot 4",
