@@ -14,7 +14,7 @@ def list_kernels() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from hybridbench.kernels.dispatch import DEVICE_TYPES, kernels_for
+    from hybridbench.kernels.dispatch import DEVICE_TYPES, HOST_OPERATIONS, kernels_for
     from hybridbench.terminal import Terminal
 
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -22,8 +22,11 @@ def list_kernels() -> None:
     columns = [kernels_for(device).implementations() for device in DEVICE_TYPES]
     for operation in columns[0]:
         grid.add_row(Text(operation), *(Text(column[operation]) for column in columns))
+    for operation in HOST_OPERATIONS:
+        grid.add_row(Text(operation), *(Text("reference") for _ in columns))
     try:
         note = f"triton {version('triton')}"
     except PackageNotFoundError:
         note = "triton is not installed: the references run on every device"
-    Terminal().print(Group(grid, Text(f"\n{note}", style="dim")))
+    notes = f"\nAllocators keep their indices on the host.\n{note}"
+    Terminal().print(Group(grid, Text(notes, style="dim")))

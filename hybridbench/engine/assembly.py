@@ -40,7 +40,7 @@ from hybridbench.engine.memory.storage_controller import (
 )
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.memory.swa_pool import SWAKVPool
-from hybridbench.engine.memory.transfers import ThreadedTransfers, Transfers
+from hybridbench.engine.memory.transfers import SideStreamTransfers, ThreadedTransfers, Transfers
 from hybridbench.engine.model_runner import LanguageModel, ModelRunner
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import build_model, load_model, resolve_model
@@ -109,7 +109,7 @@ def assemble(
     allocator = _kv_allocator(config, kv_pool)
     rows = _rows(config, mamba_pool)
     beside = _BesideSteps(
-        transfers or ThreadedTransfers(config.hicache.copy_time_s),
+        transfers or _transfers(config, device),
         storage_io or ThreadedStorageIO(config.hicache_storage.page_time_s),
         clock,
     )
@@ -238,6 +238,13 @@ def _rows(config: EngineConfig, mamba_pool: MambaPool | None) -> ReqToTokenPool:
         enable_overlap_schedule=config.enable_overlap_schedule,
         check_owners=config.check_owners,
     )
+
+
+def _transfers(config: EngineConfig, device: torch.device) -> Transfers:
+    least_s = config.hicache.copy_time_s
+    if device.type == "cuda":
+        return SideStreamTransfers(device, least_s)
+    return ThreadedTransfers(least_s)
 
 
 def _prefix_cache(

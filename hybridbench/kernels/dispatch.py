@@ -26,6 +26,8 @@ from hybridbench.kernels.state_copy import reference as state_copy
 
 DEVICE_TYPES = ("cpu", "cuda")
 """What the engine runs on."""
+HOST_OPERATIONS = ("alloc_extend", "alloc_decode")
+"""Run by the allocators, which keep their indices on the host: the reference on every device."""
 
 _T: TypeAlias = Tensor
 _Maybe: TypeAlias = Tensor | None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
 from hybridbench.engine.memory.mamba_pool import MambaHostCopy, MambaPool
+from hybridbench.engine.memory.pinned import to_device, to_host
 from hybridbench.engine.memory.unserved import refuse_unserved
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -94,17 +95,15 @@ class MHATokenToKVPool:
     def get_cpu_copy(self, indices: SlotInput) -> KVHostCopy:
         """A host copy of ``indices``; the caller owns it."""
         rows = self._rows(indices)
-        return KVHostCopy(
-            keys=[buffer[rows].cpu() for buffer in self.k_buffer],
-            values=[buffer[rows].cpu() for buffer in self.v_buffer],
-        )
+        copies = to_host([buffer[rows] for buffer in (*self.k_buffer, *self.v_buffer)])
+        return KVHostCopy(keys=copies[: self.layer_num], values=copies[self.layer_num :])
 
     def load_cpu_copy(self, copy: KVHostCopy, indices: SlotInput) -> None:
         """Write a host copy into ``indices``, in the order in which it was taken."""
         rows = self._rows(indices)
         saved = [*copy.keys, *copy.values]
         for buffer, rows_saved in zip((*self.k_buffer, *self.v_buffer), saved, strict=True):
-            buffer[rows] = rows_saved.to(self.device)
+            buffer[rows] = to_device(rows_saved, self.device)
 
     def _rows(self, indices: SlotInput) -> Tensor:
         return as_index_tensor(indices, self.device)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
+from hybridbench.engine.memory.pinned import to_device, to_host
 from hybridbench.engine.memory.unserved import refuse_unserved
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -270,7 +271,7 @@ class MambaPool:
     def get_cpu_copy(self, indices: SlotInput) -> MambaHostCopy:
         """A copy of the states in ``indices`` on the host; the caller owns it."""
         rows = self._rows(indices)
-        copies = [blocks[rows].transpose(0, 1).cpu() for blocks in self._by_slot]
+        copies = to_host([blocks[rows].transpose(0, 1) for blocks in self._by_slot])
         return MambaHostCopy(conv=copies[:-1], temporal=copies[-1])
 
     def load_cpu_copy(self, copy: tuple[list[Tensor], Tensor], indices: SlotInput) -> None:
@@ -278,7 +279,7 @@ class MambaPool:
         rows = self._rows(indices)
         conv, temporal = copy
         for blocks, saved in zip(self._by_slot, [*conv, temporal], strict=True):
-            blocks[rows] = saved.transpose(0, 1).to(blocks.device)
+            blocks[rows] = to_device(saved.transpose(0, 1), blocks.device)
 
     def mem_usage_bytes(self) -> int:
         """Bytes of all slots, the dump slot and the buffers for drafts included."""

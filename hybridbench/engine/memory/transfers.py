@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
 
 Copy: TypeAlias = Callable[[], object]
 
@@ -98,3 +101,27 @@ class ThreadedTransfers:
                 return self._started.get()
             self._has_thread = False
             return None
+
+
+class SideStreamTransfers(ThreadedTransfers):
+    """The same on a CUDA device: the copies are queued on a stream beside that of the steps."""
+
+    def __init__(self, device: torch.device, least_s: float = 0.0) -> None:
+        super().__init__(least_s)
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def start(self, number: int, copy: Copy) -> None:
+        # A step that is queued already may still write what is read, or read what is overwritten.
+        queued = torch.cuda.current_stream(self._device).record_event()
+        super().start(number, partial(self._copy_after, queued, copy))
+
+    def _copy_after(self, queued: torch.cuda.Event, copy: Copy) -> None:
+        with torch.cuda.stream(self._stream):
+            self._stream.wait_event(queued)
+            try:
+                copy()
+            finally:
+                # Only now may the next step read what was copied, or, if the copy failed,
+                # others write to its slots.
+                self._stream.synchronize()

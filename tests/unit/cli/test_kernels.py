@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
 from hybridbench.errors import ConfigError
-from hybridbench.kernels.dispatch import REFERENCE
+from hybridbench.kernels.dispatch import HOST_OPERATIONS, REFERENCE
 
 
 def test_each_operation_is_listed_with_what_a_device_runs() -> None:
@@ -18,7 +18,8 @@ def test_each_operation_is_listed_with_what_a_device_runs() -> None:
         for name, *implementations in map(str.split, filter(None, result.output.splitlines()))
     }
     assert rows["store_kv"] == ["reference", "triton"]
-    assert rows.keys() >= REFERENCE.implementations().keys()
+    assert rows["alloc_decode"] == ["reference", "reference"]
+    assert rows.keys() >= {*REFERENCE.implementations(), *HOST_OPERATIONS}
 
 
 def test_each_operation_is_timed_beside_what_the_device_can_do() -> None:
