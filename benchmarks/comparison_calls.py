@@ -1,6 +1,6 @@
 """How often a comparison is right: planted speeds, simulated machines, the real looks and calls.
 
-A block's log speed is the drift of the machine (an AR(1) of 3 %, of which the next block still has
+A block's log speed is the drift of the machine (an AR(1) of 3%, of which the next block still has
 nine tenths), noise of its own, and now and then a neighbour that takes some of its time.  Rounds
 are ABBA; the comparison ends at the first look that decides, as a live one does.
 
@@ -65,9 +65,9 @@ def table_row(row: Row) -> str:
         f"{row.words[word] / total:.3f}" for word in ("FASTER", "SAME", "SLOWER", "INCONCLUSIVE")
     ]
     cells = [
-        f"{100.0 * row.machine.noise:.0f} %",
-        f"{100.0 * row.machine.disturbed:.0f} %",
-        f"{100.0 * row.effect:+.0f} %" if row.effect else "A/A",
+        f"{100.0 * row.machine.noise:.0f}%",
+        f"{100.0 * row.machine.disturbed:.0f}%",
+        f"{100.0 * row.effect:+.0f}%" if row.effect else "A/A",
         *shares,
         f"{row.rounds:.1f}",
         f"{row.coverage:.3f}",

@@ -29,7 +29,7 @@ class Noise:
 
 
 def draw_noise(rng: np.random.Generator, base: float, duration_s: float) -> Noise:
-    """Noise of 0.03 to 0.4 % of ``base``; the slow process has a smaller share of it."""
+    """Noise of 0.03 to 0.4% of ``base``; the slow process has a smaller share of it."""
     sd = base * float(np.exp(rng.uniform(np.log(0.0003), np.log(0.004))))
     slow = rng.uniform(0.0, 0.5) if rng.random() < 0.5 else 0.0
     fast_tau_s = float(np.exp(rng.uniform(np.log(2.0), np.log(60.0))))

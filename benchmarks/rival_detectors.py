@@ -95,7 +95,7 @@ RIVALS: Mapping[str, Detector] = {
     "least squares, t-test": least_squares,
     "Mann-Kendall + median slope": mann_kendall,
     "Theil-Sen": theil_sen,
-    "endpoints > 10 % and > 20 MB": endpoints,
+    "endpoints > 10% and > 20 MB": endpoints,
     "slope of the last quarter": last_quarter,
 }
 

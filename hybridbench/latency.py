@@ -16,7 +16,7 @@ TTFT, ITL, E2E = "ttft", "itl", "e2e"
 # Counts by bucket of each latency; buckets without a count are left out.
 LatencyCounts: TypeAlias = Mapping[str, Mapping[int, int]]
 
-# A duration is told as the geometric middle of its bucket: sqrt(1.02) is less than 1 % off.
+# A duration is told as the geometric middle of its bucket: sqrt(1.02) is less than 1% off.
 _GROWTH = 1.02
 RELATIVE_ERROR: Final = 0.01
 _LOG_GROWTH = math.log(_GROWTH)

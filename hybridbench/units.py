@@ -113,8 +113,8 @@ def format_count(value: float, digits: int = 3) -> str:
 
 
 def format_percent(share: float, digits: int = 0) -> str:
-    """``share`` of one as ``95 %``."""
-    return f"{100.0 * share:.{digits}f} %"
+    """``share`` of one as ``95%``."""
+    return f"{100.0 * share:.{digits}f}%"
 
 
 def sparkline(values: Sequence[float], least_span: float = 0.0) -> str:

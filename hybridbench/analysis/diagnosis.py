@@ -184,7 +184,7 @@ def _parts(
     )
     unknown = kept - held - (dragged - hung)
     # Garbage that was freed and did not come back left its arenas in use by others.
-    stuck = max(0.0, garbage.size_bytes - weighed_then - collector)
+    stuck = max(0.0, garbage.size_bytes - weighed_then - max(0.0, collector))
     stuck = min(stuck, max(0.0, unknown))
 
     def part(kind: PartKind, size: float) -> Part:

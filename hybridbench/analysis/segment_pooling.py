@@ -142,7 +142,7 @@ def _pooled_metrics(parts: Sequence[SegmentResult]) -> Iterable[MetricResult]:
 
 
 def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
-    """The pooled rate with its 95 % interval, and its one-sided bound at the level of a leak."""
+    """The pooled rate with its 95% interval, and its one-sided bound at the level of a leak."""
     value = np.array([rate.value for rate in rates])
     half = np.array([(rate.upper - rate.lower) / 2.0 for rate in rates])
     error = np.maximum(half / _Z95, 1e-12 * (1.0 + np.abs(value)))

@@ -342,7 +342,7 @@ def _unit(threshold: Threshold) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """A value with its 95 % interval.
+    """A value with its 95% interval.
 
     ``narrows`` says how the interval shrinks with the time judged: half its width goes with the
     time to minus this power; 0 for what more time does not sharpen.

@@ -53,7 +53,7 @@ def engine(rounds: Rounds = 9) -> None:
     typer.echo(f"transformers    {_spread_ms(result.transformers_s)}")
     ratios = sorted(result.ratios)
     typer.echo(f"ratio           {result.ratio:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-    typer.echo(f"same tokens     {100 * result.same_tokens:.1f} % (float32, greedy)")
+    typer.echo(f"same tokens     {100 * result.same_tokens:.1f}% (float32, greedy)")
 
 
 @app.command("cache", cls=Command)

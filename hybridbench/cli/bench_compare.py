@@ -81,7 +81,7 @@ def compare(
     ] = None,
     markdown: MarkdownFile = None,
 ) -> None:
-    """Count how often a comparison is right: the engine with itself, and with itself 5 % slower.
+    """Count how often a comparison is right: the engine with itself, and with itself 5% slower.
 
     Example: hybridbench bench compare --repeat 5 --profile smoke
 

@@ -2,12 +2,12 @@
 
 Free to move, two versions sit on different processors for a slice or for minutes, and what else
 runs there is in the difference: on two busy cores the standard deviation of a pair of 5 s blocks
-was 4 % of throughput, on one of them 2 %.
+was 4% of throughput, on one of them 2%.
 
 The kernel hands out its smallest free blocks first, so a process that is built on a machine with a
 past gets single pages from all over memory, the next one fewer of them.  Pages that do not lie side
 by side need more entries of the processor's address caches.  Between two processes of one program
-this was worth up to 3 % of throughput, in proportion to the mean length of their runs of pages
+this was worth up to 3% of throughput, in proportion to the mean length of their runs of pages
 (1.1 to 2.0 of 4 KiB, from /proc/PID/pagemap).  So what is scattered in memory is held while workers
 are built.
 """

@@ -61,7 +61,7 @@ DEFECT = Defect(
         Patch(Engine, "_check", _check, fingerprint="590f97f78e66"),
         Patch(Engine, "_check_sums", _check_sums, fingerprint="13b1ccd24d62"),
     ),
-    harmed="Hybrid models with a large tree: the scheduler used 99 % of a core with almost no "
+    harmed="Hybrid models with a large tree: the scheduler used 99% of a core with almost no "
     "traffic, requests never returned, and servers hung.",
     cure="The walk is off by default and meant for tests only.",
     # Every walk slows the filling down, too: with the profile's own pool it may take minutes.

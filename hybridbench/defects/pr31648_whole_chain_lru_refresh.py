@@ -68,7 +68,7 @@ DEFECT = Defect(
         Patch(MambaRadixCache, "_refresh_states", _refresh_states, fingerprint="3bb41e036f40"),
     ),
     harmed="Multi-turn traffic on hybrid models under state pressure: hit rate 0.55 instead of "
-    "0.80, time to first token 42 % longer.",
+    "0.80, time to first token 42% longer.",
     cure="Only the state that a hit reads is moved to the most-recently-used end.",
     truth=TRUTH,
 )

@@ -48,7 +48,7 @@ DEFECT = Defect(
         at_most=True,
     ),
     patches=(Patch(Engine, "disconnect", _disconnect, fingerprint="72f07102bac9"),),
-    harmed="Chat front ends whose users close the tab: about 13 % of the running slots served "
+    harmed="Chat front ends whose users close the tab: about 13% of the running slots served "
     "no client.",
     cure="The abort is sent first, or carries the request itself rather than its id.",
     truth=TRUTH,

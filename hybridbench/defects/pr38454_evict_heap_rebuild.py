@@ -77,7 +77,7 @@ DEFECT = Defect(
         ),
     ),
     harmed="Short requests without a common prefix: 70 to 77 ms per eviction with 41,000 leaves, "
-    "95 % of the scheduler's time, throughput down by 87 to 92 %.",
+    "95% of the scheduler's time, throughput down by 87 to 92%.",
     cure="The leaves stay ordered from one eviction to the next.",
     model="attention-nano",
     truth=TRUTH,

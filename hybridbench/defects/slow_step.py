@@ -59,14 +59,14 @@ def step(self: Engine) -> list[EngineEvent]:
 DEFECT = Defect(
     slug="slow-step",
     source="synthetic",
-    symptom="Throughput is 5 % lower from the first step on; nothing else changes.",
+    symptom="Throughput is 5% lower from the first step on; nothing else changes.",
     profile="chat-churn",
     signature=Signature(
         verdicts=("SLOWER",),
         kinds=(),
         subject="throughput_tokens_per_s",
         event="engine step",
-        rate="5 % of the throughput of the same engine without it",
+        rate="5% of the throughput of the same engine without it",
         harm="burned_us",
         per="steps",
         exact=False,

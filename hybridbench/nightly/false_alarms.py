@@ -56,7 +56,7 @@ class FalseAlarms:
         if self.compares:
             parts.append(_count(self.compares, "comparison"))
         one_in = f", about one in {_rounded(1 / self.share)}" if self.share > 0 else ""
-        confirmed = ", each failure confirmed by a second seed" if self.confirmed else ""
+        confirmed = ", each confirmed by a second seed" if self.confirmed else ""
         of = f"{' and '.join(parts)}{confirmed}"
         return f"{format_percent(self.share, 2)} of nightly runs{one_in}: {of}"
 

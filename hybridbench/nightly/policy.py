@@ -38,7 +38,7 @@ _ATTEMPTS_MAX: Final = 5
 _NOTE_ON: Final = {
     AttemptReason.RERUN: "run again with another seed, as only statistics had found something",
     AttemptReason.RETRY: "run once more, as the run before proved nothing",
-    AttemptReason.EXTENDED: "run longer, as the run before was undecided",
+    AttemptReason.EXTENDED: "a longer run, because the previous one was undecided",
 }
 _GROWTH, _UNDECIDED = "growth", "undecided"
 _FAILURES: Final = frozenset(

@@ -150,7 +150,7 @@ class DecayResult:
 
     ``outcome`` is "no change", "worse" (a finding), "machine" (everything rose alike), "not judged"
     (too few blocks, or nothing to compare with) or "shown".  ``change`` is a share of the level at
-    the start, positive for the worse, with its 95 % interval; None where nothing was fitted.
+    the start, positive for the worse, with its 95% interval; None where nothing was fitted.
     """
 
     name: str
@@ -168,7 +168,7 @@ class DecayResult:
 class LevelResult:
     """What a run showed of one metric in its judged window, for those who compare runs by it.
 
-    The interval is a 95 % one, None for an end without bound; for an extreme or a last value it is
+    The interval is a 95% one, None for an end without bound; for an extreme or a last value it is
     the value itself.
     """
 

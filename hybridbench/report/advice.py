@@ -14,15 +14,14 @@ from hybridbench.report.wording import command_text, without_options
 from hybridbench.units import format_duration
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
-    VerdictKind.CLEAN: "No finding; every gated metric stays below its limit, and no growth is "
-    "confirmed.",
-    VerdictKind.LEAK: "Something is held that should not be, or grows with every event.",
+    VerdictKind.CLEAN: "No findings; the growth of every gated metric is within its limit or "
+    "tolerance.",
+    VerdictKind.LEAK: "Something that should be free is still held, or a resource keeps growing.",
     VerdictKind.DEGRADED: "Work becomes more expensive, the hit rate falls, or a threshold is "
     "missed.",
     VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
     "alarm.",
-    VerdictKind.INCONCLUSIVE: "Not decided: nothing was found, but growth is not bounded well "
-    "enough to pass.",
+    VerdictKind.INCONCLUSIVE: "Not decided: the data support neither a failure nor a pass.",
     VerdictKind.CRASHED: "The worker died, hung or was killed, and no finding explains it.",
     VerdictKind.INVALID: "The run cannot support a verdict: it did not exercise or measure what it "
     "should.",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.window import last_segment
+from hybridbench.analysis.reading import number as number_of
+from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
@@ -54,6 +57,8 @@ from hybridbench.sentences.rates import (
 from hybridbench.units import format_duration
 
 _EVENTS_MAX = 200
+_LATE_S: Final = 10.0
+"""A metric whose own window begins so much later says when."""
 
 _HIGHER_IS_BETTER: Final = {
     derived.name for derived in DERIVED_METRICS if not derived.higher_is_worse
@@ -181,9 +186,9 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
         # The headline has said the rest already where it quotes this finding.
         parts = [": ".join([*parts, finding.title])]
     label = _QUESTIONS.get(verdict.kind, "What") if parts else "Also"
-    others = len(verdict.findings) - 1
+    others = _others(verdict, finding)
     if others:
-        parts.append(f"{others} more {'finding' if others == 1 else 'findings'} below.")
+        parts.append(f"Below: {others}.")
     said = ". ".join(part.rstrip(".") for part in parts) + "." * bool(others)
     facts = [Fact(label, said)] if parts else []
     by_time, by_event = _rates(verdict, finding)
@@ -194,6 +199,14 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
     if finding.cause:
         facts.append(Fact("Why", finding.cause))
     return facts
+
+
+def _others(verdict: Verdict, first: Finding) -> str:
+    """The other findings by verdict: ``1 more LEAK finding, 2 INCONCLUSIVE``."""
+    counts = Counter(finding.verdict for finding in verdict.findings if finding is not first)
+    alike = counts.pop(first.verdict, 0)
+    more = [f"{alike} more {first.verdict} finding{'s' * (alike > 1)}"] if alike else []
+    return ", ".join([*more, *(f"{count} {kind}" for kind, count in counts.items())])
 
 
 def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
@@ -212,20 +225,20 @@ def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
 
 
 def _since_text(verdict: Verdict, since_s: float) -> str:
-    text = f"{clock_text(since_s)} into the run"
+    said = f"{clock_text(since_s)} into the run"
     if verdict.window_s is not None and abs(since_s - verdict.window_s[0]) < 1.0:
-        text += ", where the judged window begins"
-    return text
+        said += ", where the judged window begins"
+    return said
 
 
 def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
     facts = []
     for result in verdict.metrics:
-        text = bound_text(result)
-        if text and result.limit_per_hour is not None:
-            text += f"; limit {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
-        if text:
-            facts.append(Fact(metric_label(result.metric), text))
+        said = bound_text(result)
+        if said and result.limit_per_hour is not None:
+            said += f"; limit {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
+        if said:
+            facts.append(Fact(metric_label(result.metric), said))
     return tuple(facts)
 
 
@@ -256,7 +269,9 @@ def _finding_text(finding: Finding) -> FindingText:
     if finding.driver:
         facts.append(Fact("Driver", finding.driver))
     if finding.since_s is not None and math.isfinite(finding.since_s):
-        facts.append(Fact("Since", f"{clock_text(finding.since_s)} into the run"))
+        # What is undecided has no beginning, only a window in which it was judged.
+        label = "Judged from" if finding.verdict is VerdictKind.INCONCLUSIVE else "Since"
+        facts.append(Fact(label, f"{clock_text(finding.since_s)} into the run"))
     if finding.cause:
         facts.append(Fact("Cause", finding.cause))
     return FindingText(
@@ -273,9 +288,9 @@ def _finding_text(finding: Finding) -> FindingText:
 def _bounds_table(verdict: Verdict) -> Table:
     rates = [result.rate_per_hour for result in verdict.metrics]
     shares = {rate.confidence for rate in rates if rate is not None}
-    share = f"{100 * shares.pop():.4g} % " if len(shares) == 1 else ""
+    share = f"{100 * shares.pop():.4g}% " if len(shares) == 1 else ""
     columns = ("metric", "outcome", "growth", f"{share}interval", "per request", "limit", "why")
-    rows = tuple(_bound_row(result) for result in verdict.metrics)
+    rows = tuple(_bound_row(result, verdict) for result in verdict.metrics)
     note = ""
     if verdict.window_s is not None:
         start_s, end_s = verdict.window_s
@@ -287,11 +302,11 @@ def _bounds_table(verdict: Verdict) -> Table:
     return Table("Gated metrics", columns, rows, frozenset({2, 3, 4, 5}), note, empty)
 
 
-def _bound_row(result: MetricResult) -> tuple[str, ...]:
+def _bound_row(result: MetricResult, verdict: Verdict) -> tuple[str, ...]:
     rate = result.rate_per_hour
-    limit = "none"
-    if result.limit_per_hour is not None:
-        limit = f"≤ {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
+    window = ""
+    if verdict.window_s is not None and result.window_s[0] - verdict.window_s[0] >= _LATE_S:
+        window = f"; judged from {clock_text(result.window_s[0])}"
     needed = ""
     if result.needed_s is not None:
         needed = f"; a judged window of about {format_duration(result.needed_s)} would decide"
@@ -301,9 +316,23 @@ def _bound_row(result: MetricResult) -> tuple[str, ...]:
         NO_RATE if rate is None else rate_text(rate),
         "none" if rate is None else interval_text(rate),
         _per_request(result.rate_per_request),
-        limit,
-        f"{result.reason}{needed}" + (f" (shape: {result.model})" if result.model else ""),
+        _limit(result),
+        f"{result.reason}{window}{needed}" + _shape(result),
     )
+
+
+def _shape(result: MetricResult) -> str:
+    return f" (shape: {result.model})" if result.model not in ("", "none") else ""
+
+
+def _limit(result: MetricResult) -> str:
+    """The limit of the profile or a threshold; without one the tolerance, if that was applied."""
+    if result.limit_per_hour is not None:
+        return f"≤ {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
+    data = {} if result.why is None else result.why.data
+    if text(data, "source") != "margin":
+        return "none"
+    return f"≤ {amount(number_of(data, 'bound'), result.unit)}{per_text('h')} (tolerance)"
 
 
 def _per_request(rate: Rate | None) -> str:
@@ -341,5 +370,5 @@ def _events_table(record: RunRecord) -> Table:
     return Table("Events of the run", ("time", "event", "what"), rows, frozenset({0}), note)
 
 
-def _cell(text: str) -> str:
-    return text if len(text) <= 300 else text[:299] + "…"
+def _cell(said: str) -> str:
+    return said if len(said) <= 300 else said[:299] + "…"

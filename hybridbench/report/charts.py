@@ -261,7 +261,7 @@ def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
     if not lines:
         return ()
     title = "Time taken from the engine loop"
-    note = "Should stay under 1 %."
+    note = "Should stay under 1%."
     return (
         Chart(
             "share",

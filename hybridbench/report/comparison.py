@@ -25,11 +25,7 @@ from hybridbench.records.verdict import Finding, ThresholdOutcome
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
-from hybridbench.report.comparison_tables import (
-    comparison_tables,
-    display_name,
-    letter,
-)
+from hybridbench.report.comparison_tables import comparison_tables, letter
 from hybridbench.report.document import (
     Badge,
     Document,
@@ -47,7 +43,7 @@ from hybridbench.report.thresholds import STATE
 from hybridbench.report.timeline import last_moment_s
 from hybridbench.report.wording import BADGES, capital, model_text, without_options
 from hybridbench.rundir.layout import VERDICT
-from hybridbench.sentences.comparison import change_text, leak_text, undecided_text
+from hybridbench.sentences.comparison import change_text, display_name, leak_text, undecided_text
 from hybridbench.sentences.rates import full_rate_text
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
@@ -215,7 +211,7 @@ def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence
     names = [version.name for version in versions]
     given = without_options(command or ["hybridbench", "compare", *names], "--rounds", "--max-time")
     longer = [*given, "--rounds", str(rounds), "--max-time", f"{minutes}m"]
-    return Fact(NEXT, "Compare for longer.", shlex.join(longer))
+    return Fact(NEXT, "Run the comparison longer.", shlex.join(longer))
 
 
 def _ruling(verdict: ComparisonVerdict) -> str:
@@ -225,8 +221,8 @@ def _ruling(verdict: ComparisonVerdict) -> str:
     widest = max(primary, key=lambda m: m.upper / m.lower)
     half = 50.0 * (widest.upper - widest.lower)
     return (
-        f"{widest.pairs} rounds resolve {widest.label} to ±{half:.2g} % (margin: "
-        f"{100.0 * verdict.terms.margin:.3g} %)."
+        f"{widest.pairs} rounds resolve {widest.label} to ±{half:.2g}% (margin: "
+        f"{100.0 * verdict.terms.margin:.3g}%)."
     )
 
 
@@ -291,10 +287,10 @@ def _sureness(side: SideComparison, verdict: ComparisonVerdict) -> Iterator[str]
         return
 
     def wrong(metric: MetricComparison) -> str:
-        return f"{50.0 * (1.0 - metric.confidence):.2g} %"
+        return f"{50.0 * (1.0 - metric.confidence):.2g}%"
 
     yield (
         f"false positives between equal versions: at most {wrong(primary)} of comparisons by "
         f"{primary.label}, {wrong(guards[0])} by each of the {len(guards)} guardrails, "
-        f"{100.0 * verdict.terms.alpha:.3g} % in total"
+        f"{100.0 * verdict.terms.alpha:.3g}% in total"
     )

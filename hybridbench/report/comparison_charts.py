@@ -18,9 +18,10 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, spec_of
 from hybridbench.report.charts import Plan, legend_of, level_chart, slug
-from hybridbench.report.comparison_tables import display_name, letter
+from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import POOL_NAMES
+from hybridbench.sentences.comparison import display_name
 
 _LEVELS: Final = (
     (MEMORY, "Private memory"),

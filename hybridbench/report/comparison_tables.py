@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.comparison.leaks import GROWTH
@@ -20,7 +19,7 @@ from hybridbench.metrics import label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.timeline import last_moment_s
-from hybridbench.sentences.comparison import change_text, percent
+from hybridbench.sentences.comparison import change_text, display_name
 from hybridbench.sentences.rates import amount, interval_text, level_text, rate_text
 from hybridbench.units import format_duration
 
@@ -31,17 +30,12 @@ _ROLE: Final = {
 }
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HASH: Final = 12
-_UNCHANGED: Final = "UNCHANGED: no difference is confirmed; its interval includes zero."
+_UNCHANGED: Final = "UNCHANGED: the interval of the difference includes zero."
 
 
 def letter(version: int) -> str:
     """What a report calls the version at this position."""
     return _LETTERS[version] if version < len(_LETTERS) else f"#{version + 1}"
-
-
-def display_name(version: Version) -> str:
-    """What the user called it; of a run directory its own name."""
-    return Path(version.name).name if version.kind == "run" else version.name
 
 
 def comparison_tables(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[Table, ...]:
@@ -63,7 +57,7 @@ def version_table(comparison: Comparison) -> Table:
 
 def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:
     other = letter(side.version)
-    columns = ("metric", "change", "result", "A", other, "Hodges-Lehmann", "role")
+    columns = ("metric", "change", "result", "A", other, "margin", "role")
     rows = tuple(
         (
             m.label,
@@ -71,7 +65,7 @@ def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str
             m.word,
             level_text(m.base, m.unit),
             level_text(m.other, m.unit),
-            percent(m.robust_ratio),
+            f"{100.0 * m.margin:.3g}%",
             _ROLE[m.role],
         )
         for m in side.metrics
@@ -89,28 +83,23 @@ def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str
 
 def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> str:
     primary = side.primary()
-    margin = f"Same within {100.0 * verdict.terms.margin:.3g} %"
-    wider = [m for m in side.metrics if m.role is Role.GUARD and m.margin > verdict.terms.margin]
-    if wider:
-        most = max(m.margin for m in wider)
-        margin += f" (guardrails: up to {100.0 * most:.3g} %)"
     if primary is None:
-        return f"{margin}."
+        return ""
     kind = (
         "adjusted for interim analyses"
         if verdict.interleaved
         else "widened by the variation between runs"
     )
     blocks = f"{primary.pairs} pairs" if verdict.interleaved else f"{primary.pairs} windows a run"
-    sure = f"{100.0 * primary.confidence:.3g} % for {primary.label}, {kind}"
-    return f"{margin}. {blocks[:1].upper()}{blocks[1:]}. Intervals: {sure}."
+    sure = f"{100.0 * primary.confidence:.3g}% for {primary.label}, {kind}"
+    return f"{blocks}; intervals: {sure}."
 
 
 def _leak_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:
     other = letter(side.version)
     rows = tuple(_leak_row(row) for row in side.leaks)
     difference = f"{other} \N{MINUS SIGN} A"
-    interval = f"{100.0 * (1.0 - verdict.terms.leak_alpha):.4g} % interval of {difference}"
+    interval = f"{100.0 * (1.0 - verdict.terms.leak_alpha):.4g}% interval of {difference}"
     return Table(
         f"Leaks: {against}",
         ("finding", "change", "A", other, difference, interval),

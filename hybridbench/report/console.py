@@ -85,6 +85,8 @@ def render_brief(document: Document) -> RenderableType:
 def _panel(document: Document) -> RenderableType:
     style = _STYLE[document.badge.tone]
     body: list[RenderableType] = [_shown(document.headline, style="bold")]
+    if document.subtitle:
+        body.append(_shown(document.subtitle, style="dim"))
     if document.answer:
         body += [_shown(), _facts(document.answer)]
     if document.ruling:
@@ -245,7 +247,8 @@ def _diagnosis(document: Document, *, whole: bool) -> Iterator[RenderableType]:
         yield from _whole_diagnosis(found)
     else:
         yield _shown(found.paragraph)
-        yield _table(found.split, keep=(0, 1, 2))
+        if found.split.rows:
+            yield _table(found.split, keep=(0, 1, 2))
         yield from (_bullet(text) for text in found.notes)
 
 

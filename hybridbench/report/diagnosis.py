@@ -10,11 +10,12 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import by_name, to_json
 from hybridbench.records.events import Allocations, Reclaim
 from hybridbench.records.json_value import JsonValue, json_text
-from hybridbench.report.document import DiagnosisText, Table
+from hybridbench.report.document import NO_TABLE, DiagnosisText, Table
 from hybridbench.report.wording import clock_text, command_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
-from hybridbench.sentences.diagnosis import bug_report, part_detail
+from hybridbench.sentences.diagnosis import OBJECTS_MIN, bug_report, part_detail
 from hybridbench.sentences.rates import amount
+from hybridbench.sentences.words import times
 from hybridbench.units import format_duration, format_percent
 
 _RUNG_WORDS = {
@@ -35,9 +36,14 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
         paragraph=bug_report(found),
         split=_split_table(found),
         rungs=_rungs_table(found.rungs),
-        holders=_holders_table(found.holdings),
+        holders=_holders_table(found),
         calls=_calls_table(found.allocations),
-        cycles=tuple(f"{format_percent(cycle.share)}: {cycle}" for cycle in found.garbage.cycles),
+        cycles=tuple(
+            f"{format_percent(cycle.share)} of the sampled cycles: {cycle}"
+            for cycle in found.garbage.cycles
+        )
+        if found.garbage.objects >= OBJECTS_MIN
+        else (),
         notes=found.notes,
     )
 
@@ -111,6 +117,9 @@ def stored_evidence(record: RunRecord) -> list[str]:
 
 
 def _split_table(found: Diagnosis) -> Table:
+    if found.explained is None:
+        # Parts of next to nothing would only mislead.
+        return NO_TABLE
     rows = tuple(
         (
             part.kind.value,
@@ -120,17 +129,10 @@ def _split_table(found: Diagnosis) -> Table:
         )
         for part in found.parts
     )
-    if found.explained is None:
-        # Shares of next to nothing would only mislead.
-        rows = tuple((row[0], row[1], "", row[3]) for row in rows)
-    said = (
-        f"explained {format_percent(found.explained)}"
-        if found.explained is not None
-        else "too little to attribute"
-    )
     note = (
         f"Growth of idle private memory from {clock_text(found.from_s)} to "
-        f"{clock_text(found.to_s)}: {amount(found.growth_bytes, 'B', signed=True)}; {said}."
+        f"{clock_text(found.to_s)}: {amount(found.growth_bytes, 'B', signed=True)}; explained "
+        f"{format_percent(found.explained)}."
     )
     return Table(
         "Where the growth is", ("part", "bytes", "share", "what"), rows, frozenset({1, 2}), note
@@ -151,18 +153,23 @@ def _rungs_table(rungs: Iterable[RungRow]) -> Table:
     return Table("Memory released by step", columns, rows, frozenset({1, 2, 3}))
 
 
-def _holders_table(holdings: Iterable[Holding]) -> Table:
+def _holders_table(found: Diagnosis) -> Table:
     rows = tuple(
         (
             row.objects.type_name,
-            f"{row.objects.count:,}" if row.objects.count else f"{row.objects.entries:,} entries",
+            f"{row.objects.count:,}" if row.objects.count else _entries(row),
             amount(row.objects.size_bytes, "B"),
             _held_how(row),
         )
-        for row in holdings
+        for row in found.holdings
+        if found.explained is not None or row.objects.dragged
     )
     columns = ("class", "more", "bytes", "held by")
     return Table("Held objects that the baseline did not have", columns, rows, frozenset({1, 2}))
+
+
+def _entries(row: Holding) -> str:
+    return times(row.objects.entries, "entry", "entries")
 
 
 def _calls_table(found: Allocations | None) -> Table:

@@ -20,7 +20,7 @@ from hybridbench.series.trend import JudgedSeries
 from hybridbench.units import format_duration
 
 SCHEMA = "hybridbench.judge/1"
-_COLUMNS = ("metric", "verdict", "rate", "95 % interval", "judged", "model")
+_COLUMNS = ("metric", "verdict", "rate", "95% interval", "judged", "model")
 _NUMERIC = frozenset({2, 4})
 _NOT_JUDGED_MAX = 12
 _NAMED_MAX = 3

@@ -164,7 +164,7 @@ def _decay_gate(verdict: Verdict, result: DecayResult) -> Gate:
     if result.change is not None:
         text += f", {_share(result.change)}"
         if result.change_lower is not None and result.change_upper is not None:
-            text += f" (95 % interval {_share(result.change_lower)} to "
+            text += f" (95% interval {_share(result.change_lower)} to "
             text += f"{_share(result.change_upper)})"
     found = [finding for finding in verdict.findings if finding.subject == result.name]
     state = _DECAY_STATE.get(result.outcome, GateState.SKIPPED)
@@ -172,7 +172,7 @@ def _decay_gate(verdict: Verdict, result: DecayResult) -> Gate:
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:+.3g} %".replace("-", "\N{MINUS SIGN}")
+    return f"{100 * value:+.3g}%".replace("-", "\N{MINUS SIGN}")
 
 
 def _coverage_gates(verdict: Verdict) -> Iterator[Gate]:

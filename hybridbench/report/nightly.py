@@ -92,7 +92,10 @@ def _subtitle(run: NightlyRun) -> str:
 
 def _answer(run: NightlyRun) -> Iterator[Fact]:
     if run.rehearsed:
-        said = f"{', '.join(run.rehearsed)} added to every soak; never a baseline"
+        said = (
+            f"{', '.join(run.rehearsed)} injected into every soak, so FAIL is expected; this run "
+            "is never used as a baseline"
+        )
         yield Fact("Rehearsal", said)
     for cell in run.cells:
         if cell.state in (CellState.FAIL, CellState.MISSING):

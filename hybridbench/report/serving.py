@@ -46,11 +46,12 @@ def serving_table(verdict: Verdict) -> Table:
     if verdict.window_s is not None:
         start, end = (clock_text(t_s) for t_s in verdict.window_s)
         note = f"From {start} to {end}, without the pauses for checkpoints{_traffic(verdict)}. "
-    note += "n is the number of requests"
+    note += "n counts finished requests"
     if timed:
-        note += " (for ITL, of gaps between tokens). "
-        note += f"Latencies are accurate to {100 * RELATIVE_ERROR:g} %"
-    note += "."
+        note += ", for TTFT first tokens, for ITL gaps between tokens"
+    note += ", for errors and aborts all requests that ended, for the hit rate admissions."
+    if timed:
+        note += f" Latencies are rounded to {100 * RELATIVE_ERROR:g}%."
     columns = ("", "mean or total", *shares, "n")
     return Table("Serving", columns, rows, frozenset(range(1, len(columns))), note)
 
@@ -98,13 +99,13 @@ def _percentile(result: ServingResult, share: str) -> str:
 
 def _value(result: ServingResult) -> str:
     if result.unit == Unit.RATIO:
-        return f"{100 * result.value:.1f} %"
+        return f"{100 * result.value:.1f}%"
     if result.unit == Unit.COUNT:
-        share = f" ({100 * result.value / result.count:.2g} %)" if result.count else ""
+        share = f" ({100 * result.value / result.count:.2g}%)" if result.count else ""
         return f"{result.value:,.0f}{share}"
     return _short(result.value)
 
 
 def _short(value: float) -> str:
-    """Three digits that mean something: more than 1 % of error leaves."""
+    """Three digits that mean something: more than 1% of error leaves."""
     return number(value) if value < 1000 else f"{value:,.0f}"

@@ -61,7 +61,7 @@ BADGES: Final[Mapping[str, Badge]] = {
 }
 
 # In place of a growth that too few samples were taken of.
-NO_RATE: Final = "not measured"
+NO_RATE: Final = "no estimate"
 
 
 def capital(text: str) -> str:

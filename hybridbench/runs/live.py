@@ -205,7 +205,7 @@ def _growth(slope: Slope | None) -> tuple[str, str]:
     half_width = format_byte_rate(slope.half_width)
     return (
         f"{sign}{format_byte_rate(abs(slope.per_hour))}",
-        f"± {half_width} (95 %), private memory",
+        f"± {half_width} (95%), private memory",
     )
 
 

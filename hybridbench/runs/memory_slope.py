@@ -22,7 +22,7 @@ _PHI_MAX = 0.95
 
 @dataclass(frozen=True)
 class Slope:
-    """Growth an hour, and half the width of its 95 % interval."""
+    """Growth an hour, and half the width of its 95% interval."""
 
     per_hour: float
     half_width: float

@@ -12,7 +12,7 @@ from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.selftest.matrix import Expect, Row
 
-# Findings carry 95 % intervals.  Many rows are compared at once, so each is taken at 99.9 %: the
+# Findings carry 95% intervals.  Many rows are compared at once, so each is taken at 99.9%: the
 # quotient of the two normal quantiles.
 _WIDER = 3.2905 / 1.9600
 _WORSE = Call.WORSE
@@ -66,7 +66,7 @@ class RowTruth:
         return self.at_idle if idle else self.counts
 
     def without_defect(self, finding: Finding | None) -> tuple[float, float]:
-        """From what to what the subject of ``finding`` grows in an hour of the control (95 %)."""
+        """From what to what the subject of ``finding`` grows in an hour of the control (95%)."""
         subject = None if finding is None else finding.subject
         rates = (m.rate_per_hour for m in self.process_growth if m.metric == subject)
         rate = next((rate for rate in rates if rate is not None), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.comparison.answer import finding_noun, leak_difference, worse_guards
@@ -51,6 +52,13 @@ def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> Co
     return replace(verdict, headline=headline, notes=tuple(notes))
 
 
+def display_name(version: Version) -> str:
+    """What the user called it; of a run directory its own name."""
+    if version.kind == "run":
+        return Path(version.name).name
+    return ". (working tree)" if version.name == "." else version.name
+
+
 def look_text(seen: Look) -> str:
     """One line for an interim analysis."""
     if seen.failure is not None:
@@ -62,18 +70,18 @@ def look_text(seen: Look) -> str:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: ``−4.9 %``."""
+    """A ratio as a change: ``−4.9%``."""
     change = 100.0 * (ratio - 1.0)
     sign = "\N{MINUS SIGN}" if change < -0.05 else ("+" if change > 0.05 else "")
-    return f"{sign}{abs(change):.1f} %"
+    return f"{sign}{abs(change):.1f}%"
 
 
 def change_text(metric: MetricComparison) -> str:
-    """``−4.9 % ± 0.8 %``, the half width being that of the interval's ends."""
+    """``−4.9% ± 0.8%``, the half width being that of the interval's ends."""
     half = 50.0 * (metric.upper - metric.lower)
     if not math.isfinite(half) or half > 100.0:
-        return f"{percent(metric.ratio)} ± >100 %"
-    return f"{percent(metric.ratio)} ± {half:.1f} %"
+        return f"{percent(metric.ratio)} ± >100%"
+    return f"{percent(metric.ratio)} ± {half:.1f}%"
 
 
 def undecided_text(metric: MetricComparison) -> str:
@@ -159,7 +167,7 @@ def _metric_part(side: SideComparison, metric: MetricComparison) -> str:
 
 def _run_parts(base: Version, version: Version) -> list[str]:
     """What keeps the leaks from being compared."""
-    told = (("the first version", base), (version.name, version))
+    told = ((display_name(base), base), (display_name(version), version))
     void = (VerdictKind.CRASHED, VerdictKind.INVALID)
     return [
         f"leaks were not compared, because the run of {name} is {one.verdict.headline}"
@@ -186,8 +194,8 @@ def _side_notes(
     bounds = [_memory_bound(one) for one in (base, version)]
     if all(bounds):
         yield (
-            f"private memory grows by at most {bounds[0]} in the first version and {bounds[1]} in "
-            "this one (95 % each)"
+            f"judged alone, the private memory of {display_name(base)} grows by at most "
+            f"{bounds[0]}, that of {display_name(version)} by at most {bounds[1]} (95% each)"
         )
 
 
@@ -210,14 +218,14 @@ def _common_notes(comparison: Comparison) -> Iterator[str]:
     if not comparison.interleaved:
         yield (
             "the runs were not interleaved: the ratio includes changes of the machine between "
-            "them, for which about 7 % either way is allowed"
+            "them, for which about 7% either way is allowed"
         )
     if comparison.allowed_mismatches:
         yield f"compared although these differ: {', '.join(sorted(comparison.allowed_mismatches))}"
 
 
 def _margin(data: _Data) -> str:
-    return f"{100.0 * number(data, 'margin'):.3g} %"
+    return f"{100.0 * number(data, 'margin'):.3g}%"
 
 
 _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
@@ -232,7 +240,7 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
         "it is not known whether each run had the machine to itself"
     ),
     ComparedCode.NEAR_MARGIN: lambda data: (
-        f"it differs, but perhaps by less than the margin of {_margin(data)}"
+        f"it differs, but its interval includes changes smaller than the margin of {_margin(data)}"
     ),
     ComparedCode.ACROSS_MARGIN: lambda data: f"the interval crosses the margin of {_margin(data)}",
     ComparedCode.OTHER_DRIVER: lambda data: (

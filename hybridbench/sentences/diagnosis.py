@@ -12,7 +12,7 @@ from hybridbench.units import format_bytes, format_duration, format_percent
 
 _HOLDINGS_TOLD = 3
 _SHARE_NAMED = 0.01  # of the growth; imports and caches of libraries are less
-_OBJECTS_MIN = 32
+OBJECTS_MIN = 32
 
 
 def bug_report(diagnosis: Diagnosis) -> str:
@@ -41,7 +41,7 @@ def _held_rows(holdings: Sequence[Holding]) -> Iterable[str]:
         if holding.in_cache and not row.dragged:
             continue
         if row.count == 0:
-            yield f"{row.type_name} {row.holder} ({row.entries:,} entries)"
+            yield f"{row.type_name} {row.holder} ({times(row.entries, 'entry', 'entries')})"
         else:
             yield f"{row.count:,} {row.type_name} by {row.holder}"
 
@@ -78,7 +78,7 @@ def _growth(found: Diagnosis) -> str:
 
 def _waiting(found: Diagnosis) -> Iterable[str]:
     garbage = found.garbage
-    if garbage.objects < _OBJECTS_MIN:
+    if garbage.objects < OBJECTS_MIN:
         yield "There was almost no uncollected garbage."
         return
     types = ", ".join(f"{count:,} {name}" for name, count in garbage.types[:4])
@@ -166,7 +166,7 @@ def _told_sites(found: Diagnosis) -> list[Site]:
     """The sites of classes that are on cycles, in the garbage, or dragged along."""
     names = [name for name, _ in (*found.garbage.cycle_types, *found.garbage.types)]
     names += [row.objects.type_name for row in found.holdings if row.objects.dragged]
-    if found.garbage.objects < _OBJECTS_MIN:
+    if found.garbage.objects < OBJECTS_MIN:
         names = [row.objects.type_name for row in found.holdings if row.objects.dragged]
     sites = [found.sites[name] for name in dict.fromkeys(names) if name in found.sites]
     return [site for site in sites if site.events > 0]

@@ -16,7 +16,7 @@ TIME_UNITS: Final = frozenset({"h", "min", "s"})
 _LARGE: Final = 10_000.0
 
 # What rounding leaves of an exact zero.
-_TINY: Final = 1e-6
+TINY: Final = 1e-6
 
 
 def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) -> str:
@@ -25,15 +25,15 @@ def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) ->
         return "unknown"
     if math.isinf(value):
         return "no bound" if value > 0 else "no lower bound"
-    sign = "\N{MINUS SIGN}" if value < -_TINY else ("+" if signed and value > _TINY else "")
-    size = abs(value) if abs(value) > _TINY else 0.0
+    sign = "\N{MINUS SIGN}" if value < -TINY else ("+" if signed and value > TINY else "")
+    size = abs(value) if abs(value) > TINY else 0.0
     if unit == Unit.BYTES:
         return sign + format_bytes(size, digits)
     # A plain count is of what its metric names.
     counted = "" if unit == Unit.COUNT else unit
     counted_exactly = size == int(size) or size < _LARGE
     shown = number(size, digits) if counted_exactly else format_count(size, digits)
-    return f"{sign}{shown} {counted}".rstrip()
+    return f"{sign}{shown}{'' if counted == '%' else ' '}{counted}".rstrip()
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -66,39 +66,41 @@ def interval_text(rate: Rate) -> str:
 
 
 def full_rate_text(rate: Rate, *, signed: bool = True) -> str:
-    """Rate and interval in one line: ``+3.45 GiB/h (95 % interval +3.41 to +3.50 GiB)``."""
+    """Rate and interval in one line: ``+3.45 GiB/h (95% interval +3.41 to +3.50 GiB/h)``."""
     said = rate_text(rate, signed=signed)
     if rate.lower == rate.upper:
         return f"{said}, exactly"
-    share = f"{100 * rate.confidence:.4g} %"
+    share = f"{100 * rate.confidence:.4g}%"
     if not _has_end(rate):
         return f"{said} (no {share} interval)"
     span = _span_text(rate, signed=signed)
     # The name of what is counted stands right before it; a byte's prefix may change in between.
     if rate.unit != Unit.BYTES:
         span = span.removesuffix(f" {rate.unit}")
+    elif rate.per in TIME_UNITS:
+        span += per_text(rate.per)
     return f"{said} ({share} interval {span})"
 
 
 def level_text(value: float, unit: str) -> str:
-    """A level with its unit: ``1.44 GiB``, ``43.2 %``, ``38.0/s``."""
+    """A level with its unit: ``1.44 GiB``, ``43.2%``, ``38.0/s``."""
     if unit == Unit.BYTES:
         return format_bytes(value)
     if unit == Unit.RATIO:
-        return f"{100.0 * value:.3g} %"
+        return f"{100.0 * value:.3g}%"
     figures = number(float(f"{value:.4g}"))
     return f"{figures}/s" if unit == Unit.PER_SECOND else f"{figures} {unit}".rstrip()
 
 
 def bound_text(result: MetricResult) -> str:
-    """What a result excludes: ``no growth above 38 MiB/h (95 %)``; empty when it bounds nothing."""
+    """What a result excludes: ``growth of at most 38 MiB/h (95%)``; empty if nothing."""
     rate = result.rate_per_hour
     if rate is None or not math.isfinite(rate.upper):
         return ""
-    if rate.upper <= _TINY:
-        return f"no growth ({100 * rate.confidence:.4g} %)"
+    if rate.upper <= TINY:
+        return f"no growth ({100 * rate.confidence:.4g}%)"
     upper = amount(rate.upper, rate.unit)
-    return f"no growth above {upper}{per_text(rate.per)} ({100 * rate.confidence:.4g} %)"
+    return f"growth of at most {upper}{per_text(rate.per)} ({100 * rate.confidence:.4g}%)"
 
 
 def _has_end(rate: Rate) -> bool:
@@ -118,7 +120,7 @@ def _span_text(rate: Rate, *, signed: bool = True) -> str:
     digits = _digits(rate)
     lower = amount(rate.lower, rate.unit, signed=signed, digits=digits)
     upper = amount(rate.upper, rate.unit, signed=signed, digits=digits)
-    if rate.lower == rate.upper or max(abs(rate.lower), abs(rate.upper)) < _TINY:
+    if rate.lower == rate.upper or max(abs(rate.lower), abs(rate.upper)) < TINY:
         return f"exactly {lower}"
     if math.isfinite(rate.lower) and math.isfinite(rate.upper):
         return f"{_common_unit(lower, upper)} to {upper}"

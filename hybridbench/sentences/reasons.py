@@ -12,7 +12,7 @@ from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult
-from hybridbench.sentences.rates import amount
+from hybridbench.sentences.rates import TINY, amount
 from hybridbench.units import format_duration, format_percent
 
 _Data = Mapping[str, JsonValue]
@@ -54,9 +54,10 @@ def _every_model_grows(data: _Data) -> str:
 
 def _bounded(data: _Data) -> str:
     source = _SOURCES[text(data, "source")]
-    return (
-        f"no growth above {_rate(data, 'upper')} (95 %), under {source} of {_rate(data, 'bound')}"
-    )
+    growth = "no growth"
+    if number(data, "upper", math.inf) > TINY:
+        growth = f"growth of at most {_rate(data, 'upper')}"
+    return f"{growth} (95%), below {source} of {_rate(data, 'bound')}"
 
 
 def _growing(data: _Data) -> str:
@@ -100,7 +101,7 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
     ),
     ReasonCode.BOUNDED: _bounded,
     ReasonCode.FLOORS_BOUNDED: lambda data: (
-        f"no growth above {_rate(data, 'upper')} (95 %) from collection to collection"
+        f"growth of at most {_rate(data, 'upper')} (95%) from collection to collection"
     ),
     ReasonCode.GROWING: _growing,
     ReasonCode.NO_STEADY_STATE: _no_steady_state,
@@ -122,7 +123,7 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
         f"the profile sets no limit (growth of up to {_rate(data, 'upper')} is possible)"
     ),
     ReasonCode.LIMIT_NOT_MEASURED: lambda data: (
-        "the profile has limits for longer runs only (growth of up to "
+        "the profile has no limit for so short a window (growth of up to "
         f"{_rate(data, 'upper')} is possible)"
     ),
     ReasonCode.LEAKING_SEGMENTS: lambda data: (

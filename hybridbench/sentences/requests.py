@@ -17,7 +17,7 @@ def waiting_holds_slots(found: Finding) -> Words:
     data, unit = found.data, pool_unit(text(found.data, "pool"))
     most = number(data, "most")
     seen = (
-        f"up to {most:,.0f}, {number(data, 'mean'):.1f} on average"
+        f"{number(data, 'mean'):.1f} on average, at most {most:,.0f} at once"
         if most
         else "reported by the engine"
     )
@@ -44,7 +44,7 @@ def _waiting_evidence(found: Finding) -> Iterable[str]:
         of_steps = format_percent(number(data, "driver_of_steps"))
         yield (
             f"waiting requests took a slot {times(slots, 'time')}, {share} of these in a step with "
-            f"{found.driver} ({times(events, 'event')}); such steps are {of_steps} of all steps"
+            f"{found.driver} ({events:,.0f} in all), although only {of_steps} of all steps have any"
         )
     elif found.driver is not None:
         yield (

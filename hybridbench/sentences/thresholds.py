@@ -64,7 +64,7 @@ def threshold_text(result: ThresholdResult) -> str:
     seen = _quantity(result, result.value)
     if (result.lower, result.upper) != (result.value, result.value):
         lower, upper = _quantity(result, result.lower), _quantity(result, result.upper)
-        seen += f" ({lower} to {upper}, 95 %)"
+        seen += f" ({lower} to {upper}, 95%)"
     match result.outcome:
         case ThresholdOutcome.MET:
             return f"{name} is met: {seen}"

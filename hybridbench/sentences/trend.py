@@ -103,7 +103,7 @@ def faster_than_memory(part: Mapping[str, JsonValue]) -> str:
     most = format_bytes(number(part, "memory_upper"))
     return (
         f"these objects accumulate {_grown(_rate(part))} between collections, more than private "
-        f"memory grows by (at most {most}/h, 95 %): they reuse memory that was freed before, so "
+        f"memory grows by (at most {most}/h, 95%): they reuse memory that was freed before, so "
         "this is not growth of the process"
     )
 
@@ -162,7 +162,7 @@ def decay(found: Finding) -> Words:
 def _decay_evidence(found: Finding, metric: DerivedMetric) -> Iterable[str]:
     changes = (number(found.data, key) for key in ("sure_change", "least_change"))
     sure, counts = (format_percent(change) for change in changes)
-    yield f"worse by at least {sure} (99.9 %); changes of {counts} or more are reported"
+    yield f"worse by at least {sure} (99.9%); changes of {counts} or more are reported"
     if metric.loads:
         yield "adjusted for batch sizes and prompt lengths"
     if metric.timed:
@@ -180,7 +180,7 @@ def below_threshold(found: Finding) -> Words:
     )
     return Words(
         f"the {metric.label} is {value}, {side} the profile's limit of {limit}",
-        evidence=(f"{lower} to {upper} over the judged window (99.9 %)",),
+        evidence=(f"{lower} to {upper} over the judged window (99.9%)",),
     )
 
 
@@ -208,7 +208,7 @@ def _rate(data: Mapping[str, JsonValue]) -> Rate:
 
 
 def _quantity(value: float, metric: DerivedMetric) -> str:
-    """``0.112 ms``, ``74.2 %``."""
+    """``0.112 ms``, ``74.2%``."""
     if metric.unit == Unit.RATIO.value:
-        return f"{100 * value:.3g} %"
+        return f"{100 * value:.3g}%"
     return f"{value:.3g} {metric.unit}"

@@ -128,39 +128,43 @@ def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResul
         others = f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
         return f"{findings[0].title}{others}"
     if memory is None:
-        return "no finding; the worker's memory was not judged"
+        return "no findings; the worker's memory was not judged"
     # That of the gated metrics' table; memory samples span a little less.
     start_s, end_s = verdict.window_s or memory.window_s
     length = format_duration(end_s - start_s)
     if memory.rate_per_hour is None:
-        return f"no finding in {length}; too few samples to bound memory growth"
+        return f"no findings in {length}; too few samples to bound memory growth"
     bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
-    return f"no finding in {length}; memory grows by no more than {bound} (95 %)"
+    return f"no findings in {length}; memory growth is at most {bound} (95%)"
 
 
 def can_rule_out(run: Unphrased) -> str:
     """What the run's memory rules out, and the smallest leak that it would have called."""
     memory = run.memory
     if memory is None:
-        return "This run has no judged window of memory samples: it rules nothing out."
+        return "No memory samples were judged, so no growth is ruled out."
     length_s = memory.window_s[1] - memory.window_s[0]
     length, rate = format_duration(length_s), memory.rate_per_hour
     if rate is None:
-        return f"{length} of steady state: too few memory samples, so no growth is ruled out."
+        return f"{length} of steady state has too few memory samples to rule out any growth."
     if memory.outcome == "LEAK":
-        return f"{length} of memory samples: memory grows by {full_rate_text(rate, signed=False)}."
+        grows = full_rate_text(rate, signed=False)
+        return f"Private memory, judged over {length}, grows by {grows}."
     upper = format_byte_rate(max(rate.upper, 0.0))
     bound = (
         f"growth above {upper} is ruled out"
         if memory.outcome == "CLEAN"
-        else f"not decided, growth of up to {upper} is possible"
+        else f"undecided, growth of up to {upper} is possible"
     )
-    said = f"{length} of memory samples: {bound} (95 %)"
+    said = f"Private memory, judged over {length}: {bound} (95%)."
     shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S
     if length_s < shortest:
-        seen = " of steady state" if run.steady else ", as no steady event was seen"
-        return f"{said}; a trend is called a leak only after {format_duration(shortest)}{seen}."
+        seen = " of steady state" if run.steady else " where no steady event was seen"
+        return (
+            f"{said} Before {format_duration(shortest)}{seen}, a growing trend is INCONCLUSIVE, "
+            "not a LEAK."
+        )
     if run.smallest_leak is None:
-        return f"{said}; the smallest growth that is called a leak is not known."
+        return f"{said} The smallest growth that would be called a leak is not known."
     called = format_byte_rate(run.smallest_leak)
-    return f"{said}; steady growth of about {called} or more is called a leak."
+    return f"{said} Steady growth of about {called} or more would be called a leak."

@@ -99,7 +99,7 @@ def fit_line(levels: Levels, screening: Screening, index: int) -> Fit:
 
 
 def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[float, float]:
-    """95 % interval of a slope: the union over the memories that explain the errors about as well.
+    """95% interval of a slope: the union over the memories that explain the errors about as well.
 
     Standard errors allow for errors that differ in size and remember each other (Newey and West).
     """

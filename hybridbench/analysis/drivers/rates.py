@@ -38,7 +38,7 @@ _CHANCE_CONFIRMING = 0.05  # the same for a counter that the samples already poi
 
 @dataclass(frozen=True)
 class MeanRate:
-    """Gain for each event; ``ends`` (95 %) are None where too few stretches tell its spread.
+    """Gain for each event; ``ends`` (95%) are None where too few stretches tell its spread.
 
     ``least`` is what the rate cannot be below: 0 where no stretch ever fell.
     """
@@ -85,7 +85,7 @@ def _blocks_of(stretches: int) -> int:
 
 
 def rate_per_hour(t_s: FloatArray, value: FloatArray, unit: str) -> Rate | None:
-    """The mean rate, and how well the rates of equal pieces of the time agree on it (95 %).
+    """The mean rate, and how well the rates of equal pieces of the time agree on it (95%).
 
     None for samples too few to be cut into pieces.
     """

@@ -97,7 +97,7 @@ class Hints:
 
 @dataclass(frozen=True)
 class Driver:
-    """The counter that best explains a growth, and the growth for each of its events (95 %)."""
+    """The counter that best explains a growth, and the growth for each of its events (95%)."""
 
     counter: str
     per_event: float

@@ -45,7 +45,7 @@ class StepDriver:
     base_rate: float | None = None
 
     def rate(self, unit: str) -> Rate:
-        """The rise for each event, with the chance in counting it (95 %)."""
+        """The rise for each event, with the chance in counting it (95%)."""
         error = 1.96 * float(np.sqrt(self.rise)) / self.events
         low = max(0.0, self.per_event - error)
         return Rate(self.per_event, low, self.per_event + error, unit, singular(self.counter))

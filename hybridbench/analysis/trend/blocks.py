@@ -81,7 +81,7 @@ def without_load(value: FloatArray, load: FloatArray) -> FloatArray:
     """``value`` less what the load in flight explains of it within ten samples.
 
     Ten samples are too short for a trend, so the regression sees only how the value follows the
-    load; it is used where it explains more than 2 % of the variance inside the groups.
+    load; it is used where it explains more than 2% of the variance inside the groups.
     """
     groups = value.size // _GROUP
     if groups < 2 or not np.ptp(load):

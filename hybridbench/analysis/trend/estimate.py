@@ -67,7 +67,7 @@ MIN_SAMPLES = 24
 # Chosen on seed 50000 of the curve corpus (detection.md, "How fresh these figures are").
 _REPORT_WITHIN = 4.5  # BIC: models this close widen the interval
 _MOST_MODELS = 60
-_LEAST_WIDTH = 0.01  # an interval narrower than 1 % of the rate would deny model error
+_LEAST_WIDTH = 0.01  # an interval narrower than 1% of the rate would deny model error
 # A shape that nearly fits a fill leaves a little of it to the trend.
 _LEAST_OF_WARMUP = 0.006
 _TROUGHS_KEEP = 0.6  # of the claimed growth

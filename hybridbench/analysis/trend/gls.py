@@ -124,7 +124,7 @@ def _phi_of(fit: ModelFit) -> float:
 
 
 def cautious_phi(phi: float, blocks: int) -> float:
-    """The upper end of ``phi``'s 80 % interval, for standard errors that do not trust a lucky
+    """The upper end of ``phi``'s 80% interval, for standard errors that do not trust a lucky
     estimate.
     """
     return min(phi + 1.28 * float(np.sqrt((1.0 - phi * phi) / blocks)), 0.99)

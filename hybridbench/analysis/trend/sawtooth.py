@@ -119,7 +119,7 @@ def _alike(y: FloatArray, fall: FloatArray, every: NDArray[np.int64]) -> NDArray
 def usable_troughs(
     sawtooth: Sawtooth, start_s: float, end_s: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Times and values of the troughs after the first 12 % of the window."""
+    """Times and values of the troughs after the first 12% of the window."""
     keep = sawtooth.trough_s >= start_s + _SKIP * (end_s - start_s)
     return sawtooth.trough_s[keep], sawtooth.trough[keep]
 
@@ -281,7 +281,7 @@ def _climbs(lines: Sequence[_Line]) -> FloatArray:
 class Floors:
     """The first value after each full collection, and the line through them.
 
-    ``slope_per_s`` has the 95 % interval ``lower`` to ``upper``; ``surely`` is its one-sided bound
+    ``slope_per_s`` has the 95% interval ``lower`` to ``upper``; ``surely`` is its one-sided bound
     at one in a thousand.  Two floors leave no error to measure: all between them counts as noise.
     """
 

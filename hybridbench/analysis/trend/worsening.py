@@ -34,9 +34,9 @@ class Worsening:
     worse: bool  # by as much as counts, beyond doubt, and still so at the end
     shape: str  # "trend", "step" or "none"
     change: float
-    lower: float  # two-sided 95 %
+    lower: float  # two-sided 95%
     upper: float
-    sure: float  # one-sided 99.9 %, and for a step corrected for the search of its place
+    sure: float  # one-sided 99.9%, and for a step corrected for the search of its place
     step_at: int | None  # first block after the step
     phi: float
 

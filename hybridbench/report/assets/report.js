@@ -22,7 +22,7 @@
   const readable = (value) => (Math.abs(value) < 1000 ? digits : integers).format(value);
   const ticks = new Intl.NumberFormat("en", { maximumSignificantDigits: 7 });
   const words = (value, unit) =>
-    value == null ? "–" : `${readable(value)}${unit ? ` ${unit}` : ""}`;
+    value == null ? "–" : `${readable(value)}${unit && unit !== "%" ? " " : ""}${unit}`;
 
   // Numbers travel as whole steps, each the difference to the one before; null is a hole.
   function unpack(counts, step) {

@@ -98,7 +98,7 @@ def pair(
 def growth(
     rate_gib: float, half_gib: float, outcome: str, metric: str = MEMORY, model: str = "trend"
 ) -> MetricResult:
-    """The growth of ``metric`` in GiB an hour with its 95 % interval."""
+    """The growth of ``metric`` in GiB an hour with its 95% interval."""
     value, half = GIB * rate_gib, GIB * half_gib
     rate = Rate(value, value - half, value + half, "B", "h")
     return MetricResult(metric, outcome, (0.0, 600.0), rate, None, 1e6, None, model)

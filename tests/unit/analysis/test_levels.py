@@ -30,7 +30,7 @@ def test_an_interval_covers_the_true_level_about_as_often_as_it_says(
         for seed in range(300)
     ]
 
-    # 95 % with the error of 300 draws, and a little short where all there is are a few swings.
+    # 95% with the error of 300 draws, and a little short where all there is are a few swings.
     assert np.mean([one.lower <= truth <= one.upper for one in found]) > 0.88
     bounded = np.mean([np.isfinite(one.upper - one.lower) for one in found])
     # Ten independent samples say nothing of the highest twentieth.

@@ -92,7 +92,7 @@ def ar1(rng: Random, t_s: FloatArray, sd: float, tau_s: float) -> FloatArray:
 
 
 def times(rng: Random, setting: Setting) -> FloatArray:
-    """Sample times with jitter and 1 % dropped."""
+    """Sample times with jitter and 1% dropped."""
     count = int(setting.duration_s / setting.interval_s)
     t = (np.arange(count) + rng.uniform(-0.1, 0.1, count)) * setting.interval_s
     kept: FloatArray = t[rng.random(count) > 0.01]

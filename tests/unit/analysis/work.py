@@ -48,7 +48,7 @@ class Work:
 
 
 def uneven(seed: int, **changes: object) -> Work:
-    """A healthy run on a shared machine: drift of up to 30 %, and one to three slow stretches."""
+    """A healthy run on a shared machine: drift of up to 30%, and one to three slow stretches."""
     rng = np.random.default_rng([seed, 77])
     stolen = []
     for _ in range(int(rng.integers(0, 4))):

@@ -44,7 +44,7 @@ def test_every_rival_sees_a_plain_leak_and_no_leak_in_noise(name: str) -> None:
 
 
 def test_the_endpoint_rule_misses_what_is_under_a_tenth() -> None:
-    rule = RIVALS["endpoints > 10 % and > 20 MB"]
+    rule = RIVALS["endpoints > 10% and > 20 MB"]
 
     assert rule(line(15.0), LIMITS).word == CLEAN
     assert rule(line(60.0), LIMITS).word == LEAK

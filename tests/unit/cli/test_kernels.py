@@ -35,10 +35,9 @@ def test_each_operation_is_timed_beside_what_the_device_can_do() -> None:
     assert phases == ["prefill", "decode"]
     rows = {line.split()[0]: line.split() for line in lines if line}
     # Calls, microseconds, share of the step; bytes and FLOPs per second with theirs.
-    units = ["%", "%", "%"]
-    assert [word for word in rows["decode_attention"] if word == "%"] == units
+    assert sum(word.endswith("%") for word in rows["decode_attention"]) == 3
     assert rows["store_kv"][-2:] == ["-", "-"]
-    assert rows["projections"][-5:-3] == ["-", "-"]
+    assert rows["projections"][-4:-2] == ["-", "-"]
     assert rows.keys() >= {"everything", "all", "copy_states"}
     assert sum("calls into PyTorch" in line for line in lines) == len(phases)
 

@@ -71,9 +71,15 @@ def test_a_stored_soak_is_reported_with_the_findings_it_had(
     diagnosis = json.loads((older / "soak" / "diagnosis.json").read_text())
     was = json.loads((OLDER / "soak" / "diagnosis.json").read_text())
     assert diagnosis["holdings"] == was["holdings"]
-    # The sentences are of this version.
-    without = [{k: v for k, v in part.items() if k != "detail"} for part in diagnosis["parts"]]
-    assert without == [{k: v for k, v in p.items() if k != "detail"} for p in was["parts"]]
+    assert _sizes(diagnosis) == pytest.approx(_sizes(was))
+
+
+def _sizes(diagnosis: dict[str, Any]) -> dict[str, float]:
+    """Bytes by part.  Of what no stage released, a part counts as the allocator's: a9932c8 took
+    too much for that where a collection released nothing.
+    """
+    sizes = {part["kind"]: part["size_bytes"] for part in diagnosis["parts"]}
+    return {**sizes, "unexplained": sizes["unexplained"] + sizes.pop("allocator")}
 
 
 def test_a_stored_comparison_is_reported_with_the_outcome_it_had(

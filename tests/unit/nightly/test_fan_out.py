@@ -172,7 +172,7 @@ def test_the_command_of_a_pod_is_the_cell_of_its_index(tmp_path: Path) -> None:
 def test_the_console_says_how_often_chance_makes_it_fail(tmp_path: Path) -> None:
     text = rendered(planned_run(tmp_path), "console", TARGET)
 
-    assert "false alarms: 0.36 % of nightly runs, about one in" in text
+    assert "false alarms: 0.36% of nightly runs, about one in" in text
     assert "= 1 - (1 - (1 - (1 - 0.0054)^8)^2)^2," in text
 
 

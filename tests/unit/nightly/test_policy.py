@@ -96,7 +96,7 @@ def test_a_stored_run_with_a_longer_second_run_still_reads(rules: Rules) -> None
 
     assert next_attempt(rules, [SHORT, longer]) is None
     assert said.state is CellState.NEUTRAL
-    assert said.notes == ("run longer, as the run before was undecided",)
+    assert said.notes == ("a longer run, because the previous one was undecided",)
 
 
 def test_how_long_a_run_may_go_on_is_the_plans_or_the_soaks_default(rules: Rules) -> None:

@@ -317,7 +317,7 @@ def leak_verdict(record: RunRecord) -> Verdict:
         title="Private memory grows by 1.61 GiB/h in the judged window",
         rates=(growth, Rate(282_000.0, 271_000.0, 293_000.0, "B", "request")),
         since_s=since,
-        cause="Collectible objects explain 94 % of it.",
+        cause="Collectible objects explain 94% of it.",
         evidence=("80 blocks, AR(1) 0.31, no warm-up shape within dBIC 3.5",),
     )
     return Verdict(
@@ -332,7 +332,7 @@ def leak_verdict(record: RunRecord) -> Verdict:
         coverage=COVERAGE,
         not_seen=("malloc arenas of other threads", "pss_bytes: sampled every 20 s only"),
         serving=SERVING,
-        notes=("The sampler took 0.3 % of the engine loop's time.",),
+        notes=("The sampler took 0.3% of the engine loop's time.",),
     )
 
 

@@ -24,7 +24,7 @@ def test_the_badge_is_the_word_and_the_headline_does_not_repeat_it() -> None:
 
     assert made.kind is DocumentKind.COMPARISON
     assert (made.badge.word, made.badge.tone) == ("LEAK INTRODUCED", Tone.BAD)
-    assert made.headline.startswith("Private memory +3.70 GiB/h (99.9 % interval ")
+    assert made.headline.startswith("Private memory +3.70 GiB/h (99.9% interval ")
     assert made.exit_code == 12
 
 
@@ -134,7 +134,7 @@ def test_a_run_directory_is_called_by_its_name_and_not_by_its_path() -> None:
 
 
 def test_a_call_is_never_broken_on_a_narrow_terminal() -> None:
-    row = ("CPU per token", "+13.4 % ± >100 %", "INCONCLUSIVE", "5,001 tok/s", "5,364 tok/s", "x")
+    row = ("CPU per token", "+13.4% ± >100%", "INCONCLUSIVE", "5,001 tok/s", "5,364 tok/s", "x")
     table = Table("Metrics", ("metric", "change", "call", "A", "B", "role"), (row,))
     out = io.StringIO()
 

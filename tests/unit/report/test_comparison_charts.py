@@ -43,7 +43,7 @@ def test_the_sides_lie_over_each_other_in_their_own_colours() -> None:
     charts = _charts()
 
     memory = charts["side-rss-anon-swap-bytes"]
-    assert [line.label for line in memory.lines] == ["A .", "B defect:x"]
+    assert [line.label for line in memory.lines] == ["A . (working tree)", "B defect:x"]
     assert [line.colour for line in memory.lines] == [0, 1]
     assert charts["side-pool-mamba-available"].title == "Recurrent state slots: free"
 

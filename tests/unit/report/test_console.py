@@ -94,7 +94,7 @@ def test_the_leak_is_told_with_rates_bounds_coverage_and_the_path() -> None:
     for words in (
         "▲ LEAK",
         "exit code 10",
-        "+0.930 nodes per evicted node (95 % interval +0.920 to +0.940)",
+        "+0.930 nodes per evicted node (95% interval +0.920 to +0.940)",
         "Private memory LEAK +1.61 GiB/h +1.55 to +1.67 GiB/h ≤ 200 MiB/h",
         "nodes_evicted 1,000 7,120 met",
         f"Report {REPORT}",

@@ -131,7 +131,7 @@ def test_the_command_s_page_has_chains_rungs_and_cycles() -> None:
 
     assert "Cache.root -> TreeNode.children -> TreeNode.mamba_next" in said
     assert "gc.collect, malloc_trim" in said
-    assert "97 %: TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
+    assert "97% of the sampled cycles: TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
 
 
 def test_of_a_worker_that_was_not_asked_the_samples_are_told_and_how_to_ask_the_next() -> None:

@@ -17,11 +17,11 @@ def comparison() -> Document:
     table = Table(
         "Metrics",
         ("metric", "effect", "answer"),
-        (("throughput", "+5.1 % ± 0.8 %", "SLOWER"), ("hit rate", "0", "SAME")),
+        (("throughput", "+5.1% ± 0.8%", "SLOWER"), ("hit rate", "0", "SAME")),
         numeric=frozenset({1}),
         links=("a side/report.html", ""),
     )
-    gate = Gate("throughput", "effect", GateState.FAILED, "4.9 % slower")
+    gate = Gate("throughput", "effect", GateState.FAILED, "4.9% slower")
     return Document(
         kind=DocumentKind.COMPARISON,
         run_id="20261122-compare",
@@ -29,7 +29,7 @@ def comparison() -> Document:
         badge=BADGES["SLOWER"],
         meaning="B does less in the same time.",
         exit_code=12,
-        headline="B is 4.9 % slower.",
+        headline="B is 4.9% slower.",
         answer=(Fact("Next", "Bisect."),),
         gates=(gate,),
         tables=(table,),
@@ -44,7 +44,7 @@ def test_tables_follow_the_answer_in_every_format_and_empty_parts_are_left_out()
     texts = (out.getvalue(), render_markdown(document), render_html(document))
 
     for text in texts:
-        assert text.index("B is 4.9 % slower.") < text.index("+5.1 % ± 0.8 %")
+        assert text.index("B is 4.9% slower.") < text.index("+5.1% ± 0.8%")
         for absent in ("Coverage", "How this was run", "Gated", "profile", "Not seen"):
             assert absent not in text
 

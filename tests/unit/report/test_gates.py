@@ -29,7 +29,7 @@ def test_a_leak_fails_its_metric_and_its_finding_with_slope_and_interval() -> No
     assert found["verdict"].state is GateState.FAILED
     memory = found["rss_anon_swap_bytes"]
     assert memory.state is GateState.FAILED
-    assert "+1.61 GiB/h (95 % interval +1.55 to +1.67 GiB)" in memory.text
+    assert "+1.61 GiB/h (95% interval +1.55 to +1.67 GiB/h)" in memory.text
     cycle = found["instances-wait-for-collector"]
     assert cycle.state is GateState.FAILED
     assert "+0.930 nodes per evicted node" in cycle.text
@@ -110,7 +110,7 @@ def test_what_work_costs_is_a_gate_that_may_stay_open() -> None:
     found = gates(replace(synthetic.clean_verdict(RECORD), decay=(worse, short, shown)))
 
     assert found["match_ms"].state is GateState.FAILED
-    assert "+80 % (95 % interval +60 % to +100 %)" in found["match_ms"].text
+    assert "+80% (95% interval +60% to +100%)" in found["match_ms"].text
     assert found["evict_ms"].state is GateState.SKIPPED
     assert found["evict_ms"].minor
     assert "other" not in found

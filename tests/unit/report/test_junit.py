@@ -37,7 +37,7 @@ def test_a_failure_has_the_slope_in_its_message_and_the_evidence_in_its_body() -
 
     case = root.find(".//testcase[@name='instances-wait-for-collector']/failure")
     assert case is not None
-    assert "+0.930 nodes per evicted node (95 % interval" in case.attrib["message"]
+    assert "+0.930 nodes per evicted node (95% interval" in case.attrib["message"]
     assert "strays rise with nodes_evicted" in (case.text or "")
 
 

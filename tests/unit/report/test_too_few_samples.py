@@ -41,7 +41,7 @@ def test_no_format_prints_a_bound_of_too_few_samples(render: Callable[[Document]
 
     assert " of 30 in " in text
     assert "is ruled out" not in text.replace("no growth is ruled out", "")
-    assert "95 %" not in text
+    assert "95%" not in text
     assert "MiB/h" not in text
 
 

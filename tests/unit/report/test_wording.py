@@ -18,15 +18,15 @@ MIB = float(2**20)
     ("rate", "text"),
     [
         (Rate(3.45 * GIB, 3.41 * GIB, 3.5 * GIB, "B", "h"),
-         "+3.45 GiB/h (95 % interval +3.41 to +3.50 GiB)"),
+         "+3.45 GiB/h (95% interval +3.41 to +3.50 GiB/h)"),
         (Rate(1.2 * GIB, 900 * MIB, 1.5 * GIB, "B", "h"),
-         "+1.20 GiB/h (95 % interval +900 MiB to +1.50 GiB)"),
+         "+1.20 GiB/h (95% interval +900 MiB to +1.50 GiB/h)"),
         (Rate(-2 * MIB, -3 * MIB, 1 * MIB, "B", "h"),
-         "\N{MINUS SIGN}2.00 MiB/h (95 % interval \N{MINUS SIGN}3.00 to +1.00 MiB)"),
+         "\N{MINUS SIGN}2.00 MiB/h (95% interval \N{MINUS SIGN}3.00 to +1.00 MiB/h)"),
         (Rate(3, 3, 3, "slots", "session close"), "+3 slots per session close, exactly"),
         (Rate(2.5, 2, math.inf, "slots", "close", 0.999),
-         "+2.50 slots per close (99.9 % interval at least +2)"),
-        (Rate(1, -math.inf, math.inf, "B", "h"), "+1 B/h (no 95 % interval)"),
+         "+2.50 slots per close (99.9% interval at least +2)"),
+        (Rate(1, -math.inf, math.inf, "B", "h"), "+1 B/h (no 95% interval)"),
     ],
 )  # fmt: skip
 def test_a_rate_is_told_with_its_interval(rate: Rate, text: str) -> None:
@@ -63,7 +63,7 @@ def test_numbers_keep_three_digits_that_mean_something() -> None:
     ("value", "unit", "said"),
     [
         (2**30, "B", "1.00 GiB"),
-        (0.6123, "ratio", "61.2 %"),
+        (0.6123, "ratio", "61.2%"),
         (1234.56, "1/s", "1,235/s"),
         (4.56, "ms", "4.56 ms"),
     ],

@@ -183,7 +183,7 @@ def test_a_driver_that_cannot_be_told_from_the_right_one_is_right_if_the_finding
 
 
 def test_a_rate_is_right_if_the_truth_lies_in_its_interval_at_999_in_a_thousand() -> None:
-    # 95 %: 1.2 +- 0.15, so 99.9 %: 1.2 +- 0.25.
+    # 95%: 1.2 +- 0.15, so 99.9%: 1.2 +- 0.25.
     near = compared(CAUGHT, leak(rates=(Rate(1.2, 1.05, 1.35, "slots", "refusal"),)), TRUTH)
     far = compared(CAUGHT, leak(rates=(Rate(1.3, 1.15, 1.45, "slots", "refusal"),)), TRUTH)
 
@@ -286,7 +286,7 @@ def test_what_an_invalid_run_found_accuses_nobody() -> None:
 
 
 def test_growth_of_memory_is_compared_with_the_truth_for_each_hour() -> None:
-    # 95 %: 4,100 +- 60, so 99.9 %: 4,100 +- 101.
+    # 95%: 4,100 +- 60, so 99.9%: 4,100 +- 101.
     near = compared(GROWING, verdict(VerdictKind.LEAK, growth(4040.0, 4160.0)), KEPT)
     far = compared(GROWING, verdict(VerdictKind.LEAK, growth(4050.0, 4150.0)), KEPT)
 

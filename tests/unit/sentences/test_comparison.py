@@ -47,10 +47,10 @@ def test_an_introduced_leak_leads_with_its_rate_and_the_speed_follows() -> None:
     found = answer(pair(SAME, version(".", CLEAN), version("defect:x", LEAKS)))
 
     assert found.headline.startswith(
-        "LEAK INTRODUCED: private memory +3.70 GiB/h (99.9 % interval +3.46 to +3.94 GiB); "
+        "LEAK INTRODUCED: private memory +3.70 GiB/h (99.9% interval +3.46 to +3.94 GiB/h); "
         "throughput "
     )
-    assert found.headline.endswith(" % (SAME)")
+    assert found.headline.endswith("% (SAME)")
 
 
 def test_an_exact_finding_leads_with_its_title() -> None:
@@ -70,7 +70,7 @@ def test_a_finding_of_both_versions_leads_with_its_title_and_the_difference() ->
     found = answer(pair(SAME, version(".", first, record), version("b", second, record)))
 
     assert found.word == "LEAK WORSE"
-    assert f"{strays(2.7).title}; difference +1.80 nodes per evicted node (99.9 %" in found.headline
+    assert f"{strays(2.7).title}; difference +1.80 nodes per evicted node (99.9%" in found.headline
 
 
 def test_a_slower_version_is_told_with_its_change_and_no_word_twice() -> None:
@@ -83,7 +83,7 @@ def test_a_slower_version_is_told_with_its_change_and_no_word_twice() -> None:
 def test_an_undecided_speed_says_why() -> None:
     found = answer(pair(NOISY, version(".", CLEAN), version("b", CLEAN)))
 
-    assert "the interval crosses the margin of 3 %" in found.headline
+    assert "the interval crosses the margin of 3%" in found.headline
 
 
 def test_other_changes_stay_in_the_headline_of_an_undecided_comparison() -> None:
@@ -105,7 +105,7 @@ def test_a_crash_or_an_invalid_run_says_that_leaks_were_not_compared() -> None:
     second = answer(pair(SAME, version(".", CLEAN), version("b", void)))
 
     said = "leaks were not compared, because the run of {} is {}"
-    assert said.format("the first version", "CRASHED") in first.headline
+    assert said.format(". (working tree)", "CRASHED") in first.headline
     assert said.format("b", "INVALID") in second.headline
 
 
@@ -138,8 +138,8 @@ def test_the_bound_on_memory_is_noted() -> None:
     found = answer(pair(SAME, version(".", CLEAN), version("b", CLEAN)))
 
     assert (
-        "private memory grows by at most 102 MiB/h in the first version and 102 MiB/h in this one "
-        "(95 % each)"
+        "judged alone, the private memory of . (working tree) grows by at most 102 MiB/h, that of "
+        "b by at most 102 MiB/h (95% each)"
     ) in found.sides[0].notes
 
 
@@ -213,11 +213,11 @@ def test_reasons_carry_their_numbers() -> None:
     def said(code: ComparedCode, **data: JsonValue) -> str:
         return compared_text(Why(code, data))
 
-    assert said(ComparedCode.NOT_ALONE, shares=[0.0, 0.4]).endswith("0 % and 40 % of the time")
+    assert said(ComparedCode.NOT_ALONE, shares=[0.0, 0.4]).endswith("0% and 40% of the time")
     assert said(ComparedCode.FEW_EVENTS, events=4.0, driver="evict_leaf") == (
         "only 4 evict_leaf in the version without it"
     )
-    assert said(ComparedCode.NEAR_MARGIN, margin=0.03).endswith("the margin of 3 %")
+    assert said(ComparedCode.NEAR_MARGIN, margin=0.03).endswith("the margin of 3%")
     assert "evict_leaf in the first run, by no event in the second" in said(
         ComparedCode.OTHER_DRIVER, first="evict_leaf", second=None
     )

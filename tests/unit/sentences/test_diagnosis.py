@@ -27,7 +27,7 @@ def test_the_paragraph_names_class_cycle_call_and_shares() -> None:
     assert said.startswith(
         "Over 30m and 17,270 evicted nodes the idle worker's private memory grew by 62.0 MiB"
     )
-    assert "97 % of the growth is 17,270 objects (60.0 MiB)" in said
+    assert "97% of the growth is 17,270 objects (60.0 MiB)" in said
     assert "TreeNode.mamba_next -> TreeNode.parent -> TreeNode" in said
     assert "gc.collect() freed 60.0 MiB" in said
     assert "MambaRadixCache.evict_mamba" in said
@@ -58,8 +58,8 @@ def test_next_to_nothing_has_no_sign() -> None:
 
     said = bug_report(diagnosed(record))
 
-    assert "0 % of the growth is 200 objects" in said
-    assert "-0 %" not in said
+    assert "0% of the growth is 200 objects" in said
+    assert "-0%" not in said
 
 
 def test_too_little_growth_has_no_shares_and_no_holder() -> None:

@@ -35,12 +35,12 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.BOUNDED,
         {**BOUND, "source": "margin"},
-        "no growth above 3.00 MiB/h (95 %), under the tolerance of 4.00 MiB/h",
+        "growth of at most 3.00 MiB/h (95%), below the tolerance of 4.00 MiB/h",
     ),
     (
         ReasonCode.FLOORS_BOUNDED,
         BOUND,
-        "no growth above 3.00 MiB/h (95 %) from collection to collection",
+        "growth of at most 3.00 MiB/h (95%) from collection to collection",
     ),
     (ReasonCode.GROWING, GROWTH, "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)"),
     (
@@ -94,7 +94,7 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
     (
         ReasonCode.LIMIT_NOT_MEASURED,
         BOUND,
-        "the profile has limits for longer runs only (growth of up to 3.00 MiB/h is possible)",
+        "the profile has no limit for so short a window (growth of up to 3.00 MiB/h is possible)",
     ),
     (
         ReasonCode.LEAKING_SEGMENTS,
@@ -133,7 +133,7 @@ WORDS: list[tuple[ReasonCode, dict[str, JsonValue], str]] = [
         "it dropped sharply 3 times, and restarts cannot be distinguished from a sawtooth; add a "
         "column with the process id or a work counter, or pass --never-restarted",
     ),
-    (ReasonCode.GAPS, {"share": 0.6}, "60 % of the judged time has no samples"),
+    (ReasonCode.GAPS, {"share": 0.6}, "60% of the judged time has no samples"),
 ]
 
 

@@ -45,17 +45,17 @@ def test_each_reason_not_to_check_has_its_words(code: UnmeasuredCode) -> None:
 @pytest.mark.parametrize(
     ("outcome", "needed_s", "words"),
     [
-        (ThresholdOutcome.MET, None, "is met: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %)"),
-        (ThresholdOutcome.MISSED, None, "is missed: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %)"),
+        (ThresholdOutcome.MET, None, "is met: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95%)"),
+        (ThresholdOutcome.MISSED, None, "is missed: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95%)"),
         (
             ThresholdOutcome.NOT_GATED,
             None,
-            "does not gate, rss is erratic: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %)",
+            "does not gate, rss is erratic: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95%)",
         ),
         (
             ThresholdOutcome.UNDECIDED,
             1200.0,
-            "is undecided: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95 %) includes 3GiB/h; a judged "
+            "is undecided: 3.00 GiB/h (2.00 GiB/h to 4.00 GiB/h, 95%) includes 3GiB/h; a judged "
             "window of about 20m would decide",
         ),
     ],

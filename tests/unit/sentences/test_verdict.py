@@ -114,7 +114,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=(
                 "residual over the last 5 samples: at least 5",
                 "missing kv slots: 7",
-                "60 % of the slots were lost in steps with retracts, which are 1.2 % of all steps",
+                "60% of the slots were lost in steps with retracts, which are 1.2% of all steps",
             ),
         ),
     ),
@@ -167,12 +167,12 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             (
-                "journal only grows: 3 to 3.60 k entries; +0.900 entries per retract (95 % "
+                "journal only grows: 3 to 3.60 k entries; +0.900 entries per retract (95% "
                 "interval +0.885 to +0.915)"
             ),
             "entries are added and never removed",
             (
-                "98 % of the growth came in intervals in which retracts rose (by 4,000 in all)",
+                "98% of the growth came in intervals in which retracts rose (by 4,000 in all)",
                 "retracts cannot be distinguished in this run from tombstones, a, b, c and 1 more",
             ),
         ),
@@ -239,15 +239,15 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             (
-                "waiting requests hold state slots between steps (up to 4, 1.5 on average); each "
-                "was allocated on a retract"
+                "waiting requests hold state slots between steps (1.5 on average, at most 4 at "
+                "once); each was allocated on a retract"
             ),
             cause="a slot taken during admission stays with the request after admission fails",
             evidence=(
                 "waiting requests hold slots in 50 of 200 samples, first at 1m5s",
                 (
-                    "waiting requests took a slot 40 times, 100 % of these in a step with retracts "
-                    "(60 events); such steps are 6 % of all steps"
+                    "waiting requests took a slot 40 times, 100% of these in a step with retracts "
+                    "(60 in all), although only 6% of all steps have any"
                 ),
                 "still held at 1 checkpoint",
                 "reported by the engine's own check 2 times: r7 holds slot 4",
@@ -288,7 +288,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=(
                 "in 80 of 100 readings, first at 1m15s",
                 "480 request-seconds of rows, slots and steps were spent on them",
-                "90 % of them appeared in intervals in which disconnects rose (30 events)",
+                "90% of them appeared in intervals in which disconnects rose (30 events)",
             ),
         ),
     ),
@@ -366,7 +366,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         Words(
             (
                 "up to 2.20 k removed subject objects are still alive: 2.20 k wait for the "
-                "garbage collector; 0.970 tree nodes per evicted node (95 % "
+                "garbage collector; 0.970 tree nodes per evicted node (95% "
                 "interval 0.960 to 0.980)"
             ),
             cause="removed objects still refer to each other: only a full collection frees them",
@@ -376,7 +376,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "2 full collections during the run; rates are from 3 stretches between them",
                 "collectible memory reached 62.9 MiB",
                 (
-                    "collectible memory grows by 2.70 GiB/h (95 % interval 2.61 to 2.79 GiB): 97 % "
+                    "collectible memory grows by 2.70 GiB/h (95% interval 2.61 to 2.79 GiB/h): 97% "
                     "of the memory growth"
                 ),
                 "nodes_evicted rose by 40; each event added exactly 0.97",
@@ -423,8 +423,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             (
-                "up to 2.20 k removed subject objects are still alive: 52 % survive a full "
-                "gc.collect(), 48 % wait for the garbage collector"
+                "up to 2.20 k removed subject objects are still alive: 52% survive a full "
+                "gc.collect(), 48% wait for the garbage collector"
             ),
             cause=(
                 "removed objects still refer to each other and to objects in use: some form"
@@ -488,8 +488,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             (
-                "private memory grows by 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB); 97.7 "
-                "KiB per retract (95 % interval 87.9 to 107 KiB)"
+                "private memory grows by 2.79 GiB/h (95% interval 2.70 to 2.89 GiB/h); 97.7 "
+                "KiB per retract (95% interval 87.9 to 107 KiB)"
             ),
             evidence=(
                 "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
@@ -498,7 +498,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                     "at this rate the limit of 14.9 GiB is reached in 1h (50m to 1h6m) (the "
                     "memory limit of the control group)"
                 ),
-                ("98 % of the growth came in intervals in which retracts rose (by 4,000 in all)"),
+                ("98% of the growth came in intervals in which retracts rose (by 4,000 in all)"),
                 (
                     "retracts cannot be distinguished in this run from tombstones, a, b, c and "
                     "1 more"
@@ -528,12 +528,12 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             subject="rss_anon_swap_bytes",
         ),
         Words(
-            "private memory grows by 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB)",
+            "private memory grows by 2.79 GiB/h (95% interval 2.70 to 2.89 GiB/h)",
             cause="uncollected cyclic garbage, which only a full collection frees",
             evidence=(
                 "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
                 (
-                    "collectible memory grows by 2.98 GiB/h (95 % interval 2.89 to 3.07 GiB), "
+                    "collectible memory grows by 2.98 GiB/h (95% interval 2.89 to 3.07 GiB/h), "
                     "faster than private memory: it accounts for all of the growth and reuses "
                     "memory that was freed before"
                 ),
@@ -567,11 +567,11 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             subject="rss_anon_swap_bytes",
         ),
         Words(
-            "private memory grows by 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB)",
+            "private memory grows by 2.79 GiB/h (95% interval 2.70 to 2.89 GiB/h)",
             evidence=(
                 (
-                    "these objects accumulate 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB) between "
-                    "collections, more than private memory grows by (at most 2.86 MiB/h, 95 %): "
+                    "these objects accumulate 2.79 GiB/h (95% interval 2.70 to 2.89 GiB/h) between "
+                    "collections, more than private memory grows by (at most 2.86 MiB/h, 95%): "
                     "they reuse memory that was freed before, so this is not growth of the process"
                 ),
                 "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
@@ -608,13 +608,13 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         Words(
             (
                 "answering probes makes the worker grow: 97.7 KiB per probe, 2.79 GiB/h "
-                "(95 % interval 2.70 to 2.89 GiB); the run says nothing about the engine's own "
+                "(95% interval 2.70 to 2.89 GiB/h); the run says nothing about the engine's own "
                 "growth"
             ),
             cause="the answers to probes are kept, or each is larger than the one before",
             evidence=(
                 (
-                    "of 2.79 GiB/h (95 % interval 2.70 to 2.89 GiB) in all, 90 % or more came "
+                    "of 2.79 GiB/h (95% interval 2.70 to 2.89 GiB/h) in all, 90% or more came "
                     "while 60 probes were answered"
                 ),
             ),
@@ -636,7 +636,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         Words(
             "the time of the model per token rose in one step from 0.1 ms to 0.3 ms",
             evidence=(
-                "worse by at least 150 % (99.9 %); changes of 15 % or more are reported",
+                "worse by at least 150% (99.9%); changes of 15% or more are reported",
                 "adjusted for batch sizes and prompt lengths",
                 "the other times of the run did not rise with it, so it is not the machine",
                 "it follows nodes_evicted better than it follows time",
@@ -656,8 +656,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             subject="hit_rate",
         ),
         Words(
-            "the share of prompt tokens served by the cache fell steadily from 90 % to 50 %",
-            evidence=("worse by at least 35 % (99.9 %); changes of 10 % or more are reported",),
+            "the share of prompt tokens served by the cache fell steadily from 90% to 50%",
+            evidence=("worse by at least 35% (99.9%); changes of 10% or more are reported",),
         ),
     ),
     "a limit on a cost": (
@@ -668,7 +668,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         ),
         Words(
             ("the time of the model per token is 0.3 ms, above the profile's limit of 0.2 ms"),
-            evidence=("0.25 ms to 0.35 ms over the judged window (99.9 %)",),
+            evidence=("0.25 ms to 0.35 ms over the judged window (99.9%)",),
         ),
     ),
     "a missed threshold": (
@@ -797,7 +797,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "late samples": (
         found(FindingCode.SAMPLER_LATE, {"share": 0.2, "limit_s": 2.0}),
-        Words("20 % of the samples were more than 2s late"),
+        Words("20% of the samples were more than 2s late"),
     ),
     "swapping": (
         found(FindingCode.SWAPPING, {"swapped_bytes": 64e6}),
@@ -820,16 +820,16 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "starved by the hypervisor": (
         found(FindingCode.STARVED, {"metric": "host_steal_s", "share": 0.3}),
-        Words("the hypervisor ran other machines on its processors for 30 % of the time"),
+        Words("the hypervisor ran other machines on its processors for 30% of the time"),
     ),
     "starved by processes": (
         found(FindingCode.STARVED, {"metric": "run_delay_s", "share": 0.3}),
-        Words("the worker waited for a CPU for 30 % of the time"),
+        Words("the worker waited for a CPU for 30% of the time"),
     ),
     "stalled by probes": (
         found(FindingCode.PROBE_STALL, {"share": 0.16}),
         Words(
-            "heap scans and checkpoints stopped the engine for 16 % of the time; raise "
+            "heap scans and checkpoints stopped the engine for 16% of the time; raise "
             "probe.collectible_every, or lower the ballast"
         ),
     ),
@@ -999,7 +999,7 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
     (
         NoteCode.OVERHEAD,
         {"share": 0.007, "heap_scans": 12},
-        "measurement overhead: 0.70 % of engine-loop time (12 heap scans)",
+        "measurement overhead: 0.70% of engine-loop time (12 heap scans)",
     ),
     (
         NoteCode.MACHINE_SLOWER,
@@ -1043,17 +1043,21 @@ def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> N
     short = phrased(judge(healthy_record(Run(180.0, 60.0, probe_s=2.0))))
     undecided = phrased(judge(healthy_record(Run(100.0, 40.0, probe_s=2.0))))
 
-    assert clean.headline.startswith("CLEAN: no finding in 7m54s; memory grows by no more than ")
-    assert "is ruled out (95 %); steady growth of about " in clean.can_rule_out
-    assert "; a trend is called a leak only after 4m of steady state." in short.can_rule_out
+    assert clean.headline.startswith("CLEAN: no findings in 7m54s; memory growth is at most ")
+    assert "is ruled out (95%). Steady growth of about " in clean.can_rule_out
+    assert short.can_rule_out.endswith(
+        "Before 4m of steady state, a growing trend is INCONCLUSIVE, not a LEAK."
+    )
     # No limit is measured for so short a run, so that no bound is called one.
     assert undecided.kind is VerdictKind.INCONCLUSIVE
-    assert ": not decided, growth of up to " in undecided.can_rule_out
+    assert ": undecided, growth of up to " in undecided.can_rule_out
     assert "ruled out" not in undecided.can_rule_out
 
 
 def test_a_run_without_a_judged_window_rules_nothing_out() -> None:
     cut = phrased(judge(healthy_record(Run(duration_s=36.0, steady_s=12.0))))
 
-    assert cut.can_rule_out.endswith("too few memory samples, so no growth is ruled out.")
-    assert phrased(judge(RunRecord(Manifest(), {}, []))).can_rule_out.endswith("rules nothing out.")
+    assert cut.can_rule_out.endswith("has too few memory samples to rule out any growth.")
+    assert phrased(judge(RunRecord(Manifest(), {}, []))).can_rule_out.endswith(
+        "no growth is ruled out."
+    )

@@ -300,7 +300,7 @@ def test_a_series_of_a_few_readings_has_no_rate(tmp_path: Path) -> None:
 
     assert verdict.kind is VerdictKind.INCONCLUSIVE
     assert document["files"][0]["metrics"][0]["rate_per_hour"] is None
-    assert "not measured" in render_markdown(series_document([verdict]))
+    assert "no estimate" in render_markdown(series_document([verdict]))
     assert "(95 %)" not in render_markdown(series_document([verdict]))
 
 
@@ -314,7 +314,7 @@ def test_the_headline_names_what_grows_and_by_how_much_and_what_is_undecided(
     one, both = series_document([leaks]), series_document([leaks, short, clean])
 
     assert one.headline.startswith("rss_bytes grows by ")
-    assert "MiB/h (95 % interval " in one.headline
+    assert "MiB/h (95% interval " in one.headline
     assert both.headline.startswith("rss_bytes (leaks.csv) grows by ")
     assert both.headline.endswith("; undecided: rss_bytes (short.csv)")
     assert any(note.startswith("rss_bytes (short.csv): ") for note in both.notes)

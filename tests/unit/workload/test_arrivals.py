@@ -44,7 +44,7 @@ def test_poisson_arrivals_have_the_rate_and_the_spread_of_their_law_seed_1() -> 
     mean = sum(gaps) / len(gaps)
     deviation = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
 
-    # 20,000 arrivals: four standard errors are 2.8 % of the mean.
+    # 20,000 arrivals: four standard errors are 2.8% of the mean.
     assert mean == pytest.approx(1 / 40, rel=0.028)
     assert deviation == pytest.approx(mean, rel=0.05)
 

@@ -40,7 +40,7 @@ def verdict(lower: float, upper: float, outcome: Outcome = Outcome.SAME) -> Comp
             Outcome.INCONCLUSIVE,
             13,
             "THRESHOLD UNDECIDED: git:new: throughput.ratio>0.97 is undecided: 0.975 (0.96 to "
-            "0.99, 95 %) includes 0.97. head",
+            "0.99, 95%) includes 0.97. head",
         ),
         (
             0.95,
@@ -48,7 +48,7 @@ def verdict(lower: float, upper: float, outcome: Outcome = Outcome.SAME) -> Comp
             Outcome.REGRESSION,
             12,
             "THRESHOLD MISSED: git:new: throughput.ratio>0.97 is missed: 0.959 (0.95 to 0.968, "
-            "95 %). head",
+            "95%). head",
         ),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_regression_stays_one_and_keeps_its_word() -> None:
     )
 
     assert held.word == "REGRESSION"
-    assert held.notes == ("git:new: throughput.ratio>0.97 is missed: 0.955 (0.95 to 0.96, 95 %)",)
+    assert held.notes == ("git:new: throughput.ratio>0.97 is missed: 0.955 (0.95 to 0.96, 95%)",)
 
 
 def test_a_metric_that_no_block_measured_passes_nobody() -> None:

@@ -58,7 +58,7 @@ def test_without_two_collections_there_are_no_floors() -> None:
 
 
 def test_the_range_of_two_floors_is_no_interval_of_95_percent() -> None:
-    """With one degree of freedom a 95 % interval is some 13 times what lies between the two."""
+    """With one degree of freedom a 95% interval is some 13 times what lies between the two."""
     t = np.arange(0.0, 100.0, 4.0)
     twice = Series(
         "gc_gen2_collections", t, np.where(t > 20, 1.0, 0.0) + np.where(t > 60, 1.0, 0.0)

@@ -45,7 +45,7 @@ def test_the_smallest_leak_that_would_have_been_called_is_above_the_noise_and_th
 
 
 def test_a_run_cut_off_after_seconds_rules_nothing_out() -> None:
-    """Six samples once "ruled out growth above 7.66 MiB/h (95 %)": it was their range."""
+    """Six samples once "ruled out growth above 7.66 MiB/h (95%)": it was their range."""
     verdict = judge(healthy_record(Run(duration_s=36.0, steady_s=12.0)))
 
     memory = next(m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes")
