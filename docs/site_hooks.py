@@ -334,7 +334,7 @@ def _exit_codes() -> Iterator[str]:
         "# Exit codes\n\n[Verdicts](../explanation/verdicts.md), "
         "[comparing](../how-to/comparing.md#exit-codes) and "
         "[nightly](../how-to/nightly.md#what-fails) explain them. `report` exits with the code of "
-        "what it reports, and every other command with 0 if it did what it was asked."
+        "what it reports."
     )
     rows = ((int(code), code.name, *EXITS[code]) for code in sorted(ExitCode))
     heads = ("code", "name", "`soak`, `judge`", "`compare`", "`nightly run`, `merge`")
@@ -342,7 +342,8 @@ def _exit_codes() -> Iterator[str]:
     yield (
         "`nightly cell` exits with the code of its cell, and 0 for a neutral one. `bisect` exits "
         "with 0 if it found the commit and 13 if not. `selftest` exits with 1 if a defect was "
-        "missed or a healthy run was not clean."
+        "missed or a healthy run was not clean, `bench limits` with 12 if its table contradicts "
+        "the documentation. Other commands exit with 0, 1 or 2."
     )
 
 

@@ -159,7 +159,10 @@ class FindingCode(StrEnum):
         "stopped-early",
         "The run ended before its planned time because memory or disk ran out.",
     )
-    INTERRUPTED = "interrupted", "The run was interrupted; the result is partial."
+    INTERRUPTED = (
+        "interrupted",
+        "The run was interrupted before it had covered what the profile requires.",
+    )
     ANALYSIS_FAILED = (
         "analysis-failed",
         "A part of the analysis failed because of a bug in hybridbench; the other parts count.",
