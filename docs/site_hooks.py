@@ -18,8 +18,7 @@ from hybridbench.defects.defect import Defect
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import METRICS
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import EXIT_CODE
-from hybridbench.report.advice import MEANING
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.profile import profile_json_schema
 
@@ -33,12 +32,125 @@ SCHEMAS = ROOT / "hybridbench" / "rundir" / "schemas"
 # Pages of the site that lie beside the code they describe.
 OUTSIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "profiles/README.md", "hybridbench/engine/README.md")
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
-OTHER_EXITS: Mapping[ExitCode, str] = {
-    ExitCode.INTERNAL: "A bug in hybridbench.",
-    ExitCode.USAGE: "A usage or configuration error; nothing was run.",
-    ExitCode.REGRESSION: "A comparison found a regression.",
-    ExitCode.INTERRUPTED: "Interrupted by Ctrl-C.",
-    ExitCode.TERMINATED: "Ended by SIGTERM, SIGQUIT or a closed terminal.",
+# What each code means for `soak` and `judge`, for `compare`, and for `nightly`; the last
+# two are empty where a command never exits with it.
+EXITS: Mapping[ExitCode, tuple[str, str, str]] = {
+    ExitCode.CLEAN: (
+        "no finding; growth of every gated metric is below its limit or tolerance",
+        "no regression",
+        "PASS: at least one cell passed and none failed",
+    ),
+    ExitCode.INTERNAL: (_BUG := "a bug in hybridbench", _BUG, _BUG),
+    ExitCode.USAGE: (
+        "a usage or configuration error; nothing was run",
+        "the same, or versions that cannot be compared",
+        "a usage or configuration error, also of the plan",
+    ),
+    ExitCode.LEAK: (
+        "something is held that should have been freed, or grows",
+        "",
+        "the worst failed cell is a LEAK",
+    ),
+    ExitCode.DEGRADED: (
+        "work got more expensive, the hit rate fell, or a threshold was missed",
+        "",
+        "the worst failed cell is DEGRADED",
+    ),
+    ExitCode.REGRESSION: (
+        "",
+        "a regression: a new or larger leak, a gated metric beyond its margin, a missed threshold, "
+        "or a dead worker of a version other than the baseline",
+        "the worst failed cell is a comparison, or a soak below `throughput_ratio`",
+    ),
+    ExitCode.INCONCLUSIVE: (
+        "not decided: too little data, an undecided threshold, or a part of the run or of the "
+        "analysis is missing",
+        "not decided: the primary metric, a finding or a threshold, or the baseline crashed",
+        "no cell failed, but none passed or the budget left cells out; or the worst failed cell is "
+        "INCONCLUSIVE",
+    ),
+    ExitCode.CRASHED: (
+        "the worker could not be started, died or hung, and no leak or contradiction was found",
+        "a worker could not be started",
+        "the worst failed cell is CRASHED",
+    ),
+    ExitCode.INVARIANT: (
+        "the engine's state contradicts itself, or its own check raised a false alarm",
+        "",
+        "the worst failed cell is INVARIANT",
+    ),
+    ExitCode.INVALID: (
+        "the run cannot support a verdict: it did not exercise or measure what it should",
+        "",
+        "the worst failed cell is INVALID or MISSING",
+    ),
+    ExitCode.INTERRUPTED: (_INTERRUPTED := "interrupted by Ctrl-C", _INTERRUPTED, _INTERRUPTED),
+    ExitCode.TERMINATED: (
+        _ENDED := "ended by SIGTERM, SIGQUIT or a closed terminal",
+        _ENDED,
+        _ENDED,
+    ),
+}
+# The verdict that each kind of finding leads to.
+LEADS_TO: Mapping[VerdictKind | str, Sequence[FindingCode]] = {
+    VerdictKind.LEAK: (
+        FindingCode.RESIDUAL,
+        FindingCode.LOCKS_AT_IDLE,
+        FindingCode.HELD_AT_IDLE,
+        FindingCode.WAITING_HOLDS_SLOTS,
+        FindingCode.RUNNING_WITHOUT_CLIENT,
+        FindingCode.REQUEST_TOO_OLD,
+        FindingCode.INSTANCES_WAIT_FOR_COLLECTOR,
+        FindingCode.INSTANCES_RETAINED,
+        FindingCode.CONTAINER_GROWS,
+        FindingCode.GROWTH,
+        FindingCode.ENGINE_WAITING_HELD,
+        FindingCode.ENGINE_IN_FLIGHT_AT_IDLE,
+        FindingCode.ENGINE_LOCKED_AT_IDLE,
+    ),
+    "LEAK; INVARIANT for a negative number of slots": (FindingCode.ENGINE_RESIDUAL,),
+    VerdictKind.INVARIANT: (
+        FindingCode.NEGATIVE_RESIDUAL,
+        FindingCode.NEGATIVE_LOCKS,
+        FindingCode.NEGATIVE_COUNT,
+        FindingCode.MORE_FREE_THAN_EXIST,
+        FindingCode.FALSE_ALARM,
+        FindingCode.ENGINE_ALIAS,
+        FindingCode.ENGINE_LEDGER,
+        FindingCode.ENGINE_TREE,
+        FindingCode.ENGINE_OWNERSHIP,
+        FindingCode.ENGINE_UNKNOWN,
+    ),
+    "INVARIANT; LEAK or CRASHED if another finding agrees": (FindingCode.ENGINE_SAID,),
+    VerdictKind.CRASHED: (FindingCode.CRASH, FindingCode.STALLED),
+    VerdictKind.DEGRADED: (FindingCode.DECAY, FindingCode.BELOW_THRESHOLD),
+    "LEAK for a missed `slope` of something held, otherwise DEGRADED; INCONCLUSIVE if undecided": (
+        FindingCode.THRESHOLD,
+    ),
+    VerdictKind.INVALID: (
+        FindingCode.OBSERVER_GROWS,
+        FindingCode.TOO_FEW_SAMPLES,
+        FindingCode.COVERAGE,
+        FindingCode.GAPS,
+        FindingCode.SAMPLER_LATE,
+        FindingCode.SWAPPING,
+        FindingCode.DISK_FULL,
+        FindingCode.WORKER_SILENT,
+        FindingCode.CLOCK_JUMP,
+        FindingCode.STARVED,
+        FindingCode.PROBE_STALL,
+        FindingCode.METRIC_MISSING,
+    ),
+    "INVALID; INCONCLUSIVE beside a LEAK, INVARIANT, CRASHED or DEGRADED finding": (
+        FindingCode.WORKLOAD_FAILED,
+    ),
+    VerdictKind.INCONCLUSIVE: (
+        FindingCode.UNDECIDED,
+        FindingCode.UNREADABLE,
+        FindingCode.STOPPED_EARLY,
+        FindingCode.INTERRUPTED,
+        FindingCode.ANALYSIS_FAILED,
+    ),
 }
 
 
@@ -186,18 +298,19 @@ def _metrics() -> Iterator[str]:
         "# Metrics\n\nA name with `*` is a family. The kind says how a value behaves: a `level` "
         "goes up and down, a `counter` never falls, a `window` is a statistic of the time since "
         "the last sample, a `quotient` is one counter divided by another over the judged window, a "
-        "`block` belongs to one block of a comparison. The check says what the analysis does: the "
-        "growth of a `trend` decides the verdict, an `exact` count must be zero or balance, a "
-        "`driver` is an event that a finding may name. The growth of what is `shown` decides "
-        "nothing; findings of another kind may rest on it: `decay` on the cost of work, "
+        "`block` belongs to one block of a comparison. The check says what the analysis does: a "
+        "`trend` is a gated metric, whose growth decides the verdict; an `exact` count must be "
+        "zero or balance; a `driver` is an event that a finding may name. The growth of a metric "
+        "that is `shown` does not decide anything, but `decay` is based on the cost of work, and "
         "`container-grows` on the length of a container."
     )
     rows = ((f"`{m.name}`", m.unit, m.kind, m.check, m.meaning) for m in METRICS)
     yield from _table(("metric", "unit", "kind", "check", "meaning"), rows)
     yield (
-        "\n## Event counters\n\n`events.NAME` counts since the worker started. A profile can "
-        "require an event (`assert_coverage`), a report lists what was seen of it under Coverage, "
-        "and a finding can name it as its driver."
+        "\n## Event counters\n\nThe engine counts `events.NAME` from the start of the worker. A "
+        "profile can require an event (`assert_coverage`), a report lists its count in the whole "
+        "run under Coverage, and a finding can name it as its driver. A *tombstone* is a node of "
+        "the prefix tree that keeps its KV but has lost its recurrent state."
     )
     events = ((f"`{name}`", meaning) for name, meaning in COVERAGE_COUNTERS.items())
     yield from _table(("event", "counts"), events)
@@ -205,19 +318,33 @@ def _metrics() -> Iterator[str]:
 
 def _findings() -> Iterator[str]:
     yield (
-        "# Findings\n\nThe `kind` of a finding in `verdict.json`, in JUnit and in waivers. "
-        "[Verdicts](../explanation/verdicts.md) and [long runs](../how-to/long-runs.md) explain "
-        "them. An engine's own checks may add kinds, `engine-NAME`."
+        "# Findings\n\nThe `kind` of a finding in `verdict.json`, in JUnit and in waivers, and the "
+        "verdict that it leads to. [Verdicts](../explanation/verdicts.md) and "
+        "[long runs](../how-to/long-runs.md) explain them. A check of the engine becomes an "
+        "`engine-` finding only if no finding above it reports the same; other checks of an "
+        "engine add kinds `engine-NAME` (INVARIANT)."
     )
-    yield from _table(("kind", "meaning"), ((f"`{c.value}`", c.meaning) for c in FindingCode))
+    verdicts = {code: verdict for verdict, codes in LEADS_TO.items() for code in codes}
+    rows = ((f"`{c.value}`", verdicts[c], c.meaning) for c in FindingCode)
+    yield from _table(("kind", "verdict", "meaning"), rows)
 
 
 def _exit_codes() -> Iterator[str]:
-    yield "# Exit codes\n\nOf every command. [Verdicts](../explanation/verdicts.md) explains them."
-    meanings = dict(OTHER_EXITS)
-    meanings |= {EXIT_CODE[kind]: meaning for kind, meaning in MEANING.items()}
-    rows = ((int(code), code.name, meanings[code]) for code in sorted(ExitCode))
-    yield from _table(("exit code", "name", "meaning"), rows)
+    yield (
+        "# Exit codes\n\n[Verdicts](../explanation/verdicts.md), "
+        "[comparing](../how-to/comparing.md#exit-codes) and "
+        "[nightly](../how-to/nightly.md#what-fails) explain them. `report` exits with the code of "
+        "what it reports."
+    )
+    rows = ((int(code), code.name, *EXITS[code]) for code in sorted(ExitCode))
+    heads = ("code", "name", "`soak`, `judge`", "`compare`", "`nightly run`, `merge`")
+    yield from _table(heads, rows)
+    yield (
+        "`nightly cell` exits with the code of its cell, and 0 for a neutral one. `bisect` exits "
+        "with 0 if it found the commit and 13 if not. `selftest` exits with 1 if a defect was "
+        "missed or a healthy run was not clean, `bench limits` with 12 if its table contradicts "
+        "the documentation. Other commands exit with 0, 1 or 2."
+    )
 
 
 def _defects() -> Iterator[str]:

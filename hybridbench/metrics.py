@@ -76,14 +76,14 @@ COLLECTIONS = "gc_gen2_collections"
 _MIB = float(2**20)
 
 _COSTS = (
-    ("evict_ms", "processor time of an eviction"),
-    ("evict_ms_per_node", "processor time of an eviction per node"),
-    ("match_ms", "processor time of a prefix match"),
-    ("insert_ms", "processor time of an insert into the cache"),
-    ("schedule_ms", "processor time to form a batch and process its results, without cache calls"),
+    ("evict_ms", "CPU time of an eviction"),
+    ("evict_ms_per_node", "CPU time of an eviction per node"),
+    ("match_ms", "CPU time of a prefix match"),
+    ("insert_ms", "CPU time of an insert into the cache"),
+    ("schedule_ms", "CPU time to form a batch and process its results, without cache calls"),
     ("forward_ms", "time of the model per token"),
-    ("forward_cpu_ms", "processor time of the model per token"),
-    ("check_ms", "processor time of the engine's own checks after a step"),
+    ("forward_cpu_ms", "CPU time of the model per token"),
+    ("check_ms", "CPU time of the engine's own checks after a step"),
     ("token_ms", "time of a step per token"),
 )
 
@@ -111,7 +111,8 @@ METRICS: tuple[MetricSpec, ...] = (
         "rest_anon_swap_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        "private memory at an idle checkpoint, with an empty cache if the profile flushes it",
+        "idle memory: private memory at an idle checkpoint; a trend if the profile flushes the "
+        "cache before it",
         floor_per_hour=0.5 * _MIB,
         floor_share_per_hour=0.0002,
         label="idle memory",
@@ -134,21 +135,19 @@ METRICS: tuple[MetricSpec, ...] = (
         floor_per_hour=1.0,
         label="the number of threads",
     ),
-    MetricSpec(
-        "worker_cpu_s", Unit.SECONDS, Kind.COUNTER, "processor time of all threads of the worker"
-    ),
+    MetricSpec("worker_cpu_s", Unit.SECONDS, Kind.COUNTER, "CPU time of all threads of the worker"),
     MetricSpec(
         "worker_cpu_wait_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        "time the worker's main thread was ready to run and had no processor",
+        "time the worker's main thread was ready to run and waited for a CPU",
         erratic=True,
     ),
     MetricSpec(
         "host_steal_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        "time per processor that the hypervisor gave to other machines",
+        "time per CPU that the hypervisor gave to other machines",
         erratic=True,
     ),
     MetricSpec(
@@ -221,7 +220,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "instances.*.stray",
         Unit.COUNT,
         Kind.LEVEL,
-        "stale objects of the class: live ones that the engine cannot reach",
+        "stale objects of the class: alive, but not reachable from the engine's structures",
         check=Check.EXACT,
     ),
     MetricSpec(
@@ -263,7 +262,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "pool.*.residual",
         Unit.SLOTS,
         Kind.LEVEL,
-        "unaccounted slots: all slots less those of all known holders; must be 0",
+        "unaccounted slots: neither free nor held by a known holder; must be 0",
         check=Check.EXACT,
     ),
     MetricSpec(
@@ -285,7 +284,8 @@ METRICS: tuple[MetricSpec, ...] = (
         "throughput_tokens_per_s",
         Unit.PER_SECOND,
         Kind.WINDOW,
-        "prompt and output tokens computed per second",
+        "prompt and output tokens computed per second, without those from the cache; in a "
+        "comparison, tokens served, including those from the cache",
         higher_is_worse=False,
     ),
     MetricSpec(
@@ -313,23 +313,23 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, "time spent in engine steps"),
     # Where the time of a step goes.  Their growth per call or per token is judged as decay.
-    MetricSpec("match_s", Unit.SECONDS, Kind.COUNTER, "processor time in prefix matches"),
-    MetricSpec("insert_s", Unit.SECONDS, Kind.COUNTER, "processor time in cache inserts"),
-    MetricSpec("evict_s", Unit.SECONDS, Kind.COUNTER, "processor time in evictions"),
+    MetricSpec("match_s", Unit.SECONDS, Kind.COUNTER, "CPU time in prefix matches"),
+    MetricSpec("insert_s", Unit.SECONDS, Kind.COUNTER, "CPU time in cache inserts"),
+    MetricSpec("evict_s", Unit.SECONDS, Kind.COUNTER, "CPU time in evictions"),
     MetricSpec(
         "schedule_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        "processor time to form batches and process their results, cache calls included",
+        "CPU time to form batches and process their results, cache calls included",
     ),
     MetricSpec("forward_s", Unit.SECONDS, Kind.COUNTER, "time in the forward pass of the model"),
     MetricSpec(
         "forward_cpu_s",
         Unit.SECONDS,
         Kind.COUNTER,
-        "processor time in the forward pass of the model",
+        "CPU time in the forward pass of the model",
     ),
-    MetricSpec("check_s", Unit.SECONDS, Kind.COUNTER, "processor time in the engine's own checks"),
+    MetricSpec("check_s", Unit.SECONDS, Kind.COUNTER, "CPU time in the engine's own checks"),
     # Requests that live too long, or for nobody.
     MetricSpec(
         "oldest_request_s", Unit.SECONDS, Kind.LEVEL, "age of the oldest request in the engine"
@@ -378,19 +378,19 @@ METRICS: tuple[MetricSpec, ...] = (
         higher_is_worse=False,
     ),
     # What `compare` measures of a block beside the above.
-    replace(_cost("cpu_ms_per_token", "processor time per token of a block"), kind=Kind.BLOCK),
+    replace(_cost("cpu_ms_per_token", "CPU time per token of a block"), kind=Kind.BLOCK),
     replace(_cost("step_ms_per_token", "time of a step per token of a block"), kind=Kind.BLOCK),
     MetricSpec("peak_rss_bytes", Unit.BYTES, Kind.BLOCK, "largest resident memory during a block"),
     # The observer's own cost.
     MetricSpec(
         "probe_stop_s", Unit.SECONDS, Kind.COUNTER, "time that probes stopped the engine loop"
     ),
-    MetricSpec("probe_child_s", Unit.SECONDS, Kind.COUNTER, "processor time of forked heap scans"),
+    MetricSpec("probe_child_s", Unit.SECONDS, Kind.COUNTER, "CPU time of forked heap scans"),
     MetricSpec(
         "observer_held_bytes",
         Unit.BYTES,
         Kind.LEVEL,
-        "private memory of the worker that probes have taken and not released",
+        "private memory of the worker that the bench's own probes have taken and not released",
     ),
     MetricSpec(
         "sampler_late_s",
@@ -403,12 +403,10 @@ METRICS: tuple[MetricSpec, ...] = (
         "sampler_cost_s",
         Unit.SECONDS,
         Kind.WINDOW,
-        "time that the parent needed for the sample",
+        "time that the bench process needed for the sample",
         erratic=True,
     ),
-    MetricSpec(
-        "harness_rss_bytes", Unit.BYTES, Kind.LEVEL, "resident memory of the parent process"
-    ),
+    MetricSpec("harness_rss_bytes", Unit.BYTES, Kind.LEVEL, "resident memory of the bench process"),
 )
 
 

@@ -25,7 +25,8 @@ class FindingCode(StrEnum):
     RESIDUAL = "residual", "Slots of a pool are neither free nor held by anyone."
     NEGATIVE_RESIDUAL = (
         "negative-residual",
-        "More slots are free or held than the pool has: one was freed twice or has two holders.",
+        "At an idle checkpoint, free and held slots add up to more than the pool has: a slot was "
+        "freed twice or has two holders.",
     )
     LOCKS_AT_IDLE = "locks-at-idle", "Tree nodes are still locked with no request in the engine."
     NEGATIVE_LOCKS = "negative-locks", "Tree nodes were unlocked more often than locked."
@@ -54,7 +55,7 @@ class FindingCode(StrEnum):
     CONTAINER_GROWS = "container-grows", "A list or table of the engine only grows."
     # Counts that cannot be.
     NEGATIVE_COUNT = "negative-count", "A count fell below zero."
-    MORE_FREE_THAN_EXIST = "more-free-than-exist", "A pool has more free slots than it has slots."
+    MORE_FREE_THAN_EXIST = "more-free-than-exist", "More slots of a pool are free than exist."
     UNREADABLE = (
         "unreadable",
         "A series has infinite values or values that no machine can have; they were left out.",
@@ -62,20 +63,26 @@ class FindingCode(StrEnum):
     # Trends and levels.
     GROWTH = (
         "growth",
-        "A gated metric grows by more than a healthy process may settle by, and does not slow "
-        "down.",
+        "A gated metric grows by more than its tolerance, and the growth does not slow down.",
     )
-    OBSERVER_GROWS = "observer-grows", "The worker's memory grows by answering probes."
+    OBSERVER_GROWS = (
+        "observer-grows",
+        "At least half of the growth of the worker's memory is due to the bench's own probes.",
+    )
     DECAY = "decay", "A unit of work became more expensive during the run, or the hit rate fell."
     BELOW_THRESHOLD = (
         "below-threshold",
-        "The hit rate or the cost of an eviction is worse than the profile's limit all along.",
+        "The hit rate, or the cost of an eviction or of the engine's checks, misses the profile's "
+        "limit over the whole judged window.",
     )
     THRESHOLD = (
         "threshold",
-        "A threshold of the user or the profile is missed, or the run does not decide it.",
+        "A threshold of the user or the profile is missed or undecided.",
     )
-    UNDECIDED = "undecided", "The run does not decide whether a gated metric grows."
+    UNDECIDED = (
+        "undecided",
+        "The run does not show whether the growth of a gated metric is below its limit.",
+    )
     # What the engine itself reported.
     CRASH = "crash", "The worker exited, was killed, or hung."
     STALLED = "stalled", "Requests are in the engine, and its steps serve none of them."
@@ -112,10 +119,10 @@ class FindingCode(StrEnum):
     )
     ENGINE_UNKNOWN = (
         "engine-unknown",
-        "The engine reported a failed check that this version of hybridbench does not know.",
+        "The engine reported a failed check without naming it.",
     )
     # The run proves nothing, or less than it was to prove.
-    TOO_FEW_SAMPLES = "too-few-samples", "The run has fewer than 10 samples."
+    TOO_FEW_SAMPLES = "too-few-samples", "The run has fewer than 10 samples of private memory."
     COVERAGE = (
         "coverage",
         "Events that the profile requires did not occur often enough to test their path.",
@@ -130,21 +137,32 @@ class FindingCode(StrEnum):
         "The wall clock deviated from the monotonic clock: the machine was suspended or its clock "
         "was set.",
     )
-    STARVED = "starved", "The worker waited for a processor for most of the judged window."
+    STARVED = (
+        "starved",
+        "The worker waited for a CPU for 90 % of the judged window, or the hypervisor gave half of "
+        "the CPU time to other machines.",
+    )
     PROBE_STALL = (
         "probe-stall",
-        "Heap scans and checkpoints stopped the engine for a tenth of the judged window.",
+        "Heap scans and checkpoint readings stopped the engine loop for a tenth of the judged "
+        "window; draining does not count.",
     )
     METRIC_MISSING = (
         "metric-missing",
-        "A gated metric that the target declared was absent for three minutes.",
+        "A gated metric that the target provides was never sampled in three minutes or more.",
     )
-    WORKLOAD_FAILED = "workload-failed", "The trace could not be read to its end."
+    WORKLOAD_FAILED = (
+        "workload-failed",
+        "The workload ended early: the trace could not be read to its end.",
+    )
     STOPPED_EARLY = (
         "stopped-early",
         "The run ended before its planned time because memory or disk ran out.",
     )
-    INTERRUPTED = "interrupted", "The run was interrupted; the result is partial."
+    INTERRUPTED = (
+        "interrupted",
+        "The run was interrupted before it had covered what the profile requires.",
+    )
     ANALYSIS_FAILED = (
         "analysis-failed",
         "A part of the analysis failed because of a bug in hybridbench; the other parts count.",

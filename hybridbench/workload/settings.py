@@ -293,9 +293,9 @@ class Limits:
     hit_rate: Share | None = None
     """Smallest share of prompt tokens served by the cache."""
     evict_ms: Amount | None = None
-    """Largest processor time of an eviction, in milliseconds."""
+    """Largest CPU time of an eviction, in milliseconds."""
     check_ms: Amount | None = None
-    """Largest processor time of the engine's own checks after a step, in milliseconds."""
+    """Largest CPU time of the engine's own checks after a step, in milliseconds."""
 
     def by_metric(self) -> dict[str, float]:
         """The limits that there are, by the names of what they limit; rates are per hour."""

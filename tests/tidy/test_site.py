@@ -81,6 +81,13 @@ def test_a_generated_page_names_everything(page: str, names: list[str]) -> None:
     assert [name for name in names if name not in REFERENCE[page]] == []
 
 
+def test_every_finding_leads_to_one_verdict_and_every_exit_code_has_a_meaning() -> None:
+    led = [code for codes in SITE.LEADS_TO.values() for code in codes]
+
+    assert sorted(led) == sorted(FindingCode)
+    assert set(SITE.EXITS) == set(ExitCode)
+
+
 def undescribed(schema: dict[str, object]) -> list[str]:
     """The keys of a profile that have no description; a key that holds a group has the group's."""
     groups = schema["$defs"]

@@ -1005,7 +1005,7 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
         NoteCode.MACHINE_SLOWER,
         {"metrics": ["evict_ms", "forward_ms"]},
         (
-            "the machine slowed down in the judged window: processor time of an eviction, time of "
+            "the machine slowed down in the judged window: CPU time of an eviction, time of "
             "the model per token rose, but not more than the other times did"
         ),
     ),
