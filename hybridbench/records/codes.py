@@ -139,7 +139,7 @@ class FindingCode(StrEnum):
     )
     STARVED = (
         "starved",
-        "The worker waited for a CPU for 90 % of the judged window, or the hypervisor gave half of "
+        "The worker waited for a CPU for 90% of the judged window, or the hypervisor gave half of "
         "the CPU time to other machines.",
     )
     PROBE_STALL = (

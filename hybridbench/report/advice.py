@@ -22,7 +22,8 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
     "alarm.",
     VerdictKind.INCONCLUSIVE: "Not decided: the data support neither a failure nor a pass.",
-    VerdictKind.CRASHED: "The worker died, hung or was killed, and no finding explains it.",
+    VerdictKind.CRASHED: "The worker died, hung or was killed, and no LEAK or INVARIANT finding "
+    "takes precedence.",
     VerdictKind.INVALID: "The run cannot support a verdict: it did not exercise or measure what it "
     "should.",
 }

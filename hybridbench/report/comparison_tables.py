@@ -51,7 +51,7 @@ def comparison_tables(comparison: Comparison, verdict: ComparisonVerdict) -> tup
 def version_table(comparison: Comparison) -> Table:
     """What was compared: the hash is of the engine files that the worker really imported."""
     rows = tuple(_version_row(i, version) for i, version in enumerate(comparison.versions))
-    columns = ("", "version", "engine files", "commit", "own verdict", "ran for")
+    columns = ("", "version", "engine hash", "commit", "own verdict", "ran for")
     return Table("Versions", columns, rows)
 
 
@@ -91,8 +91,9 @@ def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> str:
         else "widened by the variation between runs"
     )
     blocks = f"{primary.pairs} pairs" if verdict.interleaved else f"{primary.pairs} windows a run"
-    sure = f"{100.0 * primary.confidence:.3g}% for {primary.label}, {kind}"
-    return f"{blocks}; intervals: {sure}."
+    levels = {m.role: f"{100.0 * m.confidence:.4g}%" for m in side.metrics}
+    said = ", ".join(f"{_ROLE[role]} {level}" for role, level in levels.items())
+    return f"{blocks}. Intervals, {kind}: {said}."
 
 
 def _leak_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:

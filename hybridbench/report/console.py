@@ -45,7 +45,7 @@ _STYLE: Final = {
 }
 _EVIDENCE_MAX: Final = 3
 # Characters: a longer word of a table, such as a path, is folded; what lies between two columns.
-_LONGEST_WORD: Final = 26
+_LONGEST_WORD: Final = 32
 _PADDING: Final = 3
 _FINDINGS_MAX: Final = 5
 _LABEL_WIDTH: Final = 20

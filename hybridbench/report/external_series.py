@@ -41,7 +41,10 @@ def series_document(files: Sequence[FileVerdict]) -> Document:
         headline=_headline(files),
         answer=(),
         gates=(),
-        tables=tuple(Table(file.source, _COLUMNS, _rows(file), _NUMERIC) for file in files),
+        tables=tuple(
+            Table(file.source, _COLUMNS, _rows(file), _NUMERIC, optional=frozenset({5}))
+            for file in files
+        ),
         findings=tuple(
             FindingText(BADGES[found.verdict.value], found.kind, found.subject, found.title)
             for file in files

@@ -162,12 +162,12 @@ def _cells_table(run: NightlyRun, pages: Mapping[str, str]) -> Table:
 
 
 def _filled(table: Table) -> Table:
-    """``table`` without its last column where that is empty in every row."""
-    if any(row[-1] for row in table.rows):
-        return table
-    rows = tuple(row[:-1] for row in table.rows)
-    numeric = table.numeric - {len(table.columns) - 1}
-    return replace(table, columns=table.columns[:-1], rows=rows, numeric=numeric)
+    """``table`` without its last columns where they are empty in every row."""
+    filled = [i for i in range(len(table.columns)) if any(row[i] for row in table.rows)]
+    end = 1 + max(filled, default=-1)
+    rows = tuple(row[:end] for row in table.rows)
+    numeric = table.numeric & frozenset(range(end))
+    return replace(table, columns=table.columns[:end], rows=rows, numeric=numeric)
 
 
 def _cell_row(cell: CellResult) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ def _findings_table(run: NightlyRun) -> Table:
         for cell in run.cells
         for gone in cell.gone
     ]
-    columns = ("cell", "", "kind", "subject", "rate", "since the last green run", "waiver")
+    columns = ("cell", "", "kind", "subject", "rate", "vs last green", "waiver")
     return _filled(Table("Findings by cell", columns, tuple(rows)))
 
 
@@ -260,6 +260,6 @@ def _provenance(run: NightlyRun) -> Table:
     rows = [
         ("plan", f"{run.plan.name}, {run.plan.hash}"),
         ("machines", "; ".join(machines)),
-        ("engine files", "; ".join(engines)),
+        ("engine hash", "; ".join(engines)),
     ]
     return Table("Nightly run", ("", ""), tuple(rows))

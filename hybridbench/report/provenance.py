@@ -120,7 +120,7 @@ def _run_table(manifest: Manifest, recorded_s: float) -> Table:
     if planned is not None:
         rows.insert(2, ("planned", format_duration(planned)))
     if manifest.engine_hash:
-        rows.append(("engine files", manifest.engine_hash))
+        rows.append(("engine hash", manifest.engine_hash))
     return Table("Run", ("", ""), tuple(rows))
 
 
