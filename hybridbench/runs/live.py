@@ -19,6 +19,7 @@ from rich.text import Text
 from hybridbench.runs.memory_slope import Slope
 from hybridbench.runs.status import PoolLevel, RunStatus, View
 from hybridbench.safe_output import give_up, one_line
+from hybridbench.sentences.words import times
 from hybridbench.terminal import Terminal
 from hybridbench.units import (
     format_byte_rate,
@@ -192,7 +193,7 @@ def picture(status: RunStatus, width: int) -> RenderableType:
     table.add_row(
         "probes",
         format_percent(status.probe_share, 2),
-        f"{status.heap_scans} heap scans, {status.checkpoints} checkpoints, "
+        f"{times(status.heap_scans, 'heap scan')}, {times(status.checkpoints, 'checkpoint')}, "
         f"{format_bytes(status.collectible_bytes)} uncollected garbage",
     )
     return Group(head, bar, table)
