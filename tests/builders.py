@@ -17,6 +17,7 @@ from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.models.gpt_oss import GptOssConfig
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.registry import Model, build_model
+from hybridbench.engine.models.rope import Rope
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.speculative.drafter import Drafter
@@ -40,7 +41,7 @@ NANO_MODEL = Qwen3NextConfig(
     shared_expert_intermediate_size=8,
     dense_layers=frozenset({1}),
     intermediate_size=16,
-    partial_rotary_factor=0.5,
+    rope=Rope(rope_theta=10_000_000.0, partial_rotary_factor=0.5),
 )
 
 # The same block without recurrent layers.

@@ -16,6 +16,7 @@ from hybridbench.engine.memory.mamba_pool import MambaPool, MambaState
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.registry import Model
+from hybridbench.engine.models.rope import Rope
 
 NANO_MODEL = Qwen3NextConfig(
     vocab_size=48,
@@ -32,7 +33,7 @@ NANO_MODEL = Qwen3NextConfig(
     num_experts_per_tok=2,
     moe_intermediate_size=8,
     shared_expert_intermediate_size=12,
-    partial_rotary_factor=0.5,
+    rope=Rope(rope_theta=10_000_000.0, partial_rotary_factor=0.5),
 )
 
 

@@ -19,6 +19,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
+from hybridbench.engine.models.rope import Rope
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import EngineConfig, NewTokenRatio
 
@@ -45,7 +46,7 @@ _MODEL = Qwen3NextConfig(
     shared_expert_intermediate_size=8,
     dense_layers=frozenset({1}),
     intermediate_size=16,
-    partial_rotary_factor=0.5,
+    rope=Rope(rope_theta=10_000_000.0, partial_rotary_factor=0.5),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,14 @@ def texts(vocab: int) -> list[list[int]]:
     """Some texts, each of a length of its own."""
     rng = np.random.default_rng(7)
     return [rng.integers(0, vocab, length + DECODE_STEPS).tolist() for length in LENGTHS]
+
+
+def set_frequencies(rotary: Any, config: Any) -> None:
+    """Compute the frequencies of a model of transformers again, in what float32 means by now."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    of_type = ROPE_INIT_FUNCTIONS.get(rotary.rope_type, rotary.compute_default_rope_parameters)
+    rotary.inv_freq, rotary.attention_scaling = of_type(config)
 
 
 class Agreement:

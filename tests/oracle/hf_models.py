@@ -59,13 +59,22 @@ SHAPES: dict[str, dict[str, Any]] = {
         "mlp_only_layers": [1],
         "shared_expert_intermediate_size": 40,
         "linear_conv_kernel_dim": 3,
-        **_rope(500000.0, 0.5),
+        # Seven channels, so that eight are rotated.
+        **_rope(500000.0, 0.45),
     },
     "ratio-4": {
         "linear_num_value_heads": 8,
         "num_key_value_heads": 1,
         "norm_topk_prob": False,
-        **_rope(10000.0, 1.0),
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 1.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "mscale": 0.7,
+            "mscale_all_dim": 1.3,
+        },
     },
     "ratio-1": {
         "linear_num_key_heads": 4,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.oracle.agreement import Agreement, texts
+from tests.oracle.agreement import Agreement, set_frequencies, texts
 from tests.oracle.mamba2_models import at_cached, cached, exact, logits, randomise
 
 if TYPE_CHECKING:
@@ -65,7 +65,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "mamba_norm_before_gate": False,
         "time_step_limit": [0.03, 0.9],
         "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e11},
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 5e5,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
     },
 }
 
@@ -153,9 +160,8 @@ def test_float64_agrees_with_transformers_made_exact(path: Path) -> None:
     every = texts(VOCAB)
     prefixes = [*every, every[2][:132], every[2][:129]]
     with exact():
-        # Two buffers are made in float32, whatever the model is.
-        rotary = model.model.rotary_emb
-        rotary.inv_freq = rotary.compute_default_rope_parameters(model.config)[0]
+        # Frequencies and this vector are made in float32, whatever the model is.
+        set_frequencies(model.model.rotary_emb, model.config)
         for layer in model.model.layers:
             layer.mamba.mup_vector = _exact_mup_vector(model.config)
         expected = [logits(model, text) for text in every]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.oracle.agreement import Agreement, texts
+from tests.oracle.agreement import Agreement, set_frequencies, texts
 
 if TYPE_CHECKING:
     from transformers import GptOssForCausalLM
@@ -132,7 +132,6 @@ def test_float64_agrees_with_transformers_made_exact(
 ) -> None:
     """Transformers computes norms and angles in float32 whatever it is asked; here it may not."""
     from transformers import GptOssForCausalLM
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     model = GptOssForCausalLM.from_pretrained(
         path, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
@@ -140,9 +139,7 @@ def test_float64_agrees_with_transformers_made_exact(
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     monkeypatch.setattr(torch, "float32", torch.float64)
     monkeypatch.setattr(torch, "float", torch.float64)
-    rotary = model.model.rotary_emb
-    of_kind: Any = ROPE_INIT_FUNCTIONS.get(rotary.rope_type, rotary.compute_default_rope_parameters)
-    rotary.inv_freq, rotary.attention_scaling = of_kind(model.config)
+    set_frequencies(model.model.rotary_emb, model.config)
     expected = [logits(model, text) for text in texts(VOCAB)]
     monkeypatch.undo()
     agreement = Agreement(path, expected, torch.float64)

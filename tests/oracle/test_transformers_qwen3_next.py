@@ -7,7 +7,6 @@ from itself between its chunked and its token-by-token path; states 1e-4.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from hybridbench.engine.models.registry import load_model
 from tests.model_steps import Running, Stepper
+from tests.oracle.agreement import set_frequencies
 from tests.oracle.hf_models import SHAPES, Oracle, make_oracle
 
 LENGTHS = (70, 1, 129, 2, 64)
@@ -167,13 +167,10 @@ def make_oracle_exact(path: Path, monkeypatch: pytest.MonkeyPatch) -> Oracle:
     model = Qwen3NextForCausalLM.from_pretrained(
         path, dtype=torch.float64, experts_implementation="eager", attn_implementation="eager"
     )
-    rope: Any = model.config.rope_parameters
-    size = int(model.config.head_dim * rope["partial_rotary_factor"])
-    exponents = torch.arange(0, size, 2, dtype=torch.float64) / size
-    model.model.rotary_emb.inv_freq = 1.0 / rope["rope_theta"] ** exponents
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     monkeypatch.setattr(torch, "float32", torch.float64)
     monkeypatch.setattr(torch, "float", torch.float64)
+    set_frequencies(model.model.rotary_emb, model.config)
     return Oracle(model, path)
 
 

@@ -22,8 +22,9 @@ from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams
 from hybridbench.engine.models.attention import Attention
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
-from hybridbench.engine.models.layers import DenseMLP, Loader, Norm, rotary_frequencies
+from hybridbench.engine.models.layers import DenseMLP, Loader, Norm
 from hybridbench.engine.models.mamba2 import Mamba2Config, Mamba2Mixer
+from hybridbench.engine.models.rope import Rope, read_rope
 from hybridbench.engine.models.step import plan_step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
@@ -94,7 +95,7 @@ class FalconH1Config(ModelConfig):
     mamba_norm_before_gate: bool = True
     time_step_limit: tuple[float, float] = (0.0, math.inf)
     mlp_bias: bool = False
-    rope_theta: float = 10_000.0
+    rope: Rope = field(default_factory=Rope)
     multipliers: Multipliers = field(default_factory=Multipliers)
 
     @classmethod
@@ -107,6 +108,9 @@ class FalconH1Config(ModelConfig):
         layers = fields.layers(32)
         hidden_size = fields.whole("hidden_size", 4096)
         heads = fields.whole("num_attention_heads", 32)
+        head_dim = fields.whole("head_dim", max(1, hidden_size // heads))
+        longest = fields.whole("max_position_embeddings", 8192)
+        rope = read_rope(fields, head_dim, longest)
         mamba_heads, mamba_head_dim = _mamba_heads(fields, hidden_size)
         config = cls(
             vocab_size=fields.whole("vocab_size", 128_000),
@@ -114,7 +118,7 @@ class FalconH1Config(ModelConfig):
             layer_types=fields.layer_types(layers, "hybrid") or hybrid_layers(layers),
             num_attention_heads=heads,
             num_key_value_heads=_if_null(fields, "num_key_value_heads", heads, 8),
-            head_dim=fields.whole("head_dim", max(1, hidden_size // heads)),
+            head_dim=head_dim,
             intermediate_size=fields.whole("intermediate_size", 14_336),
             mamba_n_heads=mamba_heads,
             mamba_d_head=mamba_head_dim,
@@ -128,13 +132,13 @@ class FalconH1Config(ModelConfig):
             mamba_norm_before_gate=fields.flag("mamba_norm_before_gate", True),
             time_step_limit=_time_step_limit(fields),
             mlp_bias=fields.flag("mlp_bias", False),
-            rope_theta=fields.rope(partial_rotary_factor=1.0)[0],
+            rope=rope,
             multipliers=Multipliers.from_fields(fields),
             rms_norm_eps=fields.number("rms_norm_eps", 1e-5),
             attention_bias=fields.flag("attention_bias", False),
             tie_word_embeddings=fields.flag("tie_word_embeddings", False),
             eos_token_ids=fields.eos_token_ids(),
-            max_position_embeddings=fields.whole("max_position_embeddings", 8192),
+            max_position_embeddings=rope.longest_context(longest),
         )
         fields.require_multiple(
             "num_attention_heads", "num_key_value_heads", (heads, config.num_key_value_heads)
@@ -219,7 +223,7 @@ class FalconH1Config(ModelConfig):
             "mamba_norm_before_gate": self.mamba_norm_before_gate,
             "time_step_limit": [shortest, _INFINITE if math.isinf(longest) else longest],
             "mlp_bias": self.mlp_bias,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            "rope_parameters": self.rope.hf_fields(),
             **self.multipliers.hf_fields(),
         }
 
@@ -338,7 +342,7 @@ class FalconH1:
         self._norm = Norm.rms(loader.precise("model.final_layernorm.weight"), config.rms_norm_eps)
         tied = config.tie_word_embeddings
         self._head = self._embedding if tied else loader.matrix("lm_head.weight")
-        self._frequencies = rotary_frequencies(config.head_dim, config.rope_theta, dtype, device)
+        self._frequencies = config.rope.frequencies(config.head_dim, dtype, device)
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:

@@ -7,9 +7,8 @@ Source: the released checkpoints' config.json, and the model of that name in tra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -20,8 +19,9 @@ from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.swa_pool import SWAKVPool
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
-from hybridbench.engine.models.hf_config import ConfigFields, excerpt
-from hybridbench.engine.models.layers import Loader, Norm, Rotation, rotary_frequencies
+from hybridbench.engine.models.hf_config import ConfigFields
+from hybridbench.engine.models.layers import Loader, Norm, Rotation
+from hybridbench.engine.models.rope import Rope, Yarn, read_rope
 from hybridbench.engine.models.step import verified_chains
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
@@ -30,44 +30,6 @@ from hybridbench.kernels.paged_attention.reference import (
     DecodePlan,
     ExtendPlan,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Yarn:
-    """How rotary frequencies are stretched to a longer context (YaRN, arXiv:2309.00071)."""
-
-    factor: float = 32.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = False
-    original_max_position_embeddings: int = 4096
-    attention_factor: float | None = None
-    """What rotated queries and keys are multiplied by; None follows from ``factor``."""
-
-    @property
-    def scale(self) -> float:
-        """``attention_factor``, or 0.1 ln(factor) + 1."""
-        if self.attention_factor is not None:
-            return self.attention_factor
-        return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1.0 else 1.0
-
-    def stretched(self, frequencies: Tensor, theta: float) -> Tensor:
-        """[rotary_dim / 2] frequencies: fast ones as they are, slow ones divided by ``factor``."""
-        dim = 2 * frequencies.numel()
-        low, high = (
-            dim
-            * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi))
-            / (2 * math.log(theta))
-            for turns in (self.beta_fast, self.beta_slow)
-        )
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, dim - 1)
-        # The width of a ramp that has none; as in the library that trained these models.
-        width = high - low if high != low else 0.001
-        places = torch.arange(dim // 2, dtype=frequencies.dtype, device=frequencies.device)
-        slow = ((places - low) / width).clamp(0.0, 1.0)
-        return frequencies * (1.0 - slow) + frequencies / self.factor * slow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +42,7 @@ class GptOssConfig(ModelConfig):
     intermediate_size: int
     num_local_experts: int
     sliding_window: int = 128
-    rope_theta: float = 150_000.0
-    yarn: Yarn | None = None
-    """None leaves the rotary frequencies as they are."""
+    rope: Rope = field(default_factory=lambda: Rope(rope_theta=150_000.0))
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
 
@@ -97,27 +57,28 @@ class GptOssConfig(ModelConfig):
         layer_types = fields.layer_types(layers, "sliding_attention", "full_attention")
         hidden_size = fields.whole("hidden_size", 2880)
         heads = fields.whole("num_attention_heads", 64)
-        theta, yarn = _rope(fields)
+        head_dim = fields.whole("head_dim", 64)
+        longest = fields.whole("max_position_embeddings", 131_072)
+        rope = read_rope(fields, head_dim, longest, theta=150_000.0, unset=Yarn())
         config = cls(
             vocab_size=fields.whole("vocab_size", 201_088),
             hidden_size=hidden_size,
             layer_types=layer_types or alternating(layers),
             num_attention_heads=heads,
             num_key_value_heads=fields.whole("num_key_value_heads", 8),
-            head_dim=fields.whole("head_dim", 64),
+            head_dim=head_dim,
             sliding_window=fields.whole("sliding_window", 128),
             num_local_experts=fields.whole("num_local_experts", 128),
             num_experts_per_tok=fields.whole("num_experts_per_tok", 4),
             intermediate_size=fields.whole("intermediate_size", 2880),
             swiglu_alpha=fields.number("swiglu_alpha", 1.702),
             swiglu_limit=fields.number("swiglu_limit", 7.0),
-            rope_theta=theta,
-            yarn=yarn,
+            rope=rope,
             rms_norm_eps=fields.number("rms_norm_eps", 1e-5),
             attention_bias=fields.flag("attention_bias", True),
             tie_word_embeddings=fields.flag("tie_word_embeddings", False),
             eos_token_ids=fields.eos_token_ids(),
-            max_position_embeddings=fields.whole("max_position_embeddings", 131_072),
+            max_position_embeddings=rope.longest_context(longest),
         )
         fields.require_multiple(
             "num_attention_heads", "num_key_value_heads", (heads, config.num_key_value_heads)
@@ -168,9 +129,6 @@ class GptOssConfig(ModelConfig):
         yield "mlp.experts.down_proj_bias", (experts, hidden)
 
     def hf_fields(self) -> dict[str, object]:
-        rope: dict[str, object] = {"rope_type": "default", "rope_theta": self.rope_theta}
-        if self.yarn is not None:
-            rope |= {"rope_type": "yarn", **vars(self.yarn)}
         return {
             **super().hf_fields(),
             "sliding_window": self.sliding_window,
@@ -178,7 +136,7 @@ class GptOssConfig(ModelConfig):
             "intermediate_size": self.intermediate_size,
             "swiglu_alpha": self.swiglu_alpha,
             "swiglu_limit": self.swiglu_limit,
-            "rope_parameters": rope,
+            "rope_parameters": self.rope.hf_fields(),
         }
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:
@@ -196,34 +154,6 @@ class GptOssConfig(ModelConfig):
 def alternating(layers: int) -> tuple[LayerKind, ...]:
     """Sliding and full attention by turns, as the released models have it."""
     return tuple("full_attention" if i % 2 else "sliding_attention" for i in range(layers))
-
-
-def _rope(fields: ConfigFields) -> tuple[float, Yarn | None]:
-    """Base, and how the frequencies are stretched."""
-    key, rope = fields.nested("rope_parameters", "rope_scaling")
-    theta = rope.number("rope_theta", fields.number("rope_theta", 150_000.0))
-    kind = rope.values.get("rope_type", rope.values.get("type"))
-    if kind is None:
-        kind = "default" if rope.values else "yarn"
-    if kind not in {"default", "yarn"}:
-        raise fields.error(
-            key, f"asks for rope_type {excerpt(kind)}; supported are default and yarn"
-        )
-    if rope.number("partial_rotary_factor", 1.0) != 1.0:
-        raise fields.error(key, "rotates a part of each head; only all of it is supported")
-    if kind == "default":
-        return theta, None
-    original = rope.whole("original_max_position_embeddings", 4096)
-    longest = fields.whole("max_position_embeddings", 131_072)
-    given = rope.values.get("attention_factor")
-    return theta, Yarn(
-        factor=rope.number("factor", longest / original),
-        beta_fast=rope.number("beta_fast", 32.0),
-        beta_slow=rope.number("beta_slow", 1.0),
-        truncate=rope.flag("truncate", bool(rope.values)),
-        original_max_position_embeddings=original,
-        attention_factor=None if given is None else rope.number("attention_factor", 1.0),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +279,7 @@ class GptOss:
         self._norm = _norm(loader, "model.norm.weight", config)
         tied = config.tie_word_embeddings
         self._head = self._embedding if tied else loader.matrix("lm_head.weight")
-        plain = rotary_frequencies(config.head_dim, config.rope_theta, dtype, device)
-        yarn = config.yarn
-        self._frequencies = plain if yarn is None else yarn.stretched(plain, config.rope_theta)
-        self._rotation_scale = 1.0 if yarn is None else yarn.scale
+        self._frequencies = config.rope.frequencies(config.head_dim, dtype, device)
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
@@ -390,7 +317,7 @@ class GptOss:
             sliding = DecodePlan.build(seen, in_window(kv_indices), self.dtype, device, window)
         positions = torch.from_numpy(batch.positions).to(device)
         return _Step(
-            rotation=Rotation.build(positions, self._frequencies, self.dtype, self._rotation_scale),
+            rotation=Rotation.build(positions, self._frequencies, self.dtype),
             full_loc=torch.from_numpy(batch.out_cache_loc).to(device),
             sliding_loc=torch.from_numpy(in_window(batch.out_cache_loc)).to(device),
             last_rows=last_rows,

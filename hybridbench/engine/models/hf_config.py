@@ -103,7 +103,7 @@ class ConfigFields:
         """The first of ``keys`` that is an object, with its own keys; empty without any."""
         for key in keys:
             value = self.values.get(key)
-            if value is None:
+            if value is None or value == {}:
                 continue
             if not isinstance(value, dict):
                 raise self.error(key, "must be an object")
@@ -135,37 +135,15 @@ class ConfigFields:
             )
         return layers
 
-    def require(self, key: str, value: str) -> None:
-        """Refuse anything but ``value``, which is what an absent key means."""
-        given = self.values.get(key)
-        if given is not None and given != value:
-            raise self.error(key, f"is {excerpt(given)}; only {value!r} is supported")
-
-    def rope(self, partial_rotary_factor: float) -> tuple[float, float]:
-        """Base of the rotary frequencies and rotated fraction, in either spelling.
-
-        Older files have both at the top level, newer ones in ``rope_parameters``; a file without a
-        fraction means ``partial_rotary_factor``.
-        """
-        parameters = self.values.get("rope_parameters") or {}
-        if not isinstance(parameters, dict):
-            raise self.error("rope_parameters", "must be an object")
-        old_scaling = self.values.get("rope_scaling")
-        scaling = old_scaling if isinstance(old_scaling, dict) else parameters
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind != "default":
-            key = "rope_scaling" if scaling is old_scaling else "rope_parameters"
-            raise self.error(
-                key, f"asks for rope_type {excerpt(kind)}; only 'default' is supported"
-            )
-        nested = ConfigFields(self.path, parameters)
-        theta = nested.number("rope_theta", self.number("rope_theta", 10_000.0))
-        factor = nested.number(
-            "partial_rotary_factor", self.number("partial_rotary_factor", partial_rotary_factor)
-        )
-        if factor > 1.0:
-            raise self.error("partial_rotary_factor", f"is {factor}; it must be at most 1")
-        return theta, factor
+    def one_of(self, key: str, default: str, *others: str) -> str:
+        """One of these words; ``default`` is what an absent key means."""
+        given = self.values.get(key, default)
+        if given is None:
+            return default
+        if not isinstance(given, str) or given not in {default, *others}:
+            supported = ", ".join((default, *others[:-1])) + f" and {others[-1]}"
+            raise self.error(key, f"is {excerpt(given)}; supported are {supported}")
+        return given
 
     def eos_token_ids(self) -> tuple[int, ...]:
         """generation_config.json wins where it says something, as in the library that writes it."""

@@ -68,6 +68,16 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
+class Frequencies:
+    """How far each pair of rotated channels turns from one position to the next."""
+
+    radians: Tensor
+    """[rotary_dim / 2]"""
+    scale: float = 1.0
+    """What is rotated is multiplied by it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rotation:
     """Rotary factors of the new tokens of one step, shared by all attention layers.
 
@@ -79,14 +89,10 @@ class Rotation:
     sine: Tensor
 
     @classmethod
-    def build(
-        cls, positions: Tensor, frequencies: Tensor, dtype: torch.dtype, scale: float = 1.0
-    ) -> Rotation:
-        """Factors for ``positions`` [T] with ``frequencies`` [rotary_dim / 2].
-
-        ``scale`` lengthens what is rotated, as YaRN does.
-        """
-        angles = positions.to(frequencies.dtype)[:, None, None] * frequencies
+    def build(cls, positions: Tensor, frequencies: Frequencies, dtype: torch.dtype) -> Rotation:
+        """Factors for ``positions`` [T]."""
+        radians, scale = frequencies.radians, frequencies.scale
+        angles = positions.to(radians.dtype)[:, None, None] * radians
         cosine, sine = angles.cos() * scale, angles.sin() * scale
         return cls(
             torch.cat((cosine, cosine), dim=-1).to(dtype),
@@ -103,14 +109,6 @@ class Rotation:
         first, second = rotated.chunk(2, dim=-1)
         swapped = torch.cat((second, first), dim=-1)
         rotated.mul_(self.cosine).addcmul_(swapped, self.sine)
-
-
-def rotary_frequencies(
-    rotary_dim: int, rope_theta: float, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """[rotary_dim / 2] radians per position, in the dtype of states."""
-    exponents = torch.arange(0, rotary_dim, 2, dtype=state_dtype(dtype)) / rotary_dim
-    return (1.0 / rope_theta**exponents).to(device)
 
 
 class DenseMLP:

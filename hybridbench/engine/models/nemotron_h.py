@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams
 from hybridbench.engine.models.attention import Attention
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
-from hybridbench.engine.models.layers import Loader, Norm
+from hybridbench.engine.models.layers import Frequencies, Loader, Norm
 from hybridbench.engine.models.mamba2 import Mamba2Config, Mamba2Mixer
 from hybridbench.engine.models.step import Step, plan_step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
@@ -60,6 +61,8 @@ class NemotronHConfig(ModelConfig):
     use_bias: bool = False
     """Of the projections of Mamba2 layers."""
     mlp_bias: bool = False
+    mlp_hidden_act: str = "relu2"
+    """Of MLPs and experts."""
     intermediate_size: int = 0
     n_routed_experts: int = 0
     moe_intermediate_size: int = 0
@@ -78,13 +81,9 @@ class NemotronHConfig(ModelConfig):
         Raises:
             ConfigError: one sentence with the file, the key, and what is supported.
         """
-        fields.require("mamba_hidden_act", "silu")
-        fields.require("mlp_hidden_act", "relu2")
-        if fields.flag("attention_bias", False):
-            raise fields.error("attention_bias", "is true; attention without biases is supported")
-        if fields.flag("tie_word_embeddings", False):
-            # The flag changes nothing in transformers: the head is stored and used all the same.
-            raise fields.error("tie_word_embeddings", "is true; this family has a head of its own")
+        # ``attention_bias`` and ``tie_word_embeddings`` change nothing in transformers: attention
+        # has no biases, and the head is stored and used whatever they say.
+        fields.one_of("mamba_hidden_act", "silu", "swish")
         latent = fields.whole("moe_latent_size", 0, least=0)
         config = cls(
             vocab_size=fields.whole("vocab_size", 131_072),
@@ -102,6 +101,7 @@ class NemotronHConfig(ModelConfig):
             use_conv_bias=fields.flag("use_conv_bias", True),
             use_bias=fields.flag("use_bias", False),
             mlp_bias=fields.flag("mlp_bias", False),
+            mlp_hidden_act=fields.one_of("mlp_hidden_act", *_ACTIVATIONS),
             intermediate_size=fields.whole("intermediate_size", 21_504),
             n_routed_experts=fields.whole("n_routed_experts", 8),
             num_experts_per_tok=fields.whole("num_experts_per_tok", 2),
@@ -196,7 +196,7 @@ class NemotronHConfig(ModelConfig):
         return {
             **{renamed.get(name, name): value for name, value in fields.items()},
             "mamba_hidden_act": "silu",
-            "mlp_hidden_act": "relu2",
+            "mlp_hidden_act": self.mlp_hidden_act,
             "mamba_num_heads": self.mamba_num_heads,
             "mamba_head_dim": self.mamba_head_dim,
             "n_groups": self.n_groups,
@@ -264,14 +264,31 @@ def _check_sizes(fields: ConfigFields, config: NemotronHConfig) -> None:
         raise fields.error("n_group", f"is {groups}; a group needs at least 2 of {experts} experts")
 
 
+_Activation: TypeAlias = Callable[[Tensor], Tensor]
+
+
 def _relu2(x: Tensor) -> Tensor:
     return functional.relu(x, inplace=True).square_()
 
 
-class _MLP:
-    """``down(relu(up x)^2)``."""
+_tanh_gelu = partial(functional.gelu, approximate="tanh")
+# By their names in transformers; they may overwrite what they are given.
+_ACTIVATIONS: Mapping[str, _Activation] = {
+    "relu2": _relu2,
+    "relu": functional.relu_,
+    "silu": partial(functional.silu, inplace=True),
+    "swish": partial(functional.silu, inplace=True),
+    "gelu": functional.gelu,
+    "gelu_new": _tanh_gelu,
+    "gelu_pytorch_tanh": _tanh_gelu,
+}
 
-    def __init__(self, loader: Loader, prefix: str, *, bias: bool) -> None:
+
+class _MLP:
+    """``down(act(up x))``."""
+
+    def __init__(self, loader: Loader, prefix: str, act: _Activation, *, bias: bool) -> None:
+        self._act = act
         self._up = loader.matrix(f"{prefix}.up_proj.weight")
         self._down = loader.matrix(f"{prefix}.down_proj.weight")
         self._up_bias = loader.matrix(f"{prefix}.up_proj.bias") if bias else None
@@ -284,7 +301,7 @@ class _MLP:
 
     def of(self, x: Tensor) -> Tensor:
         """[T, h] -> [T, h]."""
-        hidden = _relu2(functional.linear(x, self._up, self._up_bias))
+        hidden = self._act(functional.linear(x, self._up, self._up_bias))
         return functional.linear(hidden, self._down, self._down_bias)
 
 
@@ -300,7 +317,8 @@ class _Experts:
         names = [f"{prefix}.experts.{i}" for i in range(config.n_routed_experts)]
         self._up = torch.stack([loader.matrix(f"{name}.up_proj.weight") for name in names])
         self._down = torch.stack([loader.matrix(f"{name}.down_proj.weight").t() for name in names])
-        self._shared = _MLP(loader, f"{prefix}.shared_experts", bias=config.mlp_bias)
+        self._act = _ACTIVATIONS[config.mlp_hidden_act]
+        self._shared = _MLP(loader, f"{prefix}.shared_experts", self._act, bias=config.mlp_bias)
         latent, bias = config.moe_latent_size is not None, config.mlp_bias
         self._latent = [
             (
@@ -317,7 +335,7 @@ class _Experts:
         weights, chosen = self._route(x)
         inner = functional.linear(x, *self._latent[0]) if self._latent else x
         routed = self._kernels.experts_sorted(
-            inner, weights, chosen, self._up, self._down, None, _relu2
+            inner, weights, chosen, self._up, self._down, None, self._act
         )
         routed = functional.linear(routed, *self._latent[1]) if self._latent else routed
         return routed + self._shared.of(x)
@@ -369,7 +387,7 @@ class NemotronH:
         self._norm = _norm(loader, "backbone.norm_f.weight", config)
         self._head = loader.matrix("lm_head.weight")
         # No position is rotated.
-        self._frequencies = torch.empty(0, dtype=state_dtype(dtype), device=device)
+        self._frequencies = Frequencies(torch.empty(0, dtype=state_dtype(dtype), device=device))
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
@@ -398,7 +416,7 @@ def _mixer(
     if kind == "full_attention":
         return Attention(loader, layer_id, prefix, config, rotated=False)
     if kind == "mlp":
-        return _MLP(loader, prefix, bias=config.mlp_bias)
+        return _MLP(loader, prefix, _ACTIVATIONS[config.mlp_hidden_act], bias=config.mlp_bias)
     return _Experts(loader, prefix, config)
 
 

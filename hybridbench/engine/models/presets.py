@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.falcon_h1 import FalconH1Config, hybrid_layers
-from hybridbench.engine.models.gpt_oss import GptOssConfig, Yarn, alternating
+from hybridbench.engine.models.gpt_oss import GptOssConfig, alternating
 from hybridbench.engine.models.nemotron_h import NemotronHConfig, pattern
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig, layer_pattern
+from hybridbench.engine.models.rope import Rope, Yarn
 
 _TINY = Qwen3NextConfig(
     vocab_size=4096,
@@ -97,7 +98,7 @@ _GPT_OSS = GptOssConfig(
     intermediate_size=2880,
     rms_norm_eps=1e-5,
     attention_bias=True,
-    yarn=Yarn(),
+    rope=Rope(rope_theta=150_000.0, scaling=Yarn()),
     max_position_embeddings=131_072,
 )
 
@@ -132,7 +133,7 @@ _FALCON_H1 = FalconH1Config(
     mamba_d_head=128,
     mamba_n_groups=1,
     mamba_d_state=256,
-    rope_theta=1e11,
+    rope=Rope(rope_theta=1e11),
     rms_norm_eps=1e-5,
     max_position_embeddings=262_144,
 )

@@ -12,7 +12,7 @@ from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.attention import GatedAttention
 from hybridbench.engine.models.gated_delta_net import GatedDeltaNet
-from hybridbench.engine.models.layers import DenseMLP, Loader, Norm, rotary_frequencies
+from hybridbench.engine.models.layers import DenseMLP, Loader, Norm
 from hybridbench.engine.models.moe import SparseMLP
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.step import ExtendStep, Step, plan_step, rows_of_logits
@@ -48,7 +48,7 @@ class Qwen3Next:
         self._norm = Norm.zero_centred(loader, "model.norm.weight", config.rms_norm_eps)
         tied = config.tie_word_embeddings
         self._head = self._embedding if tied else loader.matrix("lm_head.weight")
-        self._frequencies = rotary_frequencies(config.rotary_dim, config.rope_theta, dtype, device)
+        self._frequencies = config.rope.frequencies(config.head_dim, dtype, device)
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape
 from hybridbench.engine.models.hf_config import ConfigFields
+from hybridbench.engine.models.rope import LongRope, Rope, Yarn, read_rope
 
 
 def layer_pattern(layers: int, full_attention_interval: int = 4) -> tuple[LayerKind, ...]:
@@ -45,8 +46,9 @@ class Qwen3NextConfig(ModelConfig):
     """Layers with one plain MLP: from ``mlp_only_layers`` and ``decoder_sparse_step``."""
     intermediate_size: int = 0
     """Width of those MLPs; unused without them."""
-    rope_theta: float = 10_000_000.0
-    partial_rotary_factor: float = 0.25
+    rope: Rope = field(
+        default_factory=lambda: Rope(rope_theta=10_000_000.0, partial_rotary_factor=0.25)
+    )
 
     @classmethod
     def from_fields(cls, fields: ConfigFields) -> Qwen3NextConfig:
@@ -59,16 +61,18 @@ class Qwen3NextConfig(ModelConfig):
         layer_types = fields.layer_types(layers, "linear_attention", "full_attention")
         if layer_types is None:
             layer_types = layer_pattern(layers, fields.whole("full_attention_interval", 4))
-        theta, rotary_factor = fields.rope(partial_rotary_factor=0.25)
         hidden_size = fields.whole("hidden_size", 2048)
         heads = fields.whole("num_attention_heads", 16)
+        head_dim = fields.whole("head_dim", 256)
+        longest = fields.whole("max_position_embeddings", 32_768)
+        rope = read_rope(fields, head_dim, longest, partial=0.25)
         config = cls(
             vocab_size=fields.whole("vocab_size", 151_936),
             hidden_size=hidden_size,
             layer_types=layer_types,
             num_attention_heads=heads,
             num_key_value_heads=fields.whole("num_key_value_heads", 2),
-            head_dim=fields.whole("head_dim", 256),
+            head_dim=head_dim,
             linear_num_key_heads=fields.whole("linear_num_key_heads", 16),
             linear_num_value_heads=fields.whole("linear_num_value_heads", 32),
             linear_key_head_dim=fields.whole("linear_key_head_dim", 128),
@@ -81,13 +85,12 @@ class Qwen3NextConfig(ModelConfig):
             norm_topk_prob=fields.flag("norm_topk_prob", True),
             dense_layers=_dense_layers(fields, len(layer_types)),
             intermediate_size=fields.whole("intermediate_size", 5632, least=0),
-            rope_theta=theta,
-            partial_rotary_factor=rotary_factor,
+            rope=rope,
             rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
             attention_bias=fields.flag("attention_bias", False),
             tie_word_embeddings=fields.flag("tie_word_embeddings", False),
             eos_token_ids=fields.eos_token_ids(),
-            max_position_embeddings=fields.whole("max_position_embeddings", 32_768),
+            max_position_embeddings=rope.longest_context(longest),
         )
         _check_ratios(fields, config)
         return config
@@ -127,11 +130,7 @@ class Qwen3NextConfig(ModelConfig):
             "mlp_only_layers": sorted(self.dense_layers),
             "decoder_sparse_step": 1,
             "intermediate_size": self.intermediate_size,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": self.rope_theta,
-                "partial_rotary_factor": self.partial_rotary_factor,
-            },
+            "rope_parameters": self.rope.hf_fields(),
         }
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:
@@ -171,7 +170,7 @@ class Qwen3NextConfig(ModelConfig):
     @property
     def rotary_dim(self) -> int:
         """Leading channels of each attention head that are rotated."""
-        return int(self.head_dim * self.partial_rotary_factor)
+        return self.rope.rotary_dim(self.head_dim)
 
     @property
     def cache_params(self) -> Mamba2CacheParams:
@@ -248,10 +247,14 @@ def _check_ratios(fields: ConfigFields, config: Qwen3NextConfig) -> None:
     fields.require_multiple("num_attention_heads", "num_key_value_heads", heads)
     heads = config.linear_num_value_heads, config.linear_num_key_heads
     fields.require_multiple("linear_num_value_heads", "linear_num_key_heads", heads)
-    if config.rotary_dim % 2:
+    # One more channel is rotated then, if the head has it and the scaling a factor for it.
+    rotated = config.rotary_dim
+    if rotated % 2 and (
+        rotated == config.head_dim or isinstance(config.rope.scaling, Yarn | LongRope)
+    ):
         raise fields.error(
             "partial_rotary_factor",
-            f"leaves {config.rotary_dim} of {config.head_dim} channels; an even number is rotated",
+            f"rotates {rotated} of {config.head_dim} channels; an even number is needed",
         )
     if len(config.dense_layers) < len(config.layer_types) and (
         config.num_experts_per_tok > config.num_experts

@@ -105,7 +105,7 @@ def read_hf_config(directory: Path) -> Config:
             "architectures",
             f"names {excerpt(architecture)}; {model_type} goes with {family.architecture}",
         )
-    fields.require("hidden_act", "silu")
+    fields.one_of("hidden_act", "silu", "swish")
     return family.from_fields(fields)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
-from hybridbench.engine.models.layers import Rotation
+from hybridbench.engine.models.layers import Frequencies, Rotation
 from hybridbench.kernels.causal_conv1d.reference import ConvPlan
 from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
 from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan
@@ -30,9 +30,9 @@ class DecodeStep:
     attention: DecodePlan
 
     @classmethod
-    def build(cls, batch: ForwardBatch, frequencies: Tensor, dtype: torch.dtype) -> DecodeStep:
+    def build(cls, batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype) -> DecodeStep:
         """The plans of a decode batch, on the device of ``frequencies``."""
-        device = frequencies.device
+        device = frequencies.radians.device
         positions = torch.from_numpy(batch.positions).to(device)
         return cls(
             rotation=Rotation.build(positions, frequencies, dtype),
@@ -69,9 +69,9 @@ class VerifyStep:
     attention: DecodePlan
 
     @classmethod
-    def build(cls, batch: ForwardBatch, frequencies: Tensor, dtype: torch.dtype) -> VerifyStep:
+    def build(cls, batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype) -> VerifyStep:
         """The plans of a verifying batch, on the device of ``frequencies``."""
-        device = frequencies.device
+        device = frequencies.radians.device
         positions = torch.from_numpy(batch.positions).to(device)
         lens = np.asarray(batch.extend_lens, dtype=np.int64)
         first = np.cumsum(lens) - lens
@@ -155,10 +155,10 @@ class ExtendStep:
 
     @classmethod
     def build(
-        cls, batch: ForwardBatch, frequencies: Tensor, dtype: torch.dtype, conv_kernel: int
+        cls, batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype, conv_kernel: int
     ) -> ExtendStep:
         """The plans of a prefill batch, on the device of ``frequencies``."""
-        device = frequencies.device
+        device = frequencies.radians.device
         positions = torch.from_numpy(batch.positions).to(device)
         slots = torch.from_numpy(batch.mamba_indices).to(device)
         offsets, track_slots = _tracked(batch, device)
@@ -189,7 +189,7 @@ Step: TypeAlias = ExtendStep | DecodeStep | VerifyStep
 
 
 def plan_step(
-    batch: ForwardBatch, frequencies: Tensor, dtype: torch.dtype, conv_kernel: int
+    batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype, conv_kernel: int
 ) -> Step:
     """The plans of a batch, on the device of ``frequencies``."""
     if batch.mode == "decode":

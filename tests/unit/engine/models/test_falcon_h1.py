@@ -54,7 +54,7 @@ def test_older_files_have_their_keys_at_the_top_level(tmp_path: Path) -> None:
     config = read(
         tmp_path,
         remove=("rope_parameters", "time_step_limit", "head_dim"),
-        rope_theta=TINY.rope_theta,
+        rope_theta=TINY.rope.rope_theta,
         rope_scaling=None,
         mamba_d_head="auto",
     )
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_random_weights_is_read_back(tmp_path: Path) -> None:
     [
         ({"layer_types": ["hybrid"]}, "layer_types must list one kind for each of the 4 layers"),
         ({"layer_types": ["mlp"] * 4}, "layer_types contains 'mlp'; supported are hybrid"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu' is supported"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported are silu and swish"),
         ({"mamba_n_groups": 3}, "mamba_n_heads is 4; it must be a multiple of mamba_n_groups 3"),
         ({"mamba_n_heads": 5}, "mamba_n_heads is 5; it must divide the 128 channels"),
         ({"mamba_d_head": 16}, "mamba_d_head is 16; 128 channels make 4 heads of 32"),
@@ -97,8 +97,8 @@ def test_a_checkpoint_of_random_weights_is_read_back(tmp_path: Path) -> None:
         ({"time_step_limit": [1.0, 0.1]}, "time_step_limit is [1.0, 0.1]; it must hold the"),
         ({"time_step_limit": 0.1}, "time_step_limit is 0.1; it must hold the shortest step"),
         (
-            {"rope_parameters": {"rope_type": "yarn"}},
-            "rope_parameters asks for rope_type 'yarn'; only 'default' is supported",
+            {"rope_parameters": {"rope_type": "proportional"}},
+            "rope_parameters asks for rope_type 'proportional'; supported are default, linear, ",
         ),
         ({"quantization_config": {}}, "quantization_config is set"),
     ],

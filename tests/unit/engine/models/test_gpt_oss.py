@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from hybridbench.engine.models.gpt_oss import GptOssConfig, Yarn, alternating
+from hybridbench.engine.models.gpt_oss import GptOssConfig, alternating
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.registry import Model, build_model, read_hf_config, resolve_model
+from hybridbench.engine.models.rope import Yarn
 from hybridbench.errors import ConfigError
 
 TINY = cast("GptOssConfig", PRESETS["gpt-oss-tiny"])
@@ -66,7 +67,7 @@ def test_the_older_spelling_means_the_same(tmp_path: Path) -> None:
 
 
 def test_a_file_without_rope_keys_has_the_rotation_of_the_released_models(tmp_path: Path) -> None:
-    assert read(tmp_path, remove=("rope_parameters",)).yarn == Yarn()
+    assert read(tmp_path, remove=("rope_parameters",)).rope.scaling == Yarn()
 
 
 def test_without_a_factor_the_context_is_stretched_to_its_length(tmp_path: Path) -> None:
@@ -74,8 +75,8 @@ def test_without_a_factor_the_context_is_stretched_to_its_length(tmp_path: Path)
 
     config = read(tmp_path, rope_parameters=rope, max_position_embeddings=8192)
 
-    assert config.yarn is not None
-    assert config.yarn.factor == 8.0
+    assert isinstance(config.rope.scaling, Yarn)
+    assert config.rope.scaling.factor == 8.0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_without_a_factor_the_context_is_stretched_to_its_length(tmp_path: Path)
         ({"head_dim": 7}, "head_dim is 7; an even number is rotated"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; there are only 8 experts"),
         ({"sliding_window": 0}, "sliding_window is 0; it must be a whole number, 1 or more"),
-        ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters asks for rope_type"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, "low_freq_factor is missing among the keys"),
         ({"rope_parameters": [1]}, "rope_parameters must be an object"),
         (
             {"rope_parameters": {"rope_type": "yarn", "partial_rotary_factor": 0.5}},

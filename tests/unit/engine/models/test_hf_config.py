@@ -38,7 +38,7 @@ def test_old_spelling_means_the_same(tmp_path: Path) -> None:
     config = read(
         tmp_path,
         remove=("rope_parameters", "layer_types"),
-        rope_theta=TINY.rope_theta,
+        rope_theta=TINY.rope.rope_theta,
         partial_rotary_factor=0.25,
         full_attention_interval=4,
         rope_scaling=None,
@@ -85,7 +85,7 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
             {"quantization_config": {"quant_method": "mxfp4"}},
             "quantization_config is set; quantised weights are not read",
         ),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported are silu and swish"),
         ({"hidden_size": "big"}, "hidden_size is 'big'; it must be a whole number, 1 or more"),
         ({"num_experts": True}, "num_experts is True; it must be a whole number"),
         ({"rms_norm_eps": 0}, "rms_norm_eps is 0; it must be a number above 0"),
@@ -97,17 +97,39 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
         ({"linear_num_key_heads": 3}, "linear_num_value_heads is 4; it must be a multiple"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; there are only 8 experts"),
         (
-            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
-            "rope_parameters asks for rope_type 'yarn'; only 'default'",
+            {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}},
+            "rope_parameters asks for rope_type ['yarn']; supported are default, linear, dynamic, "
+            "yarn, longrope, llama3",
         ),
-        ({"rope_scaling": {"type": "linear"}}, "rope_scaling asks for rope_type 'linear'"),
+        ({"rope_scaling": {"type": "linear"}}, "factor is missing among the keys of its rope_type"),
+        (
+            {"rope_scaling": {"type": "longrope", "long_factor": [2.0] * 4, "short_factor": [1.0]}},
+            "short_factor is [1.0]; it must be 4 numbers",
+        ),
+        (
+            {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 4.0,
+                    "high_freq_factor": 4.0,
+                }
+            },
+            "high_freq_factor is 4; it must exceed low_freq_factor 4",
+        ),
         (
             {"rope_parameters": {"partial_rotary_factor": 1.5}},
             "partial_rotary_factor is 1.5; it must be at most 1",
         ),
         (
-            {"rope_parameters": {"partial_rotary_factor": 0.1}},
-            "partial_rotary_factor leaves 3 of 32 channels; an even number",
+            {
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "factor": 2.0,
+                    "partial_rotary_factor": 0.1,
+                }
+            },
+            "partial_rotary_factor rotates 3 of 32 channels; an even number is needed",
         ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
