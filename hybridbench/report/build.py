@@ -186,11 +186,7 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
         # The headline has said the rest already where it quotes this finding.
         parts = [": ".join([*parts, finding.title])]
     label = _QUESTIONS.get(verdict.kind, "What") if parts else "Also"
-    others = _others(verdict, finding)
-    if others:
-        parts.append(f"Below: {others}.")
-    said = ". ".join(part.rstrip(".") for part in parts) + "." * bool(others)
-    facts = [Fact(label, said)] if parts else []
+    facts = [Fact(label, ". ".join(parts))] if parts else []
     by_time, by_event = _rates(verdict, finding)
     facts += [Fact("How fast", "; ".join(by_time))] if by_time else []
     facts += [Fact("Per event", "; ".join(by_event))] if by_event else []
@@ -198,15 +194,16 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
         facts.append(Fact("Since", _since_text(verdict, finding.since_s)))
     if finding.cause:
         facts.append(Fact("Why", finding.cause))
+    others = _others(verdict, finding)
+    if others:
+        facts.append(Fact("Other findings", others))
     return facts
 
 
 def _others(verdict: Verdict, first: Finding) -> str:
-    """The other findings by verdict: ``1 more LEAK finding, 2 INCONCLUSIVE``."""
+    """The other findings by verdict: ``1 LEAK, 2 INCONCLUSIVE``."""
     counts = Counter(finding.verdict for finding in verdict.findings if finding is not first)
-    alike = counts.pop(first.verdict, 0)
-    more = [f"{alike} more {first.verdict} finding{'s' * (alike > 1)}"] if alike else []
-    return ", ".join([*more, *(f"{count} {kind}" for kind, count in counts.items())])
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
 def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
