@@ -14,7 +14,7 @@ import statistics
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +27,7 @@ from hybridbench.targets.own_process import SAFE_PATH, with_environment
 
 KINDS = ("match", "insert", "evict", "lock")
 _PATIENCE_S = 120.0
-_NAME = 30
+_NAME = 38
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,22 @@ class Case:
     kind: CacheKind
     page_size: int
     unified: bool = False
+    roomy_windows: bool = False
+    """A pool of windows as large as that of full KV, in which no window is evicted alone."""
+
+    def pattern(self, usual: CachePattern) -> CachePattern:
+        """``usual`` with the pools of this case."""
+        return replace(usual, swa_tokens=usual.kv_tokens) if self.roomy_windows else usual
 
 
-CASES = tuple(
-    Case(kind, page_size, unified)
-    for unified in (False, True)
-    for kind in ("states", "full", "windows")
-    for page_size in (1, 16)
+CASES = (
+    *(
+        Case(kind, page_size, unified)
+        for unified in (False, True)
+        for kind in ("states", "full", "windows")
+        for page_size in (1, 16)
+    ),
+    *(Case("windows", page_size, unified=True, roomy_windows=True) for page_size in (1, 16)),
 )
 
 
@@ -97,7 +106,7 @@ def bench_against(
     Raises:
         UsageError: ``python`` cannot be run, or its sglang cannot be used.
     """
-    chosen = CachePattern() if pattern is None else pattern
+    chosen = case.pattern(CachePattern() if pattern is None else pattern)
     ours = TimedCache(chosen, case.page_size, case.kind, case.unified)
     with _other(python) as theirs:
         built = theirs.build(chosen, case)
@@ -235,6 +244,7 @@ def _lines(row: AgainstRow) -> tuple[str, ...]:
     ours = "".join(f"{row.ours_us[kind]:8.1f}" for kind in KINDS)
     theirs = "".join(f"{row.theirs_us[kind]:8.1f}" for kind in KINDS)
     kept = f", {row.case.kind}" if row.case.unified else ""
+    kept += ", roomy" * row.case.roomy_windows
     name = f"{row.cache}{kept}, {row.case.page_size}"
     return (
         f"{name:{_NAME}} {'ours':14}{ours}  {_range(row.ours_us_per_turn)}",

@@ -11,6 +11,7 @@ import errno
 import io
 import json
 import os
+import re
 import select
 import stat
 import zlib
@@ -36,6 +37,10 @@ INT_MAX: Final = 2**63 - 1
 SEED_MAX: Final = 2**62
 _INT_DIGITS: Final = 20
 _CHUNK: Final = MIB
+# An escaped backslash, a surrogate pair, and half of one.
+_SURROGATES: Final = re.compile(
+    r"\\\\|\\u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
 # A pipe that nobody writes to must not hold a command for ever.
 _PATIENCE_S: Final = 60.0
 _KINDS: Final = (
@@ -179,11 +184,16 @@ def longest_line(data: bytes) -> tuple[int, int]:
 
 
 def json_value(text: str) -> object:
-    """The value of a JSON document; a whole number beyond 64 bits comes as a float.
+    """The value of a JSON document.
+
+    A whole number beyond 64 bits comes as a float.  Half a surrogate pair, which no encoding can
+    write again, comes as U+FFFD.
 
     Raises:
         ForeignDataError: it is no JSON, or is nested more than ``DEPTH_MAX`` deep.
     """
+    if "\\ud" in text or "\\uD" in text:
+        text = _SURROGATES.sub(_mended, text)
     try:
         value: object = json.loads(text, parse_int=_integer)
     except RecursionError as error:
@@ -196,6 +206,10 @@ def json_value(text: str) -> object:
     if text.count("[") + text.count("{") > DEPTH_MAX:
         check_depth(value)
     return value
+
+
+def _mended(escape: re.Match[str]) -> str:
+    return "\\ufffd" if len(escape.group()) == len("\\ud800") else escape.group()
 
 
 def check_depth(value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from hybridbench.clock import Clock, FakeClock
+from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.memory.storage_controller import StorageIO
@@ -159,6 +161,11 @@ def make_tracking_engine(page_size: int = 1, **changes: Any) -> Engine:
 def make_req(rid: str = "r", prompt: list[int] | None = None, max_new_tokens: int = 4) -> Req:
     """A waiting request that holds nothing."""
     return Req(rid, prompt or [1, 2, 3, 4], SamplingParams(max_new_tokens=max_new_tokens))
+
+
+def tree_nodes() -> list[TreeNode]:
+    """All that are alive, of whatever tree."""
+    return [thing for thing in gc.get_objects() if type(thing) is TreeNode]
 
 
 def run_to_idle(engine: Engine, most_steps: int = 2000) -> list[EngineEvent]:

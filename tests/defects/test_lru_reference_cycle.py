@@ -14,7 +14,10 @@ from hybridbench.defects.pr25770_lru_reference_cycle import _EVICTED, DEFECT
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from tests.builders import assert_nothing_lost, make_engine, run_to_idle
+from tests.builders import assert_nothing_lost, make_engine, run_to_idle, tree_nodes
+
+# Nodes of engines that other tests keep.
+EARLIER: list[TreeNode] = []
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +25,9 @@ def no_collector() -> Iterator[None]:
     """Only reference counts free anything while a test counts nodes."""
     gc.collect()
     gc.disable()
+    EARLIER.extend(tree_nodes())
     yield
+    EARLIER.clear()
     gc.enable()
     gc.collect()
 
@@ -34,7 +39,7 @@ def start_counting() -> None:
 
 def stray_nodes(engine: Engine) -> int:
     """Live tree nodes that the engine cannot reach as part of its tree."""
-    live = sum(1 for thing in gc.get_objects() if type(thing) is TreeNode)
+    live = len(tree_nodes()) - len(EARLIER)
     _, expected = engine.reference_counted_classes()["TreeNode"]
     return live - expected
 

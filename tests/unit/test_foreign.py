@@ -113,6 +113,18 @@ def test_whole_numbers_beyond_64_bits_come_as_floats() -> None:
     assert type(json_value(str(INT_MAX))) is int
 
 
+def test_half_a_surrogate_pair_is_replaced_and_a_whole_one_is_kept() -> None:
+    text = r'["\ud83d\ude00", "a\uD800", "\\ud800", "\udc00\ud83d", "\ud83d\ud83d\ude00"]'
+
+    assert json_value(text) == [
+        "\N{GRINNING FACE}",
+        "a\ufffd",
+        r"\ud800",
+        "\ufffd\ufffd",
+        "\ufffd\N{GRINNING FACE}",
+    ]
+
+
 @pytest.mark.parametrize("depth", [101, 150, 900, 5000, 200_000])
 @pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}")])
 def test_deep_documents_are_refused(depth: int, left: str, right: str) -> None:

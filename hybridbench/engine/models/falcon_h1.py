@@ -117,7 +117,7 @@ class FalconH1Config(ModelConfig):
             hidden_size=hidden_size,
             layer_types=fields.layer_types(layers, "hybrid") or hybrid_layers(layers),
             num_attention_heads=heads,
-            num_key_value_heads=_if_null(fields, "num_key_value_heads", heads, 8),
+            num_key_value_heads=fields.whole_or_null("num_key_value_heads", heads, 8),
             head_dim=head_dim,
             intermediate_size=fields.whole("intermediate_size", 14_336),
             mamba_n_heads=mamba_heads,
@@ -232,15 +232,10 @@ class FalconH1Config(ModelConfig):
 _INFINITE = {"__float__": "Infinity"}
 
 
-def _if_null(fields: ConfigFields, key: str, null: int, absent: int) -> int:
-    """A size for which an explicit null means something else than an absent key."""
-    return fields.whole(key, null if key in fields.values else absent)
-
-
 def _mamba_heads(fields: ConfigFields, hidden_size: int) -> tuple[int, int]:
     """Heads of Mamba2, and channels of each; both of a width that one of two keys gives."""
     heads = fields.whole("mamba_n_heads", 128)
-    width = _if_null(fields, "mamba_d_ssm", fields.whole("mamba_expand", 2) * hidden_size, 1024)
+    width = fields.whole_or_null("mamba_d_ssm", fields.whole("mamba_expand", 2) * hidden_size, 1024)
     if width % heads:
         raise fields.error("mamba_n_heads", f"is {heads}; it must divide the {width} channels")
     if fields.values.get("mamba_d_head", "auto") == "auto":

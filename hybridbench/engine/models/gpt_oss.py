@@ -53,6 +53,7 @@ class GptOssConfig(ModelConfig):
         Raises:
             ConfigError: one sentence with the file, the key, and what is supported.
         """
+        fields = fields.with_names(num_local_experts="num_experts")
         layers = fields.layers(36)
         layer_types = fields.layer_types(layers, "sliding_attention", "full_attention")
         hidden_size = fields.whole("hidden_size", 2880)

@@ -44,6 +44,11 @@ class ConfigFields:
             )
         return fields
 
+    def with_names(self, **older: str) -> ConfigFields:
+        """The same, in which older names of keys (``new="old"``) stand for the new ones."""
+        renamed = {new: self.values[old] for new, old in older.items() if old in self.values}
+        return ConfigFields(self.path, {**self.values, **renamed})
+
     def whole(self, key: str, default: int, least: int = 1) -> int:
         value = self.values.get(key)
         if value is None:
@@ -55,6 +60,10 @@ class ConfigFields:
         if value > _SIZE_MAX:
             raise self.error(key, f"is {value}; no model has more than {_SIZE_MAX}")
         return value
+
+    def whole_or_null(self, key: str, null: int, absent: int) -> int:
+        """A size for which an explicit null means something else than an absent key."""
+        return self.whole(key, null if key in self.values else absent)
 
     def number(self, key: str, default: float) -> float:
         value = self.values.get(key)

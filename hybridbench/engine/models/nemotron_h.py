@@ -81,6 +81,15 @@ class NemotronHConfig(ModelConfig):
         Raises:
             ConfigError: one sentence with the file, the key, and what is supported.
         """
+        fields = fields.with_names(
+            head_dim="attention_head_dim",
+            n_routed_experts="num_local_experts",
+            n_groups="mamba_n_groups",
+            conv_kernel="mamba_d_conv",
+            time_step_min="mamba_dt_min",
+            use_conv_bias="mamba_conv_bias",
+        )
+        heads = fields.whole("num_attention_heads", 32)
         # ``attention_bias`` and ``tie_word_embeddings`` change nothing in transformers: attention
         # has no biases, and the head is stored and used whatever they say.
         fields.one_of("mamba_hidden_act", "silu", "swish")
@@ -89,8 +98,8 @@ class NemotronHConfig(ModelConfig):
             vocab_size=fields.whole("vocab_size", 131_072),
             hidden_size=fields.whole("hidden_size", 4096),
             layer_types=_layers(fields),
-            num_attention_heads=fields.whole("num_attention_heads", 32),
-            num_key_value_heads=fields.whole("num_key_value_heads", 8),
+            num_attention_heads=heads,
+            num_key_value_heads=fields.whole_or_null("num_key_value_heads", heads, 8),
             head_dim=fields.whole("head_dim", 128),
             mamba_num_heads=fields.whole("mamba_num_heads", 128),
             mamba_head_dim=fields.whole("mamba_head_dim", 64),
@@ -220,8 +229,10 @@ class NemotronHConfig(ModelConfig):
 
 def _layers(fields: ConfigFields) -> tuple[LayerKind, ...]:
     names = fields.values.get("layers_block_type", fields.values.get("layer_types"))
+    letters = fields.values.get("hybrid_override_pattern")
+    if names is None and letters is None:
+        return pattern("ME*-")
     if names is None:
-        letters = fields.values.get("hybrid_override_pattern")
         if not isinstance(letters, str) or not letters or set(letters) - _LETTERS.keys():
             raise fields.error(
                 "hybrid_override_pattern",

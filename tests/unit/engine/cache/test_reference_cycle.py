@@ -12,6 +12,7 @@ from hybridbench.engine.cache.base import EvictParams
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.swa_lru import SWALRUList
 from hybridbench.engine.cache.tree_node import TreeNode
+from tests.builders import tree_nodes
 from tests.unit.engine.cache.trees import (
     AnyHybridTree,
     AnyWindowTree,
@@ -21,13 +22,18 @@ from tests.unit.engine.cache.trees import (
     WindowTree,
 )
 
+# Nodes of engines that other tests keep.
+EARLIER: list[TreeNode] = []
+
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
     """Only reference counts free anything while a test counts nodes."""
     gc.collect()
     gc.disable()
+    EARLIER.extend(tree_nodes())
     yield
+    EARLIER.clear()
     gc.enable()
     gc.collect()
 
@@ -55,7 +61,7 @@ def stale_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stray_nodes(tree: AnyHybridTree | AnyWindowTree) -> int:
     """Live node objects that are neither in the tree nor ends of its lists."""
-    live = sum(1 for thing in gc.get_objects() if type(thing) is TreeNode)
+    live = len(tree_nodes()) - len(EARLIER)
     return live - tree.cache.live_node_count()
 
 

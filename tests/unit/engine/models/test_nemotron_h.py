@@ -49,6 +49,29 @@ def test_older_names_of_layers_mean_the_same(tmp_path: Path) -> None:
     assert read(tmp_path, layers_block_type=names) == TINY
 
 
+def test_older_names_of_keys_mean_the_same(tmp_path: Path) -> None:
+    older = {
+        "n_groups": "mamba_n_groups",
+        "conv_kernel": "mamba_d_conv",
+        "head_dim": "attention_head_dim",
+    }
+    values = TINY.hf_fields()
+
+    config = read(tmp_path, remove=tuple(older), **{old: values[new] for new, old in older.items()})
+
+    assert config == TINY
+
+
+def test_without_layers_there_is_one_of_each_kind(tmp_path: Path) -> None:
+    assert read(tmp_path, remove=("layers_block_type",)).layer_types == pattern("ME*-")
+
+
+def test_as_many_key_heads_as_queries_where_none_are_given(tmp_path: Path) -> None:
+    config = read(tmp_path, num_key_value_heads=None)
+
+    assert config.num_key_value_heads == TINY.num_attention_heads
+
+
 def test_a_checkpoint_of_random_weights_is_read_back(tmp_path: Path) -> None:
     config = replace(TINY, layer_types=pattern("M*E"), moe_latent_size=24, use_bias=True)
     write_checkpoint(config, RandomWeights(config, 3, torch.device("cpu")), tmp_path)
