@@ -37,7 +37,8 @@ def judge(
         typer.Argument(
             metavar="FILE...",
             help="CSV (also nvidia-smi's), TSV, JSON lines, a Prometheus range export, a log of "
-            "psrecord or mprof, the output of ps -o rss=, each also as .gz; a run directory; - for "
+            "psrecord, mprof or pidstat, the output of ps -o rss=, each also as .gz; a run "
+            "directory; - for "
             "standard input.",
             show_default=False,
         ),
@@ -123,7 +124,7 @@ def judge(
     ] = JudgeFormat.CONSOLE,
     quiet: Quiet = False,
 ) -> None:
-    """Judge recorded series: CSV, JSON lines, Prometheus, psrecord, mprof, nvidia-smi, ps, runs.
+    """Judge recorded series: CSV, JSON lines, Prometheus, psrecord, pidstat, nvidia-smi, ps, runs.
 
     Example: hybridbench judge rss.csv --threshold 'rss<200MiB/h'
 

@@ -1,8 +1,8 @@
 """Files with series, whoever wrote them: which format one is in, and its columns.
 
-CSV (nvidia-smi's, too), TSV and columns of blanks (psrecord, ps), mprof's ``MEM`` lines, JSON lines
-(flat, or the samples of a run), a Prometheus range export; each also compressed with gzip, or on
-standard input.
+CSV (nvidia-smi's, too), TSV and columns of blanks (psrecord, ps, pidstat), mprof's ``MEM`` lines,
+JSON lines (flat, or the samples of a run), a Prometheus range export; each also compressed with
+gzip, or on standard input.
 """
 
 from __future__ import annotations

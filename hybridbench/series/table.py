@@ -52,6 +52,9 @@ _OF_PS_ALONE = frozenset({"PID", "RSS", "VSZ"})
 _OF_PS_COMMAND = frozenset({"ARGS", "CMD", "COMMAND"})
 _UNITS_OF_PS = {"RSS": "KiB", "VSZ": "KiB", "SZ": "pages"}
 _READ_AS_PS = "read as the output of ps: RSS and VSZ are in KiB"
+# The first line of pidstat and its kin.
+_OF_SYSSTAT = re.compile(r"Linux \S+ \(.*\)\s+\S+")
+_READ_AS_PIDSTAT = "read as the output of pidstat: RSS and VSZ are in KiB"
 # The kernel's own limit, on any machine.
 _PS_DIGITS_MAX = 18
 _PID_MAX = 2**22
@@ -218,6 +221,8 @@ def _times(
 
 def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
     lines = text.splitlines()
+    if lines and _OF_SYSSTAT.match(lines[0]):
+        return _grid_of_sysstat(lines, options, notes)
     first = next((i for i, line in enumerate(lines) if _is_heading(line)), None)
     if first is None:
         raise ConfigError(f"{options.source}: has only comments; pass a table.")
@@ -247,6 +252,36 @@ def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
     _tell_bad_rows(options, len(names), body, notes)
     good = [(line, row) for line, row in body if len(row) == len(names)]
     return Grid(names, [row for _, row in good], [line for line, _ in good], of_ps)
+
+
+def _grid_of_sysstat(lines: Sequence[str], options: TableOptions, notes: list[str]) -> Grid:
+    """The output of pidstat, with or without ``-h``: a heading again and again, and averages."""
+    names: list[str] = []
+    rows: list[tuple[int, list[str]]] = []
+    for number, line in enumerate(lines[1:], 2):
+        cells = line.lstrip("# ").split()
+        if not cells or cells[0] == "Average:" or _OF_SYSSTAT.match(line):
+            continue
+        if len(cells) > 1 and cells[1] in {"AM", "PM"}:
+            cells[:2] = [" ".join(cells[:2])]
+        if not any(_number(cell) for cell in cells[1:]):
+            heading = ["Time", *cells[1:]]
+            if names and heading != names:
+                raise ConfigError(
+                    f"{options.source}:{number}: another report begins; record one, such as "
+                    "`pidstat -r -p PID 10`."
+                )
+            names = heading
+        elif names:
+            # A command may have blanks.
+            last = len(names) - 1
+            rows.append((number, [*cells[:last], *filter(None, [" ".join(cells[last:])])]))
+    if not names:
+        raise ConfigError(f"{options.source}: has no heading that names columns.")
+    _tell_bad_rows(options, len(names), rows, notes)
+    good = [(number, row) for number, row in rows if len(row) == len(names)]
+    notes.append(_READ_AS_PIDSTAT)
+    return Grid(names, [row for _, row in good], [number for number, _ in good], of_ps=True)
 
 
 def _is_of_ps(names: Sequence[str]) -> bool:
@@ -361,7 +396,7 @@ def _time_index(grid: Grid, options: TableOptions) -> int | None:
     dated = [i for i, cell in enumerate(grid.rows[0]) if looks_like_time(cell)]
     for index in (*named, *dated):
         # TIME of ps is processor time.
-        if not grid.of_ps or names[index] in ("time", "ELAPSED"):
+        if not grid.of_ps or names[index] in ("time", "Time", "ELAPSED"):
             return index
     if options.interval_s is not None:
         return None

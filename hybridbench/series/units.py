@@ -50,7 +50,7 @@ _COUNTER = re.compile(
 )
 _IDLE = re.compile(
     r"^(p?p?id|pgid|tid|uid|gid|port|cpu.*|.*cpu|%cpu|%mem|.*cpu[ _(%].*|uptime.*|.*uptime|epoch|"
-    r"timestamp|row|index|line|nproc|seed|rank|ni|pri|psr|pstate|count|"
+    r"timestamp|row|index|line|nproc|seed|rank|ni|pri|psr|pstate|count|(min|maj)flt/s|"
     # What nvidia-smi tells beside memory.
     r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_total$",
     re.I,

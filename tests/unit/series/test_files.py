@@ -46,6 +46,46 @@ def test_the_log_of_psrecord_has_its_heading_behind_a_hash(tmp_path: Path) -> No
     assert file.columns[1].value.tolist() == [12.5, 13.5]
 
 
+BANNER = "Linux 6.1.0-18-amd64 (gpu-7) \t11/25/2026 \t_x86_64_\t(64 CPU)\n\n"
+PIDSTAT = "   UID       PID     VSZ     RSS   %MEM  Command\n"
+
+
+def test_pidstat_repeats_its_heading_and_ends_with_an_average(tmp_path: Path) -> None:
+    text = (
+        f"{BANNER}11:59:40 PM{PIDSTAT}11:59:50 PM  0  42  9000  5000  1.3  my python\n"
+        f"12:00:00 AM  0  42  9000  5001  1.3  my python\n\n"
+        f"12:00:00 AM{PIDSTAT}12:00:10 AM  0  42  9000  5002  1.3  my python\n"
+        "Average:  0  42  9000  5001  1.3  my python\n"
+    )
+
+    file = read(tmp_path, text)
+
+    assert values(file)["RSS"] == [(0.0, 5000.0), (10.0, 5001.0), (20.0, 5002.0)]
+    assert [c.usual_unit for c in file.columns if c.name in {"RSS", "VSZ"}] == ["KiB", "KiB"]
+    assert any("pidstat" in note for note in file.notes)
+
+
+def test_pidstat_in_one_table_has_rows_of_several_processes(tmp_path: Path) -> None:
+    heading = f"# Time{PIDSTAT}"
+    text = BANNER + "".join(
+        f"{heading}{1_700_000_000 + 10 * i}  0  42  9000  {5000 + i}  1.3  a\n"
+        f"{1_700_000_000 + 10 * i}  0  43  9000  700  1.3  b\n\n"
+        for i in range(3)
+    )
+
+    file = read(tmp_path, text)
+
+    assert [v for _, v in values(file)['RSS{PID="42"}']] == [5000.0, 5001.0, 5002.0]
+    assert [v for _, v in values(file)['RSS{PID="43"}']] == [700.0] * 3
+
+
+def test_two_reports_of_pidstat_in_one_file_are_refused(tmp_path: Path) -> None:
+    text = f"{BANNER}10:00:00{PIDSTAT}10:00:10  0  42  9  5  1.3  a\n10:00:00  UID  PID  %CPU\n"
+
+    with pytest.raises(ConfigError, match=r"series:5: another report begins"):
+        read(tmp_path, text)
+
+
 def test_the_lines_of_mprof_are_memory_and_time(tmp_path: Path) -> None:
     file = read(tmp_path, "CMDLINE python x.py\nMEM 10.5 1700000000.1\nMEM 11.5 1700000001.1\n")
 
