@@ -16,6 +16,7 @@ from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.registry import build_model
 from hybridbench.engine.models.weights import RandomWeights
 from tests.model_steps import NANO_MODEL, Stepper
+from tests.unit.kernels.agreement import device_of
 
 SHAPES = {
     "nano": NANO_MODEL,
@@ -174,8 +175,7 @@ def test_bfloat16_follows_float32_and_keeps_states_in_float32() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_a_gpu_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+    device_of("cuda")
     config = TINY_DENSE if dtype == torch.bfloat16 else TINY
     # One source on the CPU for both: generators of two kinds of device make different numbers.
     source = RandomWeights(config, 3, torch.device("cpu"))
