@@ -144,7 +144,10 @@ class _OtherProcess:
 
     def build(self, pattern: CachePattern, case: Case) -> dict[str, str]:
         """A cache for ``pattern``; its class and sglang's version."""
-        built = self._ask(pattern=asdict(pattern), case=asdict(case))
+        asked = asdict(case)
+        # It is in the sizes of the pattern.
+        del asked["roomy_windows"]
+        built = self._ask(pattern=asdict(pattern), case=asked)
         return {name: str(value) for name, value in built.items()}
 
     def run(self, turns: int) -> Block:

@@ -49,6 +49,10 @@ class HiRadixCache(StorageTier, RadixCache):
         self._evictable_leaves.discard(node.parent)
         self._note_leaf(node)
 
+    def _note_leaf(self, node: TreeNode) -> None:
+        if node.full_lock_ref == 0 and node is not self.root_node and self._is_leaf(node):
+            self._evictable_leaves.add(node)
+
     def _note_host_leaf(self, node: TreeNode) -> None:
         if node.evicted and not node.children:
             self._evictable_host_leaves.add(node)

@@ -167,17 +167,19 @@ class RadixCache(PrefixTree):
 
     def _note_leaf(self, node: TreeNode) -> None:
         """``node`` may have become one that can be evicted."""
-        if node is not self.root_node and node.full_lock_ref == 0 and self._is_leaf(node):
+        # As ``_is_leaf``, without its call: this runs in each eviction and unlock.
+        if not node.children and node.full_lock_ref == 0 and node is not self.root_node:
             self._evictable_leaves.add(node)
 
     def _touch_path(self, path: list[TreeNode], params: InsertParams) -> None:
         if not path:
             return
         self._stamp_path(path)
+        priority, hits = params.priority, 0 if params.chunked else 1
         for node in path:
-            node.priority = max(node.priority, params.priority)
-            if not params.chunked:
-                node.hit_count += 1
+            if node.priority < priority:  # noqa: PLR1730 - a call of max() for every node
+                node.priority = priority
+            node.hit_count += hits
         self._evictable_leaves.touch(path[-1])
 
     def _add_leaf(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
@@ -38,6 +39,8 @@ class Pools:
     needs none: its requests want 0 of them, and there is room for 0.  With a
     ``SWATokenToKVPoolAllocator`` there is a second KV pool, for layers that see
     ``sliding_window_size`` tokens; each KV token is given out in both: "KV room" is that of both.
+
+    Which pools there are does not change, so that is found out once: a step asks a dozen times.
     """
 
     req_to_token_pool: ReqToTokenPool
@@ -47,23 +50,23 @@ class Pools:
     sliding_window_size: int = 0
     timings: EngineTimings = field(default_factory=EngineTimings)
 
-    @property
+    @cached_property
     def page_size(self) -> int:
         """KV tokens that are given out and taken back together."""
         return self.token_to_kv_pool_allocator.page_size
 
-    @property
+    @cached_property
     def hybrid_rows(self) -> HybridReqToTokenPool | None:
         """The rows, if they come with state slots."""
         rows = self.req_to_token_pool
         return rows if isinstance(rows, HybridReqToTokenPool) else None
 
-    @property
+    @cached_property
     def has_states(self) -> bool:
         """Whether there are state slots at all."""
         return self.hybrid_rows is not None
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The pools there are: "kv", "swa" only with windows, "mamba" with state slots, "req".
 
@@ -74,18 +77,18 @@ class Pools:
         host_kv = ("host_kv",) if self.host_tier is not None else ()
         return ("kv", *swa, *mamba, "req", *host_kv, *self.host_parts)
 
-    @property
+    @cached_property
     def host_tier(self) -> HostTier | None:
         """The tree, if it has one."""
         return self.tree_cache if isinstance(self.tree_cache, HostTier) else None
 
-    @property
+    @cached_property
     def host_parts(self) -> dict[str, HostPart]:
         """What the host has beside KV, by the name of its pool."""
         host_tier = self.host_tier
         return {} if host_tier is None else {part.name: part for part in host_tier.host_parts}
 
-    @property
+    @cached_property
     def storage_tier(self) -> StorageTier | None:
         """The tree, if it has storage behind its host tier."""
         tree = self.tree_cache
@@ -113,13 +116,13 @@ class Pools:
         assert isinstance(account, BaseTokenToKVPoolAllocator), "windows have pages"
         return account
 
-    @property
+    @cached_property
     def swa_allocator(self) -> SWATokenToKVPoolAllocator | None:
         """The allocator of both KV pools, if there are two."""
         allocator = self.token_to_kv_pool_allocator
         return allocator if isinstance(allocator, SWATokenToKVPoolAllocator) else None
 
-    @property
+    @cached_property
     def mamba_allocator(self) -> MambaSlotAllocator:
         """Who holds which state slot; only where there are any."""
         return self._state_rows().mamba_allocator
@@ -131,15 +134,15 @@ class Pools:
 
     def sizes(self) -> tuple[int, ...]:
         """Usable slots of each pool, in the order of ``names``."""
-        return tuple(account.size for account in self._accounts())
+        return tuple(account.size for account in self._accounts)
 
     def used(self) -> tuple[int, ...]:
         """Slots of each pool that are not free, in the order of ``names``."""
-        return tuple(account.size - account.held(FREE) for account in self._accounts())
+        return tuple(account.size - account.held(FREE) for account in self._accounts)
 
     def objections(self) -> dict[str, int]:
         """Slots of each pool that the account would have refused, in an engine that only counts."""
-        counts = (account.objections for account in self._accounts())
+        counts = (account.objections for account in self._accounts)
         return dict(zip(self.names, counts, strict=True))
 
     def rows_wanted(self, req: Req) -> int:
@@ -293,6 +296,7 @@ class Pools:
         assert rows is not None, "an attention-only engine has no state slots"
         return rows
 
+    @cached_property
     def _accounts(self) -> tuple[Account, ...]:
         accounts: list[Account] = [self.token_to_kv_pool_allocator]
         if self.swa_allocator is not None:
