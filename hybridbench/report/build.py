@@ -329,7 +329,7 @@ def _limit(result: MetricResult) -> str:
     data = {} if result.why is None else result.why.data
     if text(data, "source") != "margin":
         return "none"
-    return f"≤ {amount(number_of(data, 'bound'), result.unit)}{per_text('h')} (tolerance)"
+    return f"≤ {amount(number_of(data, 'bound'), result.unit)}{per_text('h')}"
 
 
 def _per_request(rate: Rate | None) -> str:
