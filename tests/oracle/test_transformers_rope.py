@@ -86,5 +86,5 @@ def test_frequencies_are_those_of_transformers(
         assert torch.allclose(found.radians, expected, rtol=1e-12, atol=0.0)
         written = {"rope_parameters": json.loads(json.dumps(read.hf_fields()))}
         assert read == read_rope(
-            ConfigFields(Path("config.json"), written), head_dim, 16_384, partial=1.0
+            ConfigFields(Path("config.json"), written), head_dim, 16_384, partial=0.25
         )

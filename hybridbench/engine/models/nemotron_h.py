@@ -82,7 +82,6 @@ class NemotronHConfig(ModelConfig):
             ConfigError: one sentence with the file, the key, and what is supported.
         """
         fields = fields.with_names(
-            head_dim="attention_head_dim",
             n_routed_experts="num_local_experts",
             n_groups="mamba_n_groups",
             conv_kernel="mamba_d_conv",
@@ -100,7 +99,7 @@ class NemotronHConfig(ModelConfig):
             layer_types=_layers(fields),
             num_attention_heads=heads,
             num_key_value_heads=fields.whole_or_null("num_key_value_heads", heads, 8),
-            head_dim=fields.whole("head_dim", 128),
+            head_dim=fields.whole("head_dim", fields.whole("attention_head_dim", 128)),
             mamba_num_heads=fields.whole("mamba_num_heads", 128),
             mamba_head_dim=fields.whole("mamba_head_dim", 64),
             n_groups=fields.whole("n_groups", 8),

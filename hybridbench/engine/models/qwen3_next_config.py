@@ -168,11 +168,6 @@ class Qwen3NextConfig(ModelConfig):
         return 2 * self.key_dim + self.value_dim
 
     @property
-    def rotary_dim(self) -> int:
-        """Leading channels of each attention head that are rotated."""
-        return self.rope.rotary_dim(self.head_dim)
-
-    @property
     def cache_params(self) -> Mamba2CacheParams:
         """What the state pool must know."""
         shape = Mamba2StateShape.gated_delta_net(
@@ -248,7 +243,7 @@ def _check_ratios(fields: ConfigFields, config: Qwen3NextConfig) -> None:
     heads = config.linear_num_value_heads, config.linear_num_key_heads
     fields.require_multiple("linear_num_value_heads", "linear_num_key_heads", heads)
     # One more channel is rotated then, if the head has it and the scaling a factor for it.
-    rotated = config.rotary_dim
+    rotated = config.rope.rotary_dim(config.head_dim)
     if rotated % 2 and (
         rotated == config.head_dim or isinstance(config.rope.scaling, Yarn | LongRope)
     ):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol, TypeAlias
 
 import torch
@@ -178,9 +178,12 @@ class Rope:
 
     def hf_fields(self) -> dict[str, object]:
         """``rope_parameters`` of a config.json."""
-        fields: dict[str, object] = {"rope_type": "default", "rope_theta": self.rope_theta}
-        if self.partial_rotary_factor != 1.0:
-            fields["partial_rotary_factor"] = self.partial_rotary_factor
+        # The fraction as well where it is 1: a family may mean another one by its absence.
+        fields: dict[str, object] = {
+            "rope_type": "default",
+            "rope_theta": self.rope_theta,
+            "partial_rotary_factor": self.partial_rotary_factor,
+        }
         if self.scaling is not None:
             given = {key: value for key, value in vars(self.scaling).items() if value is not None}
             fields |= {**given, "rope_type": self.scaling.rope_type}
@@ -222,10 +225,10 @@ def read_rope(
         raise fields.error(name, f"is {fraction}; it must be at most 1")
     if partial is None and fraction != 1.0:
         raise fields.error(key, "rotates a part of each head; only all of it is supported")
-    kind = rope.values.get("rope_type", rope.values.get("type", "default"))
-    if not rope.values:
-        return Rope(rope_theta=base, partial_rotary_factor=fraction, scaling=unset)
     plain = Rope(rope_theta=base, partial_rotary_factor=fraction)
+    if not rope.values:
+        return replace(plain, scaling=unset)
+    kind = rope.values.get("rope_type", rope.values.get("type", "default"))
     if kind == "default":
         return plain
     read = _SCALINGS.get(kind) if isinstance(kind, str) else None
@@ -236,7 +239,7 @@ def read_rope(
         "original_max_position_embeddings", rope.whole("original_max_position_embeddings", longest)
     )
     sizes = _Sizes(plain.rotary_dim(head_dim), longest, original)
-    return Rope(rope_theta=base, partial_rotary_factor=fraction, scaling=read(rope, sizes))
+    return replace(plain, scaling=read(rope, sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +261,13 @@ def _optional(rope: ConfigFields, key: str) -> float | None:
     return None if rope.values.get(key) is None else rope.number(key, 1.0)
 
 
-def _required(rope: ConfigFields, key: str) -> float:
+def _require(rope: ConfigFields, key: str) -> None:
     if rope.values.get(key) is None:
         raise rope.error(key, "is missing among the keys of its rope_type")
+
+
+def _required(rope: ConfigFields, key: str) -> float:
+    _require(rope, key)
     return rope.number(key, 1.0)
 
 
@@ -279,8 +286,7 @@ def _yarn(rope: ConfigFields, sizes: _Sizes) -> Yarn:
 
 def _longrope(rope: ConfigFields, sizes: _Sizes) -> LongRope:
     def factors(key: str) -> tuple[float, ...]:
-        if rope.values.get(key) is None:
-            raise rope.error(key, "is missing among the keys of its rope_type")
+        _require(rope, key)
         given = rope.finite_numbers(key, (1.0,) * (sizes.rotary_dim // 2))
         if min(given, default=1.0) <= 0.0:
             raise rope.error(key, "must hold numbers above 0")
