@@ -38,8 +38,7 @@ def judge(
             metavar="FILE...",
             help="CSV (also nvidia-smi's), TSV, JSON lines, a Prometheus range export, a log of "
             "psrecord, mprof or pidstat, the output of ps -o rss=, each also as .gz; a run "
-            "directory; - for "
-            "standard input.",
+            "directory; - for standard input.",
             show_default=False,
         ),
     ],

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from hybridbench.analysis import reading
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.window import last_segment
-from hybridbench.analysis.reading import number as number_of
-from hybridbench.analysis.reading import text
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
@@ -222,20 +221,20 @@ def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
 
 
 def _since_text(verdict: Verdict, since_s: float) -> str:
-    said = f"{clock_text(since_s)} into the run"
+    text = f"{clock_text(since_s)} into the run"
     if verdict.window_s is not None and abs(since_s - verdict.window_s[0]) < 1.0:
-        said += ", where the judged window begins"
-    return said
+        text += ", where the judged window begins"
+    return text
 
 
 def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
     facts = []
     for result in verdict.metrics:
-        said = bound_text(result)
-        if said and result.limit_per_hour is not None:
-            said += f"; limit {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
-        if said:
-            facts.append(Fact(metric_label(result.metric), said))
+        text = bound_text(result)
+        if text and result.limit_per_hour is not None:
+            text += f"; limit {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
+        if text:
+            facts.append(Fact(metric_label(result.metric), text))
     return tuple(facts)
 
 
@@ -327,9 +326,9 @@ def _limit(result: MetricResult) -> str:
     if result.limit_per_hour is not None:
         return f"≤ {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
     data = {} if result.why is None else result.why.data
-    if text(data, "source") != "margin":
+    if reading.text(data, "source") != "margin":
         return "none"
-    return f"≤ {amount(number_of(data, 'bound'), result.unit)}{per_text('h')}"
+    return f"≤ {amount(reading.number(data, 'bound'), result.unit)}{per_text('h')}"
 
 
 def _per_request(rate: Rate | None) -> str:
@@ -367,5 +366,5 @@ def _events_table(record: RunRecord) -> Table:
     return Table("Events of the run", ("time", "event", "what"), rows, frozenset({0}), note)
 
 
-def _cell(said: str) -> str:
-    return said if len(said) <= 300 else said[:299] + "…"
+def _cell(text: str) -> str:
+    return text if len(text) <= 300 else text[:299] + "…"

@@ -38,12 +38,7 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
         rungs=_rungs_table(found.rungs),
         holders=_holders_table(found),
         calls=_calls_table(found.allocations),
-        cycles=tuple(
-            f"{format_percent(cycle.share)} of the sampled cycles: {cycle}"
-            for cycle in found.garbage.cycles
-        )
-        if found.garbage.objects >= OBJECTS_MIN
-        else (),
+        cycles=_cycles(found),
         notes=found.notes,
     )
 
@@ -166,6 +161,15 @@ def _holders_table(found: Diagnosis) -> Table:
     )
     columns = ("class", "more", "bytes", "held by")
     return Table("Held objects that the baseline did not have", columns, rows, frozenset({1, 2}))
+
+
+def _cycles(found: Diagnosis) -> tuple[str, ...]:
+    if found.garbage.objects < OBJECTS_MIN:
+        return ()
+    return tuple(
+        f"{format_percent(cycle.share)} of the sampled cycles: {cycle}"
+        for cycle in found.garbage.cycles
+    )
 
 
 def _entries(row: Holding) -> str:

@@ -159,11 +159,9 @@ def can_rule_out(run: Unphrased) -> str:
     said = f"Private memory, judged over {length}: {bound} (95%)."
     shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S
     if length_s < shortest:
-        seen = " of steady state" if run.steady else " where no steady event was seen"
-        return (
-            f"{said} Before {format_duration(shortest)}{seen}, a growing trend is INCONCLUSIVE, "
-            "not a LEAK."
-        )
+        before = f"Before {format_duration(shortest)}"
+        when = f"{before} of steady state" if run.steady else f"{before} without a steady event"
+        return f"{said} {when}, a growing trend is INCONCLUSIVE, not a LEAK."
     if run.smallest_leak is None:
         return f"{said} The smallest growth that would be called a leak is not known."
     called = format_byte_rate(run.smallest_leak)

@@ -51,10 +51,9 @@ _OF_PS = frozenset(
 _OF_PS_ALONE = frozenset({"PID", "RSS", "VSZ"})
 _OF_PS_COMMAND = frozenset({"ARGS", "CMD", "COMMAND"})
 _UNITS_OF_PS = {"RSS": "KiB", "VSZ": "KiB", "SZ": "pages"}
-_READ_AS_PS = "read as the output of ps: RSS and VSZ are in KiB"
+_READ_AS = "read as the output of {}: RSS and VSZ are in KiB"
 # The first line of pidstat and its kin.
 _OF_SYSSTAT = re.compile(r"Linux \S+ \(.*\)\s+\S+")
-_READ_AS_PIDSTAT = "read as the output of pidstat: RSS and VSZ are in KiB"
 # The kernel's own limit, on any machine.
 _PS_DIGITS_MAX = 18
 _PID_MAX = 2**22
@@ -248,7 +247,7 @@ def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
         again = set(repeated)
         body = [(line, row) for line, row in body if line not in again]
     if of_ps:
-        notes.append(_READ_AS_PS)
+        notes.append(_READ_AS.format("ps"))
     _tell_bad_rows(options, len(names), body, notes)
     good = [(line, row) for line, row in body if len(row) == len(names)]
     return Grid(names, [row for _, row in good], [line for line, _ in good], of_ps)
@@ -280,7 +279,7 @@ def _grid_of_sysstat(lines: Sequence[str], options: TableOptions, notes: list[st
         raise ConfigError(f"{options.source}: has no heading that names columns.")
     _tell_bad_rows(options, len(names), rows, notes)
     good = [(number, row) for number, row in rows if len(row) == len(names)]
-    notes.append(_READ_AS_PIDSTAT)
+    notes.append(_READ_AS.format("pidstat"))
     return Grid(names, [row for _, row in good], [number for number, _ in good], of_ps=True)
 
 

@@ -90,9 +90,7 @@ class KvEventRecorder:
             before = parent.hash_value[-1].to_bytes(_HASH_BYTES, "little")
         else:
             # Different namespaces must not share names.
-            before = blake2b(
-                (node.key.extra_key or "").encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES
-            ).digest()
+            before = blake2b(node.key.namespace(), digest_size=_HASH_BYTES).digest()
         hashes = []
         raw = node.key.raw
         for start in range(0, len(raw), self._page_bytes):

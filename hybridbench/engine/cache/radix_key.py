@@ -35,6 +35,10 @@ class RadixKey:
             self.raw = array("q", token_ids).tobytes()
         self.extra_key = extra_key
 
+    def namespace(self) -> bytes:
+        """``extra_key`` as bytes to hash, whatever characters a client has put into it."""
+        return (self.extra_key or "").encode("utf-8", "surrogatepass")
+
     @classmethod
     def from_raw(cls, raw: bytes, extra_key: str | None) -> RadixKey:
         """The key whose ids are ``raw``, eight bytes each."""

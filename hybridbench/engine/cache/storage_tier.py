@@ -265,9 +265,7 @@ def page_hashes(key: RadixKey, page_size: int) -> list[PageHash]:
     """
     width = page_size * TOKEN_BYTES
     # Different namespaces must not share names.
-    before = blake2b(
-        (key.extra_key or "").encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES
-    ).digest()
+    before = blake2b(key.namespace(), digest_size=_HASH_BYTES).digest()
     hashes = []
     for start in range(0, len(key.raw), width):
         page = key.raw[start : start + width]
