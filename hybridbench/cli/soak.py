@@ -110,8 +110,8 @@ def soak(
             rich_help_panel=Panel.WORKLOAD,
             metavar="NAME|DIR",
             help="A preset or the directory of a Hugging Face checkpoint.  On a CPU, qwen3-next, "
-            "nemotron-h, falcon-h1 and gpt-oss are their tiny presets.  Default: the profile's "
-            "(qwen3-next).",
+            "qwen3.5, nemotron-h, falcon-h1 and gpt-oss are their tiny presets.  Default: the "
+            "profile's (qwen3-next).",
         ),
     ] = None,
     profile: Annotated[

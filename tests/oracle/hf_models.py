@@ -1,4 +1,4 @@
-"""Tiny Qwen3-Next checkpoints made and run by transformers, the oracle of the model."""
+"""Tiny Qwen3-Next and Qwen3.5 checkpoints made and run by transformers, the oracle of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from transformers import Qwen3NextForCausalLM
+    from transformers import PreTrainedModel
 
 _TINY: dict[str, Any] = {
     "vocab_size": 97,
@@ -94,6 +94,37 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
         "layer_types": ["linear_attention", "full_attention"],
     },
+    "qwen3.5 dense": {"tie_word_embeddings": True, "linear_num_value_heads": 6},
+    "qwen3.5 sparse": {
+        "linear_num_key_heads": 4,
+        "linear_value_head_dim": 20,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        # Positions of a text are equal in all three sections.
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+            "mrope_section": [2, 1, 1],
+            "mrope_interleaved": True,
+        },
+    },
+    "qwen3.5 with vision": {"linear_conv_kernel_dim": 3},
+    "qwen3.5 sparse with vision": {"tie_word_embeddings": True, "attention_bias": True},
+}
+_EXPERT_KEYS = {
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+}
+_VISION: dict[str, Any] = {
+    "depth": 1,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 16,
 }
 
 
@@ -101,7 +132,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 class Oracle:
     """A transformers model and the directory it was saved to."""
 
-    model: Qwen3NextForCausalLM
+    model: PreTrainedModel
     path: Path
 
     @torch.inference_mode()
@@ -125,7 +156,7 @@ class Oracle:
     def states(self, tokens: list[int]) -> dict[int, tuple[Tensor, Tensor]]:
         """Conv window [D, K-1] and recurrent state [HV, K, V] after ``tokens``, by linear layer."""
         cache = self.model(torch.tensor([tokens]), use_cache=True).past_key_values
-        config = self.model.config
+        config = self.model.config.get_text_config()
         width = config.linear_conv_kernel_dim - 1
         return {
             i: (
@@ -144,14 +175,12 @@ def make_oracle(shape: str, directory: Path, seed: int = 0) -> Oracle:
     offset; here they are random.
     """
     # Loading it takes seconds and a hundred thousand objects: only who runs these tests pays.
-    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.manual_seed(seed)
-    config = Qwen3NextConfig(**{**_TINY, **SHAPES[shape]})
-    model = Qwen3NextForCausalLM(config)
+    model = _random_model(shape)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("linear_attn.norm.weight"):
@@ -168,3 +197,23 @@ def make_oracle(shape: str, directory: Path, seed: int = 0) -> Oracle:
                 parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
     model.save_pretrained(directory)
     return Oracle(model, directory)
+
+
+def _random_model(shape: str) -> PreTrainedModel:
+    import transformers
+
+    fields = {**_TINY, **SHAPES[shape]}
+    sparse, seeing = "sparse" in shape, "vision" in shape
+    name = "Qwen3_5Moe" if sparse else "Qwen3_5"
+    if not shape.startswith("qwen3.5"):
+        name, sparse = "Qwen3Next", True
+    if not sparse:
+        fields = {key: value for key, value in fields.items() if key not in _EXPERT_KEYS}
+    if seeing:
+        tied = fields.get("tie_word_embeddings", False)
+        fields = {"text_config": fields, "vision_config": _VISION, "tie_word_embeddings": tied}
+    of_text = name if seeing or name == "Qwen3Next" else f"{name}Text"
+    config = getattr(transformers, f"{of_text}Config")(**fields)
+    head = "ForConditionalGeneration" if seeing else "ForCausalLM"
+    model: PreTrainedModel = getattr(transformers, f"{name}{head}")(config)
+    return model

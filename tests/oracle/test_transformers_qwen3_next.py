@@ -6,8 +6,6 @@ from itself between its chunked and its token-by-token path; states 1e-4.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -137,7 +135,7 @@ def test_float64_agrees_with_transformers_made_exact(
     oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transformers computes norms and states in float32 whatever it is asked; here it may not."""
-    exact = make_oracle_exact(oracle.path, monkeypatch)
+    exact = make_oracle_exact(oracle, monkeypatch)
     text: list[int] = np.random.default_rng(3).integers(0, VOCAB, 135).tolist()
     logits = exact.logits(text)
     states = exact.states(text)
@@ -160,18 +158,20 @@ def test_float64_agrees_with_transformers_made_exact(
         assert float((ours_recurrent - recurrent).abs().max()) <= 1e-10
 
 
-def make_oracle_exact(path: Path, monkeypatch: pytest.MonkeyPatch) -> Oracle:
+def make_oracle_exact(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> Oracle:
     """The saved model in float64, with every ``float()`` and ``torch.float32`` meaning float64."""
-    from transformers import Qwen3NextForCausalLM
-
-    model = Qwen3NextForCausalLM.from_pretrained(
-        path, dtype=torch.float64, experts_implementation="eager", attn_implementation="eager"
+    model = type(oracle.model).from_pretrained(
+        oracle.path,
+        dtype=torch.float64,
+        experts_implementation="eager",
+        attn_implementation="eager",
     )
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     monkeypatch.setattr(torch, "float32", torch.float64)
     monkeypatch.setattr(torch, "float", torch.float64)
-    set_frequencies(model.model.rotary_emb, model.config)
-    return Oracle(model, path)
+    text = getattr(model.model, "language_model", model.model)
+    set_frequencies(text.rotary_emb, text.config)
+    return Oracle(model, oracle.path)
 
 
 def _first_linear(oracle: Oracle) -> int:

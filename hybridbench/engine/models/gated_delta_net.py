@@ -22,6 +22,8 @@ from hybridbench.engine.models.step import (
 from hybridbench.kernels.rows import store_rows
 
 _L2_EPS = 1e-6
+# The projections of Qwen3.5, in the order of the rows here.
+_PARTS = ("qkv", "z", "b", "a")
 
 
 class GatedDeltaNet:
@@ -39,10 +41,13 @@ class GatedDeltaNet:
         self._key_dim, self._value_dim = config.linear_key_head_dim, config.linear_value_head_dim
         self._conv_dim = config.conv_dim
         self._precise = state_dtype(loader.dtype)
-        self._in = self._ungrouped(
-            loader.matrix(f"{prefix}.in_proj_qkvz.weight"),
-            loader.matrix(f"{prefix}.in_proj_ba.weight"),
-        )
+        if config.grouped_projections:
+            self._in = self._ungrouped(
+                loader.matrix(f"{prefix}.in_proj_qkvz.weight"),
+                loader.matrix(f"{prefix}.in_proj_ba.weight"),
+            )
+        else:
+            self._in = loader.matrix(*(f"{prefix}.in_proj_{part}.weight" for part in _PARTS))
         # [K, D]: the newest input's taps are the last row.
         self._conv = loader.matrix(f"{prefix}.conv1d.weight").squeeze(1).t().contiguous()
         self._decay = -loader.precise(f"{prefix}.A_log").exp()

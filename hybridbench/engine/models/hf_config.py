@@ -49,6 +49,15 @@ class ConfigFields:
         renamed = {new: self.values[old] for new, old in older.items() if old in self.values}
         return ConfigFields(self.path, {**self.values, **renamed})
 
+    def with_defaults(self, **defaults: object) -> ConfigFields:
+        """The same, in which ``defaults`` stand for keys that are absent or null."""
+        given = {key: value for key, value in self.values.items() if value is not None}
+        return ConfigFields(self.path, {**self.values, **defaults, **given})
+
+    def with_values(self, **values: object) -> ConfigFields:
+        """The same with these ``values``, whatever the file says of their keys."""
+        return ConfigFields(self.path, {**self.values, **values})
+
     def whole(self, key: str, default: int, least: int = 1) -> int:
         value = self.values.get(key)
         if value is None:

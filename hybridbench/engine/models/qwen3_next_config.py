@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -32,6 +33,8 @@ class Qwen3NextConfig(ModelConfig):
 
     model_type = "qwen3_next"
     architecture = "Qwen3NextForCausalLM"
+    grouped_projections: ClassVar[bool] = True
+    """Whether the rows of a linear layer's projections come by key head, in two tensors of four."""
 
     linear_num_key_heads: int
     linear_num_value_heads: int
@@ -190,8 +193,14 @@ def _dense_layers(fields: ConfigFields, layers: int) -> frozenset[int]:
 
 def _linear_attn(config: Qwen3NextConfig) -> Iterator[tuple[str, Shape]]:
     hidden, heads = config.hidden_size, config.linear_num_value_heads
-    yield "linear_attn.in_proj_qkvz.weight", (config.conv_dim + config.value_dim, hidden)
-    yield "linear_attn.in_proj_ba.weight", (2 * heads, hidden)
+    if config.grouped_projections:
+        yield "linear_attn.in_proj_qkvz.weight", (config.conv_dim + config.value_dim, hidden)
+        yield "linear_attn.in_proj_ba.weight", (2 * heads, hidden)
+    else:
+        yield "linear_attn.in_proj_qkv.weight", (config.conv_dim, hidden)
+        yield "linear_attn.in_proj_z.weight", (config.value_dim, hidden)
+        yield "linear_attn.in_proj_b.weight", (heads, hidden)
+        yield "linear_attn.in_proj_a.weight", (heads, hidden)
     yield "linear_attn.conv1d.weight", (config.conv_dim, 1, config.linear_conv_kernel_dim)
     yield "linear_attn.A_log", (heads,)
     yield "linear_attn.dt_bias", (heads,)

@@ -16,6 +16,7 @@ from hybridbench.engine.models.gpt_oss import GptOss, GptOssConfig
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.nemotron_h import NemotronH, NemotronHConfig
 from hybridbench.engine.models.presets import PRESETS
+from hybridbench.engine.models.qwen3_5_config import Qwen35Config, Qwen35MoeConfig
 from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights, WeightSource
@@ -27,12 +28,17 @@ Config: TypeAlias = Qwen3NextConfig | GptOssConfig | NemotronHConfig | FalconH1C
 
 _FAMILIES: tuple[type[Config], ...] = (
     Qwen3NextConfig,
+    Qwen35Config,
+    Qwen35MoeConfig,
     GptOssConfig,
     NemotronHConfig,
     FalconH1Config,
 )
+_MULTIMODAL = {"qwen3_5", "qwen3_5_moe"}
+"""Model types whose ``text_config`` describes the model; its own type ends in ``_text``."""
 _CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
     "qwen3-next": ("qwen3-next-tiny", "1.8 M"),
+    "qwen3.5": ("qwen3.5-tiny", "1.8 M"),
     "gpt-oss": ("gpt-oss-tiny", "1.8 M"),
     "nemotron-h": ("nemotron-h-tiny", "1.7 M"),
     "falcon-h1": ("falcon-h1-tiny", "1.9 M"),
@@ -86,19 +92,19 @@ def read_hf_config(directory: Path) -> Config:
     Raises:
         ConfigError: one sentence with the file, the key, and what is supported.
     """
-    fields = ConfigFields.of_checkpoint(directory)
+    fields = _text_fields(ConfigFields.of_checkpoint(directory))
     named = fields.values.get("architectures")
     architecture = named[0] if isinstance(named, list) and named else None
     architectures = [family.architecture for family in _FAMILIES]
     if architecture is not None and architecture not in architectures:
         raise fields.error(
             "architectures",
-            f"names {excerpt(architecture)}; supported are {' and '.join(architectures)}",
+            f"names {excerpt(architecture)}; supported are {', '.join(architectures)}",
         )
     model_type = fields.values.get("model_type")
     family = next((family for family in _FAMILIES if family.model_type == model_type), None)
     if family is None:
-        known = " and ".join(family.model_type for family in _FAMILIES)
+        known = ", ".join(family.model_type for family in _FAMILIES)
         raise fields.error("model_type", f"is {excerpt(model_type)}; supported are {known}")
     if architecture not in {None, family.architecture}:
         raise fields.error(
@@ -107,6 +113,21 @@ def read_hf_config(directory: Path) -> Config:
         )
     fields.one_of("hidden_act", "silu", "swish")
     return family.from_fields(fields)
+
+
+def _text_fields(fields: ConfigFields) -> ConfigFields:
+    """The text model of a multimodal config.json; any other file as it is."""
+    model_type = fields.values.get("model_type")
+    if model_type not in _MULTIMODAL:
+        return fields
+    _, text = fields.nested("text_config")
+    tied = fields.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False))
+    named = fields.values.get("architectures")
+    if isinstance(named, list):
+        named = [str(name).replace("ForConditionalGeneration", "ForCausalLM") for name in named]
+    return text.with_values(
+        model_type=f"{model_type}_text", architectures=named, tie_word_embeddings=tied
+    )
 
 
 def build_model(

@@ -20,6 +20,7 @@ from hybridbench.foreign import DOCUMENT_BYTES_MAX, is_file, read_bytes
 
 _INDEX_NAME = "model.safetensors.index.json"
 _PACKED_DIMS = 3
+_LEFT_ALONE = ("mtp.", "model.visual.")
 
 
 class WeightSource(Protocol):
@@ -54,7 +55,8 @@ class RandomWeights:
 class CheckpointWeights:
     """The tensors of ``model.safetensors``, or of the shards that its index lists.
 
-    Experts may be stored one by one or packed per layer.  ``mtp.*`` (the draft head) is left alone.
+    Experts may be stored one by one or packed per layer, a text model as part of a multimodal one.
+    ``mtp.*`` (the draft head) and ``model.visual.*`` (the vision tower) are left alone.
 
     Raises:
         ConfigError: one sentence naming the path and the tensor, for anything missing or misshapen.
@@ -88,7 +90,7 @@ class CheckpointWeights:
         reader = self._readers.get(path)
         if reader is None:
             reader = self._readers[path] = safe_open(path, framework="pt", device=str(self._device))
-        if stored == name:
+        if stored in {name, _multimodal_name(name)}:
             return reader.get_tensor(stored)
         return _unpack_expert(reader.get_slice(stored), name)
 
@@ -103,15 +105,17 @@ class CheckpointWeights:
         ignored = {"lm_head.weight"}
         return tuple(
             sorted(
-                name for name in self._files.keys() - used - ignored if not name.startswith("mtp.")
+                name
+                for name in self._files.keys() - used - ignored
+                if not name.startswith(_LEFT_ALONE)
             )
         )
 
     def _stored_name(self, name: str) -> str:
-        if name in self._files or ".experts." not in name:
-            return name
-        packed = _packed_name(name)
-        return packed if packed in self._files else name
+        """What the files call ``name``; ``name`` itself if they have it under no name."""
+        names = [name, _packed_name(name)] if ".experts." in name else [name]
+        names += [_multimodal_name(name) for name in names]
+        return next((stored for stored in names if stored in self._files), name)
 
 
 def _locate_tensors(directory: Path) -> dict[str, Path]:
@@ -160,6 +164,11 @@ def _tensor_names(path: Path) -> list[str]:
             return list(reader.keys())
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{path}: cannot be read as safetensors ({error}).") from error
+
+
+def _multimodal_name(name: str) -> str:
+    """``model.layers.0...`` -> ``model.language_model.layers.0...``."""
+    return name.replace("model.", "model.language_model.", 1)
 
 
 def _packed_name(name: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from hybridbench.engine.models.hf_config import ConfigFields
 from hybridbench.engine.models.presets import PRESETS
+from hybridbench.engine.models.qwen3_5_config import Qwen35Config, Qwen35MoeConfig
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig, layer_pattern
 from hybridbench.engine.models.registry import read_hf_config
 from hybridbench.errors import ConfigError
@@ -32,6 +35,26 @@ def read(directory: Path, remove: tuple[str, ...] = (), **changes: Any) -> Qwen3
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert read(tmp_path) == TINY
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_the_text_model_of_a_multimodal_config_is_read(tmp_path: Path, dense: bool) -> None:
+    family = Qwen35Config if dense else Qwen35MoeConfig
+    text = family.from_fields(
+        ConfigFields(tmp_path, {"num_hidden_layers": 4, "hidden_size": 64, "num_experts": 16})
+    )
+    kind = family.model_type.removesuffix("_text")
+    fields = {
+        "architectures": [family.architecture.replace("CausalLM", "ConditionalGeneration")],
+        "model_type": kind,
+        "tie_word_embeddings": True,
+        "text_config": {**text.hf_fields(), "architectures": None},
+        "vision_config": {"depth": 1},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+
+    assert read_hf_config(tmp_path) == replace(text, tie_word_embeddings=True)
+    assert len(text.dense_layers) == (4 if dense else 0)
 
 
 def test_old_spelling_means_the_same(tmp_path: Path) -> None:
@@ -72,10 +95,10 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "llama"}, "model_type is 'llama'; supported are qwen3_next and gpt_oss"),
+        ({"model_type": "llama"}, "model_type is 'llama'; supported are qwen3_next, qwen3_5_text"),
         (
             {"architectures": ["LlamaForCausalLM"]},
-            "architectures names 'LlamaForCausalLM'; supported are Qwen3NextForCausalLM and",
+            "architectures names 'LlamaForCausalLM'; supported are Qwen3NextForCausalLM, ",
         ),
         (
             {"architectures": ["GptOssForCausalLM"]},

@@ -52,6 +52,8 @@ def test_unknown_name_lists_the_presets_and_the_nearest() -> None:
         ("qwen3-next-2b", 2250, 18.4 * 1024, 6144, torch.bfloat16),
         ("qwen3-next-4b", 3900, 36.8 * 1024, 12288, torch.bfloat16),
         ("qwen3-next", 79_700, 73.7 * 1024, 24576, torch.bfloat16),
+        ("qwen3.5-tiny", 1.8, 57, 512, torch.float32),
+        ("qwen3.5", 34_700, 61.4 * 1024, 20480, torch.bfloat16),
         ("gpt-oss-1b", 946, 0, 12288, torch.bfloat16),
         ("nemotron-h-1b", 1100, 24.4 * 1024, 4096, torch.bfloat16),
         ("nemotron-h", 8100, 97.4 * 1024, 16384, torch.bfloat16),

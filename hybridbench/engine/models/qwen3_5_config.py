@@ -1,0 +1,50 @@
+"""Qwen3.5 as files describe it: Qwen3-Next whose linear layers have four plain projections.
+
+A released checkpoint also holds a vision tower and a draft head.  Both are left alone: the model is
+that of ``text_config``, and its tensors begin with ``model.language_model``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybridbench.engine.models.hf_config import ConfigFields
+from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen35Config(Qwen3NextConfig):
+    """One dense MLP in each layer; defaults are those of transformers' ``Qwen3_5TextConfig``."""
+
+    model_type = "qwen3_5_text"
+    architecture = "Qwen3_5ForCausalLM"
+    grouped_projections = False
+
+    @classmethod
+    def from_fields(cls, fields: ConfigFields) -> Qwen3NextConfig:
+        return super().from_fields(
+            fields.with_defaults(
+                vocab_size=248_320,
+                hidden_size=4096,
+                intermediate_size=12_288,
+                num_hidden_layers=32,
+                num_key_value_heads=4,
+            ).with_values(num_experts=0)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qwen35MoeConfig(Qwen3NextConfig):
+    """Experts in each layer; defaults are those of transformers' ``Qwen3_5MoeTextConfig``."""
+
+    model_type = "qwen3_5_moe_text"
+    architecture = "Qwen3_5MoeForCausalLM"
+    grouped_projections = False
+
+    @classmethod
+    def from_fields(cls, fields: ConfigFields) -> Qwen3NextConfig:
+        return super().from_fields(
+            fields.with_defaults(
+                vocab_size=248_320, num_hidden_layers=40, num_experts=256, num_experts_per_tok=8
+            ).with_values(norm_topk_prob=True, mlp_only_layers=[], decoder_sparse_step=1)
+        )
