@@ -32,8 +32,7 @@ class PacedWork:
     Args:
         bytes_per_hour: of work; how much of it stays is what ``block`` returns.
         block: works with ``BLOCK_BYTES`` of memory and says how many bytes of it stay.
-        truth: is told, from the engine's steady state on, which is what a trend is judged by, the
-            bytes that stayed and the time in which they did.
+        truth: is told the bytes that stayed and the time in which they did.
     """
 
     def __init__(
@@ -65,9 +64,8 @@ class PacedWork:
                 return
             self._worked_bytes += BLOCK_BYTES
             kept = self._block()
-            if engine.is_steady:
-                self._truth.add(BYTES_KEPT, kept)
-                self._truth.add(MILLISECONDS, elapsed_ms - self._told_ms)
+            self._truth.add(BYTES_KEPT, kept)
+            self._truth.add(MILLISECONDS, elapsed_ms - self._told_ms)
             self._told_ms = elapsed_ms
 
 

@@ -29,8 +29,7 @@ TRUTH = Truth()
 class KeptStorages:
     """The arrays that slices kept by nodes belong to, as long as they live.
 
-    Tells the truth, from the engine's steady state on, by how many bytes they became more and in
-    which time.
+    Tells the truth by how many bytes they became more and in which time.
 
     Attributes:
         kept_bytes: their size together.
@@ -62,7 +61,7 @@ class KeptStorages:
         """What has been kept since the step before."""
         now_s = self._clock.monotonic_s()
         told, self._told = self._told, (self.kept_bytes, now_s)
-        if engine.is_steady and told is not None:
+        if told is not None:
             self._truth.add(BYTES_KEPT, self.kept_bytes - told[0])
             # Whole milliseconds: what is left over counts with the next step.
             elapsed_ms = int(1000 * (now_s - told[1]))

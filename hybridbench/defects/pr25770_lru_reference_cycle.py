@@ -38,23 +38,18 @@ class EvictedNodes:
 
     def __init__(self) -> None:
         self._watched: deque[ref[TreeNode]] = deque()
-        self._any_kept = False
 
     def add(self, node: TreeNode) -> None:
         """``node`` is being evicted."""
         self._watched.append(ref(node))
         if len(self._watched) <= _LATER:
             return
-        kept = self._watched.popleft()() is not None
-        # Before the first cycle nothing is kept: how long that takes is no part of the rate.
-        self._any_kept = self._any_kept or kept
-        TRUTH.add("nodes_kept", int(kept))
-        TRUTH.add("nodes_evicted", int(self._any_kept))
+        TRUTH.add("nodes_kept", int(self._watched.popleft()() is not None))
+        TRUTH.add("nodes_evicted")
 
     def clear(self) -> None:
         """Forget the nodes of an engine that is gone."""
         self._watched.clear()
-        self._any_kept = False
 
 
 _EVICTED = EvictedNodes()

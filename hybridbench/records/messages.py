@@ -372,11 +372,13 @@ class InjectedTruth(WireMessage, frozen=True):
     or falls.  No evidence: it is stored beside the run and the analysis never reads it.
 
     ``at_idle`` are the counts at the last checkpoint that found the engine idle, or all of them
-    where none did; empty from a worker of an earlier version.
+    where none did; empty from a worker of an earlier version.  ``before_steady`` are those at the
+    engine's ``steady`` event; empty where there was none.
     """
 
     counts: dict[str, dict[str, int]]
     at_idle: dict[str, dict[str, int]] = {}
+    before_steady: dict[str, dict[str, int]] = {}
 
 
 class Diagnose(WireMessage, frozen=True):

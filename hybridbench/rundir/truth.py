@@ -18,10 +18,14 @@ Counts = dict[str, dict[str, int]]
 
 
 class StoredTruth(msgspec.Struct, frozen=True):
-    """Counts of each defect (by slug) by name: in all, and up to the last idle checkpoint."""
+    """Counts of each defect (by slug) by name.
+
+    In all, up to the last idle checkpoint, and up to the ``steady`` event.
+    """
 
     counts: Counts = msgspec.field(default_factory=dict)
     at_idle: Counts = msgspec.field(default_factory=dict)
+    before_steady: Counts = msgspec.field(default_factory=dict)
 
 
 def add_truth(run_dir: Path, reported: InjectedTruth) -> None:
@@ -34,6 +38,7 @@ def add_truth(run_dir: Path, reported: InjectedTruth) -> None:
     summed = StoredTruth(
         _sum(stored.counts, reported.counts),
         _sum(stored.at_idle, reported.at_idle or reported.counts),
+        _sum(stored.before_steady, reported.before_steady),
     )
     text = msgspec.json.format(msgspec.json.encode(summed, order="sorted"), indent=2)
     write_atomically(run_dir / TRUTH, text.decode() + "\n")

@@ -26,6 +26,13 @@ _AT_IDLE_CHECKPOINTS = frozenset(
         FindingCode.HELD_AT_IDLE,
     }
 )
+_FROM_STEADY_ON = frozenset(
+    {
+        FindingCode.GROWTH,
+        FindingCode.INSTANCES_RETAINED,
+        FindingCode.INSTANCES_WAIT_FOR_COLLECTOR,
+    }
+)
 _MS_PER_HOUR = 3_600_000
 
 
@@ -46,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class RowTruth:
-    """What the defect of a row counted, in all and up to the last idle checkpoint.
+    """What the defect of a row counted: in all, up to the last idle checkpoint, before ``steady``.
 
     ``process_growth`` are the metrics of a run of the control that does the same work and keeps
     nothing: what a process grows by an hour without the defect, which no defect can count.
@@ -54,16 +61,21 @@ class RowTruth:
 
     counts: Mapping[str, int]
     at_idle: Mapping[str, int]
+    before_steady: Mapping[str, int]
     process_growth: Sequence[MetricResult] = ()
 
     def seen_by(self, finding: Finding | None) -> Mapping[str, int]:
         """The counts that ``finding`` can know of.
 
         One that rests on idle checkpoints knows nothing of what happened after the last: a leak may
-        keep the engine from ever being idle again.
+        keep the engine from ever being idle again.  A trend begins when the engine is steady.
         """
-        idle = finding is not None and finding.kind in _AT_IDLE_CHECKPOINTS
-        return self.at_idle if idle else self.counts
+        if finding is not None and finding.kind in _AT_IDLE_CHECKPOINTS:
+            return self.at_idle
+        if finding is not None and finding.kind in _FROM_STEADY_ON:
+            before = self.before_steady
+            return {name: count - before.get(name, 0) for name, count in self.counts.items()}
+        return self.counts
 
     def without_defect(self, finding: Finding | None) -> tuple[float, float]:
         """From what to what the subject of ``finding`` grows in an hour of the control (95%)."""

@@ -211,4 +211,8 @@ def _judged_comparison(row: Row, directory: Path) -> tuple[Outcome, ExitCode]:
 
 def _of_defect(row: Row, stored: StoredTruth) -> RowTruth:
     slug = "" if row.defect is None else row.defect.slug
-    return RowTruth(stored.counts.get(slug, {}), stored.at_idle.get(slug, {}))
+    return RowTruth(
+        stored.counts.get(slug, {}),
+        stored.at_idle.get(slug, {}),
+        stored.before_steady.get(slug, {}),
+    )

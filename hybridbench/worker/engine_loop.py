@@ -258,6 +258,7 @@ class EngineLoop:
             messages += self._violations()
         if not self._steady_told and engine.is_steady:
             self._steady_told = True
+            self._injected.mark_steady()
             messages.append(Steady(time.monotonic(), engine.steady_reason))
         if self._draining and not engine.has_work:
             self._draining = False

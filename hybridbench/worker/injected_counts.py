@@ -1,4 +1,4 @@
-"""What injected defects did, in all and up to the last idle checkpoint; sent at the end."""
+"""What injected defects did: in all, before the engine was steady, up to the last idle time."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ class InjectedCounts:
         self._engine = engine
         self._defects = defects
         self._at_idle: dict[str, dict[str, int]] = {}
+        self._before_steady: dict[str, dict[str, int]] = {}
+
+    def mark_steady(self) -> None:
+        """Keep the counts of this moment, from which on trends are judged."""
+        self._before_steady = self._counts()
 
     def mark_idle(self) -> None:
         """Keep the counts of this moment, at which a checkpoint finds the engine idle.
@@ -29,7 +34,9 @@ class InjectedCounts:
     def message(self) -> InjectedTruth | None:
         """Everything for the parent; None where nothing is injected and every owner is checked."""
         counts = self._counts()
-        return InjectedTruth(counts, self._at_idle or counts) if counts else None
+        if not counts:
+            return None
+        return InjectedTruth(counts, self._at_idle or counts, self._before_steady)
 
     def _counts(self) -> dict[str, dict[str, int]]:
         counts = {defect.slug: defect.truth.counts() for defect in self._defects}

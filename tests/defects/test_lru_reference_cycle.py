@@ -115,7 +115,9 @@ def test_the_truth_of_nodes_that_die_is_that_none_is_kept() -> None:
         chat(engine, 120)
 
     assert engine.counters.nodes_evicted > 200
-    assert DEFECT.truth.counts() == {"nodes_evicted": 0, "nodes_kept": 0}
+    counts = DEFECT.truth.counts()
+    assert counts["nodes_evicted"] > 200
+    assert counts["nodes_kept"] == 0
 
 
 def test_after_the_defect_a_new_engine_is_healthy_again() -> None:

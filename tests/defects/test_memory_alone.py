@@ -33,7 +33,6 @@ class Served:
 
     def __init__(self) -> None:
         self.counters = make_engine().counters
-        self.is_steady = True
 
     def finish(self, work: PacedWork, requests: int) -> None:
         self.counters.finishes += requests
@@ -91,27 +90,10 @@ def test_no_block_is_worked_without_a_request_that_finished() -> None:
     assert truth.counts() == {BYTES_KEPT: 5 * BLOCK_BYTES, MILLISECONDS: 60_000}
 
 
-def test_what_stayed_before_the_engine_was_steady_is_not_counted() -> None:
-    clock, truth, engine = FakeClock(), Truth(), Served()
-    work = PacedWork(1e12, lambda: BLOCK_BYTES, truth, clock)
-
-    engine.is_steady = False
-    engine.finish(work, 0)
-    clock.advance(60.0)
-    engine.finish(work, 7)
-    assert truth.counts() == {}
-
-    engine.is_steady = True
-    clock.advance(1.0)
-    engine.finish(work, 2)
-    assert truth.counts() == {BYTES_KEPT: 2 * BLOCK_BYTES, MILLISECONDS: 1_000}
-
-
 @pytest.mark.parametrize("defect", ALONE, ids=lambda d: d.slug)
 def test_in_an_engine_nothing_that_is_counted_tells_of_it(
-    defect: Defect, monkeypatch: pytest.MonkeyPatch
+    defect: Defect,
 ) -> None:
-    monkeypatch.setattr(Engine, "is_steady", True)
     healthy = make_engine()
     tokens = served(healthy)
     # So fast that a block is due for every request.
@@ -131,9 +113,8 @@ def test_in_an_engine_nothing_that_is_counted_tells_of_it(
 
 @pytest.mark.parametrize("defect", ALONE, ids=lambda d: d.slug)
 def test_after_the_defect_an_engine_keeps_nothing(
-    defect: Defect, monkeypatch: pytest.MonkeyPatch
+    defect: Defect,
 ) -> None:
-    monkeypatch.setattr(Engine, "is_steady", True)
     fast = find_defect(f"{defect.slug}@100TiB/s")
     with injected(fast):
         served(make_engine())

@@ -29,11 +29,13 @@ def test_counts_of_one_worker_after_another_add_up_and_a_run_without_them_has_no
     assert read_truth(tmp_path) == StoredTruth()
 
     add_truth(tmp_path, InjectedTruth({"d": {"slots_lost": 4}}, {"d": {"slots_lost": 3}}))
-    add_truth(tmp_path, InjectedTruth({"d": {"slots_lost": 2, "refusals": 1}}))
+    second = {"d": {"slots_lost": 2, "refusals": 1}}
+    add_truth(tmp_path, InjectedTruth(second, before_steady={"d": {"slots_lost": 1}}))
 
     assert read_truth(tmp_path) == StoredTruth(
         counts={"d": {"slots_lost": 6, "refusals": 1}},
         at_idle={"d": {"slots_lost": 5, "refusals": 1}},
+        before_steady={"d": {"slots_lost": 1}},
     )
 
 

@@ -135,7 +135,7 @@ def compared(
     objections: dict[str, int] | None = None,
 ) -> RowOutcome:
     """``compare`` for a run whose last checkpoint was idle and came after everything."""
-    return compare(row, verdict, RowTruth(counts, counts), detect_s, objections)
+    return compare(row, verdict, RowTruth(counts, counts, {}), detect_s, objections)
 
 
 def leak(**changes: object) -> Verdict:
@@ -168,11 +168,20 @@ def test_one_thing_wrong_is_wrong(changes: dict[str, object], said: str) -> None
 
 
 def test_a_finding_of_idle_checkpoints_is_compared_with_the_counts_at_the_last_one() -> None:
-    truth = RowTruth({"slots_lost": 70, "refusals": 35}, TRUTH)
+    truth = RowTruth({"slots_lost": 70, "refusals": 35}, TRUTH, {})
     grown = replace(CAUGHT, signature=replace(CAUGHT.signature, kinds=("growth",)))
 
     assert compare(CAUGHT, leak(), truth).wrong == ()
     assert compare(grown, leak(kind="growth"), truth).wrong != ()
+
+
+def test_a_trend_is_compared_with_what_happened_since_the_engine_was_steady() -> None:
+    early = {name: 3 * count for name, count in TRUTH.items()}
+    late = {name: early[name] + count for name, count in TRUTH.items()}
+    grown = replace(CAUGHT, signature=replace(CAUGHT.signature, kinds=("growth",)))
+
+    assert compare(grown, leak(kind="growth"), RowTruth(late, {}, early)).wrong == ()
+    assert compare(grown, leak(kind="growth"), RowTruth(late, {}, {})).wrong != ()
 
 
 def test_a_driver_that_cannot_be_told_from_the_right_one_is_right_if_the_finding_says_so() -> None:
@@ -302,7 +311,7 @@ def test_what_a_process_grows_by_without_the_defect_comes_to_the_truth_of_an_hou
     def beside(lower: float, upper: float, metric: str = "rss_anon_swap_bytes") -> RowOutcome:
         rate = Rate((lower + upper) / 2 * MIB, lower * MIB, upper * MIB, "B", "h")
         of_control = MetricResult(metric, "CLEAN", (0.0, 300.0), rate, None, 0.0, None, "")
-        return compare(GROWING, found, RowTruth(KEPT, KEPT, (of_control,)))
+        return compare(GROWING, found, RowTruth(KEPT, KEPT, {}, (of_control,)))
 
     assert beside(50.0, 110.0).wrong == ()
     assert "and 5.24e+07 to 1.15e+08 without the defect" in beside(50.0, 110.0).truth

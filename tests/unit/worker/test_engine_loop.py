@@ -11,6 +11,7 @@ import pytest
 from hybridbench.defects.catalog import CONTROLS
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.cache.base import CacheSanityError
+from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.memory.owners import REQ, DoubleFreeError
 from hybridbench.engine.req import Req
@@ -315,6 +316,24 @@ def test_counts_of_the_last_idle_checkpoint_are_kept_beside_those_of_the_end() -
     (truth,) = [message for message in told if isinstance(message, m.InjectedTruth)]
     assert truth.counts == {"planted": {"slots_lost": 7}}
     assert truth.at_idle == {"planted": {"slots_lost": 2}}
+
+
+def test_counts_before_the_engine_is_steady_are_kept_beside_those_of_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finished = property(lambda engine: engine.counters.finishes > 0)
+    monkeypatch.setattr(Engine, "is_steady", finished)
+    harm = Truth()
+    harm.add("slots_lost", 2)
+    defect = replace(CONTROLS[0], slug="planted", patches=(), truth=harm)
+    with in_process_worker(make_engine(), [defect]) as worker:
+        worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
+        harm.add("slots_lost", 5)
+        told = worker.ask(m.Shutdown(), until=m.Goodbye)
+
+    (truth,) = [message for message in told if isinstance(message, m.InjectedTruth)]
+    assert truth.counts == {"planted": {"slots_lost": 7}}
+    assert truth.before_steady == {"planted": {"slots_lost": 2}}
 
 
 def test_equal_seeds_are_equal_payloads_and_no_size_is_none() -> None:
