@@ -296,16 +296,20 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Why:
     growth = terms.why(ReasonCode.GROWING, value=rate.value, lower=rate.lower, upper=rate.upper)
     if found.leak and not terms.window.steady:
         return replace(growth, code=ReasonCode.NO_STEADY_STATE)
-    # What got faster does not fill up: the guard asks for more than the two halves show.
-    faster = found.fade is not None and found.fade[1] >= found.fade[0]
-    if found.leak or found.reason in ("", ReasonCode.TOO_SHORT) or faster:
+    if found.leak or found.reason in ("", ReasonCode.TOO_SHORT) or _gets_faster(found):
         return growth
     undecided = _undecided(terms, found, rate)
     return replace(undecided, data={**undecided.data, "growing": growth.data})
 
 
+def _gets_faster(found: Estimate) -> bool:
+    """Growth that does not slow down fills nothing up; the guard asks for more than the halves."""
+    return found.fade is not None and found.fade[1] >= found.fade[0]
+
+
 def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Why:
-    if found.reason == ReasonCode.STILL_FILLING and found.fade is not None:
+    filling = found.reason == ReasonCode.STILL_FILLING and not _gets_faster(found)
+    if filling and found.fade is not None:
         hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
         early, late = (part / hours for part in found.fade)
         return terms.why(ReasonCode.STILL_FILLING, early=early, late=late)

@@ -87,3 +87,22 @@ def test_a_leak_of_memory_says_which_limit_it_runs_into_and_when() -> None:
     assert end["limit"] == 16 * GIB
     assert 14 * 3600 < end["expected_s"] < 18 * 3600
     assert end["soonest_s"] < end["expected_s"] < end["latest_s"]
+
+
+def test_only_growth_that_slows_down_is_said_to_fill_up() -> None:
+    """Five minutes of noisy growth, some faster in their second half and some slower."""
+    t = np.arange(0.0, 300.0, 1.25)
+    said = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        noise = np.cumsum(rng.normal(0.0, 0.1, t.size))
+        late = np.clip(t - 150.0, 0.0, None) * rng.uniform(-0.05, 0.05)
+        why = judged("rss_anon_swap_bytes", (400.0 + 0.05 * t + late + noise) * 2**20, t).why
+        if why is not None and why.code == ReasonCode.STILL_FILLING:
+            early_rate, late_rate = why.data["early"], why.data["late"]
+            assert isinstance(early_rate, float)
+            assert isinstance(late_rate, float)
+            said.append(late_rate - early_rate)
+
+    assert len(said) > 5
+    assert max(said) < 0.0
