@@ -179,7 +179,7 @@ def read_comparison(path: Path) -> StoredComparison:
         manifest.interleaved,
         manifest.looks,
         frozenset(manifest.allowed_mismatches),
-        int(manifest.fresh is True) if manifest.renew_every is None else manifest.renew_every,
+        manifest.renew_every or 0,
     )
     return StoredComparison(comparison, terms, manifest)
 

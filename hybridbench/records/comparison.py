@@ -57,8 +57,8 @@ class ComparisonManifest(OpenRecord, frozen=True):
     Attributes:
         settings: a digest of all but the versions; of live comparisons.
         looks: the numbers of rounds after which the answer is looked at.
-        renew_every: rounds after which each version gets a new process, 0 for never; None in what
-            was stored before, when ``fresh`` said every round or never.
+        renew_every: rounds after which each version gets a new process, 0 for never; of live
+            comparisons.
         ended: why there are no more rounds; "" for a comparison that was killed.
     """
 
@@ -79,7 +79,6 @@ class ComparisonManifest(OpenRecord, frozen=True):
     slice_s: float | None = None
     max_time_s: float | None = None
     renew_every: Count | None = None
-    fresh: bool | None = None
     thresholds: tuple[str, ...] = ()
     allowed_mismatches: tuple[str, ...] = ()
     versions: tuple[ComparedVersion, ...] = ()

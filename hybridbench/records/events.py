@@ -54,10 +54,6 @@ class Note(Event, frozen=True):
     text: str = ""
 
 
-class FullCollection(Event, frozen=True, tag="gc"):
-    """A full garbage collection."""
-
-
 class Interrupted(Event, frozen=True):
     """A signal ended the run; a second one killed the worker."""
 
@@ -85,20 +81,11 @@ class DiskFull(Event, frozen=True):
 
 
 class Crash(Event, frozen=True):
-    """How the worker ended; its last words are lines, or one text."""
+    """How the worker ended, with the last lines of its stderr."""
 
     reason: str = "exit"
     detail: str = ""
-    stderr_tail: tuple[str, ...] | str = ()
-
-    @property
-    def stderr_lines(self) -> list[str]:
-        tail = self.stderr_tail
-        return tail.strip().splitlines() if isinstance(tail, str) else list(tail)
-
-
-class WorkerGone(Event, frozen=True):
-    """The worker was there no longer, and nobody knows why."""
+    stderr_tail: tuple[str, ...] = ()
 
 
 class EngineLog(Event, frozen=True):
@@ -111,24 +98,18 @@ class EngineLog(Event, frozen=True):
 class EngineViolation(Event, frozen=True):
     """The engine's own check objected, in the step or at the checkpoint that is named.
 
-    ``count`` is negative for slots counted twice; ``slots`` are those it names, or their number,
-    None where it says nothing of them; ``owners`` had them last, by the allocator's ledger.
+    ``count`` is negative for slots counted twice; ``owners`` had the ``slots`` that it names last,
+    by the allocator's ledger.
     """
 
     kind: str = "unknown"
     pool: str = ""
-    message: str | None = None
-    slots: tuple[int, ...] | float | None = None
+    message: str = ""
+    slots: tuple[int, ...] = ()
     count: int | float = 0
-    owners: tuple[str, ...] | None = None
+    owners: tuple[str, ...] = ()
     step: int | None = None
     checkpoint: int | None = None
-
-    @property
-    def slots_named(self) -> float:
-        if isinstance(self.slots, tuple):
-            return float(len(self.slots))
-        return self.slots or 0.0
 
 
 class GarbageOfType(msgspec.Struct, frozen=True):
@@ -152,7 +133,6 @@ class Checkpoint(Event, frozen=True):
     counters: dict[str, int | float] = {}
     collectible: tuple[GarbageOfType, ...] | None = None
     instances: dict[str, InstanceCount] | None = None
-    requests_without_client: int | float | None = None
 
     def pool(self, name: str, part: str) -> float:
         """``part`` of the counts of one pool; 0 where it was not counted."""

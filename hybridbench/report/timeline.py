@@ -15,7 +15,6 @@ from hybridbench.records.events import (
     DiagnosisBaseline,
     DiagnosisStages,
     Event,
-    FullCollection,
     Hold,
     Note,
     Phase,
@@ -63,7 +62,7 @@ def _phases(record: RunRecord, end_s: float) -> list[Span]:
 
 
 def _marks(record: RunRecord) -> list[Mark]:
-    plain = [e for e in record.events if not isinstance(e, (*_UNMARKED, FullCollection))]
+    plain = [event for event in record.events if not isinstance(event, _UNMARKED)]
     counts = Counter(kind_of(event) for event in plain)
     named: set[str] = set()
     marks = []
@@ -74,8 +73,7 @@ def _marks(record: RunRecord) -> list[Mark]:
             # Twenty labels on one chart hide its curves: the others of a kind are lines alone.
             named.add(kind)
         marks.append(Mark(kind, event.t_s, label))
-    collected = kind_of(FullCollection)
-    return marks + [Mark(collected, t_s, "full collection") for t_s in _collections(record)]
+    return marks + [Mark("gc", t_s, "full collection") for t_s in _collections(record)]
 
 
 def _label(phase: Phase) -> str:
@@ -99,9 +97,9 @@ def _thinned(events: Sequence[Event]) -> Sequence[Event]:
 
 
 def _collections(record: RunRecord) -> list[float]:
-    """Times of full collections: from events, else from the counter in the samples."""
-    times = [event.t_s for event in record.all_events(FullCollection)]
+    """Times of full collections, by their counter in the samples."""
     counter = record.series.get(GEN2_COUNTER)
-    if not times and counter is not None and len(counter) > 1:
-        times = [float(t) for t in counter.t_s[1:][np.diff(counter.value) > 0]]
+    if counter is None:
+        return []
+    times = [float(t) for t in counter.t_s[1:][np.diff(counter.value) > 0]]
     return times[:: max(1, -(-len(times) // _GC_MARKS_MAX))]

@@ -86,19 +86,17 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
 def _missing_slots(record: RunRecord, pool: str) -> dict[str, JsonValue]:
     """Which slots are missing and who held them last, by the engine's last report of them."""
     reports = [
-        (found, found.slots)
+        found
         for found in record.all_events(EngineViolation)
-        if found.kind == FindingCode.RESIDUAL
-        and found.pool == pool
-        and isinstance(found.slots, tuple)
+        if found.kind == FindingCode.RESIDUAL and found.pool == pool
     ]
     if not reports:
         return {}
-    last, slots = reports[-1]
-    holders = (last.owners or ())[:_SLOTS_NAMED]
+    last = reports[-1]
+    holders = last.owners[:_SLOTS_NAMED]
     return {
-        "slots": list(slots[:_SLOTS_NAMED]),
-        "slots_reported": max(len(slots), int(last.count)),
+        "slots": list(last.slots[:_SLOTS_NAMED]),
+        "slots_reported": max(len(last.slots), int(last.count)),
         **({"slot_holders": list(holders)} if holders else {}),
     }
 

@@ -19,7 +19,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_words
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.events import Crash, EngineLog, EngineViolation, Phase, WorkerGone
+from hybridbench.records.events import Crash, EngineLog, EngineViolation
 from hybridbench.records.verdict import Finding, VerdictKind
 
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.
@@ -52,7 +52,7 @@ def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
 
 def crash_findings(record: RunRecord) -> list[Finding]:
     """At most one finding: how the worker ended, if it did not end well."""
-    crash = record.last_event(Crash) or _gone(record)
+    crash = record.last_event(Crash)
     if crash is None:
         return []
     return [
@@ -63,18 +63,11 @@ def crash_findings(record: RunRecord) -> list[Finding]:
             since_s=crash.t_s,
             data={
                 "reason": crash.reason,
-                "detail": crash.detail or "",
-                "stderr": list(crash.stderr_lines[-_STDERR_LINES:]),
+                "detail": crash.detail,
+                "stderr": list(crash.stderr_tail[-_STDERR_LINES:]),
             },
         )
     ]
-
-
-def _gone(record: RunRecord) -> Crash | None:
-    """The worker's unexplained absence; after ``done`` it is meant to go."""
-    gone = record.last_event(WorkerGone)
-    done = any(phase.name == "done" for phase in record.all_events(Phase))
-    return None if gone is None or done else Crash(t_s=gone.t_s)
 
 
 def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding]) -> bool:
@@ -94,23 +87,16 @@ def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]
             "kind": kind,
             "pool": pool,
             "count": len(events),
-            "message": kind if events[0].message is None else events[0].message,
-            "last_slots": events[-1].slots_named,
+            "message": events[0].message,
+            "last_slots": len(events[-1].slots),
             "last_s": events[-1].t_s,
         },
     )
 
 
 def _counted_twice(kind: str, violation: EngineViolation) -> bool:
-    """Whether a residual is negative: slots with two holders, not with none.
-
-    A report without a count is taken by its slots: the engine names those that are missing.
-    """
-    if kind != FindingCode.RESIDUAL:
-        return False
-    if violation.count:
-        return violation.count < 0
-    return violation.slots is not None and not violation.slots_named
+    """Whether a residual is negative: slots with two holders, not with none."""
+    return kind == FindingCode.RESIDUAL and violation.count < 0
 
 
 def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:

@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.drivers.steps import StepDriver, find_rise_driver, find_step_driver
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.facts.pools import (
-    all_readings,
-    pool_names,
-    pool_unit,
-    pool_values,
-    pool_words,
-)
+from hybridbench.analysis.facts.pools import pool_names, pool_unit, pool_values, pool_words
 from hybridbench.analysis.record import FloatArray, Series
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Checkpoint, EngineViolation
@@ -95,7 +89,7 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
             "checkpoints_holding": len(resting),
             "violations": len(said),
             **({"first_sample_s": times[0]} if times else {}),
-            **({"violation": said[0].message or ""} if said else {}),
+            **({"violation": said[0].message} if said else {}),
             **({} if driver is None else driver.as_data()),
         },
     )
@@ -136,7 +130,10 @@ def liveness_findings(facts: Facts) -> list[Finding]:
 
 
 def _without_client(facts: Facts) -> Iterable[Finding]:
-    t, count = all_readings(facts.record, _CLIENTS, lambda at: at.requests_without_client)
+    series = facts.record.series.get(_CLIENTS)
+    if series is None:
+        return
+    t, count = series.t_s, series.value
     seen = count > 0
     if int(seen.sum()) < _FEWEST_READINGS or _longest_run(seen.tolist()) < _TOGETHER:
         return

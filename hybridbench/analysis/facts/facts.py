@@ -18,14 +18,13 @@ from hybridbench.records.events import (
     DiskFull,
     Interrupted,
     StoppedEarly,
-    WorkerGone,
     WorkloadFailed,
 )
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Covered
 
 _UNKNOWN = EventCounters({})
-_CUTS = (Crash, WorkerGone, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
+_CUTS = (Crash, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady, WorkerGone
+from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady
 from hybridbench.records.manifest import Manifest
 
 _UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
 PAUSES = ("drain", "idle")
 _TRAFFIC = ("warmup", "steady", "resume")
-_ENDS = (Crash, WorkerGone, Interrupted)
+_ENDS = (Crash, Interrupted)
 
 
 @dataclass(frozen=True)

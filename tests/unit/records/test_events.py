@@ -7,7 +7,6 @@ import pytest
 from hybridbench.records.events import (
     Checkpoint,
     Crash,
-    EngineViolation,
     Event,
     Gap,
     OtherEvent,
@@ -43,7 +42,6 @@ def test_of_a_table_the_values_that_can_be_read_are_kept() -> None:
         ("engine_log", {"text": "leak!", "count": 3, "level": "error"}),
         ("of a plugin", {"text": "its own", "t_s": 7.5}),
         ("interrupted", {"signal": "SIGINT"}),
-        ("gc", {}),
     ],
 )
 def test_what_is_read_is_stored_again_with_the_keys_of_a_later_version(
@@ -64,23 +62,6 @@ def test_every_event_is_read_from_its_own_data(kind: type[Event]) -> None:
 
     assert again == event
     assert type(again) is kind
-
-
-@pytest.mark.parametrize("tail", [["a", "b"], "a\nb\n"])
-def test_the_last_words_of_a_worker_are_lines_or_one_text(tail: JsonValue) -> None:
-    crash = read_event(1.0, "crash", {"stderr_tail": tail})
-
-    assert isinstance(crash, Crash)
-    assert crash.stderr_lines == ["a", "b"]
-
-
-@pytest.mark.parametrize(("slots", "named"), [([7, 9], 2), (5, 5), (None, 0)])
-def test_a_violation_gives_its_slots_or_their_number(slots: JsonValue, named: int) -> None:
-    violation = read_event(1.0, "engine_violation", {"slots": slots})
-
-    assert isinstance(violation, EngineViolation)
-    assert violation.slots_named == named
-    assert violation.kind == "unknown"
 
 
 def test_an_event_without_a_record_is_kept_as_it_is() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.records.events import Crash, Event, Interrupted, Phase, Steady, WorkerGone
+from hybridbench.records.events import Crash, Event, Interrupted, Phase, Steady
 from hybridbench.records.manifest import Manifest
 
 
@@ -39,7 +39,7 @@ def test_pauses_inside_are_left_out() -> None:
     assert t[-1] == 600.0
 
 
-@pytest.mark.parametrize("end", [Crash(t_s=400.0), WorkerGone(t_s=400.0), Interrupted(t_s=400.0)])
+@pytest.mark.parametrize("end", [Crash(t_s=400.0), Interrupted(t_s=400.0)])
 def test_what_ends_the_run_ends_the_window(end: Event) -> None:
     window = judged_window(record(Steady(t_s=100.0), end))
 
