@@ -71,12 +71,12 @@ _FIRST_LOOK = 0.5
 _GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
 
 
-def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
+def judge(record: RunRecord) -> Verdict:
     """The verdict of a finished run, with everything it rests on.
 
-    An analysis that fails is a finding, and the others stand; unless ``guarded`` it raises.
+    An analysis that fails is a finding, and the others stand.
     """
-    boundary = Boundary(guarded=guarded)
+    boundary = Boundary()
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
     facts = Facts.of(record, boundary)
     result = _pooled(facts, [_judge_segment(part, boundary) for part in facts.segments], boundary)
@@ -102,9 +102,9 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     return replace(verdict, thresholds=checked.results, levels=levels)
 
 
-def judge_so_far(record: RunRecord, *, guarded: bool = True) -> Verdict:
+def judge_so_far(record: RunRecord) -> Verdict:
     """The verdict if the run ended now, for the live view: coarser trends, no thresholds."""
-    boundary = Boundary(guarded=guarded)
+    boundary = Boundary()
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
     facts = Facts.of(record, boundary)
     result = _pooled(facts, [_judge_so_far(part, boundary) for part in facts.segments], boundary)
@@ -133,7 +133,7 @@ def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
 def _judge_so_far(facts: Facts, boundary: Boundary) -> SegmentResult:
     """What the live view shows of one worker's time: no trend of a young run is a leak."""
     metrics = _trends(facts, _QUICK, boundary)
-    if facts.elapsed_s < _FIRST_LOOK * planned_s(facts.record):
+    if facts.record.span_s[1] < _FIRST_LOOK * planned_s(facts.record):
         metrics = [_not_yet(result) for result in metrics]
     findings = [
         *_exact(facts, boundary),

@@ -40,6 +40,13 @@ class Series:
         keep = (self.t_s >= start_s) & (self.t_s <= end_s)
         return Series(self.name, self.t_s[keep], self.value[keep])
 
+    def around(self, t_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The last value before each time, and the first after it."""
+        last = len(self) - 1
+        before = np.clip(np.searchsorted(self.t_s, t_s, side="right") - 1, 0, last)
+        after = np.clip(np.searchsorted(self.t_s, t_s, side="left"), 0, last)
+        return self.value[before], self.value[after]
+
 
 @dataclass(frozen=True)
 class LatencySeries:
@@ -71,6 +78,19 @@ class RunRecord:
     series: Mapping[str, Series]
     events: Sequence[Event]
     latencies: Mapping[str, LatencySeries] = field(default_factory=dict)
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """Times of the first and the last sample; 0 and 0 where there is none."""
+        sampled = [one.t_s for one in self.series.values() if len(one)]
+        if not sampled:
+            return 0.0, 0.0
+        return min(float(t_s[0]) for t_s in sampled), max(float(t_s[-1]) for t_s in sampled)
+
+    @property
+    def last_moment_s(self) -> float:
+        """Time of the last sample or event."""
+        return max([self.span_s[1], *(event.t_s for event in self.events)])
 
     def until(self, end_s: float) -> RunRecord:
         """What the record held at ``end_s``."""

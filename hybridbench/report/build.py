@@ -30,7 +30,7 @@ from hybridbench.report.provenance import (
 )
 from hybridbench.report.serving import serving_table
 from hybridbench.report.thresholds import thresholds_table
-from hybridbench.report.timeline import last_moment_s, timeline_of
+from hybridbench.report.timeline import timeline_of
 from hybridbench.report.wording import (
     BADGES,
     NO_RATE,
@@ -76,7 +76,7 @@ _BY_SIGNAL: Final = dict.fromkeys(("SIGTERM", "SIGHUP", "SIGQUIT"), ExitCode.TER
 def build_document(record: RunRecord, verdict: Verdict) -> Document:
     """The report of one judged run; reads no file, no clock and no setting."""
     manifest = record.manifest
-    recorded_s = last_moment_s(record)
+    recorded_s = record.last_moment_s
     code = _exit_code(record, verdict)
     # A chart that cannot be drawn must not cost a night its verdict.
     boundary = Boundary()

@@ -40,7 +40,6 @@ from hybridbench.report.document import (
 from hybridbench.report.provenance import model_note, provenance_tables, started_text
 from hybridbench.report.serving import compared_serving
 from hybridbench.report.thresholds import STATE
-from hybridbench.report.timeline import last_moment_s
 from hybridbench.report.wording import BADGES, capital, model_text, without_options
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.sentences.comparison import change_text, display_name, leak_text, undecided_text
@@ -78,7 +77,7 @@ def comparison_document(
     base = comparison.versions[0]
     code = manifest.ended_by if manifest.ended_by is not None else verdict.exit_code
     glyph, tone = _BADGE[verdict.outcome]
-    ends = [last_moment_s(version.record) for version in comparison.versions]
+    ends = [version.record.last_moment_s for version in comparison.versions]
     return Document(
         kind=DocumentKind.COMPARISON,
         run_id=manifest.comparison_id,

@@ -18,7 +18,6 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.metrics import label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
-from hybridbench.report.timeline import last_moment_s
 from hybridbench.sentences.comparison import change_text, display_name
 from hybridbench.sentences.rates import amount, interval_text, level_text, rate_text
 from hybridbench.units import format_duration
@@ -151,7 +150,7 @@ def _version_row(index: int, version: Version) -> tuple[str, ...]:
         manifest.engine_hash[:_HASH],
         " ".join(_commit(version)),
         version.verdict.kind.value,
-        format_duration(last_moment_s(version.record)),
+        format_duration(version.record.last_moment_s),
     )
 
 

@@ -39,18 +39,11 @@ _MARKS_MAX: Final = 300
 
 def timeline_of(record: RunRecord, verdict: Verdict) -> Timeline:
     """Everything about time that all charts of a report share."""
-    end_s = last_moment_s(record)
+    end_s = record.last_moment_s
     window = None
     if verdict.window_s is not None:
         window = Span("judged window", *verdict.window_s)
     return Timeline(end_s, tuple(_phases(record, end_s)), window, tuple(_marks(record)))
-
-
-def last_moment_s(record: RunRecord) -> float:
-    """Time of the last thing the run recorded."""
-    ends = [float(series.t_s[-1]) for series in record.series.values() if len(series)]
-    ends += [event.t_s for event in record.events]
-    return max(ends, default=0.0)
 
 
 def _phases(record: RunRecord, end_s: float) -> list[Span]:

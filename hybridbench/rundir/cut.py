@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hybridbench.analysis.facts.limits import served_s
 from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ErrorCode, RunDirectoryError
@@ -52,13 +53,11 @@ def read_cut_run(run_dir: Path) -> CutRun:
             code=ErrorCode.NOTHING_TO_RESUME,
         )
     last = last_sample(run_dir / SAMPLES)
-    ends = [float(series.t_s[-1]) for series in record.series.values() if len(series)]
-    ends += [event.t_s for event in record.events]
     return CutRun(
         manifest=record.manifest,
-        end_s=max(ends, default=0.0),
+        end_s=record.last_moment_s,
         end_wall_s=last.wall if last is not None and last.wall else None,
-        served_s=sum(_served_s(part) for part in segments(record)),
+        served_s=sum(served_s(part) for part in segments(record)),
         segments=len(borders(record)) + 1,
     )
 
@@ -72,14 +71,3 @@ def is_finished(record: RunRecord) -> bool:
     if phase is None or part.last_event(Interrupted) or part.last_event(WorkloadFailed):
         return False
     return (phase.name or phase.phase) == "done"
-
-
-def _served_s(part: RunRecord) -> float:
-    """Seconds from the first request to the last sample, or to the signal that ended it."""
-    begun = [phase.t_s for phase in part.all_events(Phase) if phase.name == "warmup"]
-    if not begun:
-        return 0.0
-    ended = part.last_event(Interrupted) or part.last_event(WorkloadFailed)
-    ends = [float(series.t_s[-1]) for series in part.series.values() if len(series)]
-    end = ended.t_s if ended is not None else max(ends, default=begun[0])
-    return max(0.0, end - begun[0])

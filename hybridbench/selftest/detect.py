@@ -14,7 +14,7 @@ def time_to_detect_s(record: RunRecord, verdict: VerdictKind) -> float | None:
 
     Seconds since the run began; None if even the last look does not say so.
     """
-    end_s = max((float(s.t_s[-1]) for s in record.series.values() if len(s)), default=0.0)
+    end_s = record.span_s[1]
     found: float | None = None
     for look in range(_LOOKS, 0, -1):
         at_s = end_s * look / _LOOKS

@@ -56,15 +56,12 @@ _LEAST_STEP = 6  # rounds between two looks beyond those of the terms
 _BY_NAME = {metric.name: metric for metric in COMPARED}
 
 
-def compare(
-    comparison: Comparison, terms: ComparisonTerms, *, guarded: bool = True
-) -> ComparisonVerdict:
+def compare(comparison: Comparison, terms: ComparisonTerms) -> ComparisonVerdict:
     """The answer to ``comparison``: a pure function of its blocks, records and verdicts.
 
-    A part that fails leaves its version undecided, and a regression that another part found stands;
-    unless ``guarded`` it raises.
+    A part that fails leaves its version undecided, and a regression that another part found stands.
     """
-    boundary = Boundary(guarded=guarded)
+    boundary = Boundary()
     others = range(1, len(comparison.versions))
     plan = _plan(comparison, terms, boundary)
     rounds = complete_rounds(comparison.blocks, len(comparison.versions))
@@ -122,14 +119,13 @@ def look(
     versions: int = 2,
     looks: tuple[int, ...] = (),
     open_loop: bool = False,
-    guarded: bool = True,
 ) -> Look:
     """Whether the primary metric of every version is decided by the ``blocks`` so far.
 
     Guards, leaks and memory hold nothing up: they are judged at the end on what there is.  A look
     that fails decides nothing.
     """
-    boundary = Boundary(guarded=guarded)
+    boundary = Boundary()
     found = boundary.value(
         "this look",
         None,

@@ -153,10 +153,9 @@ class _Side:
         result = self.metrics.get(name)
         return None if result is None or result.rate_per_hour is None else result
 
+    @property
     def duration_s(self) -> float:
-        return max(
-            (float(s.t_s[-1]) for s in self.version.record.series.values() if len(s)), default=0.0
-        )
+        return self.version.record.span_s[1]
 
     def events(self, driver: str) -> float:
         return self._counters.total(driver) if driver in self._counters.names else 0.0
@@ -238,7 +237,7 @@ def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> Why | None:
         if expected >= _EXPECTED:
             return None
         return Why(ComparedCode.FEW_EVENTS, {"events": events, "driver": finding.driver})
-    enough = absent.duration_s() >= _ENOUGH_TIME * present.duration_s()
+    enough = absent.duration_s >= _ENOUGH_TIME * present.duration_s
     return None if enough else Why(ComparedCode.SHORTER_RUN)
 
 

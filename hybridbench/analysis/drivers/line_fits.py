@@ -52,7 +52,6 @@ class Fit:
 
     index: int
     slope: float
-    forgets: float
     log_likelihood: float
     residual: FloatArray
     sigma: float
@@ -95,7 +94,7 @@ def fit_line(levels: Levels, screening: Screening, index: int) -> Fit:
     residual = y - slope * x
     floor = _NOISE_FLOOR * max(float(np.ptp(levels.value)), 1e-300)
     sigma = max(float(np.sqrt(np.mean(residual**2))), floor)
-    return Fit(index, slope, forgets, float(screening.log_likelihood[index]), residual, sigma)
+    return Fit(index, slope, float(screening.log_likelihood[index]), residual, sigma)
 
 
 def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[float, float]:

@@ -308,27 +308,6 @@ def _exact_driver(data: _Data, found: Mapping[int, float], hints: Hints) -> Driv
     return replace(driver, exact=True)
 
 
-@dataclass(frozen=True)
-class _Contest:
-    """The candidates' lines, best first; ``clock`` is the index of time's."""
-
-    levels: Levels
-    screening: Screening
-    fits: Sequence[Fit]
-    clock: int
-    natural: frozenset[int]
-
-    def alike(self) -> list[Fit]:
-        """Every line that the best one does not clearly beat."""
-        best = self.fits[0]
-        return [fit for fit in self.fits if self._as_good(best, fit)]
-
-    def _as_good(self, best: Fit, fit: Fit) -> bool:
-        if fit.index in self.natural and fit.sigma <= _MUCH_BETTER * best.sigma:
-            return True
-        return not told_apart(best, fit, _EVIDENCE, _Z_TIME if fit.index == self.clock else _Z)
-
-
 def _fitted(data: _Data, hints: Hints) -> Driver | None:
     candidates = _plausible(data)
     if hints.among is not None:
@@ -339,12 +318,11 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
         return None
     screening = screen(levels)
     names = [data.names[i] for i in candidates]
-    natural = frozenset(i for i, name in enumerate(names) if name in hints.natural)
+    clock = len(candidates)
     also = {i for i, name in enumerate(names) if name == _WORK or hints.likely(name)}
     fits = _leading(levels, screening, also)
-    contest = _Contest(levels, screening, fits, len(candidates), natural)
-    alike = contest.alike()
-    counted = [fit for fit in alike if fit.index != contest.clock]
+    alike = [fit for fit in fits if _as_good(fits[0], fit, [*names, TIME][fit.index], hints)]
+    counted = [fit for fit in alike if fit.index != clock]
     if not counted:
         return None
     at_idle = exact_at_idle(hints.witnesses(), [names[f.index] for f in counted], confirming=True)
@@ -355,7 +333,7 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
         counted = [f for f in counted if hints.likely(names[f.index])]
     if not counted:
         return None
-    best = contest.fits[0].log_likelihood
+    best = fits[0].log_likelihood
     counted.sort(key=lambda f: _rank(names[f.index], best - f.log_likelihood, hints))
     chosen, *rest = counted
     index, rivals = candidates[chosen.index], [names[fit.index] for fit in rest]
@@ -369,6 +347,13 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
     low, high = mean.ends or slope_interval(levels, screening, chosen.index)
     ends = data.with_chance(index, (max(mean.least, low), high))
     return data.driver(index, mean.value, ends, rivals)
+
+
+def _as_good(best: Fit, fit: Fit, name: str, hints: Hints) -> bool:
+    """Whether ``best`` does not clearly beat the line ``fit`` of the counter ``name``."""
+    if name in hints.natural and fit.sigma <= _MUCH_BETTER * best.sigma:
+        return True
+    return not told_apart(best, fit, _EVIDENCE, _Z_TIME if name == TIME else _Z)
 
 
 def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:

@@ -139,8 +139,8 @@ def find_rise_driver(
         return None
     best: tuple[float, StepDriver] | None = None
     for name in counters.names:
-        before, _ = counters.bounds(name, t_s[:-1])
-        _, after = counters.bounds(name, t_s[1:])
+        series = counters.series[name]
+        before, after = series.around(t_s[:-1])[0], series.around(t_s[1:])[1]
         moved = np.maximum(after - before, 0.0)
         if name.endswith(_NOT_EVENTS) or not moved.any():
             continue

@@ -9,7 +9,7 @@ collections count, and within them the number rises by the same amount per event
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -260,10 +260,7 @@ def make_probes(t_s: FloatArray, value: FloatArray, collections: Series | None) 
     if collections is None or not len(collections):
         none = np.zeros_like(t_s)
         return Probes(t_s, value, none, none)
-    last = len(collections) - 1
-    before = np.clip(np.searchsorted(collections.t_s, t_s, side="right") - 1, 0, last)
-    after = np.clip(np.searchsorted(collections.t_s, t_s, side="left"), 0, last)
-    return Probes(t_s, value, collections.value[before], collections.value[after])
+    return Probes(t_s, value, *collections.around(t_s))
 
 
 def production_rate(probes: Probes, progress: FloatArray, unit: str, per: str) -> Rate | None:
@@ -296,11 +293,4 @@ def with_counting_error(rate: Rate, events: float) -> Rate:
     if not 0.0 <= rate.value <= 1.0:
         return rate
     low, high = wilson_interval(rate.value * events, events)
-    return Rate(
-        rate.value,
-        min(rate.lower, low),
-        max(rate.upper, high),
-        rate.unit,
-        rate.per,
-        rate.confidence,
-    )
+    return replace(rate, lower=min(rate.lower, low), upper=max(rate.upper, high))

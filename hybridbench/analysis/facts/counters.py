@@ -81,14 +81,6 @@ class EventCounters:
         series = self.series[name]
         return np.interp(t_s, series.t_s, series.value)
 
-    def bounds(self, name: str, t_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The last sampled value before each time, and the first after it."""
-        series = self.series[name]
-        last = len(series) - 1
-        before = np.clip(np.searchsorted(series.t_s, t_s, side="right") - 1, 0, last)
-        after = np.clip(np.searchsorted(series.t_s, t_s, side="left"), 0, last)
-        return series.value[before], series.value[after]
-
     def total(self, name: str) -> float:
         """What the counter reached; 0 for one that was never sampled."""
         series = self.series.get(name.removeprefix(_PREFIX))

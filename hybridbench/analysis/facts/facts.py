@@ -79,12 +79,6 @@ class Facts:
         return max(self.segments, key=lambda part: part.window.duration_s if part.window else 0.0)
 
     @property
-    def elapsed_s(self) -> float:
-        """When the last sample was taken."""
-        series = self.record.series.values()
-        return max((float(one.t_s[-1]) for one in series if len(one)), default=0.0)
-
-    @property
     def ended_early(self) -> bool:
         """Whether the run was cut short: from outside, by the worker's death, or because its
         answer was there.  It could not cover everything.

@@ -50,9 +50,9 @@ def served_s(record: RunRecord) -> float:
     begun = [t for t, name in phases if name == "warmup"]
     if not begun:
         return 0.0
-    ends = [float(series.t_s[-1]) for series in record.series.values() if len(series)]
+    end_s = record.span_s[1]
     drained = [t for t, name in phases if name == "drain"]
     resumed = [t for t, name in phases if name in ("resume", "steady")]
     if drained and (not resumed or drained[-1] > resumed[-1]):
-        ends = [drained[-1]]
-    return max(0.0, max(ends, default=begun[0]) - begun[0])
+        end_s = drained[-1]
+    return max(0.0, end_s - begun[0])

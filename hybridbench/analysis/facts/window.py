@@ -55,7 +55,7 @@ class Window:
 
 def judged_window(record: RunRecord) -> Window | None:
     """The window of a run, or None for one that never got that far."""
-    first, last = _span(record)
+    first, last = record.span_s
     if last <= first:
         return None
     steady = record.last_event(Steady)
@@ -65,13 +65,6 @@ def judged_window(record: RunRecord) -> Window | None:
     if end <= start:
         return None
     return Window(start, end, steady is not None, pauses)
-
-
-def _span(record: RunRecord) -> tuple[float, float]:
-    sampled = [s for s in record.series.values() if len(s)]
-    if not sampled:
-        return 0.0, 0.0
-    return min(float(s.t_s[0]) for s in sampled), max(float(s.t_s[-1]) for s in sampled)
 
 
 def _start_without_steady(record: RunRecord, first: float, last: float) -> float:

@@ -150,7 +150,8 @@ def ends(rate: Rate) -> tuple[float, float, float]:
 def check(family: str, seed: int) -> None:
     record = run_of(family, seed)
 
-    for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
+    for verdict in (judge(record), judge_so_far(record)):
+        assert not verdict.failures
         assert not any(math.isnan(number) for number in numbers(verdict))
         said = phrased(verdict)
         verdict_text(said, "awkward")
@@ -236,7 +237,7 @@ def test_levels_teeth_and_worsening_of_awkward_series_have_finite_numbers(family
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_versions_with_awkward_blocks_are_compared(family: str) -> None:
     record = run_of(family, 7)
-    verdict = judge_so_far(record, guarded=False)
+    verdict = judge_so_far(record)
     for seed in range(4):
         drawn = draw(family, 1700 + seed)
         names = ("throughput_tokens_per_s", "cpu_ms_per_token", "rest_anon_swap_bytes")
@@ -249,7 +250,8 @@ def test_two_versions_with_awkward_blocks_are_compared(family: str) -> None:
         sides = [type(first)(v.name, v.kind, v.manifest, record, verdict) for v in (first, second)]
         for versions in (made.versions, tuple(sides)):
             whole = type(made)(versions, made.blocks, True, made.looks)
-            answer = compare(whole, ComparisonTerms(), guarded=False)
+            answer = compare(whole, ComparisonTerms())
+            assert not answer.failures
             told = [n for side in answer.sides for m in side.metrics for n in (m.ratio, m.lower)]
             assert not any(math.isnan(n) for n in told)
 
@@ -262,6 +264,7 @@ def test_a_run_of_no_or_few_samples_is_judged(samples: int, value: float) -> Non
     series = {name: Series(name, t, value * (1.0 + t)) for name in names}
     record = RunRecord(manifest_from_json(manifest(Run())), series, [Steady(t_s=0.0)])
 
-    for verdict in (judge(record, guarded=False), judge_so_far(record, guarded=False)):
+    for verdict in (judge(record), judge_so_far(record)):
+        assert not verdict.failures
         assert not any(math.isnan(number) for number in numbers(verdict))
         verdict_text(phrased(verdict), "few")

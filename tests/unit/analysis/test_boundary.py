@@ -226,13 +226,6 @@ def test_a_leak_stands_without_its_driver(monkeypatch: pytest.MonkeyPatch) -> No
     assert "what drives rss_anon_swap_bytes" in failed(verdict)
 
 
-def test_unguarded_a_failure_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge_module, "liveness_findings", broken)
-
-    with pytest.raises(BrokenError):
-        judge(healthy_record(), guarded=False)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
 def test_what_is_no_defect_of_a_part_passes(error: type[BaseException]) -> None:
     def stop() -> NoReturn:
@@ -369,8 +362,6 @@ def test_a_comparison_that_was_made_in_part_is_undecided(
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.failures
     assert "failed" in phrased_comparison(whole, verdict).headline
-    with pytest.raises(BrokenError):
-        compare(whole, ComparisonTerms(), guarded=False)
 
 
 def test_a_slower_version_stays_slower_where_its_leaks_could_not_be_compared(

@@ -75,6 +75,7 @@ def test_an_interrupted_run_may_go_on_and_its_drain_is_no_traffic(tmp_path: Path
     clock = cut_run(tmp_path / "run")
     with RunWriter(tmp_path / "run", manifest_from_json(MANIFEST), clock, goes_on=True) as writer:
         writer.event(Interrupted(signal="SIGTERM", t_s=20.0))
+        writer.event(Phase(name="drain", t_s=20.0))
         writer.event(Phase(name="done", t_s=26.0))
 
     assert read_cut_run(tmp_path / "run").served_s == 15.0
