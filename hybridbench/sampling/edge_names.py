@@ -18,11 +18,6 @@ _NEIGHBOUR = re.compile(r"(^|_)(prev|next|parent)$")
 _SMALL_DICT = 64
 
 
-def type_name(kind: type) -> str:
-    """The class alone; modules only make chains long."""
-    return kind.__qualname__
-
-
 def is_neighbour(attribute: str) -> bool:
     """Whether an attribute of this name points sideways or upwards."""
     return _NEIGHBOUR.search(attribute) is not None
@@ -34,7 +29,8 @@ def edge_name(holder: object, referent: object) -> str:
         return f"module {holder.__name__}.{_key_of(vars(holder), referent, '*')}"
     if isinstance(holder, type):
         return f"class {holder.__qualname__}.{_key_of(vars(holder), referent, '*')}"
-    name = type_name(type(holder))
+    # The class alone: modules only make chains long.
+    name = type(holder).__qualname__
     if isinstance(holder, dict):
         return f"{name}[{_item_key(holder, referent)}]"
     if isinstance(holder, list | tuple | set | frozenset | deque):

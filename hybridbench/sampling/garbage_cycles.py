@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hybridbench.records.heap import Cycle
-from hybridbench.sampling.edge_names import edge_name, instance_dict, type_name
+from hybridbench.sampling.edge_names import edge_name, instance_dict
 
 _OBJECTS_MAX = 600_000
 _WAYS_LOOKED_UP = 120
@@ -32,7 +32,6 @@ class GarbageCycles:
     components: int = 0
     objects: int = 0
     hanging: int = 0
-    largest: int = 0
     types: tuple[tuple[str, int], ...] = ()
     shapes: tuple[Cycle, ...] = ()
 
@@ -45,12 +44,11 @@ def garbage_cycles(garbage: Sequence[object]) -> GarbageCycles:
     on_cycles = [index for part in components for index in part]
     kinds = Counter(type(objects[index]) for index in on_cycles)
     own = Counter({kind: number for kind, number in kinds.items() if not _is_container(kind)})
-    named = [(type_name(kind), number) for kind, number in (own or kinds).most_common(6)]
+    named = [(kind.__qualname__, number) for kind, number in (own or kinds).most_common(6)]
     return GarbageCycles(
         components=len(components),
         objects=len(on_cycles),
         hanging=len(objects) - len(on_cycles),
-        largest=max(map(len, components), default=0),
         types=tuple(named),
         shapes=_shapes(objects, edges, on_cycles, own or kinds),
     )

@@ -33,7 +33,6 @@ from hybridbench.sampling.tensor_storage import TensorStorages
 CountedClasses: TypeAlias = Callable[[], Mapping[str, tuple[type, int]]]
 
 TYPES_REPORTED = 20
-_WAIT_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,6 @@ class HeapScan:
     exact_bytes: bool = True
     types: list[TypeCount] = field(default_factory=list)
     instances: dict[str, InstanceCount] = field(default_factory=dict)
-
-
-def no_classes() -> Mapping[str, tuple[type, int]]:
-    """For processes that register no class."""
-    return {}
 
 
 class ForkScan:
@@ -72,7 +66,7 @@ class ForkScan:
 
     def __init__(
         self,
-        classes: CountedClasses = no_classes,
+        classes: CountedClasses,
         excluded: Sequence[MemoryRange] = (),
         close_in_child: Sequence[int] = (),
         timeout_s: float = 20.0,
@@ -83,11 +77,6 @@ class ForkScan:
         self._timeout_s = timeout_s
         self._child: ForkedChild | None = None
         self._reserve: int | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether a child is counting."""
-        return self._child is not None
 
     def start(self) -> float:
         """Fork the child; return the seconds for which this process stood still.
@@ -112,15 +101,6 @@ class ForkScan:
         self._hold()
         found = child.decoded(HeapScan)
         return HeapScan(method="fork", error=found) if isinstance(found, str) else found
-
-    def wait(self, timeout_s: float) -> HeapScan | None:
-        """Like ``poll``, but wait up to ``timeout_s`` for the child."""
-        deadline_s = time.perf_counter() + timeout_s
-        while (report := self.poll()) is None and self._child is not None:
-            if time.perf_counter() >= deadline_s:
-                return None
-            time.sleep(_WAIT_S)
-        return report
 
     def close(self) -> None:
         """Kill a child that still counts."""
@@ -149,9 +129,7 @@ class ForkScan:
             return msgspec.msgpack.encode(failed)
 
 
-def count_and_destroy(
-    classes: CountedClasses = no_classes, excluded: Sequence[MemoryRange] = ()
-) -> HeapScan:
+def count_and_destroy(classes: CountedClasses, excluded: Sequence[MemoryRange]) -> HeapScan:
     """Count this process's garbage and leave the collector in ruins: only for a forked child."""
     # Processor time: a child that others keep waiting costs the engine no more for that.
     started_s = time.process_time()

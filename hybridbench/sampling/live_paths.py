@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hybridbench.sampling.array_views import ArrayViews
-from hybridbench.sampling.edge_names import Neighbours, edge_name, instance_dict, type_name
+from hybridbench.sampling.edge_names import Neighbours, edge_name, instance_dict
 from hybridbench.sampling.forked_child import MemoryRange
 from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.tensor_storage import TensorStorages
@@ -74,7 +74,7 @@ class Place:
             place = place.above
         found = self.below.get((kind, dragged))
         if found is None:
-            name = DRAGGED * dragged + type_name(kind)
+            name = DRAGGED * dragged + kind.__qualname__
             found = self.below[kind, dragged] = Place(name, self, dragged, kind=kind)
         return found
 

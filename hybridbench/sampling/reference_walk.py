@@ -12,16 +12,13 @@ import gc
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 
-from hybridbench.sampling.forked_child import MemoryRange
 from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.heap_scan import (
     TYPES_REPORTED,
     CountedClasses,
     HeapScan,
     instance_counts,
-    no_classes,
 )
 from hybridbench.sampling.tensor_storage import TensorStorages
 
@@ -37,17 +34,9 @@ class WalkScan:
 
     method = "walk"
 
-    def __init__(
-        self, classes: CountedClasses = no_classes, excluded: Sequence[MemoryRange] = ()
-    ) -> None:
+    def __init__(self, classes: CountedClasses) -> None:
         self._classes = classes
-        self._excluded = tuple(excluded)
         self._report: HeapScan | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether a report waits to be fetched."""
-        return self._report is not None
 
     def start(self) -> float:
         """Count now; return the seconds it took."""
@@ -69,11 +58,6 @@ class WalkScan:
         report, self._report = self._report, None
         return report
 
-    def wait(self, timeout_s: float) -> HeapScan | None:
-        """Like ``poll``: there is nothing to wait for."""
-        del timeout_s
-        return self.poll()
-
     def close(self) -> None:
         """Drop an unfetched report."""
         self._report = None
@@ -82,11 +66,11 @@ class WalkScan:
         reachable = dict(self._classes())
         objects = gc.get_objects()
         alive = Counter(map(type, objects))
-        storages = TensorStorages(objects, alive, self._excluded)
+        storages = TensorStorages(objects, alive)
         tracked = len(objects)
         garbage = unreachable(objects)
         del objects
-        size = garbage_size(garbage, storages, self._excluded)
+        size = garbage_size(garbage, storages)
         return HeapScan(
             method="walk",
             tracked_objects=tracked,

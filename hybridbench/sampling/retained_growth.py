@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hybridbench.records.heap import RetainedObjects
-from hybridbench.sampling.edge_names import is_neighbour, type_name
+from hybridbench.sampling.edge_names import is_neighbour
 from hybridbench.sampling.live_paths import DRAGGED, STEP, LivePaths, Place, counts_by_class
 
 # Steady traffic moves a few objects between any two looks.
@@ -212,7 +212,7 @@ def _commonest_item(container: object) -> str:
         items = list(container.values())
     elif isinstance(container, list | tuple | set | deque):
         items = list(container)
-    kinds = Counter(type_name(type(item)) for item in items)
+    kinds = Counter(type(item).__qualname__ for item in items)
     return kinds.most_common(1)[0][0] if kinds else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -45,7 +46,6 @@ from hybridbench.records.messages import (
     ViolationRecord,
 )
 from hybridbench.sampling.allocations import AllocationTracker
-from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.process import own_private_bytes
 from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.wire import WireClosedError, WorkerWire
@@ -73,7 +73,7 @@ class EngineLoop:
         wire: WorkerWire,
         probes: WorkerProbes,
         metrics: WorkerMetrics,
-        ballast: Ballast,
+        ballast: Sequence[object],
         injected: InjectedCounts,
     ) -> None:
         """``ballast`` is only held: its objects must live as long as the loop."""

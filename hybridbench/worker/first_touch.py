@@ -12,7 +12,6 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 
 _OUTPUT_TOKENS = 3
-_ROUNDS = 1
 _MIXED_ROUNDS = 3
 _MIXED_OUTPUT_TOKENS = 12
 
@@ -25,34 +24,27 @@ def touch_largest_shapes(engine: Engine) -> dict[str, int]:
 
     Returns the counters after that; what the run reports is counted from there.
     """
-    toucher = _Toucher(engine)
-    for _ in range(_ROUNDS):
-        toucher.run(_largest(engine), _OUTPUT_TOKENS)
+    draw = random.Random(0)
+    _serve(engine, _largest(engine), _OUTPUT_TOKENS, draw)
     for _ in range(_MIXED_ROUNDS):
-        toucher.run(_mixed(engine, toucher.random), _MIXED_OUTPUT_TOKENS)
+        _serve(engine, _mixed(engine, draw), _MIXED_OUTPUT_TOKENS, draw)
     engine.flush_cache()
     return engine.counters.as_dict()
 
 
-class _Toucher:
-    def __init__(self, engine: Engine) -> None:
-        self.random = random.Random(0)
-        self._engine = engine
-        self._requests = 0
-
-    def run(self, prompt_lengths: list[int], output_tokens: int) -> None:
-        """Serve one prompt of each length to its end."""
-        engine = self._engine
-        vocab_size = engine.model_config.vocab_size
-        params = SamplingParams(
-            max_new_tokens=output_tokens, temperature=1.0, top_p=0.9, ignore_eos=True
-        )
-        for length in prompt_lengths:
-            prompt = [self.random.randrange(vocab_size) for _ in range(length)]
-            engine.submit(f"touch-{self._requests}", prompt, params)
-            self._requests += 1
-        while engine.has_work:
-            engine.step()
+def _serve(
+    engine: Engine, prompt_lengths: list[int], output_tokens: int, draw: random.Random
+) -> None:
+    """Serve one prompt of each length to its end."""
+    vocab_size = engine.model_config.vocab_size
+    params = SamplingParams(
+        max_new_tokens=output_tokens, temperature=1.0, top_p=0.9, ignore_eos=True
+    )
+    for index, length in enumerate(prompt_lengths):
+        prompt = [draw.randrange(vocab_size) for _ in range(length)]
+        engine.submit(f"touch-{index}", prompt, params)
+    while engine.has_work:
+        engine.step()
 
 
 def _largest(engine: Engine) -> list[int]:

@@ -20,7 +20,6 @@ from hybridbench.engine.models.registry import resolve_model
 from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError
 from hybridbench.records.messages import Ready, Scalar, Start
-from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.forked_child import exclude_from_forks
 from hybridbench.sampling.gc_monitor import (
     GcMonitor,
@@ -64,7 +63,10 @@ def build_loop(
     config, pools_note = fit_pools(engine_config(start))
     engine = Engine(config)
     touched = touch_largest_shapes(engine)
-    ballast = Ballast(start.ballast_objects)
+    # A serving engine holds about a million long-lived objects.  A full collection comes when what
+    # survived since the last one exceeds a quarter of what is old, so how often garbage is found
+    # depends on how much is none.  Each inner list is tracked, and takes about 90 bytes.
+    ballast = [[index] for index in range(start.ballast_objects)]
     set_gc_after_warmup(start.gc_mode)
     heap_scan = _heap_scan(start, engine, wire)
     metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched)
@@ -115,14 +117,14 @@ def _heap_scan(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | Wal
 
 
 def _survey_scope(
-    heap_scan: ForkScan | WalkScan, roots: Sequence[object], ballast: Ballast
+    heap_scan: ForkScan | WalkScan, roots: Sequence[object], ballast: Sequence[object]
 ) -> SurveyScope | None:
     """What a survey walks: everything below ``roots``, which may be filled later."""
     if isinstance(heap_scan, WalkScan):
         return None
     return SurveyScope(
         roots=lambda: roots,
-        ballast=ballast.held,
+        ballast=ballast,
         excluded=heap_scan.excluded,
         close_in_child=heap_scan.close_in_child,
     )

@@ -98,7 +98,7 @@ def test_a_long_ring_is_one_component_however_deep() -> None:
 
     cycles = garbage_cycles(list[object](ring))
 
-    assert (cycles.components, cycles.largest) == (1, 20_000)
+    assert (cycles.components, cycles.objects) == (1, 20_000)
 
 
 def test_no_garbage_has_no_cycles() -> None:

@@ -12,7 +12,6 @@ from hybridbench.defects.defect import Defect
 from hybridbench.engine.engine import Engine
 from hybridbench.engine_config import EngineConfig
 from hybridbench.records import messages as m
-from hybridbench.sampling.ballast import Ballast
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.malloc import malloc_reader
@@ -71,7 +70,7 @@ def stopped_loop(engine: Engine) -> Iterator[tuple[EngineLoop, ParentWire]]:
     probes = WorkerProbes(engine, heap_scan, metrics, injected)
     parent = ParentWire(near)
     try:
-        yield EngineLoop(engine, WorkerWire(far), probes, metrics, Ballast(0), injected), parent
+        yield EngineLoop(engine, WorkerWire(far), probes, metrics, [], injected), parent
     finally:
         parent.close()
         far.close()
@@ -88,7 +87,7 @@ def in_process_worker(engine: Engine, defects: Sequence[Defect] = ()) -> Iterato
     injected = InjectedCounts(engine, defects)
     probes = WorkerProbes(engine, heap_scan, metrics, injected)
     wire = WorkerWire(far)
-    loop = EngineLoop(engine, wire, probes, metrics, Ballast(0), injected)
+    loop = EngineLoop(engine, wire, probes, metrics, [], injected)
     thread = threading.Thread(target=loop.run)
     parent = ParentWire(near)
     thread.start()
