@@ -31,7 +31,7 @@ from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.metrics import Kind, Unit, declared
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode, UnmeasuredCode
-from hybridbench.records.json_value import JsonValue, as_mapping
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
@@ -302,7 +302,7 @@ def _finding(
         lower = -math.inf if result.lower is None else result.lower
         upper = math.inf if result.upper is None else result.upper
         rates = (Rate(result.value, lower, upper, result.unit, per),)
-    measured = {key: held for key, held in as_mapping(to_json(result)).items() if key != "said"}
+    measured = {key: held for key, held in to_json(result).items() if key != "said"}
     yield Finding(
         kind=FindingCode.THRESHOLD,
         verdict=kind,

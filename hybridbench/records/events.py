@@ -89,10 +89,10 @@ class Crash(Event, frozen=True):
 
 
 class EngineLog(Event, frozen=True):
-    """A line of the engine; ``count`` is how often it had been said by then, None if unknown."""
+    """A line of the engine; ``count`` is how often it had been said by then."""
 
     text: str = ""
-    count: int | None = None
+    count: int = 1
 
 
 class EngineViolation(Event, frozen=True):

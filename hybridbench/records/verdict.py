@@ -39,15 +39,7 @@ PRECEDENCE: tuple[VerdictKind, ...] = (
     VerdictKind.CLEAN,
 )
 
-EXIT_CODE: Mapping[VerdictKind, ExitCode] = {
-    VerdictKind.CLEAN: ExitCode.CLEAN,
-    VerdictKind.LEAK: ExitCode.LEAK,
-    VerdictKind.DEGRADED: ExitCode.DEGRADED,
-    VerdictKind.INVARIANT: ExitCode.INVARIANT,
-    VerdictKind.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
-    VerdictKind.CRASHED: ExitCode.CRASHED,
-    VerdictKind.INVALID: ExitCode.INVALID,
-}
+EXIT_CODE: Mapping[VerdictKind, ExitCode] = {kind: ExitCode[kind.name] for kind in VerdictKind}
 
 # The model of a metric with too few samples for any: no rate comes with it, also where an older
 # verdict.json still says one.

@@ -211,7 +211,7 @@ class Lines(Generic[_Line]):
         if self.torn:
             yield f"the last line of {name} was torn and is left out"
         if self.damaged:
-            yield f"{self.damaged} damaged {_plural('line', self.damaged)} of {name} skipped"
+            yield f"{self.damaged} damaged line{'s' * (self.damaged != 1)} of {name} skipped"
 
 
 def read_lines(path: Path, decoder: msgspec.json.Decoder[_Line]) -> Lines[_Line]:
@@ -259,7 +259,3 @@ def _decoded(text: bytes, decoder: msgspec.json.Decoder[_Line]) -> _Line | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
         return None
     return line
-
-
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else f"{noun}s"

@@ -20,49 +20,49 @@ _PATIENCE_S: Final = 60.0
 _SITES_TOLD: Final = 12
 
 
-class AllocationRecord:
-    """One for a run; ``record`` is its only act."""
+def record_allocations(
+    loop: SoakLoop,
+    path: Path,
+    seconds: float,
+    drain: Callable[[], bool],
+    flush: Callable[[], None],
+) -> None:
+    """Traffic for ``seconds``, ``drain``, ``flush``; what is left becomes an event of the run.
 
-    def __init__(self, seconds: float, path: Path, loop: SoakLoop) -> None:
-        """The raw record goes to ``path``, for memray's own reporters."""
-        self._seconds = seconds
-        self._path = path.absolute()
-        self._loop = loop
+    The raw record goes to ``path``, for memray's own reporters.
 
-    def record(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
-        """Traffic for a while, ``drain``, ``flush``; what is left becomes an event of the run.
+    Raises:
+        WorkerLostError: the worker died of it; what was recorded stands.
+    """
+    recorder = loop.context.recorder
+    length = format_duration(seconds)
+    loop.context.view.note(f"{length} of further traffic, with every allocation recorded")
+    recorder.enter("allocations")
+    loop.heap_scans_wanted = loop.samples_wanted = False
+    finished = loop.driver.counts.finished
+    if not _is_done(loop, str(path.absolute())):
+        return
+    begun_s = loop.now_s
+    loop.resume()
+    loop.run_until(lambda: loop.interrupted, begun_s + seconds)
+    served_s = loop.now_s - begun_s
+    at_rest = drain()
+    flush()
+    if not _is_done(loop, "") or not at_rest:
+        return
+    try:
+        sites = kept_sites(path, _SITES_TOLD)
+    except OSError as error:
+        recorder.note(f"the record of allocations cannot be read: {error}")
+        return
+    served = loop.driver.counts.finished - finished
+    recorder.event(Allocations(served_s, served, path.name, tuple(sites)))
 
-        Raises:
-            WorkerLostError: the worker died of it; what was recorded stands.
-        """
-        loop, recorder = self._loop, self._loop.context.recorder
-        length = format_duration(self._seconds)
-        loop.context.view.note(f"{length} of further traffic, with every allocation recorded")
-        recorder.enter("allocations")
-        loop.heap_scans_wanted = loop.samples_wanted = False
-        finished = loop.driver.counts.finished
-        if not self._is_done(str(self._path)):
-            return
-        begun_s = loop.now_s
-        loop.resume()
-        loop.run_until(lambda: loop.interrupted, begun_s + self._seconds)
-        served_s = loop.now_s - begun_s
-        at_rest = drain()
-        flush()
-        if not self._is_done("") or not at_rest:
-            return
-        try:
-            sites = kept_sites(self._path, _SITES_TOLD)
-        except OSError as error:
-            recorder.note(f"the record of allocations cannot be read: {error}")
-            return
-        served = loop.driver.counts.finished - finished
-        recorder.event(Allocations(served_s, served, self._path.name, tuple(sites)))
 
-    def _is_done(self, path: str) -> bool:
-        """Whether the worker did as asked: start a record, or end it if ``path`` is empty."""
-        answer = self._loop.ask(TrackAllocations(path), AllocationsTracked, _PATIENCE_S)
-        error = "no answer in time" if answer is None else answer.error
-        if error:
-            self._loop.context.recorder.note(f"allocations were not recorded: {error}")
-        return not error
+def _is_done(loop: SoakLoop, path: str) -> bool:
+    """Whether the worker did as asked: start a record, or end it if ``path`` is empty."""
+    answer = loop.ask(TrackAllocations(path), AllocationsTracked, _PATIENCE_S)
+    error = "no answer in time" if answer is None else answer.error
+    if error:
+        loop.context.recorder.note(f"allocations were not recorded: {error}")
+    return not error

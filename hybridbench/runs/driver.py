@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from hybridbench.records.messages import StepEvents
 from hybridbench.targets.target import Target
-from hybridbench.workload.actions import WaitUntil
-from hybridbench.workload.actions import Workload as WorkloadProtocol
+from hybridbench.workload.actions import WaitUntil, Workload
 
 # An open loop that fell behind must not keep the soak loop from looking at the clock.
 _ACTIONS_PER_PUMP_MAX = 512
@@ -20,22 +19,16 @@ class DriverCounts:
     finished: int = 0
     aborted: int = 0
     rejected: int = 0
-    output_tokens: int = 0
 
 
 class Driver:
     """Carries out what the workload wants and tells it what came of it, in the engine's order."""
 
-    def __init__(self, workload: WorkloadProtocol, target: Target) -> None:
+    def __init__(self, workload: Workload, target: Target) -> None:
         self._workload = workload
         self._target = target
         self._paused = False
         self.counts = DriverCounts()
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that have not ended, by the client's account."""
-        return self._workload.in_flight
 
     @property
     def failure(self) -> str:
@@ -76,7 +69,6 @@ class Driver:
             workload.on_first_token(rid, now_s)
         for ended in events.finished:
             counts.finished += 1
-            counts.output_tokens += len(ended.output_ids)
             workload.on_finished(ended.rid, ended.output_ids, ended.reason, now_s)
         for ended in events.aborted:
             counts.aborted += 1

@@ -78,5 +78,4 @@ class LogWatch:
 
 
 def _is_power_of_ten(count: int) -> bool:
-    digits = str(count)
-    return digits[0] == "1" and not digits[1:].strip("0")
+    return str(count).rstrip("0") == "1"

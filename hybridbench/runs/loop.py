@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from hybridbench.clock import Clock
 from hybridbench.latency import add_latencies
-from hybridbench.records.events import ClockJump, EngineLog, Gap, ProbeLeftOut
+from hybridbench.records.events import ClockJump, Gap, ProbeLeftOut
 from hybridbench.records.messages import (
     Checkpoint,
     CheckpointReply,
@@ -81,7 +81,7 @@ class RunContext:
     recorder: Recorder
     interrupts: Interrupts
     view: View
-    log_watch: LogWatch | None = None  # None for a target whose stderr is not a file of ours
+    log_watch: LogWatch
     on_report_wanted: Callable[[], None] | None = None  # what SIGUSR1 asks for
 
 
@@ -294,8 +294,8 @@ class SoakLoop:
                 self.status.saw_checkpoint(message)
             case Violation():
                 self._on_violation(message)
-            case LogLine():
-                self._on_log_line(message)
+            case LogLine(t_s, text):
+                self.context.log_watch.line(text, t_s)
             case Steady():
                 self.steady = message
             case InjectedTruth():
@@ -339,9 +339,8 @@ class SoakLoop:
         self._watch_clock()
         latencies, self._latencies = self._latencies, {}
         complete = recorder.sample(stamp_s, values, latencies)
-        if self.context.log_watch is not None:
-            # Before the file is cut: what is cut away is gone.
-            self.context.log_watch.read_new()
+        # Before the file is cut: what is cut away is gone.
+        self.context.log_watch.read_new()
         self.target.limit_stderr()
         self.status.saw_sample(complete)
         if "probe_stop_s" in complete and self._traffic_start_s is not None:
@@ -357,12 +356,6 @@ class SoakLoop:
 
     def _wall_ahead_s(self) -> float:
         return self.context.clock.wall_s() - self.context.clock.monotonic_s()
-
-    def _on_log_line(self, message: LogLine) -> None:
-        if self.context.log_watch is not None:
-            self.context.log_watch.line(message.text, message.t_s)
-        else:
-            self.context.recorder.at(message.t_s, EngineLog(message.text))
 
     def _on_violation(self, message: Violation) -> None:
         self._violations += 1
@@ -425,7 +418,7 @@ def make_loop(
         TimedSource(starvation or StarvationSource(ready.pid)),
         TimedSource(PssSource(ready.pid), Beat(_PSS_INTERVAL_S, now_s)),
     ]
-    status = RunStatus(f"{plan.model} / {plan.profile.name}", ready.model_note, plan.traffic_s)
+    status = RunStatus(f"{plan.model} / {plan.profile.name}", plan.traffic_s)
     return SoakLoop(
         context=context,
         target=target,

@@ -23,7 +23,6 @@ from hybridbench.rundir.layout import (
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
-from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.boot import boot_worker, check_same_engine
 from hybridbench.runs.crash import record_crash
 from hybridbench.runs.driver import Driver
@@ -207,19 +206,13 @@ class _Soak:
                         loop,
                         InterimJudge(self._writer.run_dir),
                     ),
-                    allocations=self._allocations(loop),
+                    allocations=self._writer.run_dir / ALLOCATIONS,
                     extension=self._extension(loop),
                 ).run()
         finally:
             self._manifest = with_counts(self._manifest, workload.counts())
             if loop.truth is not None:
                 add_truth(self._writer.run_dir, loop.truth)
-
-    def _allocations(self, loop: SoakLoop) -> AllocationRecord | None:
-        memray_s = self._plan.options.memray_s
-        if not memray_s:
-            return None
-        return AllocationRecord(memray_s, self._writer.run_dir / ALLOCATIONS, loop)
 
     def _extension(self, loop: SoakLoop) -> Extension | None:
         extend_s = self._plan.options.extend_s

@@ -30,7 +30,6 @@ class RunStatus:
     """Numbers only, of constant size however long the run is."""
 
     title: str
-    model_note: str
     duration_s: float
     phase: str = "boot"
     elapsed_s: float = 0.0  # since the run began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -18,7 +19,7 @@ from hybridbench.records.messages import (
     Reclaimed,
     Shutdown,
 )
-from hybridbench.runs.allocations import AllocationRecord
+from hybridbench.runs.allocations import record_allocations
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.loop import Question, SoakLoop
 from hybridbench.runs.plan import SoakPlan
@@ -37,14 +38,15 @@ _SECOND_DRAIN_S = 5.0
 class SoakSteps:
     """Each method is one step; ``run`` calls them.  All of them end early when interrupted.
 
-    Besides its traffic a soak may have somebody who ends it early, diagnoses or extends it.
+    Besides its traffic a soak may have somebody who ends it early, diagnoses or extends it, and a
+    file for the allocations of ``memray_s`` more seconds.
     """
 
     plan: SoakPlan
     loop: SoakLoop
     stop_rule: StopRule | None = None
     diagnosis: LeakDiagnosis | None = None
-    allocations: AllocationRecord | None = None
+    allocations: Path | None = None
     extension: Extension | None = None
 
     def __post_init__(self) -> None:
@@ -186,8 +188,9 @@ class SoakSteps:
         """Where a leak was diagnosed, see which calls allocate what is kept."""
         if self.loop.interrupted or self._workload_failed:
             return
-        if self.allocations is not None and self._diagnosed:
-            self.allocations.record(self._drain, self._flush)
+        seconds = self.plan.options.memray_s
+        if self.allocations is not None and seconds and self._diagnosed:
+            record_allocations(self.loop, self.allocations, seconds, self._drain, self._flush)
 
     def stop(self) -> None:
         """The worker leaves in order."""

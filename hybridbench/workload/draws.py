@@ -17,6 +17,7 @@ from hybridbench.workload.settings import Aborts, PriorityShare, Prompts, Sampli
 ANSWERED: Final = frozenset({"length", "stop"})
 REPEATED_PAYLOADS: Final = 8  # as many different ones are sent again and again
 _SEEDS: Final = 2**31
+_NEWEST_WEIGHT: Final = 0.1  # in a running mean
 
 
 class Ending(StrEnum):
@@ -64,15 +65,13 @@ class EndingPlan:
 class TokenPace:
     """A running mean of the time between two tokens, from requests that finished."""
 
-    def __init__(self, weight: float = 0.1) -> None:
-        """``weight`` is that of the newest request."""
-        self._weight = weight
+    def __init__(self) -> None:
         self._interval_s = 0.0
 
     def learn(self, duration_s: float, intervals: int) -> None:
         """A request took ``duration_s`` from its first to its last token."""
         if intervals > 0:
-            self._interval_s += self._weight * (duration_s / intervals - self._interval_s)
+            self._interval_s += _NEWEST_WEIGHT * (duration_s / intervals - self._interval_s)
 
     def expected_s(self, tokens: int) -> float:
         """How long ``tokens`` more tokens take."""

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from hybridbench.errors import ConfigError, ErrorCode
-from hybridbench.workload.consistency import check_consistency, max_prompt_tokens
+from hybridbench.workload.consistency import check_consistency
 from hybridbench.workload.settings import SETTINGS, Limits, ProfileKeys
 from hybridbench.workload.validation import validated
 from hybridbench.workload.yaml_source import KeyPath, Source, parse_scalar, parse_yaml, read_yaml
@@ -92,11 +92,6 @@ class Profile(ProfileKeys):
         """
         own = ("assert_coverage", "aborts", "bad_input", "controls")
         return self.with_overrides({**dict.fromkeys(own, "{}"), "priorities": "[]"})
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """The longest prompt this profile asks the engine to serve, in tokens."""
-        return max_prompt_tokens(self)
 
     def limits_for(self, duration_s: float) -> Limits:
         """What CLEAN means for a run of ``duration_s``; shorter runs than any have no limit."""

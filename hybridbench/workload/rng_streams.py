@@ -57,11 +57,6 @@ class Zipf:
         """One rank."""
         return bisect_left(self._cumulative, random.random() * self._cumulative[-1])
 
-    def probability(self, rank: int) -> float:
-        """How often ``rank`` is drawn."""
-        below = self._cumulative[rank - 1] if rank else 0.0
-        return (self._cumulative[rank] - below) / self._cumulative[-1]
-
 
 def draw_tokens(random: Random, tokens: TokenRange) -> int:
     """A count from the range, both ends included."""

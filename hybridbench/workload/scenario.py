@@ -40,7 +40,6 @@ from hybridbench.workload.rng_streams import TokenSource, draw_tokens, stream
 from hybridbench.workload.traffic_clock import TrafficClock
 
 _MAX_OVERLONG_BY: Final = 64  # tokens by which an overlong prompt passes the limit, at most
-_SEEDS: Final = 2**31
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hybridbench.analysis.exact.requests import WAITING_VIOLATIONS as WAITING
@@ -227,19 +227,13 @@ def _log_verdict(words: Trouble, *, crashed: bool, leaks: bool) -> VerdictKind:
 def _messages(record: RunRecord) -> Iterable[_Message]:
     found: dict[str, _Message] = {}
     for said in record.all_events(EngineLog):
-        line = said.text
-        words = trouble_in(line)
+        words = trouble_in(said.text)
         if words is None:
             continue
-        key = template_of(line)
-        before = found.get(key)
-        # The recorder tells how often it had been said by then; without that, each event is one.
-        told = said.count or 0
-        if before is None:
-            found[key] = _Message(words, line.strip(), max(told, 1), said.t_s, said.t_s)
-            continue
-        count = max(told, before.count) if told else before.count + 1
-        found[key] = _Message(words, before.line, count, before.first_s, said.t_s)
+        key = template_of(said.text)
+        so_far = found.get(key) or _Message(words, said.text.strip(), 0, said.t_s, said.t_s)
+        # A resumed run counts anew.
+        found[key] = replace(so_far, count=max(said.count, so_far.count), last_s=said.t_s)
     return found.values()
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hybridbench.clock import FakeClock
+from hybridbench.records.manifest import Options
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.loop import RunContext, SoakLoop
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.recorder import Recorder
@@ -20,7 +23,11 @@ from hybridbench.workload.catalog import load_profile
 from tests.unit.runs.fakes import FakeSink, FakeTarget, FakeView, FakeWorkload
 
 
-def make_plan(duration_s: float = 100.0, settings: Mapping[str, str] | None = None) -> SoakPlan:
+def make_plan(
+    duration_s: float = 100.0,
+    settings: Mapping[str, str] | None = None,
+    options: Options | None = None,
+) -> SoakPlan:
     """A plan of the smoke profile with 20 requests of warm-up."""
     overrides = {"warmup.requests": "20", "checkpoint.every": "20s", **(settings or {})}
     return SoakPlan(
@@ -30,6 +37,7 @@ def make_plan(duration_s: float = 100.0, settings: Mapping[str, str] | None = No
         duration_s=duration_s,
         seed=1,
         ui="none",
+        options=options or Options(),
     )
 
 
@@ -58,15 +66,15 @@ def make_soak(
     clock = clock if clock is not None else FakeClock(start_s=500.0)
     now_s = clock.monotonic_s()
     target, workload, sink = FakeTarget(clock), FakeWorkload(), FakeSink()
-    interrupts = Interrupts()
+    interrupts, recorder = Interrupts(), Recorder(sink, clock, now_s)
     view = view if view is not None else FakeView()
     loop = SoakLoop(
-        context=RunContext(clock, Recorder(sink, clock, now_s), interrupts, view),
+        context=RunContext(clock, recorder, interrupts, view, LogWatch(Path(os.devnull), recorder)),
         target=target,
         driver=Driver(workload, target),
         sampler=Sampler(list(sources), Beat(1.0, now_s), clock),
         scan_pace=ScanPace(4.0, now_s),
-        status=RunStatus("fake", "", plan.duration_s),
+        status=RunStatus("fake", plan.duration_s),
         watchdog_s=30.0,
     )
     return FakeSoak(clock, target, workload, sink, interrupts, view, loop, SoakSteps(plan, loop))

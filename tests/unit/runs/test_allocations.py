@@ -9,9 +9,9 @@ import pytest
 from hybridbench.records import messages as m
 from hybridbench.records.events import Allocations, Note, Phase
 from hybridbench.records.heap import CallSite
+from hybridbench.records.manifest import Options
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs import allocations
-from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.steps import SoakSteps
 from tests.unit.runs.fakes import FakeJudge, Resting
@@ -39,10 +39,9 @@ def run(
     target = Tracked(soak.clock)
     target.error = error
     with_target(soak, target)
-    record = AllocationRecord(30.0, tmp_path / "a.bin", soak.loop)
     diagnosis = LeakDiagnosis("auto", 0.0, soak.loop, FakeJudge(kind))
-    plan = make_plan(duration_s=100.0)
-    SoakSteps(plan, soak.loop, diagnosis=diagnosis, allocations=record).run()
+    plan = make_plan(duration_s=100.0, options=Options(memray_s=30.0))
+    SoakSteps(plan, soak.loop, diagnosis=diagnosis, allocations=tmp_path / "a.bin").run()
     return soak, target
 
 

@@ -23,7 +23,6 @@ def test_actions_become_messages_in_their_order_until_there_is_nothing_to_do() -
     assert isinstance(submitted, m.Submit)
     assert (submitted.rid, submitted.input_ids) == ("r1", [1, 2, 3, 4])
     assert submitted.sampling == m.Sampling(max_new_tokens=2)
-    assert driver.in_flight == 2
 
 
 def test_what_the_workload_asks_for_goes_to_the_worker_as_it_is() -> None:
@@ -74,7 +73,6 @@ def test_feedback_comes_in_the_order_in_which_things_happen_to_a_request() -> No
     ]
     counts = driver.counts
     assert (counts.finished, counts.aborted, counts.rejected) == (1, 1, 1)
-    assert counts.output_tokens == 2
 
 
 def test_pausing_twice_is_pausing_once() -> None:

@@ -19,7 +19,7 @@ from hybridbench.runs.status import PoolLevel, RunStatus, View
 
 
 def make_status() -> RunStatus:
-    status = RunStatus("qwen3-next / smoke", "", duration_s=180.0, phase="steady")
+    status = RunStatus("qwen3-next / smoke", duration_s=180.0, phase="steady")
     status.traffic_s, status.elapsed_s = 60.0, 65.0
     for second in range(70):
         status.elapsed_s = float(second)

@@ -28,9 +28,9 @@ def test_the_worker_that_gives_up_says_why() -> None:
 def test_log_lines_and_violations_become_events() -> None:
     soak = make_soak()
     record = m.ViolationRecord("residual", "kv", "2 unaccounted", [1, 2])
-    turn(soak, m.LogLine(501.0, "careful"), m.Violation(502.0, 5, record))
+    turn(soak, m.LogLine(501.0, "watchdog fired"), m.Violation(502.0, 5, record))
 
-    assert [line.text for line in soak.sink.all_events(EngineLog)] == ["careful"]
+    assert [line.text for line in soak.sink.all_events(EngineLog)] == ["watchdog fired"]
     assert soak.sink.all_events(EngineViolation)[0].step == 5
     assert soak.loop.status.so_far == "possible leak: 2 unaccounted"
 

@@ -8,7 +8,7 @@ from tests.unit.runs.fakes import scan_reply
 
 
 def make_status() -> RunStatus:
-    return RunStatus("model / profile", "", duration_s=200.0)
+    return RunStatus("model / profile", duration_s=200.0)
 
 
 def test_progress_is_the_share_of_planned_traffic() -> None:

@@ -32,10 +32,10 @@ def test_a_cut_leaves_time_for_it_before_the_answer_is_complete_seed_2() -> None
 
 
 def test_the_pace_follows_the_requests_that_finished() -> None:
-    pace = TokenPace(weight=0.5)
+    pace = TokenPace()
     assert pace.expected_s(10) == 0.0
 
-    for _ in range(20):
+    for _ in range(100):
         pace.learn(duration_s=0.4, intervals=4)
     pace.learn(duration_s=9.0, intervals=0)
 

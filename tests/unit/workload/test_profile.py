@@ -9,6 +9,7 @@ import yaml
 
 from hybridbench.errors import ConfigError
 from hybridbench.workload.catalog import list_profiles, profiles_dir
+from hybridbench.workload.consistency import max_prompt_tokens
 from hybridbench.workload.fields import TokenRange
 from hybridbench.workload.profile import Profile, profile_json_schema
 from hybridbench.workload.validation import KeyFaultError
@@ -439,9 +440,9 @@ def test_the_longest_prompt_is_a_whole_conversation_or_what_the_context_leaves()
     long = short.with_overrides({"conversations.turns": "[1, 3]"})
     endless = short.with_overrides({"conversations.turns": "[1, 1000]"})
 
-    assert short.max_prompt_tokens == 60
-    assert long.max_prompt_tokens == 50 + 3 * 10 + 2 * 5
-    assert endless.max_prompt_tokens == 2048 - 5
+    assert max_prompt_tokens(short) == 60
+    assert max_prompt_tokens(long) == 50 + 3 * 10 + 2 * 5
+    assert max_prompt_tokens(endless) == 2048 - 5
 
 
 def test_the_published_schema_is_valid_and_accepts_every_shipped_profile() -> None:

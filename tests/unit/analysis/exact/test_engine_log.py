@@ -70,7 +70,7 @@ def test_harmless_mentions_are_not(line: str) -> None:
     assert trouble_in(line) is None
 
 
-def said(t_s: float, text: str, count: int | None = None) -> EngineLog:
+def said(t_s: float, text: str, count: int = 1) -> EngineLog:
     return EngineLog(text, count, t_s=t_s)
 
 
