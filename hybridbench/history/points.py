@@ -18,7 +18,7 @@ from hybridbench.records.stored_verdict import (
     MeasuredLevel,
     MeasuredRate,
     VerdictValues,
-    read_verdict_values,
+    read_verdict_part,
 )
 from hybridbench.records.verdict import NO_MODEL
 from hybridbench.rundir.layout import VERDICT
@@ -120,7 +120,7 @@ def read_points(store: Path) -> tuple[list[Point], list[Unread]]:
 
 def _point(path: Path) -> Point:
     manifest = read_manifest(path)
-    judged = read_verdict_values(path / VERDICT)
+    judged = read_verdict_part(path / VERDICT, VerdictValues)
     if not judged.verdict and holder_of(path) is not None:
         raise RunDirectoryError(f"{path} is being written")
     return Point(

@@ -120,17 +120,8 @@ def read_verdict(path: Path) -> Verdict:
     return verdict_from_json(read_document(path, VERDICT_SCHEMA, remedy=_REBUILD))
 
 
-def read_verdict_head(path: Path) -> VerdictHead:
-    """The head of the file at ``path``; an empty one where it is missing or damaged."""
-    return _part_of(path, VerdictHead)
-
-
-def read_verdict_values(path: Path) -> VerdictValues:
-    """The values of the file at ``path``; none where it is missing or damaged."""
-    return _part_of(path, VerdictValues)
-
-
-def _part_of(path: Path, kind: type[_Part]) -> _Part:
+def read_verdict_part(path: Path, kind: type[_Part]) -> _Part:
+    """The ``kind`` of the file at ``path``; an empty one where it is missing or damaged."""
     try:
         return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):

@@ -22,7 +22,7 @@ from hybridbench.foreign import (
 )
 from hybridbench.records.comparison import comparison_manifest_from_json
 from hybridbench.records.nightly import CellHead, NightlyHead
-from hybridbench.records.stored_verdict import read_verdict_head
+from hybridbench.records.stored_verdict import VerdictHead, read_verdict_part
 from hybridbench.rundir.layout import (
     CELL,
     CELLS,
@@ -170,7 +170,7 @@ _MARKER: Final = {
 
 def _run(path: Path) -> RunSummary:
     manifest = read_manifest(path)
-    judged = read_verdict_head(path / VERDICT)
+    judged = read_verdict_part(path / VERDICT, VerdictHead)
     last = last_sample(path / SAMPLES)
     return RunSummary(
         path=path,
@@ -190,7 +190,7 @@ def _run(path: Path) -> RunSummary:
 def _comparison(path: Path) -> RunSummary:
     stored = read_json(path / COMPARISON, DOCUMENT_BYTES_MAX)
     manifest = comparison_manifest_from_json(stored if isinstance(stored, dict) else {})
-    judged = read_verdict_head(path / VERDICT)
+    judged = read_verdict_part(path / VERDICT, VerdictHead)
     return RunSummary(
         path=path,
         run_id=path.name,

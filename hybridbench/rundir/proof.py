@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from hybridbench.foreign import DOCUMENT_BYTES_MAX
+from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, open_regular, read_bytes
 from hybridbench.metrics import spec_of
 from hybridbench.rundir.layout import (
     CELL,
@@ -37,7 +36,8 @@ _KNOWN: Final = RECORDED | WRITTEN_PAGES
 # What a kill in the middle of write_atomically leaves.
 _PART: Final = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{6}\.part")
 _FIRST_BYTES: Final = 1 << 20
-_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_UNREADABLE: Final = (OSError, ForeignDataError)
+_NOT_JSON: Final = (*_UNREADABLE, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def is_ours(path: Path) -> bool:
@@ -114,9 +114,11 @@ def _document(file: Path) -> dict[str, msgspec.Raw]:
 
     Raises:
         msgspec.ValidationError: it holds another kind of value.
-        msgspec.DecodeError, UnicodeDecodeError, RecursionError: it is damaged, or no regular file.
+        msgspec.DecodeError, UnicodeDecodeError, RecursionError: it is damaged.
+        OSError, ForeignDataError: it is missing, no regular file, or larger than any of ours.
     """
-    return msgspec.json.decode(_content(file) or b"", type=dict[str, msgspec.Raw])
+    data = read_bytes(file, DOCUMENT_BYTES_MAX)
+    return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
 
 
 def _schema(stored: dict[str, msgspec.Raw]) -> str:
@@ -125,26 +127,10 @@ def _schema(stored: dict[str, msgspec.Raw]) -> str:
 
 
 def _has_samples(file: Path) -> bool:
-    data = _content(file, _FIRST_BYTES)
-    if data is None:
+    try:
+        with open_regular(file) as opened:
+            data = opened.read(_FIRST_BYTES)
+    except _UNREADABLE:
         return False
     sample = decoded_sample(data.partition(b"\n")[0])
     return sample is not None and bool(sample.m) and all(spec_of(name) for name in sample.m)
-
-
-def _content(file: Path, size: int | None = None) -> bytes | None:
-    """What ``file`` holds, or its first ``size`` bytes; None for what no document of ours is.
-
-    A pipe would have us wait, and a file of a size that we never write (a sparse one of a terabyte
-    costs nothing to make) would take all memory.
-    """
-    try:
-        status = file.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        if size is None and status.st_size > DOCUMENT_BYTES_MAX:
-            return None
-        with file.open("rb") as opened:
-            return opened.read(DOCUMENT_BYTES_MAX if size is None else size)
-    except OSError:
-        return None

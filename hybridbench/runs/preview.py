@@ -115,7 +115,7 @@ class Preview:
         return self.duration_s - self.warmup_s
 
 
-def preview_soak(plan: SoakPlan, clock: Clock | None = None) -> Preview:
+def preview_soak(plan: SoakPlan) -> Preview:
     """Begin a run of ``plan``, ask its worker what it shows and what a heap scan costs, let it go.
 
     Raises:
@@ -123,7 +123,7 @@ def preview_soak(plan: SoakPlan, clock: Clock | None = None) -> Preview:
         RunDirectoryError: its results cannot be written.
         WorkerFailedError: the worker did not come up.
     """
-    clock = clock if clock is not None else SystemClock()
+    clock = SystemClock()
     check_trace(plan.trace, whole=True)
     run_id = new_run_id(clock.wall_s(), plan.model, plan.profile.name, plan.defects)
     manifest = planned_manifest(plan, run_id, clock.wall_s())
@@ -259,8 +259,10 @@ def _warnings(plan: SoakPlan, preview: Preview) -> Iterator[str]:
     yield from _stall_warnings(preview.stall)
     yield from _coverage_warnings(plan)
     if _INCREMENTAL_GC[0] <= sys.version_info[:3] <= _INCREMENTAL_GC[1]:
-        yield "this Python collects incrementally: what it calls generation 2 is not a full "
-        "collection"
+        yield (
+            "this Python collects incrementally: what it calls generation 2 is not a full "
+            "collection"
+        )
     if preview.stall is None:
         yield "no heap scan worked: uncollected garbage will not be measured"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hybridbench.analysis.reading import text
-from hybridbench.clock import Clock, SystemClock
+from hybridbench.clock import SystemClock
 from hybridbench.errors import RunDirectoryError
 from hybridbench.foreign import SEED_MAX
 from hybridbench.records.manifest import Manifest, Trace
@@ -50,7 +50,7 @@ class Resumption:
     command: tuple[str, ...] = ()
 
 
-def resume_soak(wanted: Resumption, clock: Clock | None = None) -> SoakOutcome:
+def resume_soak(wanted: Resumption) -> SoakOutcome:
     """Serve what is left of a run that was cut off, as one more segment of it.
 
     Raises:
@@ -58,7 +58,7 @@ def resume_soak(wanted: Resumption, clock: Clock | None = None) -> SoakOutcome:
         ConfigError: the engine, the interpreter or a file that the plan names has changed.
         WorkerFailedError: the worker process cannot be started.
     """
-    clock = clock if clock is not None else SystemClock()
+    clock = SystemClock()
     # Before the lock: a directory that holds no run must not get a file either.
     read_manifest(wanted.run_dir)
     with handled_interrupts() as interrupts, locked_run(wanted.run_dir):

@@ -11,6 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import msgspec
 
@@ -28,13 +29,8 @@ _CYCLES_REPORTED = 4
 _TABLE_COUNT_MIN = 8
 _TABLE_BYTES_MIN = 2048
 
-
-@dataclass(frozen=True)
-class Baseline:
-    """The tables of the first survey."""
-
-    paths: Mapping[str, Sequence[int]]
-    classes: Mapping[str, int]
+# Objects and bytes by path, and objects by class.
+Tables: TypeAlias = tuple[Mapping[str, Sequence[int]], Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -57,9 +53,10 @@ class SurveyScope:
 
 
 def start_survey(
-    scope: SurveyScope, baseline: Baseline | None = None, rehearse: ReclaimHooks | None = None
+    scope: SurveyScope, baseline: Tables | None = None, rehearse: ReclaimHooks | None = None
 ) -> ForkedChild:
-    """Fork the child; ``survey_of`` reads it when it is done.
+    """Fork the child; ``survey_of`` reads it when it is done.  ``baseline`` are the tables of the
+    first survey.
 
     Raises:
         OSError: the kernel refused.
@@ -82,7 +79,7 @@ def survey_of(child: ForkedChild) -> SurveyRecord:
     return SurveyRecord(error=found) if isinstance(found, str) else found
 
 
-def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> SurveyRecord:
+def survey_and_destroy(scope: SurveyScope, baseline: Tables | None) -> SurveyRecord:
     """Look at this process and leave the collector in ruins: only for a forked child."""
     started_s = time.process_time()
     heap = collect_into_garbage(scope.excluded)
@@ -94,7 +91,7 @@ def survey_and_destroy(scope: SurveyScope, baseline: Baseline | None) -> SurveyR
     live = LivePaths(
         scope.roots(), gc.get_objects(), (garbage, scope.ballast, heap.disarmed), scope.excluded
     )
-    compared = () if baseline is None else retained_growth(live, baseline.paths, baseline.classes)
+    compared = () if baseline is None else retained_growth(live, *baseline)
     return SurveyRecord(
         child_s=time.process_time() - started_s,
         tracked_objects=heap.alive.total(),

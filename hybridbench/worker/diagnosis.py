@@ -12,12 +12,7 @@ import torch
 from hybridbench.engine.engine import Engine
 from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
-from hybridbench.sampling.heap_survey import (
-    Baseline,
-    SurveyScope,
-    start_survey,
-    survey_of,
-)
+from hybridbench.sampling.heap_survey import SurveyScope, start_survey, survey_of
 from hybridbench.sampling.malloc import MallocInfo, malloc_reader
 from hybridbench.sampling.process import own_private_bytes
 from hybridbench.sampling.reclaim import (
@@ -93,7 +88,7 @@ class WorkerDiagnosis:
         """None for each time that its child is waited for; returns what was found."""
         if self._scope is None:
             return SurveyRecord("a survey needs a fork, which this device does not allow")
-        baseline = Baseline(request.paths, request.classes) if request.classes else None
+        baseline = (request.paths, request.classes) if request.classes else None
         rehearsed = self._work if REHEARSE in request.stages else None
         began_s = time.perf_counter()
         try:

@@ -69,14 +69,14 @@ def find_step_driver(
     Of the counters that moved in all of the steps in which slots were taken, the one that moved in
     the fewest others; None without such samples.
     """
-    best: tuple[float, StepDriver] | None = None
-    for driver in _of_steps(record, f"waiting_taken.{pool}", counters, _COVERS_STEPS):
+
+    def score(driver: StepDriver) -> float:
         # Expectation only parts counters that move in the very same steps.
         likely = expectation(driver.counter, expected) is not None
-        score = driver.covered / (driver.base_rate or 1.0) * (1.0 + _SAME_STEPS * likely)
-        if best is None or score > best[0]:
-            best = score, driver
-    return None if best is None else best[1]
+        return driver.covered / (driver.base_rate or 1.0) * (1.0 + _SAME_STEPS * likely)
+
+    known = _of_steps(record, f"waiting_taken.{pool}", counters, _COVERS_STEPS)
+    return max(known, key=score, default=None)
 
 
 @dataclass(frozen=True)

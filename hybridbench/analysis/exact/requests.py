@@ -31,9 +31,9 @@ _CAUSES_OF_WAITING = ("refus", "reject", "retract", "abort")
 
 _CLIENTS = "requests_without_client"
 _CAUSES_OF_LEAVING = ("disconnect", "abort")
-# One reading may fall between a client's leaving and the engine's hearing of it.
+# One reading may fall between a client's leaving and the engine's hearing of it: two of them must
+# be neighbours.
 _FEWEST_READINGS = 3
-_TOGETHER = 2
 
 # How often the engine's whole population must have been served while one request was not.
 _TURNOVERS = {"oldest_silence_s": 10.0, "oldest_request_s": 50.0}
@@ -135,7 +135,7 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
         return
     t, count = series.t_s, series.value
     seen = count > 0
-    if int(seen.sum()) < _FEWEST_READINGS or _longest_run(seen.tolist()) < _TOGETHER:
+    if int(seen.sum()) < _FEWEST_READINGS or not np.any(seen[1:] & seen[:-1]):
         return
     driver = find_rise_driver(t, count, facts.counters, _CAUSES_OF_LEAVING)
     first = float(t[seen][0])
@@ -157,14 +157,6 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
             **({} if driver is None else driver.as_data()),
         },
     )
-
-
-def _longest_run(seen: list[bool]) -> int:
-    longest = now = 0
-    for holds in seen:
-        now = now + 1 if holds else 0
-        longest = max(longest, now)
-    return longest
 
 
 def _stalled(facts: Facts) -> Iterable[Finding]:

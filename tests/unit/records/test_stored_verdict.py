@@ -18,7 +18,7 @@ from hybridbench.records.json_value import json_text
 from hybridbench.records.stored_verdict import (
     VerdictHead,
     read_verdict,
-    read_verdict_head,
+    read_verdict_part,
     verdict_from_json,
     verdict_text,
     verdict_to_json,
@@ -136,9 +136,10 @@ def test_the_head_of_a_verdict_is_read_from_a_run_and_from_a_comparison(tmp_path
     comparison.write_text('{"word": "SLOWER", "headline": "h", "exit_code": 12, "sides": []}')
     torn.write_text('{"verdict": "LE')
 
-    assert read_verdict_head(run).verdict == "LEAK"
-    assert read_verdict_head(comparison) == VerdictHead("", "SLOWER", "h", 12)
-    assert read_verdict_head(torn) == read_verdict_head(tmp_path / "missing") == VerdictHead()
+    assert read_verdict_part(run, VerdictHead).verdict == "LEAK"
+    assert read_verdict_part(comparison, VerdictHead) == VerdictHead("", "SLOWER", "h", 12)
+    for unread in (torn, tmp_path / "missing"):
+        assert read_verdict_part(unread, VerdictHead) == VerdictHead()
 
 
 def test_a_stored_verdict_is_read_whole_or_refused(tmp_path: Path) -> None:

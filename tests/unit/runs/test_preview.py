@@ -90,6 +90,15 @@ def test_a_run_too_short_to_have_a_limit_is_warned_of() -> None:
     assert sum("has no limit for" in text for text in warnings) == 2
 
 
+def test_a_python_that_collects_incrementally_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridbench.runs.preview._INCREMENTAL_GC", ((3, 0, 0), (4, 0, 0)))
+
+    assert any(
+        text.endswith("generation 2 is not a full collection")
+        for text in preview(make_plan()).warnings
+    )
+
+
 def test_a_heap_scan_that_does_not_work_is_warned_of() -> None:
     told = build_preview(make_plan(), ready(), 400 * MIB, None)
 

@@ -9,7 +9,6 @@ import pytest
 
 from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.sampling.heap_survey import (
-    Baseline,
     SurveyScope,
     start_survey,
     survey_of,
@@ -46,7 +45,7 @@ def survey(
     engine: Engine, baseline: SurveyRecord | None = None, work: ReclaimHooks | None = None
 ) -> SurveyRecord:
     scope = SurveyScope(lambda: [engine])
-    before = None if baseline is None else Baseline(baseline.paths, baseline.classes)
+    before = None if baseline is None else (baseline.paths, baseline.classes)
     child = start_survey(scope, before, work)
     child.wait()
     return survey_of(child)
