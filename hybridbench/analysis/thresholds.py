@@ -130,18 +130,26 @@ def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> Thr
     needed_s = None
     if outcome is ThresholdOutcome.UNDECIDED:
         needed_s = _needed_s(threshold, measured, judged_s)
+    return replace(
+        _result(threshold, outcome),
+        value=finite(measured.value),
+        lower=finite(measured.lower),
+        upper=finite(measured.upper),
+        needed_s=needed_s,
+    )
+
+
+def _result(threshold: Threshold, outcome: ThresholdOutcome) -> ThresholdResult:
+    """What is known without a measurement."""
+    in_shares = threshold.stat in SHARES
     return ThresholdResult(
         text=threshold.text,
         metric=threshold.metric,
         stat=threshold.stat.value,
         outcome=outcome,
         limit=threshold.limit,
-        unit=_unit(threshold),
+        unit=Unit.RATIO.value if in_shares else threshold.spec.unit.value,
         per=threshold.per,
-        value=finite(measured.value),
-        lower=finite(measured.lower),
-        upper=finite(measured.upper),
-        needed_s=needed_s,
     )
 
 
@@ -166,16 +174,8 @@ def _judged(run: _Run, threshold: Threshold) -> ThresholdResult:
         return gate(threshold, _measure(run, threshold), judged_s)
     except _NotMeasuredError as error:
         erratic = threshold.spec.erratic
-        return ThresholdResult(
-            text=threshold.text,
-            metric=threshold.metric,
-            stat=threshold.stat.value,
-            outcome=ThresholdOutcome.NOT_GATED if erratic else ThresholdOutcome.UNDECIDED,
-            limit=threshold.limit,
-            unit=_unit(threshold),
-            per=threshold.per,
-            unmeasured=error.why,
-        )
+        outcome = ThresholdOutcome.NOT_GATED if erratic else ThresholdOutcome.UNDECIDED
+        return replace(_result(threshold, outcome), unmeasured=error.why)
 
 
 def _measure(run: _Run, threshold: Threshold) -> Measured:
@@ -334,10 +334,6 @@ def _needed_s(threshold: Threshold, measured: Measured, judged_s: float) -> floa
         return None
     times = math.pow(half / max(room, 1e-12), 1.0 / measured.narrows)
     return judged_s * min(max(times, _LEAST_LONGER), _LONGEST_ADVICE)
-
-
-def _unit(threshold: Threshold) -> str:
-    return Unit.RATIO.value if threshold.stat in SHARES else threshold.spec.unit.value
 
 
 @dataclass(frozen=True)

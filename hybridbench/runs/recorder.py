@@ -115,15 +115,8 @@ class Recorder:
         """Store a checkpoint: as an event, as a heap scan, and what the engine's checks said."""
         self.heap_scan(reply.heap_scan)
         heap_scan = reply.heap_scan
-        checkpoint = Checkpoint(
-            index=reply.index,
-            idle=reply.idle,
-            pools={name: {**parts} for name, parts in reply.pools.items()},
-            locks={**reply.locks},
-            containers={**reply.containers},
-            running=reply.running,
-            waiting=reply.waiting,
-            counters={**reply.counters},
+        checkpoint = msgspec.structs.replace(
+            msgspec.convert(reply, Checkpoint, from_attributes=True),
             collectible=_garbage_by_type(heap_scan),
             instances=None if heap_scan.error else heap_scan.instances,
         )
@@ -158,16 +151,8 @@ class Recorder:
 def _violation(
     found: ViolationRecord, step: int | None = None, checkpoint: int | None = None
 ) -> EngineViolation:
-    return EngineViolation(
-        kind=found.kind,
-        pool=found.pool,
-        message=found.message,
-        slots=tuple(found.slots),
-        count=found.count,
-        owners=tuple(found.owners),
-        step=step,
-        checkpoint=checkpoint,
-    )
+    violation = msgspec.convert(found, EngineViolation, from_attributes=True)
+    return msgspec.structs.replace(violation, step=step, checkpoint=checkpoint)
 
 
 def _garbage_by_type(heap_scan: HeapScanReply) -> tuple[GarbageOfType, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+import msgspec
 import numpy as np
 
 from hybridbench.engine.cache.base import CacheSanityError
@@ -35,7 +36,6 @@ from hybridbench.records.messages import (
     PauseGeneration,
     Reclaim,
     Resume,
-    Sampling,
     ScanHeap,
     Shutdown,
     Steady,
@@ -200,7 +200,7 @@ class EngineLoop:
             self._engine.submit(
                 message.rid,
                 message.input_ids,
-                _sampling_params(message.sampling),
+                SamplingParams(**msgspec.structs.asdict(message.sampling)),
                 truncate=message.truncate,
                 payload=make_payload(message.payload_bytes, message.payload_seed),
                 session_id=message.session_id or None,
@@ -271,19 +271,6 @@ class EngineLoop:
         now_s, step = time.monotonic(), self._pulse.steps
         records = violation_records(self._engine.violations)
         return [Violation(now_s, step, record) for record in records]
-
-
-def _sampling_params(sampling: Sampling) -> SamplingParams:
-    """The engine's record from the wire's; raises UsageError for values that cannot be."""
-    return SamplingParams(
-        max_new_tokens=sampling.max_new_tokens,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        stop_token_ids=sampling.stop_token_ids,
-        ignore_eos=sampling.ignore_eos,
-        seed=sampling.seed,
-    )
 
 
 def make_payload(size_bytes: int, seed: int) -> bytes:
