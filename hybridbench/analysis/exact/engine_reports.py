@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hybridbench.analysis.exact.requests import WAITING_VIOLATIONS as WAITING
-from hybridbench.analysis.exact.requests import violation_kind
+from hybridbench.analysis.exact.requests import WAITING_VIOLATION, violation_kind
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_words
 from hybridbench.analysis.record import RunRecord
@@ -25,7 +24,6 @@ from hybridbench.records.verdict import Finding, VerdictKind
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.
 _HELD = {
     "residual": FindingCode.RESIDUAL,
-    "lock": FindingCode.LOCKS_AT_IDLE,
     "locked-at-idle": FindingCode.LOCKS_AT_IDLE,
     "in-flight-at-idle": FindingCode.HELD_AT_IDLE,
 }
@@ -45,7 +43,7 @@ def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
         grouped.setdefault(key, []).append(violation)
     findings: list[Finding] = []
     for (kind, pool), events in sorted(grouped.items()):
-        if not (kind in WAITING and pool) and not _told(kind, pool, events[-1], known):
+        if not (kind == WAITING_VIOLATION and pool) and not _told(kind, pool, events[-1], known):
             findings.append(_violation(facts, kind, pool, events))
     return findings
 
@@ -76,7 +74,7 @@ def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding])
 
 
 def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]) -> Finding:
-    held = kind in WAITING or (kind in _HELD and not _counted_twice(kind, events[-1]))
+    held = kind == WAITING_VIOLATION or (kind in _HELD and not _counted_twice(kind, events[-1]))
     contradicted = kind == FindingCode.RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
     return Finding(
         kind=FindingCode.FALSE_ALARM if contradicted else f"engine-{kind}",

@@ -92,11 +92,9 @@ def _scans(record: RunRecord, name: str) -> _Scans:
             columns["stray"][checkpoint.t_s] = counts.live - counts.expected
             columns["collectible"][checkpoint.t_s] = counts.collectible
             columns["retained"][checkpoint.t_s] = counts.retained
-    t = sorted(columns["stray"] or columns["collectible"])
-    main = columns["stray"] or columns["collectible"]
+    t = sorted(columns["stray"])
     arrays = [np.array([column.get(time, np.nan) for time in t]) for column in columns.values()]
-    stray = np.array([main[time] for time in t])
-    return _Scans(name, np.array(t), stray, arrays[1], arrays[2])
+    return _Scans(name, np.array(t), *arrays)
 
 
 def _judge(facts: Facts, scans: _Scans) -> Finding | None:

@@ -21,7 +21,7 @@ from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Checkpoint, EngineViolation
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
 
-WAITING_VIOLATIONS = ("waiting-holds", "waiting-held")
+WAITING_VIOLATION = "waiting-held"
 
 # One sample may have been taken while an admission was being decided; two may not.
 _MIN_SAMPLES = 2
@@ -96,7 +96,7 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
 
 
 def _is_said(violation: EngineViolation, pool: str) -> bool:
-    return violation_kind(violation) in WAITING_VIOLATIONS and violation.pool == pool
+    return violation_kind(violation) == WAITING_VIOLATION and violation.pool == pool
 
 
 def _most_and_mean(held: FloatArray, resting: list[Checkpoint], pool: str) -> tuple[float, float]:

@@ -84,7 +84,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 **EXACTLY,
             },
             THREE,
-            driver="sessions_closed",
+            driver="session_closes",
         ),
         Words(
             "120 state slots are missing: neither free nor held by anyone; +3.00 state slots per "
@@ -93,7 +93,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "residual at the last checkpoints: 60, 120",
                 "missing mamba slots, each with its last holder in the allocator's ledger: "
                 "3 (a request), 4 and 1,118 more",
-                "sessions_closed rose by 40; each event added exactly 3",
+                "session_closes rose by 40; each event added exactly 3",
             ),
         ),
     ),

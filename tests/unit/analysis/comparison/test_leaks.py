@@ -106,7 +106,7 @@ def test_the_same_leak_under_another_driver_is_told_by_its_rate() -> None:
 
 
 def test_another_driver_without_a_rate_to_compare_leaves_it_open() -> None:
-    after = strays(3.0, driver="session_closed")
+    after = strays(3.0, driver="session_closes")
     rate = Rate(3.0, 3.0, 3.0, "nodes", "session close")
 
     row = _only(_with(strays(0.9)), _with(replace(after, rates=(rate,))))

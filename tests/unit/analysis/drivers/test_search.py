@@ -200,15 +200,15 @@ def test_the_rate_of_what_began_at_nothing_is_its_whole_over_all_events() -> Non
 
 def test_rests_alone_are_enough_when_they_agree() -> None:
     seen = [
-        IdleReading(t, 3.0 * n, {"session_closed": n, "finishes": 7 * n + noise})
+        IdleReading(t, 3.0 * n, {"session_closes": n, "finishes": 7 * n + noise})
         for t, n, noise in ((10.0, 0.0, 0.0), (60.0, 31.0, 2.0), (120.0, 77.0, 1.0))
     ]
 
-    counters = EventCounters({n: Series(n, T, T) for n in ("session_closed", "finishes")})
+    counters = EventCounters({n: Series(n, T, T) for n in ("session_closes", "finishes")})
     driver = find_driver(np.empty(0), np.empty(0), counters, Hints(idle=seen))
 
     assert driver is not None
-    assert (driver.counter, driver.per_event, driver.exact) == ("session_closed", 3.0, True)
+    assert (driver.counter, driver.per_event, driver.exact) == ("session_closes", 3.0, True)
 
 
 def test_a_quantity_that_never_rises_has_no_driver() -> None:
@@ -218,7 +218,7 @@ def test_a_quantity_that_never_rises_has_no_driver() -> None:
 
 
 def test_the_rate_of_a_driver_is_per_event_in_words() -> None:
-    driver = Driver("sessions_closed", 3.0, 2.99, 3.01, 100.0, 300.0, 1.0)
+    driver = Driver("session_closes", 3.0, 2.99, 3.01, 100.0, 300.0, 1.0)
 
     assert driver.rate("slots").per == "session close"
 

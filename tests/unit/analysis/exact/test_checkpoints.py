@@ -75,13 +75,13 @@ def test_the_event_that_loses_slots_is_named_with_its_integer_rate() -> None:
     closes = np.floor(np.maximum(t - 20, 0) / 10.0)
     lost = with_series(
         record,
-        Series("events.sessions_closed", t, closes),
+        Series("events.session_closes", t, closes),
         Series("pool.mamba.residual", t, 3.0 * closes),
     )
 
     (finding,) = found(lost)
 
-    assert finding.driver == "sessions_closed"
+    assert finding.driver == "session_closes"
     assert finding.data["driver_exact"]
     assert (finding.rates[0].value, finding.rates[0].unit) == (3.0, "state slots")
 

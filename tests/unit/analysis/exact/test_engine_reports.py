@@ -41,7 +41,7 @@ def test_a_contradiction_is_an_invariant(kind: str) -> None:
     assert verdict.findings[0].kind.startswith("engine-")
 
 
-@pytest.mark.parametrize("kind", ["residual", "lock", "locked_at_idle", "in_flight_at_idle"])
+@pytest.mark.parametrize("kind", ["residual", "locked_at_idle", "in_flight_at_idle"])
 def test_what_is_held_that_should_not_be_is_a_leak(kind: str) -> None:
     verdict = judge(with_events(without_rest(), said(kind, slots=(3, 9))))
 

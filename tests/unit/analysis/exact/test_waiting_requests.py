@@ -68,7 +68,7 @@ def test_a_counter_that_clearly_fits_better_beats_the_likely_one() -> None:
     assert found(swapped)[0].driver == "session_closes"
 
 
-@pytest.mark.parametrize("kind", ["waiting-holds", "waiting_held"])
+@pytest.mark.parametrize("kind", ["waiting-held", "waiting_held"])
 def test_the_engines_own_words_are_cited_and_suffice(kind: str) -> None:
     said = EngineViolation(kind=kind, pool="mamba", message="r7 holds slot 4", t_s=90.0)
 
