@@ -29,7 +29,7 @@ class Event(OpenRecord, frozen=True, kw_only=True, tag=_kind_of_class):
 
 
 class Phase(Event, frozen=True):
-    """From this moment on.  Both fields hold it; older and foreign files have one of them."""
+    """From this moment on.  Both fields hold it."""
 
     name: str = ""
     phase: str = ""

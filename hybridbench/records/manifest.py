@@ -15,7 +15,7 @@ from hybridbench.units import DURATION_MAX_S
 RUN_SCHEMA: Final = "hybridbench.run/1"
 
 Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
-_Int64 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+Int64 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 # An integer stays one: a count of slots is not stored as 8192.0.
 _Number = int | float
 _Duration = Annotated[float, msgspec.Meta(ge=0.0, le=DURATION_MAX_S)]
@@ -191,7 +191,7 @@ class Manifest(OpenRecord, frozen=True):
     command: tuple[str, ...] = ()
     model: Model = Model()
     profile: ResolvedProfile = ResolvedProfile()
-    seed: _Int64 | None = None
+    seed: Int64 | None = None
     defects: tuple[str, ...] = ()
     defects_as_of: tuple[str, ...] = ()
     defect_files: dict[str, str] = {}

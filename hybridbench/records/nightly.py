@@ -10,8 +10,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from hybridbench.foreign import INT_MAX, INT_MIN, TIME_S_MAX
-from hybridbench.records.manifest import Wall
+from hybridbench.foreign import TIME_S_MAX
+from hybridbench.records.manifest import Int64, Wall
 from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
 from hybridbench.units import parse_byte_rate, parse_bytes
 
@@ -20,7 +20,6 @@ NIGHTLY_SCHEMA: Final = "hybridbench.night/1"
 
 # What a clock and the rest of the bench can take.
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=TIME_S_MAX)]
-Int64 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z][\w ]*?)/([\w ]+)")
 

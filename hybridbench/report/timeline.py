@@ -70,7 +70,7 @@ def _marks(record: RunRecord) -> list[Mark]:
 
 
 def _label(phase: Phase) -> str:
-    return phase.phase or phase.name or "?"
+    return phase.name or "?"
 
 
 def _mark_label(event: Event, count: int) -> str:

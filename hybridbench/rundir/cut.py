@@ -70,4 +70,4 @@ def is_finished(record: RunRecord) -> bool:
     phase = part.last_event(Phase)
     if phase is None or part.last_event(Interrupted) or part.last_event(WorkloadFailed):
         return False
-    return (phase.name or phase.phase) == "done"
+    return phase.name == "done"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX
 from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.manifest import RUN_SCHEMA, Manifest, manifest_from_json
+from hybridbench.records.manifest import RUN_SCHEMA, Int64, Manifest, Wall, manifest_from_json
 from hybridbench.rundir.layout import MANIFEST
 
 
@@ -23,10 +21,10 @@ class _Required(msgspec.Struct):
     """The keys that every reader relies on; what else is missing has its default."""
 
     run_id: str
-    started_wall_s: Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
+    started_wall_s: Wall
     model: _Named
     profile: _Named
-    seed: Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+    seed: Int64
     defects: list[JsonValue]
     versions: dict[str, JsonValue]
 

@@ -62,7 +62,7 @@ class _Columns:
     def add(self, sample: SampleLine) -> None:
         self.last_s = max(self.last_s, sample.t)
         if not self.phases or self.phases[-1].phase != sample.phase:
-            self.phases.append(Phase(phase=sample.phase, t_s=sample.t))
+            self.phases.append(Phase(sample.phase, sample.phase, t_s=sample.t))
         late = False
         for name, value in sample.m.items():
             times = self.times.get(name)

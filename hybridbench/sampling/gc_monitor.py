@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-from hybridbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GC_MODES = ("default", "freeze-after-warmup")
 _FULL_GENERATION = 2
-_GENERATIONS = 3
 
 
 class GcMonitor:
@@ -43,20 +39,6 @@ class GcMonitor:
         self.collected_objects += info["collected"]
         if info["generation"] == _FULL_GENERATION:
             self.full_collections += 1
-
-
-def set_gc_before_warmup(mode: str, thresholds: Sequence[int]) -> None:
-    """What is asked for before the engine is built: ``thresholds``, or none to leave them.
-
-    Raises:
-        ConfigError: an unknown mode, or thresholds that are not three.
-    """
-    if mode not in GC_MODES:
-        raise ConfigError(f"gc: {mode!r} is not a mode; choose {' or '.join(GC_MODES)}.")
-    if len(thresholds) not in {0, _GENERATIONS}:
-        raise ConfigError(f"gc: {len(thresholds)} thresholds; the collector takes three.")
-    if thresholds:
-        gc.set_threshold(*thresholds)
 
 
 def set_gc_after_warmup(mode: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import platform
@@ -25,7 +26,6 @@ from hybridbench.sampling.gc_monitor import (
     GcMonitor,
     gc_settings,
     set_gc_after_warmup,
-    set_gc_before_warmup,
 )
 from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.heap_survey import SurveyScope
@@ -56,7 +56,8 @@ def build_loop(
     """
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    set_gc_before_warmup(start.gc_mode, start.gc_thresholds)
+    if start.gc_thresholds:
+        gc.set_threshold(*start.gc_thresholds)
     # Before the engine exists: objects that bound a method earlier would keep the healthy one.
     defects = [find_defect(name) for name in start.defects]
     apply_defects(defects)

@@ -214,15 +214,15 @@ def _pool(pool: str, size: float, tree: FloatArray, in_flight: FloatArray) -> di
 def record_of(length_s: float = 300.0, *, leaky: bool = True, **changes: JsonValue) -> RunRecord:
     warm = min(0.2 * length_s, 600.0)
     events = [
-        Phase(phase="boot", t_s=0.0),
-        Phase(phase="prefill", t_s=0.02 * length_s),
-        Phase(phase="load", t_s=0.06 * length_s),
+        Phase(name="boot", t_s=0.0),
+        Phase(name="prefill", t_s=0.02 * length_s),
+        Phase(name="load", t_s=0.06 * length_s),
         Steady(reason="pools at their high-water mark and evicting", t_s=warm),
         *(
             Checkpoint(idle=True, t_s=moment)
             for moment in np.linspace(warm * 1.2, 0.95 * length_s, 5).tolist()
         ),
-        Phase(phase="drain", t_s=0.96 * length_s),
+        Phase(name="drain", t_s=0.96 * length_s),
     ]
     if not leaky:
         command: JsonValue = ["hybridbench", "soak", "--model", "qwen3-next", "--duration", "5m"]

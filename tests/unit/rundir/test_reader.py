@@ -33,7 +33,7 @@ SAMPLES = 12
 
 def make_run(run_dir: Path, samples: int = SAMPLES) -> Path:
     with RunWriter(run_dir, manifest_from_json(MANIFEST), FakeClock()) as run:
-        run.event(Phase(phase="load", t_s=0.0))
+        run.event(Phase(name="load", t_s=0.0))
         for step in range(samples):
             metrics = {"rss_bytes": 1e9 + step * 1.5, "events.finishes": float(step)}
             run.sample(5.0 * step, "load", metrics)
@@ -51,7 +51,7 @@ def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
     rss = record.series["rss_bytes"]
     assert rss.t_s.tolist() == [5.0 * step for step in range(SAMPLES)]
     assert rss.value.tolist() == [1e9 + step * 1.5 for step in range(SAMPLES)]
-    assert record.events == (Phase(phase="load", t_s=0.0), Steady("full", t_s=30.0))
+    assert record.events == (Phase(name="load", t_s=0.0), Steady("full", t_s=30.0))
     assert record.manifest.run_id == "r1"
 
 
@@ -178,7 +178,7 @@ def test_without_events_the_samples_tell_the_phases(tmp_path: Path) -> None:
 
     record = read_run(run_dir)
 
-    assert [(phase.t_s, phase.phase) for phase in record.all_events(Phase)] == [
+    assert [(phase.t_s, phase.name) for phase in record.all_events(Phase)] == [
         (0.0, "load"),
         (500.0, "drain"),
     ]

@@ -5,12 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hybridbench.errors import ConfigError
 from hybridbench.sampling.gc_monitor import (
     GcMonitor,
     gc_settings,
     set_gc_after_warmup,
-    set_gc_before_warmup,
 )
 
 
@@ -51,7 +49,7 @@ def test_a_closed_monitor_hears_nothing() -> None:
 
 
 def test_thresholds_and_freezing_are_set_and_told() -> None:
-    set_gc_before_warmup("freeze-after-warmup", [900, 11, 12])
+    gc.set_threshold(900, 11, 12)
     before = gc_settings("freeze-after-warmup")
     set_gc_after_warmup("freeze-after-warmup")
     after = gc_settings("freeze-after-warmup")
@@ -64,18 +62,6 @@ def test_thresholds_and_freezing_are_set_and_told() -> None:
 
 def test_the_default_mode_changes_nothing() -> None:
     before = gc_settings("default")
-    set_gc_before_warmup("default", [])
     set_gc_after_warmup("default")
 
     assert gc_settings("default") == before
-
-
-@pytest.mark.parametrize(
-    ("mode", "thresholds", "said"),
-    [("off", [], "'off' is not a mode"), ("default", [700], "takes three")],
-)
-def test_what_the_collector_cannot_do_is_one_sentence(
-    mode: str, thresholds: list[int], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        set_gc_before_warmup(mode, thresholds)
