@@ -76,9 +76,10 @@ class ConversationPool:
     def ready_s(self, time_s: float) -> float:
         """From when on somebody has a next turn: ``time_s`` or later, when the next has thought."""
         self._idle += self._thinking.due(time_s)
-        if self._idle or len(self) < self._settings.open or not self._waiting_for_time():
+        times_s = [s for s in (self._thinking.next_s, self._held.next_s) if s is not None]
+        if self._idle or len(self) < self._settings.open or not times_s:
             return time_s
-        return self._next_s(time_s)
+        return max(time_s, min(times_s))
 
     def sessions_to_close(self, time_s: float) -> list[str]:
         """The sessions whose time is over; they are forgotten."""
@@ -137,13 +138,6 @@ class ConversationPool:
             tokens = token_block(self._seed, self._vocab_size, length, "system", family)
             self._system_prompts[family] = tokens
         return tokens
-
-    def _waiting_for_time(self) -> bool:
-        return bool(len(self._thinking) or len(self._held))
-
-    def _next_s(self, time_s: float) -> float:
-        times_s = [self._thinking.next_s, self._held.next_s]
-        return max(time_s, min(s for s in times_s if s is not None))
 
     def _take_idle(self) -> Conversation:
         # The last one fills the gap: O(1), and order does not matter to a uniform draw.

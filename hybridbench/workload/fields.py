@@ -110,16 +110,8 @@ def _seconds_text(value: float | None) -> str:
     return "auto" if value is None else f"{decimal(value)}s"
 
 
-def _byte_rate_text(value: float) -> str:
-    return f"{decimal(value)}B/h"
-
-
 def _zipf_text(value: float) -> str:
     return f"zipf({decimal(value)})" if value else "uniform"
-
-
-def _range_list(value: TokenRange) -> list[int]:
-    return [value.low, value.high]
 
 
 def _threshold_text(value: object) -> str:
@@ -150,7 +142,7 @@ SizeBytes: TypeAlias = Annotated[
 BytesPerHour: TypeAlias = Annotated[
     float,
     BeforeValidator(_byte_rate),
-    PlainSerializer(_byte_rate_text, return_type=str),
+    PlainSerializer(lambda value: f"{decimal(value)}B/h", return_type=str),
     WithJsonSchema({"type": "string", "examples": ["200MiB/h", "1.5GB/h"]}),
 ]
 PerSecond: TypeAlias = Annotated[
@@ -161,7 +153,7 @@ PerSecond: TypeAlias = Annotated[
 Tokens: TypeAlias = Annotated[
     TokenRange,
     PlainValidator(_token_range),
-    PlainSerializer(_range_list, return_type=list[int]),
+    PlainSerializer(lambda value: [value.low, value.high], return_type=list[int]),
     WithJsonSchema(
         {
             "anyOf": [
