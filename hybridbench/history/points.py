@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hybridbench.analysis.facts.window import judged_window
-from hybridbench.analysis.thresholds import run_levels
 from hybridbench.errors import RunDirectoryError
 from hybridbench.history.comparable import environment, series_facts
 from hybridbench.metrics import declared
 from hybridbench.records.manifest import Git, Manifest
 from hybridbench.records.stored_verdict import (
     MeasuredCost,
-    MeasuredLevel,
     MeasuredRate,
     VerdictValues,
     read_verdict_part,
@@ -25,7 +22,6 @@ from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs
 from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import read_manifest
-from hybridbench.rundir.reader import read_run
 from hybridbench.thresholds import Stat
 
 
@@ -134,30 +130,18 @@ def _point(path: Path) -> Point:
         environment=environment(manifest),
         commit=_commit(manifest.git),
         verdict=judged.verdict or None,
-        values=dict(_values(path, judged)),
+        values=dict(_values(judged)),
     )
 
 
-def _values(path: Path, judged: VerdictValues) -> Iterable[tuple[str, Value]]:
-    levels: Sequence[MeasuredLevel] = judged.levels or ()
-    if judged.verdict and judged.levels is None:
-        # An earlier version judged it: its samples are still there.
-        levels = _levels(path)
+def _values(judged: VerdictValues) -> Iterable[tuple[str, Value]]:
     for quantity in QUANTITIES:
-        found = _value(quantity, judged, levels)
+        found = _value(quantity, judged)
         if found is not None:
             yield quantity.name, found
 
 
-def _levels(path: Path) -> Sequence[MeasuredLevel]:
-    record = read_run(path)
-    levels = run_levels(record, judged_window(record))
-    return [MeasuredLevel(r.value, r.lower, r.upper, metric=r.metric, stat=r.stat) for r in levels]
-
-
-def _value(
-    quantity: Quantity, judged: VerdictValues, levels: Sequence[MeasuredLevel]
-) -> Value | None:
+def _value(quantity: Quantity, judged: VerdictValues) -> Value | None:
     found: MeasuredRate | MeasuredCost | None
     if quantity.stat is Stat.SLOPE:
         # Earlier versions stored the range of too few samples as a rate.
@@ -166,7 +150,7 @@ def _value(
         found = rates[0] if rates else None
     else:
         wanted = (quantity.metric, quantity.stat.value)
-        found = next((one for one in levels if (one.metric, one.stat) == wanted), None)
+        found = next((one for one in judged.levels if (one.metric, one.stat) == wanted), None)
         if found is None:
             found = next((one for one in judged.decay if one.name == quantity.metric), None)
     if found is None or found.value is None:

@@ -67,7 +67,7 @@ class VerdictValues(msgspec.Struct, frozen=True):
     verdict: str = ""
     metrics: tuple[MeasuredMetric, ...] = ()
     decay: tuple[MeasuredCost, ...] = ()
-    levels: tuple[MeasuredLevel, ...] | None = None  # None: an earlier version stored none
+    levels: tuple[MeasuredLevel, ...] = ()
 
 
 def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue]:

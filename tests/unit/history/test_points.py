@@ -53,21 +53,6 @@ def test_a_run_that_is_being_written_is_not_yet_a_point(tmp_path: Path) -> None:
     assert "being written" in unread.problem
 
 
-def test_a_verdict_of_an_earlier_version_has_its_levels_from_the_samples(tmp_path: Path) -> None:
-    stored = verdict()
-    assert isinstance(stored, dict)
-    run = add_run(tmp_path, "old", 100.0, {**stored, "levels": None})
-    lines = [
-        f'{{"t":{t},"phase":"load","m":{{"throughput_tokens_per_s":{50 + t % 2}}}}}'
-        for t in range(1, 200)
-    ]
-    (run / "samples.jsonl").write_text("\n".join(lines) + "\n")
-
-    (point,), _ = read_points(tmp_path)
-
-    assert 50.0 < point.values["throughput.mean"].value < 51.0
-
-
 def test_links_are_not_followed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     add_run(elsewhere, "run", 100.0, verdict())
