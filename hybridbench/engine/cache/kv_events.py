@@ -8,6 +8,7 @@ Source: SGLang's and vLLM's KV cache events, and the ``hash_value`` of SGLang's 
 
 from __future__ import annotations
 
+from array import array
 from hashlib import blake2b
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
@@ -19,9 +20,18 @@ _HASH_BYTES = 8
 
 
 class BlockStored(NamedTuple):
-    """These blocks can be reused from now on."""
+    """A block can be reused from now on: one event for each, parents first.
+
+    Attributes:
+        block_hashes: its hash; one entry, as others put several blocks into one event.
+        parent_block_hash: the hash of the block before it; None for the first of a prefix.
+        token_ids: the ``block_size`` tokens of this block alone.
+    """
 
     block_hashes: tuple[int, ...]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
 
 
 class BlockRemoved(NamedTuple):
@@ -41,12 +51,16 @@ class KvEventRecorder:
     """Keeps one entry for each block that came or went, until ``take``; nothing if not enabled.
 
     ``log`` holds the hash of a block that was stored, at least 0, and the complement (``~hash``,
-    which is negative) of one that was removed, in order: ints, since there is one for each block.
+    which is negative) of one that was removed, in order.  What else there is to tell of a stored
+    block stands once under its hash.
     """
 
     def __init__(self, enabled: bool, page_size: int) -> None:
         self.enabled = enabled
         self.log: list[int] = []
+        # Parent and tokens of the stored blocks in the log, by their hash.
+        self._blocks: dict[int, tuple[int | None, bytes]] = {}
+        self._page_size = page_size
         self._page_bytes = page_size * TOKEN_BYTES
         self._was_cleared = False
 
@@ -56,8 +70,7 @@ class KvEventRecorder:
     def stored(self, node: TreeNode) -> None:
         """A node came into the tree, below its parent; it gets its ``hash_value``."""
         if self.enabled:
-            node.hash_value = self.block_hashes(node)
-            self.log += node.hash_value
+            self._note(node)
 
     def removed(self, node: TreeNode) -> None:
         """A node went out of the tree."""
@@ -68,10 +81,11 @@ class KvEventRecorder:
         """The tree is empty: whatever was told before does not matter any more."""
         if self.enabled:
             self.log = []
+            self._blocks = {}
             self._was_cleared = True
 
     def take(self) -> list[KvEvent]:
-        """Everything since the last call, neighbours of one kind in one event."""
+        """Everything since the last call; blocks that were removed together in one event."""
         if not self.enabled:
             return []
         events: list[KvEvent] = [AllBlocksCleared()] if self._was_cleared else []
@@ -80,14 +94,27 @@ class KvEventRecorder:
             if is_removal:
                 events.append(BlockRemoved(tuple(~entry for entry in entries)))
             else:
-                events.append(BlockStored(tuple(entries)))
+                events += map(self._stored_event, entries)
+        self._blocks = {}
         return events
+
+    def _note(self, node: TreeNode) -> None:
+        hashes = node.hash_value = self.block_hashes(node)
+        before, raw, width = _hash_before(node), node.key.raw, self._page_bytes
+        for i, block_hash in enumerate(hashes):
+            self._blocks[block_hash] = (before, raw[i * width : (i + 1) * width])
+            before = block_hash
+        self.log += hashes
+
+    def _stored_event(self, block_hash: int) -> BlockStored:
+        parent, page = self._blocks[block_hash]
+        return BlockStored((block_hash,), parent, array("q", page).tolist(), self._page_size)
 
     def block_hashes(self, node: TreeNode) -> list[int]:
         """The hash of each page of ``node``, every one chained to the page before it."""
-        parent = node.parent
-        if parent is not None and parent.hash_value:
-            before = parent.hash_value[-1].to_bytes(_HASH_BYTES, "little")
+        last = _hash_before(node)
+        if last is not None:
+            before = last.to_bytes(_HASH_BYTES, "little")
         else:
             # Different namespaces must not share names.
             before = blake2b(node.key.namespace(), digest_size=_HASH_BYTES).digest()
@@ -101,3 +128,9 @@ class KvEventRecorder:
             before = block_hash.to_bytes(_HASH_BYTES, "little")
             hashes.append(block_hash)
         return hashes
+
+
+def _hash_before(node: TreeNode) -> int | None:
+    """The hash of the block in front of the first of ``node``; None at the top of the tree."""
+    parent = node.parent
+    return parent.hash_value[-1] if parent is not None and parent.hash_value else None

@@ -31,7 +31,11 @@ def leaf(*tokens: int, parent: TreeNode | None = None, extra_key: str | None = N
     return TreeNode(1, RadixKey(list(tokens), extra_key), parent=parent)
 
 
-def test_neighbours_of_one_kind_come_as_one_event_in_order() -> None:
+def stored_hashes(events: list[KvEvent]) -> list[tuple[int, ...]]:
+    return [event.block_hashes for event in events if isinstance(event, BlockStored)]
+
+
+def test_events_come_in_order_and_those_that_go_together_in_one() -> None:
     recorder = KvEventRecorder(enabled=True, page_size=2)
     first, second, third = leaf(1, 2, 3, 4), leaf(5, 6), leaf(7, 8)
     recorder.stored(first)
@@ -41,7 +45,11 @@ def test_neighbours_of_one_kind_come_as_one_event_in_order() -> None:
 
     one, two, three = (tuple(node.hash_value or ()) for node in (first, second, third))
     assert (len(one), len(two), len(recorder)) == (2, 1, 6)
-    assert recorder.take() == [BlockStored(one + two), BlockRemoved(one), BlockStored(three)]
+    events = recorder.take()
+    kinds = [BlockStored] * 3 + [BlockRemoved] + [BlockStored]
+    assert [type(event) for event in events] == kinds
+    assert stored_hashes(events) == [one[:1], one[1:], two, three]
+    assert events[3] == BlockRemoved(one)
     assert len(recorder) == 0
     assert recorder.take() == []
 
@@ -53,7 +61,22 @@ def test_clearing_makes_what_was_told_before_moot() -> None:
     last = leaf(5)
     recorder.stored(last)
 
-    assert recorder.take() == [AllBlocksCleared(), BlockStored(tuple(last.hash_value or ()))]
+    cleared, stored = recorder.take()
+    assert cleared == AllBlocksCleared()
+    assert stored_hashes([stored]) == [tuple(last.hash_value or ())]
+
+
+def test_a_stored_block_comes_with_its_tokens_and_the_block_before_it() -> None:
+    recorder = KvEventRecorder(enabled=True, page_size=2)
+    upper = leaf(1, 2, 3, 4)
+    recorder.stored(upper)
+    recorder.stored(leaf(5, 6, parent=upper))
+
+    blocks = [event for event in recorder.take() if isinstance(event, BlockStored)]
+    assert [block.token_ids for block in blocks] == [[1, 2], [3, 4], [5, 6]]
+    assert {block.block_size for block in blocks} == {2}
+    parents = [None, *(block.block_hashes[0] for block in blocks[:-1])]
+    assert [block.parent_block_hash for block in blocks] == parents
 
 
 def test_nothing_is_kept_that_nobody_asked_for() -> None:
@@ -87,8 +110,9 @@ def follow(known: set[int], events: list[KvEvent]) -> None:
     """What a router does with events; it objects to what cannot be."""
     for event in events:
         match event:
-            case BlockStored(block_hashes):
+            case BlockStored(block_hashes, parent_block_hash):
                 assert not known & set(block_hashes), "stored twice"
+                assert parent_block_hash is None or parent_block_hash in known, "hangs in the air"
                 known |= set(block_hashes)
             case BlockRemoved(block_hashes):
                 assert set(block_hashes) <= known, "removed, but was never stored"
