@@ -17,24 +17,24 @@ def mamba2_reference(
     """The meaning of the other forms, for one request.
 
     Args:
-        x: [T, H, P].
+        x: [T, H, P]; may be empty.
         dt: [T, H], at least 0.
         a: [H], below 0.
         b, c: [T, G, N]; H is a multiple of G.
         state: [H, P, N].
 
     Returns:
-        Output [T, H, P] and the new state.
+        Output [T, H, P] in the state's dtype, and the new state.
     """
     repeats = x.shape[1] // b.shape[1]
-    outputs = []
+    output = state.new_empty(x.shape)
     for t in range(x.shape[0]):
         write, read = (row[t].repeat_interleave(repeats, dim=0) for row in (b, c))
         decay = (dt[t] * a).exp()
         added = torch.einsum("h,hp,hn->hpn", dt[t], x[t], write)
         state = decay[:, None, None] * state + added
-        outputs.append(torch.einsum("hpn,hn->hp", state, read))
-    return torch.stack(outputs), state
+        output[t] = torch.einsum("hpn,hn->hp", state, read)
+    return output, state
 
 
 def mamba2_state_update(

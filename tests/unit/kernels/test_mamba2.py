@@ -101,6 +101,16 @@ def test_chunks_give_what_the_recurrence_gives(
     torch.testing.assert_close(state, torch.stack(states))
 
 
+def test_no_tokens_give_no_output_and_leave_the_state() -> None:
+    case = Case.make([3])
+    b, c = case.bc[:0].unbind(1)
+
+    output, state = mamba2_reference(case.x[:0], case.dt[:0], case.a, b, c, case.state[0])
+
+    assert output.shape == (0, 4, 6)
+    assert torch.equal(state, case.state[0])
+
+
 def test_a_snapshot_is_the_state_after_so_many_tokens() -> None:
     case = Case.make([70, 30, 9, 200])
     offsets = [64, 0, 9, 131]
