@@ -88,7 +88,9 @@ class RadixKey:
             ValueError: the namespaces differ; such keys must not be compared at all.
         """
         if self.extra_key != other.extra_key:
-            raise ValueError(f"keys of {self.extra_key!r} and {other.extra_key!r} do not compare")
+            raise ValueError(
+                f"keys with extra_key {self.extra_key!r} and {other.extra_key!r} do not compare"
+            )
         return common_tokens(self.raw, 0, other.raw, page_size)
 
     def child_key(self, page_size: int = 1) -> ChildKey:

@@ -50,7 +50,7 @@ def test_common_tokens_starts_at_a_byte_offset() -> None:
 
 
 def test_keys_of_two_namespaces_do_not_compare() -> None:
-    with pytest.raises(ValueError, match="'a' and None"):
+    with pytest.raises(ValueError, match="extra_key 'a' and None"):
         RadixKey([1], "a").match(RadixKey([1]))
     assert RadixKey([1], "a") != RadixKey([1])
     assert RadixKey([1], "a").child_key() != RadixKey([1]).child_key()
