@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from hybridbench.engine.cache.kv_events import BlockRemoved, BlockStored
 from tests.peers.shim import (
     CacheInitParams,
     EvictParams,
@@ -85,6 +86,7 @@ class World:
                 page_size=config.page_size,
                 disable=False,
                 sliding_window_size=4 * config.page_size,
+                enable_kv_cache_events=True,
             )
         )
 
@@ -373,6 +375,7 @@ def test_without_states_there_is_kv_and_no_match(config: Config) -> None:
     assert world.tree.mamba_evictable_size() == 2
 
     assert world.tree.evict(EvictParams(mamba_num=1)).mamba_num_evicted == 1
+    assert not any(isinstance(event, BlockRemoved) for event in world.tree.take_events())
     assert world.matched(short) == 0
     world.tree.evict(EvictParams(mamba_num=10))
 
@@ -411,6 +414,7 @@ def test_windows_are_evicted_alone_inside_the_tree(config: Config) -> None:
     one = world.tree.evict(EvictParams(swa_num_tokens=1))
 
     assert (one.num_tokens_evicted, one.swa_num_tokens_evicted) == (0, len(base))
+    assert not any(isinstance(event, BlockRemoved) for event in world.tree.take_events())
     assert world.tree.full_evictable_size() == full
     assert world.matched(base) == 0
     # Behind a whole window the tombstone does not matter.
@@ -418,6 +422,28 @@ def test_windows_are_evicted_alone_inside_the_tree(config: Config) -> None:
     world.tree.evict(EvictParams(swa_num_tokens=1000))
     assert world.tree.swa_evictable_size() == 0
     world.tree.sanity_check()
+
+
+@EVERY
+def test_events_tell_of_each_block_what_it_holds_and_what_it_follows(config: Config) -> None:
+    world = World(config)
+    base = world.pages(1, 2)
+    branches = world.pages(500, 2), world.pages(900, 1)
+    world.insert(base + branches[0])
+    first = [event for event in world.tree.take_events() if isinstance(event, BlockStored)]
+    world.insert(base + branches[1])
+    second = [event for event in world.tree.take_events() if isinstance(event, BlockStored)]
+
+    told = [token for event in first for token in event.token_ids]
+    assert told == base + branches[0]
+    assert [event.token_ids for event in second] == [branches[1]]
+    # The second branch leaves the first in the middle of its node.
+    assert second[0].parent_block_hash == first[1].block_hashes[0]
+
+    world.tree.evict(EvictParams(num_tokens=1000))
+    gone = [e for e in world.tree.take_events() if isinstance(e, BlockRemoved)]
+    hashes = sorted(block_hash for event in gone for block_hash in event.block_hashes)
+    assert hashes == sorted(event.block_hashes[0] for event in first + second)
 
 
 @WINDOWS
