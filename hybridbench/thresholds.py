@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
-from hybridbench.metrics import METRICS, Kind, MetricSpec, Unit, spec_of
+from hybridbench.metrics import METRICS, Kind, MetricSpec, Unit, declared, spec_of
 from hybridbench.units import parse_bytes
 
 
@@ -36,8 +36,8 @@ class Stat(StrEnum):
 GROWTH = frozenset({Stat.SLOPE, Stat.SLOPE_LOWER, Stat.SLOPE_UPPER})
 # Quotients of the metric with itself: they have no unit.
 SHARES = frozenset({Stat.LAST_FIRST_RATIO, Stat.RATIO})
-OPERATORS = ("<=", ">=", "<", ">")
 HOUR = "h"
+_POOLS = ("kv", "swa", "mamba", "req", "host_kv", "host_swa", "host_mamba")
 
 # Short names.  As in a profile's limits, rss is the private memory that gates a run.
 ALIASES: Mapping[str, str] = {
@@ -48,21 +48,23 @@ ALIASES: Mapping[str, str] = {
     "fds": "open_fds",
     "throughput": "throughput_tokens_per_s",
     "requests": "requests_per_s",
-    "pool.kv.free": "pool.kv.available",
-    "pool.swa.free": "pool.swa.available",
-    "pool.mamba.free": "pool.mamba.available",
-    "pool.req.free": "pool.req.available",
-    "pool.host_kv.free": "pool.host_kv.available",
-    "pool.host_swa.free": "pool.host_swa.available",
-    "pool.host_mamba.free": "pool.host_mamba.available",
+    **{f"pool.{pool}.free": f"pool.{pool}.available" for pool in _POOLS},
 }
 # Latencies are sampled as a median and a 99th percentile of each interval, and no other quantile
 # of them can be had.
 _LATENCIES: Mapping[str, Mapping[str, str]] = {
     name: {"p50": f"{name}_ms_p50", "p99": f"{name}_ms_p99"} for name in ("ttft", "itl")
 }
-_POOLS = ("kv", "swa", "mamba", "req", "host_kv", "host_swa", "host_mamba")
-_TWO_PART = {"slope.lower": Stat.SLOPE_LOWER, "slope.upper": Stat.SLOPE_UPPER}
+# What is mostly asked of each kind of metric.
+_USUAL = {
+    Kind.LEVEL: Stat.SLOPE,
+    Kind.COUNTER: Stat.SLOPE,
+    Kind.WINDOW: Stat.P50,
+    Kind.QUOTIENT: Stat.MEAN,
+    Kind.BLOCK: Stat.RATIO,
+}
+# The longest first: slope.lower is no statistic "lower" of a metric "slope".
+_STATS = sorted(Stat, key=len, reverse=True)
 _PER_HOUR = {"h": 1.0, "min": 60.0, "s": 3600.0, "d": 1.0 / 24.0}
 _OPERATOR = re.compile(r"<=|>=|<|>")
 _AMOUNT = re.compile(r"(-?)(\d+(?:\.\d+)?)\s*([A-Za-z%/1]*)")
@@ -93,9 +95,7 @@ class Threshold:
     @property
     def spec(self) -> MetricSpec:
         """The declaration of its metric."""
-        spec = spec_of(self.metric)
-        assert spec is not None
-        return spec
+        return declared(self.metric)
 
     @property
     def wants_less(self) -> bool:
@@ -123,10 +123,11 @@ def parse_threshold(text: str) -> Threshold:
         if stat in GROWTH:
             amount, per = _growth_limit(limit, metric)
         else:
-            amount, per = _limit(limit, _unit_of(metric, stat), name), ""
+            unit = Unit.RATIO if stat in SHARES else declared(metric).unit
+            amount, per = _limit(limit, unit, name), ""
     except ValueError as error:
         raise ValueError(f"'{written}': {error}") from error
-    return Threshold(written, metric.name_as, stat, sign.group(), amount, per)
+    return Threshold(written, metric, stat, sign.group(), amount, per)
 
 
 def parse_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
@@ -138,37 +139,28 @@ def parse_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
     return tuple(parse_threshold(text) for text in dict.fromkeys(text.strip() for text in texts))
 
 
-@dataclass(frozen=True)
-class _Named:
-    """A declaration, and the member of its family that was named."""
-
-    name_as: str
-    spec: MetricSpec
-
-
-def _metric_and_stat(name: str) -> tuple[_Named, Stat]:
-    known = _named(name)
-    if known is not None:
-        raise ValueError(f"a statistic is missing; write {name}.{_usual(known.spec)}")
+def _metric_and_stat(name: str) -> tuple[str, Stat]:
+    """The metric in full, and what of it."""
+    whole = _in_full(name)
+    if whole is not None:
+        raise ValueError(f"a statistic is missing; write {name}.{_USUAL[declared(whole).kind]}")
+    for stat in _STATS:
+        if name.endswith(f".{stat}"):
+            metric = name.removesuffix(f".{stat}")
+            return _latency(metric, stat) if metric in _LATENCIES else _checked(metric, stat)
     head, _, last = name.rpartition(".")
-    before, _, second = head.rpartition(".")
-    if f"{second}.{last}" in _TWO_PART:
-        return _checked(before, _TWO_PART[f"{second}.{last}"])
     if head in _LATENCIES:
-        return _latency(head, last)
-    if last in {stat.value for stat in Stat}:
-        return _checked(head, Stat(last))
-    if head and _named(head) is not None:
-        stats = [stat.value for stat in Stat]
-        raise ValueError(f"{last} is not a statistic; {_nearest(last, stats)}")
+        raise ValueError(_not_sampled(head, last))
+    if _in_full(head) is not None:
+        raise ValueError(f"{last} is not a statistic; {_nearest(last, list(Stat))}")
     raise ValueError(_unknown(head or name))
 
 
-def _checked(name: str, stat: Stat) -> tuple[_Named, Stat]:
-    known = _named(name)
-    if known is None:
+def _checked(name: str, stat: Stat) -> tuple[str, Stat]:
+    metric = _in_full(name)
+    if metric is None:
         raise ValueError(_unknown(name))
-    kind = known.spec.kind
+    kind = declared(metric).kind
     if kind is Kind.COUNTER and stat not in GROWTH:
         raise ValueError(f"{name} only counts up; write {name}.slope<LIMIT/h or /request")
     if kind is Kind.BLOCK and stat is not Stat.RATIO:
@@ -176,23 +168,27 @@ def _checked(name: str, stat: Stat) -> tuple[_Named, Stat]:
     if kind is Kind.QUOTIENT and stat not in (Stat.MEAN, *SHARES):
         allowed = ", ".join(f"{name}.{s.value}" for s in (Stat.MEAN, *SHARES))
         raise ValueError(f"{name} is measured only for the whole window; write one of {allowed}")
-    return known, stat
+    return metric, stat
 
 
-def _latency(name: str, stat: str) -> tuple[_Named, Stat]:
+def _latency(name: str, stat: Stat) -> tuple[str, Stat]:
     sampled = _LATENCIES[name]
-    over_time = {s.value: s for s in (Stat.SLOPE, *SHARES)}
     if stat in sampled:
-        return _known(sampled[stat]), Stat.P50
-    if stat in over_time:
-        return _known(sampled["p50"]), over_time[stat]
-    raise ValueError(
+        return sampled[stat], Stat.P50
+    if stat is Stat.SLOPE or stat in SHARES:
+        return sampled["p50"], stat
+    raise ValueError(_not_sampled(name, stat))
+
+
+def _not_sampled(name: str, stat: str) -> str:
+    return (
         f"{name}.{stat} is not measured: a sample keeps the median and the 99th percentile of its "
         f"interval; write {name}.p50 or {name}.p99"
     )
 
 
-def _named(name: str) -> _Named | None:
+def _in_full(name: str) -> str | None:
+    """The metric that ``name`` is short for, or itself; None if there is none."""
     full = ALIASES.get(name, name)
     spec = spec_of(full)
     if spec is None or "*" in full or full.count(".") != spec.name.count("."):
@@ -200,13 +196,7 @@ def _named(name: str) -> _Named | None:
     # The pools are few and known; a family such as events.* has members only a run can name.
     if spec.name.startswith("pool.") and full.split(".")[1] not in _POOLS:
         return None
-    return _Named(full, spec)
-
-
-def _known(name: str) -> _Named:
-    known = _named(name)
-    assert known is not None
-    return known
+    return full
 
 
 def _unknown(name: str) -> str:
@@ -225,26 +215,14 @@ def _nearest(word: str, known: list[str]) -> str:
     return f"did you mean {close[0]}?" if close else "docs/reference/thresholds.md lists them"
 
 
-def _usual(spec: MetricSpec) -> str:
-    if spec.kind is Kind.COUNTER:
-        return Stat.SLOPE.value
-    if spec.kind in (Kind.QUOTIENT, Kind.BLOCK):
-        return (Stat.MEAN if spec.kind is Kind.QUOTIENT else Stat.RATIO).value
-    return (Stat.P50 if spec.kind is Kind.WINDOW else Stat.SLOPE).value
-
-
-def _unit_of(metric: _Named, stat: Stat) -> Unit:
-    return Unit.RATIO if stat in SHARES else metric.spec.unit
-
-
-def _growth_limit(limit: str, metric: _Named) -> tuple[float, str]:
+def _growth_limit(limit: str, metric: str) -> tuple[float, str]:
     """The limit per hour or per event, and which."""
     amount, slash, per = limit.rpartition("/")
     if not slash or not amount:
         raise ValueError(
             f"{limit!r} is not a rate; add a unit of time or an event, such as /h or /request"
         )
-    value = _limit(amount, metric.spec.unit, metric.name_as)
+    value = _limit(amount, declared(metric).unit, metric)
     per = per.strip()
     if per in _PER_HOUR:
         return value * _PER_HOUR[per], HOUR
