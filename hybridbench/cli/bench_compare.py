@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.compare import (
-    Ballast,
-    BlockTime,
-    Margin,
-    MaxTime,
-    Model,
-    ProfileName,
-    Renew,
-    Rounds,
-    SliceTime,
-)
+from hybridbench.cli.compare import BlockTime, Margin, MaxTime, Renew, Rounds, SliceTime
 from hybridbench.cli.compare_options import CompareOptions, compared
-from hybridbench.cli.options import CompareUi, MarkdownFile, Panel
+from hybridbench.cli.options import (
+    Ballast,
+    CompareUi,
+    MarkdownFile,
+    Model,
+    Panel,
+    ProfileName,
+)
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode
 from hybridbench.safe_output import echo

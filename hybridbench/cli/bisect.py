@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.compare import (
+from hybridbench.cli.compare import BlockTime, Margin, MaxTime, Renew, Rounds, Ui
+from hybridbench.cli.compare_options import CompareOptions, compared, settings_of
+from hybridbench.cli.options import (
     Ballast,
-    BlockTime,
+    CompareUi,
     Gc,
-    Margin,
-    MaxTime,
     Model,
     ProfileName,
-    Renew,
-    Rounds,
+    Seed,
     Set,
-    Ui,
+    Store,
 )
-from hybridbench.cli.compare_options import CompareOptions, compared, settings_of
-from hybridbench.cli.options import CompareUi, Seed, Store
 from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
 from hybridbench.safe_output import echo
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hybridbench.defects.defect import Defect
+    from hybridbench.workload.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,23 @@ class ChosenDefects:
     profile: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)
 
-    def settings_on(self, profile: str | None) -> Mapping[str, str]:
-        """What the soak sets on ``profile``, None for the one that reaches the defect: whoever
-        names another one knows what to set.
+    def profile_with(self, overrides: Mapping[str, str], named: str | None) -> tuple[str, Profile]:
+        """The profile called ``named``, else the one that reaches the first defect, with keys set.
+
+        Whoever names another one than that knows what the defect needs.
+
+        Returns:
+            Its name or path as well.
+
+        Raises:
+            ConfigError: there is none, or a key cannot be set so.
         """
-        return self.needs if profile in {None, self.profile} else {}
+        from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
+
+        needs = self.needs if named in {None, self.profile} else {}
+        source = (self.profile or DEFAULT_PROFILE) if named is None else named
+        profile, settings = load_profile(source), {**needs, **overrides}
+        return source, profile.with_overrides(settings) if settings else profile
 
 
 def chosen_defects(asked: Sequence[str]) -> ChosenDefects:

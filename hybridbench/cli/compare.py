@@ -8,15 +8,18 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.compare_options import CompareOptions, compared
-from hybridbench.cli.completion import complete_model, complete_profile
 from hybridbench.cli.options import (
     FORMAT_NAMES,
+    Ballast,
     CompareUi,
-    GcMode,
+    Gc,
+    Model,
     Panel,
+    ProfileName,
     Quiet,
     ReportFormat,
     Seed,
+    Set,
     Store,
     Verbose,
     detail_of,
@@ -30,25 +33,6 @@ EXIT_CODES = (
     "1 a bug in hybridbench."
 )
 
-Model = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=Panel.WORKLOAD,
-        metavar="NAME|DIR",
-        autocompletion=complete_model,
-        help="Preset or checkpoint directory, as in `soak`.  Default: the profile's (qwen3-next).",
-    ),
-]
-ProfileName = Annotated[
-    str | None,
-    typer.Option(
-        rich_help_panel=Panel.WORKLOAD,
-        metavar="NAME|FILE",
-        autocompletion=complete_profile,
-        help="A shipped profile or a YAML file.  Default: chat-churn, or the one that reaches "
-        "the first defect.",
-    ),
-]
 MaxTime = Annotated[
     str,
     typer.Option(
@@ -91,29 +75,6 @@ Margin = Annotated[
         rich_help_panel=Panel.VERDICT,
         metavar="SHARE",
         help="Largest difference that counts as the same: 3% or 0.03.",
-    ),
-]
-Gc = Annotated[
-    GcMode | None,
-    typer.Option(rich_help_panel=Panel.ENGINE, help="Garbage collector of the workers."),
-]
-Ballast = Annotated[
-    int | None,
-    typer.Option(
-        rich_help_panel=Panel.ENGINE,
-        metavar="N",
-        min=0,
-        help="Long-lived Python objects in each worker.  Default: the profile's.",
-        show_default=False,
-    ),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        rich_help_panel=Panel.WORKLOAD,
-        metavar="KEY=VALUE",
-        help="Override a profile key for all versions (repeatable).",
     ),
 ]
 Renew = Annotated[

@@ -12,7 +12,6 @@ from hybridbench.cli.options import (
     GcMode,
     parse_overrides,
     parse_seconds,
-    profile_with,
 )
 from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from hybridbench.compare.plan import ComparePlan
     from hybridbench.compare.sides import Side
 
-_DEFAULT_PROFILE = "chat-churn"
 _VERSIONS_MAX = 8
 
 
@@ -112,13 +110,9 @@ def _live_plan(
             code=ErrorCode.BAD_VALUE,
         )
     slice_s = parse_seconds("--slice", options.slice_)
-    defects = chosen_defects(defect_words(versions))
-    needed = defects.settings_on(options.profile)
-    source = options.profile
-    if source is None:
-        source = defects.profile or _DEFAULT_PROFILE
     overrides = parse_overrides(list(options.set_), options.gc, options.ballast)
-    profile = profile_with(source, {**needed, **overrides})
+    defects = chosen_defects(defect_words(versions))
+    source, profile = defects.profile_with(overrides, options.profile)
 
     def make(sides: tuple[Side, ...]) -> ComparePlan:
         return ComparePlan(

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.completion import complete_model, complete_profile
-from hybridbench.cli.options import Panel
-from hybridbench.cli.output import write_output
+from hybridbench.cli.options import OnlyModel, OnlyProfile, Panel, ReportFormat
+from hybridbench.cli.render import OutputOptions, print_document, print_text
 from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
-from hybridbench.safe_output import echo, emit
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -40,24 +38,8 @@ def history(
             help="Results directory; nightly runs in it are read as well.",
         ),
     ] = Path("results"),
-    model: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=Panel.RUNS,
-            metavar="NAME",
-            autocompletion=complete_model,
-            help="Only runs of this model.",
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=Panel.RUNS,
-            metavar="NAME",
-            autocompletion=complete_profile,
-            help="Only runs under this profile.",
-        ),
-    ] = None,
+    model: OnlyModel = None,
+    profile: OnlyProfile = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -106,25 +88,10 @@ def history(
     points = [point for point in every if _wanted(point, model, profile, since_s)]
     series = series_of(points, _quantities(metric or []))
     if format_ is HistoryFormat.JSON:
-        text = history_json(series, unread)
+        print_text(history_json(series, unread), output)
     else:
-        from hybridbench.report.formats import FORMATS
-
         document = history_document(series, unread, store.name)
-        if format_ is HistoryFormat.CONSOLE and output is None:
-            from hybridbench.report.console import render_console
-            from hybridbench.terminal import Terminal
-
-            Terminal().print(render_console(document))
-            return
-        text = FORMATS[format_].render(document)
-    if output is None:
-        if format_ in (HistoryFormat.HTML, HistoryFormat.JSON, HistoryFormat.JUNIT):
-            emit(text)
-        else:
-            echo(text, nl=False)
-    else:
-        write_output(output, text)
+        print_document(document, OutputOptions(ReportFormat(format_), output))
 
 
 def _wanted(point: Point, model: str | None, profile: str | None, since_s: float) -> bool:

@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.options import (
-    Detail,
-    Panel,
-    Quiet,
-    parse_seconds,
-)
-from hybridbench.cli.render import print_console
+from hybridbench.cli.options import Detail, Panel, Quiet, ReportFormat, parse_seconds
+from hybridbench.cli.render import OutputOptions, print_document, print_text
 from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.safe_output import echo, emit, output_after_verdict
+from hybridbench.safe_output import echo, output_after_verdict
 
 if TYPE_CHECKING:
     from hybridbench.series.judge import FileVerdict
@@ -161,10 +156,7 @@ def _print(judged: list[FileVerdict], output: JudgeFormat, *, quiet: bool) -> No
     from hybridbench.report.external_series import series_document, series_json
 
     if output is JudgeFormat.JSON:
-        emit(series_json(judged) + "\n")
-    elif output is JudgeFormat.MARKDOWN:
-        from hybridbench.report.markdown import render_markdown
-
-        echo(render_markdown(series_document(judged)), nl=False)
+        print_text(series_json(judged) + "\n")
     else:
-        print_console(series_document(judged), detail=Detail.BRIEF if quiet else Detail.USUAL)
+        detail = Detail.BRIEF if quiet else Detail.USUAL
+        print_document(series_document(judged), OutputOptions(ReportFormat(output), detail=detail))

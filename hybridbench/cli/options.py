@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
+from hybridbench.cli.completion import complete_model, complete_profile
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.foreign import SEED_MAX
 from hybridbench.thresholds import Stat, parse_thresholds
 from hybridbench.units import parse_duration_s
-
-if TYPE_CHECKING:
-    from hybridbench.workload.profile import Profile
 
 
 class Panel(StrEnum):
@@ -86,6 +84,80 @@ Verbose = Annotated[
 ]
 
 
+Model = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=Panel.WORKLOAD,
+        metavar="NAME|DIR",
+        autocompletion=complete_model,
+        help="A preset or the directory of a Hugging Face checkpoint.  On a CPU, qwen3-next, "
+        "qwen3.5, nemotron-h, falcon-h1 and gpt-oss are their tiny presets.  Default: the "
+        "profile's (qwen3-next).",
+    ),
+]
+
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=Panel.WORKLOAD,
+        metavar="NAME|FILE",
+        autocompletion=complete_profile,
+        help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: chat-churn, "
+        "or the one that triggers the first defect.",
+    ),
+]
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        rich_help_panel=Panel.WORKLOAD,
+        metavar="KEY=VALUE",
+        help="Override a profile key (repeatable): pools.mamba_slots=64; `profiles schema` lists "
+        "all.",
+    ),
+]
+
+Gc = Annotated[
+    GcMode | None,
+    typer.Option(
+        rich_help_panel=Panel.ENGINE,
+        help="Garbage collector of the worker.  Default: the profile's.",
+    ),
+]
+
+Ballast = Annotated[
+    int | None,
+    typer.Option(
+        rich_help_panel=Panel.ENGINE,
+        metavar="N",
+        min=0,
+        help="Long-lived Python objects to allocate in the worker, so that the collector behaves "
+        "as in a real server.  Default: the profile's (1000000).",
+        show_default=False,
+    ),
+]
+
+OnlyModel = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=Panel.RUNS,
+        metavar="NAME",
+        autocompletion=complete_model,
+        help="Only runs of this model.",
+    ),
+]
+
+OnlyProfile = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=Panel.RUNS,
+        metavar="NAME",
+        autocompletion=complete_profile,
+        help="Only runs under this profile.",
+    ),
+]
+
 Seed = Annotated[
     int | None,
     typer.Option(
@@ -148,18 +220,6 @@ def parse_overrides(pairs: list[str], gc: str | None, ballast: int | None) -> di
     if ballast is not None:
         overrides["ballast.objects"] = str(ballast)
     return overrides
-
-
-def profile_with(name: str, overrides: dict[str, str]) -> Profile:
-    """The profile called ``name`` with keys set.
-
-    Raises:
-        ConfigError: there is none, or a key cannot be set so.
-    """
-    from hybridbench.workload.catalog import load_profile
-
-    profile = load_profile(name)
-    return profile.with_overrides(overrides) if overrides else profile
 
 
 def parse_seconds(option: str, text: str) -> float:

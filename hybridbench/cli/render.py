@@ -116,25 +116,42 @@ def _rebuilt(directory: Path, result: Result) -> Path | None:
 
 def _render(document: Document, options: OutputOptions, page: Path | None) -> int:
     with output_after_verdict():
-        _print(document, options, page)
+        print_document(document, options, page)
     if options.open_page:
         _open(document, page)
     return document.exit_code
 
 
-def _print(document: Document, options: OutputOptions, page: Path | None) -> None:
+def print_document(document: Document, options: OutputOptions, page: Path | None = None) -> None:
+    """``document`` in the format and to the place of ``options``; ``page`` is named on a console.
+
+    Raises:
+        UsageError: the output cannot be written.
+        OSError: standard output takes no more.
+    """
     if options.format is ReportFormat.CONSOLE and options.output is None:
         print_console(document, page, options.detail)
         return
     from hybridbench.report.formats import FORMATS
 
     text = FORMATS[options.format].render(document)
-    if options.output is not None:
-        write_output(options.output, text)
-    elif options.format in _FOR_READERS:
+    if options.output is None and options.format in _FOR_READERS:
         echo(text, nl=False)
     else:
+        print_text(text, options.output)
+
+
+def print_text(text: str, output: Path | None = None) -> None:
+    """``text``, whose format has an escape of its own, to ``output`` or standard output.
+
+    Raises:
+        UsageError: the output cannot be written.
+        OSError: standard output takes no more.
+    """
+    if output is None:
         emit(text)
+    else:
+        write_output(output, text)
 
 
 def print_console(

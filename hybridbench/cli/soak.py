@@ -11,27 +11,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.chosen_defects import chosen_defects
-from hybridbench.cli.completion import (
-    complete_defect,
-    complete_model,
-    complete_profile,
-    complete_result,
-)
+from hybridbench.cli.completion import complete_defect, complete_result
 from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import (
     FORMAT_NAMES,
-    GcMode,
+    Ballast,
+    Gc,
+    Model,
     Panel,
+    ProfileName,
     Quiet,
     ReportFormat,
     Seed,
+    Set,
     Store,
     Verbose,
     detail_of,
     given_thresholds,
     parse_overrides,
     parse_seconds,
-    profile_with,
 )
 from hybridbench.cli.preview import print_preview
 from hybridbench.cli.render import OutputOptions, render
@@ -49,7 +47,6 @@ EXIT_CODES = (
     "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 15 INVARIANT, "
     "16 INVALID, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
 )
-_DEFAULT_PROFILE = "chat-churn"
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
@@ -103,27 +100,8 @@ class StopMode(StrEnum):
 
 def soak(
     context: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete_model,
-            rich_help_panel=Panel.WORKLOAD,
-            metavar="NAME|DIR",
-            help="A preset or the directory of a Hugging Face checkpoint.  On a CPU, qwen3-next, "
-            "qwen3.5, nemotron-h, falcon-h1 and gpt-oss are their tiny presets.  Default: the "
-            "profile's (qwen3-next).",
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=Panel.WORKLOAD,
-            metavar="NAME|FILE",
-            autocompletion=complete_profile,
-            help="A shipped profile or a YAML file; see `hybridbench profiles`.  Default: "
-            "chat-churn, or with --defect the profile that triggers it.",
-        ),
-    ] = None,
+    model: Model = None,
+    profile: ProfileName = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -180,33 +158,9 @@ def soak(
         Dtype, typer.Option(rich_help_panel=Panel.ENGINE, help="Data type of weights and tensors.")
     ] = Dtype.FLOAT32,
     seed: Seed = None,
-    gc: Annotated[
-        GcMode | None,
-        typer.Option(
-            rich_help_panel=Panel.ENGINE,
-            help="Garbage collector of the worker.  Default: the profile's.",
-        ),
-    ] = None,
-    ballast: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=Panel.ENGINE,
-            metavar="N",
-            min=0,
-            help="Long-lived Python objects to allocate in the worker, so that the collector "
-            "behaves as in a real server.  Default: the profile's (1000000).",
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            rich_help_panel=Panel.WORKLOAD,
-            metavar="KEY=VALUE",
-            help="Override a profile key (repeatable): pools.mamba_slots=64; `profiles schema` "
-            "lists all.",
-        ),
-    ] = None,
+    gc: Gc = None,
+    ballast: Ballast = None,
+    set_: Set = None,
     malloc: Annotated[
         MallocMode,
         typer.Option(
@@ -362,10 +316,7 @@ def soak(
             f"--device {device}: write cpu, cuda or, of several, cuda:1.", code=ErrorCode.BAD_VALUE
         )
     defects = chosen_defects(defect or [])
-    source = profile if profile is not None else defects.profile or _DEFAULT_PROFILE
-    chosen = profile_with(
-        source, {**defects.settings_on(profile), **parse_overrides(set_ or [], gc, ballast)}
-    )
+    source, chosen = defects.profile_with(parse_overrides(set_ or [], gc, ballast), profile)
     from hybridbench.records.manifest import Options
     from hybridbench.runs.plan import SoakPlan
     from hybridbench.workload.trace_replay import check_trace

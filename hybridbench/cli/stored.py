@@ -8,13 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from hybridbench.cli.completion import complete_model, complete_profile
+from hybridbench.cli.options import OnlyModel, OnlyProfile
 from hybridbench.errors import RunDirectoryError
-from hybridbench.records.codec import by_name
-from hybridbench.records.json_value import json_text
+from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.safe_output import echo, emit, one_line
 from hybridbench.units import format_duration
 
@@ -37,18 +35,8 @@ def list_stored(
     store: Annotated[Path, typer.Option(metavar="DIR", help="Results directory.")] = Path(
         "results"
     ),
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=complete_model, help="Only runs of this model."
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", autocompletion=complete_profile, help="Only runs under this profile."
-        ),
-    ] = None,
+    model: OnlyModel = None,
+    profile: OnlyProfile = None,
     verdict: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +65,7 @@ def list_stored(
         and (verdict is None or answer(entry).casefold() == verdict.casefold())
     ]
     if format_ is ListFormat.JSON:
-        emit(json_text([by_name(_listed(entry)) for entry in shown]))
+        emit(json_text([_listed(entry) for entry in shown]))
         return
     from hybridbench.terminal import Terminal
 
@@ -148,35 +136,20 @@ def _summary(entry: RunSummary) -> str:
     return f"{entry.kind} of {what}" if what else entry.kind.value
 
 
-class _Listed(msgspec.Struct, frozen=True):
+def _listed(entry: RunSummary) -> dict[str, JsonValue]:
     """One entry for machines; ``started`` is in UTC."""
-
-    path: str
-    kind: str
-    run_id: str
-    answer: str
-    headline: str
-    model: str
-    profile: str
-    defects: tuple[str, ...]
-    started: str | None
-    duration_s: float | None
-    problem: str | None
-
-
-def _listed(entry: RunSummary) -> _Listed:
     started = entry.started_wall_s
     stamp = None if started is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started))
-    return _Listed(
-        path=str(entry.path),
-        kind=entry.kind.value,
-        run_id=entry.run_id,
-        answer=answer(entry),
-        headline=entry.headline,
-        model=entry.model,
-        profile=entry.profile,
-        defects=entry.defects,
-        started=stamp,
-        duration_s=entry.duration_s,
-        problem=entry.problem or None,
-    )
+    return {
+        "path": str(entry.path),
+        "kind": entry.kind.value,
+        "run_id": entry.run_id,
+        "answer": answer(entry),
+        "headline": entry.headline,
+        "model": entry.model,
+        "profile": entry.profile,
+        "defects": entry.defects,
+        "started": stamp,
+        "duration_s": entry.duration_s,
+        "problem": entry.problem or None,
+    }

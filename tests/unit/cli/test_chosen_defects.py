@@ -28,9 +28,11 @@ def test_the_model_that_a_defect_needs_is_a_setting_like_any_other() -> None:
 def test_the_settings_of_a_defect_are_those_of_its_profile_whether_it_is_named_or_not() -> None:
     chosen = chosen_defects(["swa-stale-mapping"])
 
-    assert chosen.settings_on(None) == chosen.needs != {}
-    assert chosen.settings_on("swa-churn") == chosen.needs
-    assert chosen.settings_on("chat-churn") == {}
+    own = load_profile("swa-churn").with_overrides(dict(chosen.needs))
+    assert chosen.profile_with({}, None) == ("swa-churn", own)
+    assert chosen.profile_with({}, "swa-churn") == ("swa-churn", own)
+    assert chosen.profile_with({}, "chat-churn") == ("chat-churn", load_profile("chat-churn"))
+    assert own != load_profile("swa-churn")
 
 
 def test_a_defect_that_fits_its_profile_sets_nothing() -> None:
