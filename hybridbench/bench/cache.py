@@ -56,15 +56,10 @@ class CacheBenchRow:
 
     cache: str
     page_size: int
-    turns: int
     turns_per_s: float
-    key_tokens_mean: float
     match_us: float
     insert_us: float
     evict_us: float
-    evict_calls: int
-    nodes_evicted: int
-    states_evicted: int
     cache_us_per_turn: float
     cache_time_share: float
     hit_rate: float
@@ -76,7 +71,6 @@ class EvictionCostRow:
 
     cache: str
     nodes: int
-    evictable_leaves: int
     evict_us: float
 
 
@@ -234,15 +228,10 @@ def bench_cache(
     return CacheBenchRow(
         cache=type(cache.cache).__name__,
         page_size=page_size,
-        turns=turns,
         turns_per_s=turns / (block.wall_ns / 1e9),
-        key_tokens_mean=block.key_tokens / turns,
         match_us=_median_us(block, "match"),
         insert_us=_median_us(block, "insert"),
         evict_us=_median_us(block, "evict"),
-        evict_calls=len(block.calls_ns.get("evict", [])),
-        nodes_evicted=block.nodes_evicted,
-        states_evicted=block.states_evicted,
         cache_us_per_turn=statistics.median(block.turn_ns) / 1000,
         cache_time_share=block.in_cache_ns / block.wall_ns,
         hit_rate=block.hit_tokens / block.key_tokens,
@@ -266,13 +255,12 @@ def bench_eviction(
             _grown_radix(nodes),
         ):
             name = type(cache).__name__
-            leaves = sum(1 for node in cache.iter_nodes() if not node.children)
             times = []
             for _ in range(min(evictions, nodes // 8)):
                 start = time.perf_counter_ns()
                 cache.evict(EvictParams(num_tokens=1))
                 times.append(time.perf_counter_ns() - start)
-            rows.append(EvictionCostRow(name, nodes, leaves, statistics.median(times) / 1000))
+            rows.append(EvictionCostRow(name, nodes, statistics.median(times) / 1000))
     return rows
 
 

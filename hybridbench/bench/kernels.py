@@ -118,8 +118,6 @@ class KernelBench:
     card: str | None
     """None on a CPU."""
     traffic: Traffic
-    implementations: Mapping[str, str]
-    """For each operation, "reference" or "triton"."""
     ceilings: Ceilings
     tables: tuple[StepTable, ...]
     state_copy: OperationRow | None
@@ -146,7 +144,6 @@ def bench_kernels(
     target = device_of(device)
     chosen = TRAFFIC[target.type] if traffic is None else traffic
     torch.set_num_threads(1)
-    table = kernels_for(target)
     watch = StepWatch(target)
     batches = _Batches(model, device, chosen, watch)
     batches.serve(counting=False)
@@ -160,7 +157,6 @@ def bench_kernels(
         model=model,
         card=torch.cuda.get_device_name(target) if target.type == "cuda" else None,
         traffic=chosen,
-        implementations=table.implementations(),
         ceilings=measure_ceilings(target, {getattr(torch, chosen.dtype), torch.float32}),
         tables=tuple(_table(phase, timed, counted, watch, target) for phase in PHASES),
         state_copy=batches.copied_states(),

@@ -74,7 +74,6 @@ class LimitRow:
     runs: int
     open_count: int
     memory_upper: float
-    collectible_upper: float
     settles: float
 
     @property
@@ -237,7 +236,6 @@ def _limit_row(profile: str, length_s: float, records: Sequence[RunRecord]) -> L
     anything = ({"from_s": 0.0, MEMORY: 1e18, COLLECTIBLE: 1e18},)
     verdicts = [judge(beginning(record, length_s, anything)) for record in records]
     memory = [_result(verdict.metrics, MEMORY) for verdict in verdicts]
-    garbage = [_result(verdict.metrics, COLLECTIBLE) for verdict in verdicts]
     judged_s = _JUDGED_SHARE * length_s
     base = max(m.fit_value[0] for m in memory)
     return LimitRow(
@@ -246,7 +244,6 @@ def _limit_row(profile: str, length_s: float, records: Sequence[RunRecord]) -> L
         runs=len(records),
         open_count=sum(m.outcome != "CLEAN" for m in memory),
         memory_upper=max(map(_upper, memory)),
-        collectible_upper=max(map(_upper, garbage)),
         settles=settles_by(base, judged_s) / judged_s * 3600.0,
     )
 

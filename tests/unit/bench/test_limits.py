@@ -77,7 +77,7 @@ def test_growth_is_added_to_the_private_memory_and_to_nothing_else() -> None:
 
 
 def row(upper_mib: float, settles_mib: float = 100.0) -> LimitRow:
-    return LimitRow("chat-churn", 300.0, 5, 0, upper_mib * MIB, 0.0, settles_mib * MIB)
+    return LimitRow("chat-churn", 300.0, 5, 0, upper_mib * MIB, settles_mib * MIB)
 
 
 def test_a_limit_is_the_worst_bound_with_room_and_no_less_than_what_may_settle() -> None:
