@@ -49,8 +49,6 @@ class CompareOutcome:
     """Where the evidence is; ``exit_hint`` is 130 or 143 for one that somebody ended."""
 
     directory: Path
-    rounds: int
-    ended: str
     exit_hint: ExitCode | None = None
 
 
@@ -164,9 +162,7 @@ class _Comparison:
                 versions=_versions(sides),
             )
             self._writer.store(last_words)
-        return CompareOutcome(
-            self._context.directory, self._rounds, ended, self._interrupts.exit_code
-        )
+        return CompareOutcome(self._context.directory, self._interrupts.exit_code)
 
     def _compare(self, sides: Sequence[ComparedSide], held: ExitStack) -> str:
         for side in sides:

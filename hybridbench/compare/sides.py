@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.compare.interpreters import find_interpreter
-from hybridbench.compare.worktree import find_revision, worktree
+from hybridbench.compare.worktree import Revision, find_revision, worktree
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.records.comparison import ComparedVersion, Origin
 from hybridbench.rundir.layout import MANIFEST
@@ -66,10 +66,12 @@ def resolved_sides(names: Sequence[str]) -> Iterator[tuple[Side, ...]]:
         UsageError: a name that means nothing, told before anything is made.
         ConfigError: a defect's file that defines none, or an interpreter that cannot run an engine.
     """
-    for name in names:
-        _check(name)
+    found = [_found(name) for name in names]
     with ExitStack() as made:
-        yield tuple(_resolved(name, made) for name in names)
+        yield tuple(
+            one if isinstance(one, Side) else _checked_out(name, one, made)
+            for name, one in zip(names, found, strict=True)
+        )
 
 
 def is_stored(name: str) -> bool:
@@ -90,17 +92,28 @@ def _prefixed(name: str) -> bool:
     return name.startswith((_GIT, _PYTHON, _DEFECT, AS_OF))
 
 
-def _check(name: str) -> None:
+def _found(name: str) -> Side | Revision:
+    """The version called ``name``, or the revision of which the files are yet to be made."""
     if name == TREE:
-        return
+        return Side(name, "tree")
     if name.startswith(_GIT):
-        find_revision(name.removeprefix(_GIT))
-    elif name.startswith(_PYTHON):
-        find_interpreter(name.removeprefix(_PYTHON))
-    elif name.startswith((_DEFECT, AS_OF)):
-        _with_defects(name)
-    elif not is_stored(name):
-        raise UsageError(f"{name}: {_what_it_is(name)}; {_ALLOWED}.", code=ErrorCode.UNKNOWN_NAME)
+        return find_revision(name.removeprefix(_GIT))
+    if name.startswith(_PYTHON):
+        found = find_interpreter(name.removeprefix(_PYTHON))
+        origin = Origin(interpreter=found.version, engine_from=found.engine_from)
+        return Side(name, "python", program=found.program, origin=origin)
+    if name.startswith((_DEFECT, AS_OF)):
+        return _with_defects(name)
+    if is_stored(name):
+        return Side(name, "run", run_dir=Path(name))
+    raise UsageError(f"{name}: {_what_it_is(name)}; {_ALLOWED}.", code=ErrorCode.UNKNOWN_NAME)
+
+
+def _checked_out(name: str, revision: Revision, made: ExitStack) -> Side:
+    tree = made.enter_context(worktree(revision))
+    origin = Origin(commit=revision.commit, subject=revision.subject, tree=revision.tree)
+    program = WorkerProgram(search_path=str(tree), module=revision.worker_module)
+    return Side(name, "git", program=program, origin=origin)
 
 
 def _what_it_is(name: str) -> str:
@@ -109,24 +122,6 @@ def _what_it_is(name: str) -> str:
     if Path(name).exists():
         return "a file, and no version"
     return "no version of that name"
-
-
-def _resolved(name: str, made: ExitStack) -> Side:
-    if name == TREE:
-        return Side(name, "tree")
-    if name.startswith(_GIT):
-        revision = find_revision(name.removeprefix(_GIT))
-        tree = made.enter_context(worktree(revision))
-        origin = Origin(commit=revision.commit, subject=revision.subject, tree=revision.tree)
-        program = WorkerProgram(search_path=str(tree), module=revision.worker_module)
-        return Side(name, "git", program=program, origin=origin)
-    if name.startswith(_PYTHON):
-        found = find_interpreter(name.removeprefix(_PYTHON))
-        origin = Origin(interpreter=found.version, engine_from=found.engine_from)
-        return Side(name, "python", program=found.program, origin=origin)
-    if is_stored(name):
-        return Side(name, "run", run_dir=Path(name))
-    return _with_defects(name)
 
 
 def _with_defects(name: str) -> Side:

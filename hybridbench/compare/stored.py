@@ -100,7 +100,7 @@ def _side_by_side(plan: StoredPlan, like: SoakPlan, writer: ComparisonWriter) ->
             writer.manifest, ended=ended, exit_code=hint, ended_wall_s=ended_wall_s
         )
     )
-    return CompareOutcome(directory, 0, ended, hint)
+    return CompareOutcome(directory, hint)
 
 
 def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> SoakPlan:

@@ -176,8 +176,7 @@ def test_it_ends_at_the_look_that_decides(script: Script, plan: ComparePlan) -> 
 
     outcome = script.run(plan)
 
-    assert outcome.ended == "decided"
-    assert outcome.rounds == 6
+    assert facts(outcome)["ended"] == "decided"
     assert len(blocks(outcome)) == 12
     assert facts(outcome)["rounds"] == 6
     assert script.closed == ["b", "a"]
@@ -186,8 +185,8 @@ def test_it_ends_at_the_look_that_decides(script: Script, plan: ComparePlan) -> 
 def test_no_round_begins_that_would_end_after_the_time(script: Script, plan: ComparePlan) -> None:
     outcome = script.run(replace(plan, max_time_s=65.0))
 
-    assert outcome.ended == "max-time"
-    assert outcome.rounds == 3
+    assert facts(outcome)["ended"] == "max-time"
+    assert facts(outcome)["rounds"] == 3
 
 
 def test_a_version_that_falls_ends_the_rounds_and_its_half_pair_is_kept(
@@ -197,8 +196,8 @@ def test_a_version_that_falls_ends_the_rounds_and_its_half_pair_is_kept(
 
     outcome = script.run(plan)
 
-    assert outcome.ended == "lost"
-    assert outcome.rounds == 2
+    assert facts(outcome)["ended"] == "lost"
+    assert facts(outcome)["rounds"] == 2
     versions = facts(outcome)["versions"]
     assert isinstance(versions, list)
     assert [cast("dict[str, JsonValue]", v)["lost"] for v in versions] == [None, "it fell"]
@@ -209,9 +208,9 @@ def test_a_signal_ends_it_after_the_round_under_way(script: Script, plan: Compar
 
     outcome = script.run(plan)
 
-    assert outcome.ended == "interrupted"
+    assert facts(outcome)["ended"] == "interrupted"
     assert outcome.exit_hint is ExitCode.INTERRUPTED
-    assert outcome.rounds == 2
+    assert facts(outcome)["rounds"] == 2
     assert len(blocks(outcome)) == 4
     assert facts(outcome)["exit_code"] == 130
 
@@ -221,14 +220,14 @@ def test_fresh_processes_are_asked_for_before_every_block(
 ) -> None:
     outcome = script.run(replace(plan, renew_every=1, terms=ComparisonTerms(looks=(2,))))
 
-    assert outcome.rounds == 2
+    assert facts(outcome)["rounds"] == 2
     assert [step.partition(" ")[0] for step in script.processes].count("start") == 6
 
 
 def test_processes_are_renewed_between_groups_of_rounds(script: Script, plan: ComparePlan) -> None:
     outcome = script.run(replace(plan, renew_every=2, terms=ComparisonTerms(looks=(5,))))
 
-    assert outcome.rounds == 5
+    assert facts(outcome)["rounds"] == 5
     # All are built at the same time, after the last of the old ones has gone; after the second
     # round and after the fourth, and not always the same one first.
     assert script.processes == [
@@ -247,7 +246,7 @@ def test_a_version_that_falls_while_it_is_renewed_leaves_the_others_whole(
 
     outcome = script.run(replace(plan, renew_every=2))
 
-    assert (outcome.ended, outcome.rounds) == ("lost", 2)
+    assert (facts(outcome)["ended"], facts(outcome)["rounds"]) == ("lost", 2)
     assert script.processes[-2:] == ["start a", ")"]
     assert script.finished == ["a"]
     assert script.closed == ["b", "a"]
@@ -272,7 +271,7 @@ def test_a_difference_that_is_allowed_is_no_reason_to_refuse(
 
     outcome = script.run(replace(plan, allowed=frozenset({"gc"})))
 
-    assert outcome.rounds >= 6
+    assert len(blocks(outcome)) >= 12
     assert facts(outcome)["allowed_mismatches"] == ["gc"]
 
 
@@ -308,7 +307,7 @@ def test_a_version_that_falls_while_another_is_frozen_leaves_that_to_finish(
 
     outcome = script.run(replace(plan, slice_s=1.0))
 
-    assert outcome.ended == "lost"
+    assert facts(outcome)["ended"] == "lost"
     assert script.closed == ["b", "a"]
 
 
@@ -330,7 +329,7 @@ def test_versions_written_alike_are_meant_to_be_the_same(plan: ComparePlan) -> N
 
     outcome = Script().run(alike)
 
-    assert outcome.rounds > 0
+    assert blocks(outcome)
 
 
 def test_a_defect_in_one_version_is_a_difference_though_the_files_are_the_same(
@@ -340,4 +339,4 @@ def test_a_defect_in_one_version_is_a_difference_though_the_files_are_the_same(
 
     outcome = Script().run(replace(plan, same_engine=False, sides=sides))
 
-    assert outcome.rounds > 0
+    assert blocks(outcome)
