@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from hybridbench.cli.options import Detail, ReportFormat
 from hybridbench.cli.output import write_output
-from hybridbench.cli.results import Result, read_result
+from hybridbench.cli.results import Result, read_result, run_result
 from hybridbench.errors import RunDirectoryError
 from hybridbench.safe_output import echo, emit, output_after_verdict
 
@@ -34,7 +32,11 @@ class OutputOptions:
 
 
 def render(
-    directory: Path, options: OutputOptions = OutputOptions(), *, rebuild: bool = True
+    directory: Path,
+    options: OutputOptions = OutputOptions(),
+    *,
+    rebuild: bool = True,
+    thresholds: Sequence[str] = (),
 ) -> int:
     """Judge what is in ``directory`` again and render its report.
 
@@ -43,6 +45,7 @@ def render(
         options: format and place.
         rebuild: write its derived files as well.  Where that cannot be done the report is rendered
             all the same, with a sentence on standard error.
+        thresholds: what a run is judged under besides its own.
 
     Returns:
         The exit code: the verdict's, or 130 or 143 for a run that was interrupted.
@@ -51,32 +54,9 @@ def render(
         RunDirectoryError: there is nothing to judge.
         UsageError: the output cannot be written.
     """
-    result = read_result(directory)
+    result = run_result(directory, thresholds) if thresholds else read_result(directory)
     page = _rebuilt(directory, result) if rebuild else None
     return _render(result.document, options, page)
-
-
-def render_with_thresholds(run_dir: Path, thresholds: Sequence[str], options: OutputOptions) -> int:
-    """Judge the run in ``run_dir`` under its own thresholds and these, and write nothing there.
-
-    Returns:
-        The exit code of that verdict.
-
-    Raises:
-        RunDirectoryError: there is no run.
-        UsageError: the output cannot be written.
-    """
-    from hybridbench.analysis.judge import judge
-    from hybridbench.report.build import build_document
-    from hybridbench.rundir.reader import read_run
-    from hybridbench.sentences.verdict import phrased
-
-    record = read_run(run_dir)
-    every = dict.fromkeys((*record.manifest.thresholds, *thresholds))
-    record = replace(
-        record, manifest=msgspec.structs.replace(record.manifest, thresholds=tuple(every))
-    )
-    return _render(build_document(record, phrased(judge(record))), options, None)
 
 
 def write_interim_report(run_dir: Path) -> int:
@@ -134,7 +114,7 @@ def print_document(document: Document, options: OutputOptions, page: Path | None
         return
     from hybridbench.report.formats import FORMATS
 
-    text = FORMATS[options.format].render(document)
+    text = FORMATS[options.format](document)
     if options.output is None and options.format in _FOR_READERS:
         echo(text, nl=False)
     else:

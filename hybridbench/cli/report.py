@@ -17,12 +17,7 @@ from hybridbench.cli.options import (
     detail_of,
     given_thresholds,
 )
-from hybridbench.cli.render import (
-    OutputOptions,
-    render,
-    render_with_thresholds,
-    write_interim_report,
-)
+from hybridbench.cli.render import OutputOptions, render, write_interim_report
 from hybridbench.errors import ErrorCode, UsageError
 
 
@@ -101,6 +96,6 @@ def report(
         raise UsageError("--output FILE needs --format.", code=ErrorCode.NEEDS_OPTION)
     detail = detail_of(quiet=quiet, verbose=verbose)
     options = OutputOptions(format_ or ReportFormat.CONSOLE, output, open_page, detail)
-    if threshold:
-        raise typer.Exit(render_with_thresholds(directory, given_thresholds(threshold), options))
-    raise typer.Exit(render(directory, options, rebuild=format_ is None))
+    thresholds = given_thresholds(threshold or [])
+    rebuild = format_ is None and not thresholds
+    raise typer.Exit(render(directory, options, rebuild=rebuild, thresholds=thresholds))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,15 @@ def read_result(directory: Path) -> Result:
         if (directory / marker).is_file():
             return read(directory)
     # The reader of runs knows best what is missing.
-    return _run(directory)
+    return run_result(directory)
 
 
-def _run(run_dir: Path) -> Result:
+def run_result(run_dir: Path, thresholds: Sequence[str] = ()) -> Result:
+    """The run in ``run_dir`` judged under its own thresholds and these.
+
+    Raises:
+        RunDirectoryError: there is no run.
+    """
     # Imported here: `--help` and usage errors should not wait for numpy.
     from hybridbench.analysis.judge import judge
     from hybridbench.report.build import build_document
@@ -45,6 +50,10 @@ def _run(run_dir: Path) -> Result:
     from hybridbench.sentences.verdict import phrased
 
     record = read_run(run_dir)
+    if thresholds:
+        every = dict.fromkeys((*record.manifest.thresholds, *thresholds))
+        manifest = msgspec.structs.replace(record.manifest, thresholds=tuple(every))
+        record = replace(record, manifest=manifest)
     verdict = phrased(judge(record))
     document = build_document(record, verdict)
     return Result(document, lambda: write_run(run_dir, record, verdict, document))

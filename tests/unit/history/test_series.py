@@ -115,6 +115,6 @@ def test_every_format_tells_the_first_bad_run(tmp_path: Path) -> None:
     document = history_document([series], [], "store")
 
     for name in ("console", "markdown", "html", "junit", "github-summary"):
-        assert "run-12" in FORMATS[name].render(document), name
+        assert "run-12" in FORMATS[name](document), name
     stored = json.loads(history_json([series], []))
     assert stored["series"][0]["changes"][0]["first_run"] == "run-12"

@@ -40,7 +40,7 @@ def test_the_tone_follows_the_outcome(ratio: float, word: str, tone: Tone) -> No
 
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_every_format_tells_it(name: str) -> None:
-    text = FORMATS[name].render(document(comparison(0.8, leaks=True)))
+    text = FORMATS[name](document(comparison(0.8, leaks=True)))
 
     assert text
     if name != "benchmark-json":
@@ -48,7 +48,7 @@ def test_every_format_tells_it(name: str) -> None:
 
 
 def test_the_console_puts_the_effect_before_the_levels() -> None:
-    text = FORMATS["console"].render(document(comparison(0.8)))
+    text = FORMATS["console"](document(comparison(0.8)))
 
     row = next(line for line in text.splitlines() if line.startswith("throughput"))
     assert row.split()[1].startswith("\N{MINUS SIGN}20.")
@@ -127,7 +127,7 @@ def test_a_run_directory_is_called_by_its_name_and_not_by_its_path() -> None:
     made = comparison()
     stored = replace(made.versions[1], name="/very/long/results/20261122-run", kind="run")
 
-    text = FORMATS["console"].render(document(replace(made, versions=(made.versions[0], stored))))
+    text = FORMATS["console"](document(replace(made, versions=(made.versions[0], stored))))
 
     assert "20261122-run" in text
     assert "/very/long" not in text.replace(" ", "").replace("\n", "")

@@ -81,7 +81,7 @@ def test_every_format_says_the_answer(name: str) -> None:
     record = synthetic.record_of(300.0)
     document = build_document(record, synthetic.leak_verdict(record))
 
-    text = FORMATS[name].render(document)
+    text = FORMATS[name](document)
 
     assert ("growth" if name == "benchmark-json" else "LEAK") in text
     assert text.endswith("\n")

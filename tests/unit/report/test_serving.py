@@ -29,7 +29,7 @@ def test_a_row_has_the_mean_the_percentiles_and_what_it_rests_on() -> None:
 
 @pytest.mark.parametrize("name", ["console", "markdown", "html", "json"])
 def test_every_report_of_a_run_ends_with_the_table(name: str) -> None:
-    text = FORMATS[name].render(build_document(RECORD, VERDICT))
+    text = FORMATS[name](build_document(RECORD, VERDICT))
 
     for cell in ("Serving", "TTFT (ms)", "137,000", "43.2%"):
         assert cell in text
