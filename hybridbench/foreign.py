@@ -65,7 +65,7 @@ def read_bytes(path: Path, most: int) -> bytes:
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise _too_large(most)
-        return _all(file, most)
+        return read_stream(file, most)
 
 
 def read_text(path: Path, most: int) -> str:
@@ -81,14 +81,14 @@ def read_text(path: Path, most: int) -> str:
         raise ForeignDataError(f"is not text in UTF-8 (byte {error.start})") from error
 
 
-def read_json(path: Path, most: int) -> object:
+def read_json(path: Path) -> object:
     """The JSON document in the regular file at ``path``.
 
     Raises:
         ForeignDataError: as ``read_text`` and ``json_value``.
         OSError: it cannot be opened or read.
     """
-    return json_value(read_text(path, most))
+    return json_value(read_text(path, DOCUMENT_BYTES_MAX))
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -135,12 +135,15 @@ def read_piped(path: Path, most: int) -> bytes:
 
 
 def read_stream(stream: BinaryIO, most: int) -> bytes:
-    """Everything that ``stream`` (standard input) gives.
+    """Everything that ``stream`` gives.
 
     Raises:
         ForeignDataError: that is more than ``most`` bytes.
     """
-    return _all(stream, most)
+    data = stream.read(most + 1)
+    if len(data) > most:
+        raise _too_large(most)
+    return data
 
 
 def unpacked(data: bytes, most: int) -> bytes:
@@ -263,13 +266,6 @@ def _integer(digits: str) -> int | float:
     if len(digits) <= _INT_DIGITS and INT_MIN <= (value := int(digits)) <= INT_MAX:
         return value
     return float(digits)
-
-
-def _all(file: BinaryIO, most: int) -> bytes:
-    data = file.read(most + 1)
-    if len(data) > most:
-        raise _too_large(most)
-    return data
 
 
 def _from_pipe(pipe: BinaryIO, most: int) -> bytes:

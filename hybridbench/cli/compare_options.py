@@ -141,17 +141,17 @@ def _terms(options: CompareOptions) -> ComparisonTerms:
     from hybridbench.analysis.comparison.compare import planned_looks
     from hybridbench.analysis.comparison.records import ComparisonTerms
 
-    terms = ComparisonTerms(margin=parse_share("--margin", options.margin))
+    terms = ComparisonTerms(margin=_parse_margin(options.margin))
     if options.rounds is None:
         return terms
     return ComparisonTerms(margin=terms.margin, looks=planned_looks(options.rounds, terms))
 
 
-def parse_share(option: str, text: str) -> float:
+def _parse_margin(text: str) -> float:
     """A share above 0 and below 1 from ``3%`` or ``0.03``.
 
     Raises:
-        UsageError: it is none; names ``option``.
+        UsageError: it is none.
     """
     number, percent, rest = text.partition("%")
     try:
@@ -160,7 +160,7 @@ def parse_share(option: str, text: str) -> float:
         share = -1.0
     if rest.strip() or not 0.0 < share < 1.0:
         raise UsageError(
-            f"{option} {text}: write a share between 0 and 1, such as 3% or 0.03.",
+            f"--margin {text}: write a share between 0 and 1, such as 3% or 0.03.",
             code=ErrorCode.BAD_VALUE,
         )
     return share

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridbench.latency import LatencyCounts
+from hybridbench.metrics import AT_REST
 from hybridbench.records.events import Event
 from hybridbench.records.messages import Ended, StepEvents
 from hybridbench.runs.driver import Driver
@@ -17,7 +18,6 @@ from hybridbench.targets.target import Target
 from hybridbench.workload.actions import Workload
 
 _MS = 1000.0
-_AT_REST = "rest_anon_swap_bytes"
 
 
 @dataclass
@@ -87,7 +87,7 @@ class RememberingSink:
         # Left out: the worker's clock runs on while another version has its turn.
         del latencies
         self._sink.sample(t_s, phase, metrics)
-        self.rest_bytes = metrics.get(_AT_REST, self.rest_bytes)
+        self.rest_bytes = metrics.get(AT_REST, self.rest_bytes)
         self.peak_rss_bytes = max(self.peak_rss_bytes, metrics.get("rss_bytes", 0.0))
         if "step_s" in metrics:
             self.counters = dict(metrics)
@@ -130,7 +130,7 @@ def block_values(tally: Tally, edges: Edges) -> dict[str, float]:
     """
     values = {"peak_rss_bytes": edges.peak_rss_bytes}
     if edges.rest_bytes is not None:
-        values[_AT_REST] = edges.rest_bytes
+        values[AT_REST] = edges.rest_bytes
     # The worker's clock runs on while another version has its turn.
     values.update(_quantiles("ttft", tally.ttft_s, edges.own_share))
     values.update(_quantiles("itl", tally.itl_s, edges.own_share))

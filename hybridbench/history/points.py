@@ -9,7 +9,7 @@ from typing import Final
 
 from hybridbench.errors import RunDirectoryError
 from hybridbench.history.comparable import environment, series_facts
-from hybridbench.metrics import declared
+from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, declared
 from hybridbench.records.manifest import Git, Manifest
 from hybridbench.records.stored_verdict import (
     MeasuredCost,
@@ -58,17 +58,16 @@ class Quantity:
 
 
 _MIB = 2.0**20
-_MEMORY, _COLLECTIBLE = "rss_anon_swap_bytes", "gc_collectible_bytes"
 QUANTITIES: Final[tuple[Quantity, ...]] = (
-    Quantity("rss.slope", _MEMORY, Stat.SLOPE, 4 * _MIB),
-    Quantity("collectible.slope", _COLLECTIBLE, Stat.SLOPE, 4 * _MIB),
+    Quantity("rss.slope", MEMORY, Stat.SLOPE, 4 * _MIB),
+    Quantity("collectible.slope", COLLECTIBLE, Stat.SLOPE, 4 * _MIB),
     Quantity("throughput.mean", "throughput_tokens_per_s", Stat.MEAN, least_share=0.03),
     Quantity("ttft.p50", "ttft_ms_p50", Stat.P50, least_share=0.05),
     Quantity("itl.p50", "itl_ms_p50", Stat.P50, least_share=0.05),
     Quantity("token_ms.mean", "token_ms", Stat.MEAN, least_share=0.03),
     Quantity("hit_rate.mean", "hit_rate", Stat.MEAN, 0.01),
-    Quantity("rest.last", "rest_anon_swap_bytes", Stat.LAST, 4 * _MIB, 0.02),
-    Quantity("rss.max", _MEMORY, Stat.MAX, 4 * _MIB, 0.02),
+    Quantity("rest.last", AT_REST, Stat.LAST, 4 * _MIB, 0.02),
+    Quantity("rss.max", MEMORY, Stat.MAX, 4 * _MIB, 0.02),
 )
 
 

@@ -227,7 +227,8 @@ def _decides_from_s(entry: SoakEntry | CompareEntry, profile: Profile) -> float:
     what is counted decides there.
     """
     if isinstance(entry, CompareEntry):
-        return DEFAULT_LOOKS[0] * _first(entry.block_s, BLOCK_S) * len(entry.versions)
+        block_s = BLOCK_S if entry.block_s is None else entry.block_s
+        return DEFAULT_LOOKS[0] * block_s * len(entry.versions)
     needed_s = profile.decides_from_s
     return needed_s if needed_s < math.inf else 0.0
 
@@ -243,10 +244,6 @@ def _too_short(cell: Cell, needed_s: float, place: str) -> str:
 
 def _setting(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _first(given: float | None, otherwise: float) -> float:
-    return otherwise if given is None else given
 
 
 def _id(entry: SoakEntry | CompareEntry, profile: Profile) -> str:

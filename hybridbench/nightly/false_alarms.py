@@ -9,6 +9,7 @@ from typing import Final
 
 from hybridbench.metrics import METRICS, Check
 from hybridbench.records.nightly import Cell, CellKind, Policy
+from hybridbench.sentences.words import times
 from hybridbench.units import format_percent
 
 # detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none
@@ -52,9 +53,9 @@ class FalseAlarms:
         parts = []
         if self.soaks:
             extended = ", the extension counted as a second analysis" if self.extended else ""
-            parts.append(f"{_count(self.soaks, 'soak')} of {GATED_METRICS} gated metrics{extended}")
+            parts.append(f"{times(self.soaks, 'soak')} of {GATED_METRICS} gated metrics{extended}")
         if self.compares:
-            parts.append(_count(self.compares, "comparison"))
+            parts.append(times(self.compares, "comparison"))
         one_in = f", about one in {_rounded(1 / self.share)}" if self.share > 0 else ""
         confirmed = ", each confirmed by a second seed" if self.confirmed else ""
         of = f"{' and '.join(parts)}{confirmed}"
@@ -84,10 +85,6 @@ def expected_false_alarms(cells: Sequence[Cell], policy: Policy) -> FalseAlarms:
     """For one nightly run of ``cells``."""
     soaks = sum(cell.kind is CellKind.SOAK for cell in cells)
     return FalseAlarms(soaks, len(cells) - soaks, policy.extend != 0, policy.rerun_statistical_leak)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number > 1)}"
 
 
 def _rounded(runs: float) -> str:

@@ -22,6 +22,7 @@ from hybridbench.records.nightly import (
     counted,
 )
 from hybridbench.rundir.layout import CELL
+from hybridbench.sentences.words import times
 
 # The first of these that a failed cell says is the run's: what was found outranks what could not
 # be looked at.
@@ -179,8 +180,7 @@ def _headline(cells: Sequence[CellResult], failed: Sequence[CellResult]) -> str:
     said = f"{len(cells) - neutral} of {counted(len(cells))} passed"
     if neutral:
         said += f", {neutral} undecided"
-    findings = "finding" if waived == 1 else "findings"
-    return said + (f"; {waived} known {findings} waived" if waived else "")
+    return said + (f"; {times(waived, 'known finding')} waived" if waived else "")
 
 
 def _notes(plan: PlanRecord, found: Found, attempts: Sequence[Attempt]) -> Iterable[str]:

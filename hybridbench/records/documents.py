@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_json
+from hybridbench.foreign import ForeignDataError, read_json
 from hybridbench.records.json_value import JsonValue
 
 
@@ -50,7 +50,7 @@ def read_document(
     """
     try:
         with reading(path):
-            stored = read_json(path, DOCUMENT_BYTES_MAX)
+            stored = read_json(path)
     except FileNotFoundError as error:
         raise RunDirectoryError(
             missing or f"cannot read {path}: {error.strerror}", code=ErrorCode.NOT_FOUND

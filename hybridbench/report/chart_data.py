@@ -17,7 +17,7 @@ from hybridbench.analysis.facts.window import PAUSES, Window
 from hybridbench.analysis.record import FloatArray
 from hybridbench.records.events import Segment, kind_of
 from hybridbench.records.json_value import JsonValue
-from hybridbench.report.decimate import POINTS_MAX, gaps, kept
+from hybridbench.report.decimate import gaps, kept
 from hybridbench.report.document import Chart, Document, Ink, Legend, Line, Timeline
 
 _TIME_STEP_S: Final = 0.1
@@ -120,7 +120,7 @@ def _legend_value(line: Line, legend: Legend, judged: Window | None) -> float | 
 def _shared_positions(chart: Chart) -> NDArray[np.intp]:
     """Positions at which all lines of a stack can be added up."""
     rows = [line.value for line in chart.lines if line.ink is Ink.PLAIN]
-    return kept(chart.lines[0].t_s, np.stack(rows), POINTS_MAX)
+    return kept(chart.lines[0].t_s, np.stack(rows))
 
 
 def _with_holes(

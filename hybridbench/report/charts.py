@@ -15,7 +15,7 @@ from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.decimate import per_minute
 from hybridbench.report.document import Chart, ChartGroup, Ink, Legend, Line
 from hybridbench.report.pool_charts import pool_charts
-from hybridbench.report.wording import metric_title
+from hybridbench.report.wording import capital, metric_title
 from hybridbench.report.work_charts import work_charts
 
 _BYTE_UNITS: Final = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
@@ -300,7 +300,7 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
 def _other_title(name: str) -> str:
     if name.startswith(_CONTAINER):
         return f"Entries in {name.removeprefix(_CONTAINER).removesuffix('.len')}"
-    return _capital(metric_title(name))
+    return capital(metric_title(name))
 
 
 def legend_of(spec: MetricSpec) -> Legend:
@@ -331,7 +331,3 @@ def _display_unit(unit: Unit, largest: float) -> tuple[str, float]:
         return "ms", 1e-3
     names = {Unit.PER_SECOND: "per second", Unit.COUNT: ""}
     return names.get(unit, unit.value), 1.0
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -42,7 +42,13 @@ from hybridbench.report.serving import compared_serving
 from hybridbench.report.thresholds import STATE
 from hybridbench.report.wording import BADGES, capital, model_text, without_options
 from hybridbench.rundir.layout import VERDICT
-from hybridbench.sentences.comparison import change_text, display_name, leak_text, undecided_text
+from hybridbench.sentences.comparison import (
+    TOLD,
+    change_text,
+    display_name,
+    leak_text,
+    undecided_text,
+)
 from hybridbench.sentences.rates import full_rate_text
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
@@ -61,7 +67,6 @@ _MEANING: Final[Mapping[Outcome, str]] = {
     Outcome.BETTER: "Nothing is worse, and a version is faster beyond the margin or leaks less.",
 }
 _ROOM: Final = 1.3  # of the time that as many rounds took so far
-_TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
 
 
 def comparison_document(
@@ -149,7 +154,7 @@ def _answer(
         if primary is not None:
             yield Fact("Speed", who + _metric_sentence(primary, verdict))
         for row in side.leaks:
-            if row.change in _TOLD:
+            if row.change in TOLD:
                 yield Fact(
                     f"Leak {row.change.value.lower()}", who + _leak_sentence(row, side.leaks)
                 )
@@ -228,15 +233,15 @@ def _ruling(verdict: ComparisonVerdict) -> str:
 def _findings(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[FindingText]:
     for side in verdict.sides:
         for row in side.leaks:
-            if row.change in _TOLD:
+            if row.change in TOLD:
                 yield _finding_text(comparison, side, row)
 
 
 def _finding_text(comparison: Comparison, side: SideComparison, row: LeakComparison) -> FindingText:
-    gone = row.change in (Change.FIXED,)
-    version = comparison.versions[0 if gone else side.version]
+    index = 0 if row.change is Change.FIXED else side.version
+    version = comparison.versions[index]
     origin = _origin(version, row)
-    facts = [Fact("In", f"{letter(0 if gone else side.version)}, {display_name(version)}")]
+    facts = [Fact("In", f"{letter(index)}, {display_name(version)}")]
     for label, rate in (("A", row.base), (letter(side.version), row.other)):
         if rate is not None:
             facts.append(Fact(f"Rate in {label}", full_rate_text(rate)))
@@ -271,7 +276,7 @@ def _notes(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[str]:
         yield from (
             f"{lead}{row.title}: {row.reason}"
             for row in side.leaks
-            if row.reason and row.change not in _TOLD
+            if row.reason and row.change not in TOLD
         )
         yield from (lead + said for said in _sureness(side, verdict))
     note = model_note(comparison.versions[0].manifest.model)

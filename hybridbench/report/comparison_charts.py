@@ -21,6 +21,7 @@ from hybridbench.report.charts import Plan, legend_of, level_chart, slug
 from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import POOL_NAMES
+from hybridbench.report.wording import capital
 from hybridbench.sentences.comparison import display_name
 
 _LEVELS: Final = (
@@ -80,7 +81,7 @@ def _ratio_chart(
     name = letter(side.version)
     return Chart(
         key=f"ratio-{side.version}-{slug(metric.metric)}",
-        title=f"{metric.label[:1].upper()}{metric.label[1:]}, {name} over A",
+        title=f"{capital(metric.label)}, {name} over A",
         unit="ratio",
         lines=(
             Line(f"{name} / A", x, ratio, Ink.POINTS),
@@ -113,7 +114,7 @@ def _block_charts(comparison: Comparison, verdict: ComparisonVerdict) -> Iterato
             y = np.array([b.values[primary.metric] for b in mine])
             lines.append(Line(f"{letter(index)} {display_name(version)}", x, y, colour=index))
     if lines:
-        title = f"{primary.label[:1].upper()}{primary.label[1:]} of each block"
+        title = f"{capital(primary.label)} of each block"
         yield Chart("blocks", title, primary.unit, tuple(lines), from_zero=False, counted="round")
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import FloatArray
 
 POINTS_MAX: Final = 2000
+_WINDOWS_MAX: Final = 400
 
 # A silence this many times the usual interval is a hole in the data and is drawn as one.
 _GAP_FACTOR: Final = 5.0
@@ -53,17 +54,15 @@ def kept(t_s: FloatArray, values: FloatArray, limit: int = POINTS_MAX) -> NDArra
     return np.unique(np.minimum(np.concatenate([fixed, extremes.ravel()]), size - 1))
 
 
-def per_minute(
-    t_s: FloatArray, count: FloatArray, windows: int = 400
-) -> tuple[FloatArray, FloatArray]:
-    """A cumulative counter as events a minute, averaged over at most ``windows`` windows.
+def per_minute(t_s: FloatArray, count: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """A cumulative counter as events a minute, averaged over at most 400 windows.
 
     A counter that falls (the worker was restarted) contributes nothing to that window.
     """
     if t_s.size < 2:
         return np.zeros(0), np.zeros(0)
     # Three samples at least, where there are enough: the rate of one is mostly chance.
-    every = max(3 if t_s.size > 30 else 1, -(-(t_s.size - 1) // windows))
+    every = max(3 if t_s.size > 30 else 1, -(-(t_s.size - 1) // _WINDOWS_MAX))
     picked = np.arange(0, t_s.size, every)
     # What is left at the end joins the last window: a short one would swing for no reason.
     picked[-1] = t_s.size - 1

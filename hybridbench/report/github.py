@@ -45,7 +45,7 @@ def render_annotations(document: Document) -> str:
     for level in ("error", "warning", "notice"):
         gates = [g for g in (first, *others) if _LEVEL[g.state] == level]
         shown = gates if len(gates) <= ANNOTATIONS_MAX else gates[: ANNOTATIONS_MAX - 1]
-        lines += [_command(level, _title(document, gate), gate.text) for gate in shown]
+        lines += [_command(level, f"{document.suite}: {gate.name}", gate.text) for gate in shown]
         if len(gates) > len(shown):
             left = f"{len(gates) - len(shown)} more are in the report."
             lines.append(_command(level, f"{document.suite}: and more", left))
@@ -63,10 +63,6 @@ def _verdict_gate(document: Document) -> Gate:
 def _is_told(gate: Gate) -> bool:
     quiet = {GateState.PASSED, GateState.SKIPPED} if gate.minor else {GateState.PASSED}
     return gate.state not in quiet
-
-
-def _title(document: Document, gate: Gate) -> str:
-    return f"{document.suite}: {gate.name}"
 
 
 def _gates(document: Document) -> Iterator[str]:

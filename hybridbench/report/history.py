@@ -31,6 +31,7 @@ from hybridbench.report.document import (
     Tone,
 )
 from hybridbench.sentences.rates import amount, level_text
+from hybridbench.sentences.words import times
 from hybridbench.thresholds import Stat
 from hybridbench.units import format_percent, sparkline
 
@@ -49,7 +50,7 @@ def history_document(series: Sequence[Series], unread: Sequence[Unread], where: 
     return Document(
         kind=DocumentKind.HISTORY,
         run_id=where,
-        subtitle=f"{_count(runs, 'run')} in {_count(len(series), 'series', 'series')}",
+        subtitle=f"{times(runs, 'run')} in {times(len(series), 'series', 'series')}",
         badge=_badge(series, bool(worse)),
         meaning="Runs are compared only where model, profile and machine agree.",
         exit_code=int(ExitCode.CLEAN),
@@ -116,7 +117,7 @@ def _headline(series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Cha
     one, trend, change = worse[0]
     name = f"{one.model} / {one.profile}: {trend.quantity.name}"
     more = len(worse) - 1
-    others = f" (and {_count(more, 'more change')})" if more else ""
+    others = f" (and {times(more, 'more change')})" if more else ""
     return f"{name} {change_text(trend, change)}{others}"
 
 
@@ -136,7 +137,7 @@ def _tables(one: Series, every: Sequence[Series]) -> Iterable[Table]:
         ("started", "engine", "verdict", *(quantity.name for quantity in quantities)),
         tuple(_row(point, quantities) for point in reversed(shown)),
         frozenset({0, *range(3, 3 + len(quantities))}),  # dates, too, are never torn
-        f"{_count(left, 'older run')} left out." if left else "",
+        f"{times(left, 'older run')} left out." if left else "",
     )
 
 
@@ -181,7 +182,7 @@ def _notes(series: Sequence[Series], unread: Sequence[Unread]) -> Iterable[str]:
         )
     invalid = sum(point.verdict == "INVALID" for one in series for point in one.points)
     if invalid:
-        yield f"{_count(invalid, 'INVALID run')} shown, and left out of the trends."
+        yield f"{times(invalid, 'INVALID run')} shown, and left out of the trends."
     for one in unread:
         yield f"left out: {one.problem}"
 
@@ -222,10 +223,6 @@ def _amount(quantity: Quantity, value: float) -> str:
     if quantity.stat is Stat.SLOPE:
         return f"{amount(value, unit, signed=True)}/h"
     return level_text(value, unit)
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def history_json(series: Sequence[Series], unread: Sequence[Unread]) -> str:

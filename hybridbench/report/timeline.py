@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from hybridbench.analysis.record import RunRecord
+from hybridbench.metrics import COLLECTIONS
 from hybridbench.records.events import (
     Allocations,
     DiagnosisBaseline,
@@ -26,8 +27,6 @@ from hybridbench.records.events import (
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Mark, Span, Timeline
 from hybridbench.report.wording import clock_text
-
-GEN2_COUNTER: Final = "gc_gen2_collections"
 
 # Of the bench's own course: they say nothing about the engine's curves.
 _UNMARKED: Final = (Allocations, DiagnosisBaseline, DiagnosisStages, Hold, Note, Phase, Reclaim)
@@ -91,7 +90,7 @@ def _thinned(events: Sequence[Event]) -> Sequence[Event]:
 
 def _collections(record: RunRecord) -> list[float]:
     """Times of full collections, by their counter in the samples."""
-    counter = record.series.get(GEN2_COUNTER)
+    counter = record.series.get(COLLECTIONS)
     if counter is None:
         return []
     times = [float(t) for t in counter.t_s[1:][np.diff(counter.value) > 0]]

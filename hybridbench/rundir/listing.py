@@ -188,7 +188,7 @@ def _run(path: Path) -> RunSummary:
 
 
 def _comparison(path: Path) -> RunSummary:
-    stored = read_json(path / COMPARISON, DOCUMENT_BYTES_MAX)
+    stored = read_json(path / COMPARISON)
     manifest = comparison_manifest_from_json(stored if isinstance(stored, dict) else {})
     judged = read_verdict_part(path / VERDICT, VerdictHead)
     return RunSummary(

@@ -25,7 +25,7 @@ def residual(found: Finding) -> Words:
     """Slots that nobody holds."""
     missing, pool = number(found.data, "missing"), text(found.data, "pool")
     if "at_checkpoints" in found.data:
-        seen = f"residual at the last checkpoints: {readings(found.data, 'at_checkpoints')}"
+        seen = f"residual at the last checkpoints: {readings(found.data)}"
     else:
         samples = number(found.data, "last_samples")
         seen = f"residual over the last {samples:,.0f} samples: at least {missing:,.0f}"
@@ -48,7 +48,7 @@ def negative_residual(found: Finding) -> Words:
         f"{surplus:,.0f} {unit} have more than one holder while idle{per_event(found)}",
         cause="a slot was freed twice, or is counted by two holders",
         evidence=(
-            f"residual at the last checkpoints: {readings(found.data, 'at_checkpoints')}",
+            f"residual at the last checkpoints: {readings(found.data)}",
             *driver_evidence(found),
         ),
     )
@@ -126,7 +126,7 @@ def more_free_than_exist(found: Finding) -> Words:
 
 
 def _locks(found: Finding) -> Iterable[str]:
-    yield f"locks at the last checkpoints: {readings(found.data, 'at_checkpoints')}"
+    yield f"locks at the last checkpoints: {readings(found.data)}"
 
 
 def _missing_slots(data: Mapping[str, JsonValue], pool: str) -> Iterable[str]:

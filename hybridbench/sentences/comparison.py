@@ -33,8 +33,8 @@ from hybridbench.units import format_byte_rate, format_percent
 
 _Data = Mapping[str, JsonValue]
 
-# In this order in a headline.
-_TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
+# The changes that a report tells of, in this order in a headline.
+TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
 
 
 def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> ComparisonVerdict:
@@ -126,7 +126,7 @@ def _headline(verdict: ComparisonVerdict) -> str:
 
 def _leak_parts(side: SideComparison) -> Iterator[str]:
     """New, worse, undecided and gone findings, one clause for each change."""
-    for change in _TOLD:
+    for change in TOLD:
         rows = [row for row in side.leaks if row.change is change]
         if not rows:
             continue

@@ -65,6 +65,6 @@ def times(count: float, noun: str, plural: str = "") -> str:
     return f"{count:,.0f} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-def readings(data: Mapping[str, JsonValue], key: str) -> str:
-    """The numbers of the list under ``key``: ``0, 3, 6``."""
-    return ", ".join(f"{value:.0f}" for value in number_list(data, key))
+def readings(data: Mapping[str, JsonValue]) -> str:
+    """What was read at the last checkpoints: ``0, 3, 6``."""
+    return ", ".join(f"{value:.0f}" for value in number_list(data, "at_checkpoints"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hybridbench.engine.models.config import LayerKind
 from hybridbench.errors import ConfigError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_json
+from hybridbench.foreign import ForeignDataError, read_json
 
 # Beyond any model, and still within what a tensor's index can hold.
 _SIZE_MAX = 2**31 - 1
@@ -180,7 +180,7 @@ class ConfigFields:
 
 def _read_object(path: Path) -> Mapping[str, object]:
     try:
-        values = read_json(path, DOCUMENT_BYTES_MAX)
+        values = read_json(path)
     except ForeignDataError as error:
         raise ConfigError(f"{path}: cannot be read as JSON: it {error}.") from error
     except OSError as error:
