@@ -64,7 +64,6 @@ _WORSE: Final = (Change.INTRODUCED, Change.WORSE)
 class Progress(Enum):
     """How far the newest run in an attempt's store is."""
 
-    NONE = "none"
     CUT = "cut"  # soak --resume goes on with it
     UNJUDGED = "unjudged"  # ran to its end and was cut off before the verdict
     DONE = "done"
@@ -72,10 +71,10 @@ class Progress(Enum):
 
 @dataclass(frozen=True)
 class Stored:
-    """The newest run of an attempt; no ``run_dir`` if there is none."""
+    """The newest run of an attempt."""
 
     progress: Progress
-    run_dir: Path | None = None
+    run_dir: Path
 
 
 def start_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[str]:
@@ -116,8 +115,8 @@ def judge_command(run_dir: Path) -> list[str]:
     return [*_HYBRIDBENCH, "report", str(run_dir)]
 
 
-def stored_attempt(kind: CellKind, store: Path) -> Stored:
-    """How far the newest run in ``store`` came."""
+def stored_attempt(kind: CellKind, store: Path) -> Stored | None:
+    """How far the newest run in ``store`` came; None if there is none."""
     return _stored_comparison(store) if kind is CellKind.COMPARE else _stored_soak(store)
 
 
@@ -144,11 +143,11 @@ def _defect_option(version: str) -> list[str]:
     return ["--defect", name]
 
 
-def _stored_soak(store: Path) -> Stored:
+def _stored_soak(store: Path) -> Stored | None:
     try:
         runs = sorted(path for path in store.iterdir() if (path / MANIFEST).exists())
     except OSError:
-        return Stored(Progress.NONE)
+        return None
     for run_dir in reversed(runs):
         try:
             record = read_run(run_dir)
@@ -161,17 +160,17 @@ def _stored_soak(store: Path) -> Stored:
         if (run_dir / VERDICT).exists() and not interrupted and not _went_on(run_dir):
             return Stored(Progress.DONE, run_dir)
         return Stored(Progress.CUT, run_dir)
-    return Stored(Progress.NONE)
+    return None
 
 
-def _stored_comparison(store: Path) -> Stored:
+def _stored_comparison(store: Path) -> Stored | None:
     for directory in sorted((path.parent for path in store.glob(f"*/{COMPARISON}")), reverse=True):
         try:
             if read_comparison(directory).manifest.ended in FINISHED:
                 return Stored(Progress.DONE, directory)
         except RunDirectoryError:
             continue
-    return Stored(Progress.NONE)
+    return None
 
 
 def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Attempt:

@@ -173,7 +173,7 @@ class CellRun:
         """Start what is left to do: all of it, the rest of a soak, its judging, or nothing."""
         cell, command = self.planned.cell, list(attempt.command)
         stored = self._settled(store)
-        if stored.run_dir is None:
+        if stored is None:
             self.say(f"{cell.id}: {attempt.reason}, seed {attempt.seed}")
             return self._start(command, attempt, store)
         if stored.progress is Progress.UNJUDGED:
@@ -188,10 +188,10 @@ class CellRun:
         self.say(f"{cell.id}: begins anew, as that run cannot be resumed")
         return self._start(command, attempt, store)
 
-    def _settled(self, store: Path) -> Stored:
+    def _settled(self, store: Path) -> Stored | None:
         """What is in ``store`` once a soak that still writes there has let go of it."""
         stored = stored_attempt(self.planned.cell.kind, store)
-        if stored.run_dir is None or stored.progress is not Progress.CUT:
+        if stored is None or stored.progress is not Progress.CUT:
             return stored
         self._wait_for(stored.run_dir)
         return stored_attempt(self.planned.cell.kind, store)
@@ -199,7 +199,7 @@ class CellRun:
     def _completed(self, attempt: Attempt, store: Path, ended: Completed) -> Attempt:
         kind = self.planned.cell.kind
         stored = stored_attempt(kind, store)
-        if stored.run_dir is not None and stored.progress is Progress.DONE:
+        if stored is not None and stored.progress is Progress.DONE:
             return with_result(kind, attempt, stored.run_dir, self.cell_dir)
         complaint = ended.last_words or f"it ended with exit code {ended.exit_code} and no verdict"
         if ended.timed_out:

@@ -100,7 +100,7 @@ def ended(
     monkeypatch.setattr("hybridbench.compare.store.compare", lambda *_: verdict)
     blank = attempt("", exit_code=None)
     found = stored_attempt(CellKind.COMPARE, folder / "attempt-1")
-    if found.progress is not Progress.DONE or found.run_dir is None:
+    if found is None or found.progress is not Progress.DONE:
         return None
     return with_result(CellKind.COMPARE, blank, found.run_dir, folder)
 

@@ -57,7 +57,7 @@ class ScriptedChild(Child):
 def stores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets what the store of an attempt holds before each look, and what its run came to."""
 
-    def to(looks: list[Stored], results: Results) -> None:
+    def to(looks: list[Stored | None], results: Results) -> None:
         monkeypatch.setattr(cell_run, "stored_attempt", lambda kind, store: looks.pop(0))
         monkeypatch.setattr(cell_run, "_wait_for", lambda *_: None, raising=False)
 
@@ -85,10 +85,6 @@ def runner(folder: Path, child: Child, text: str = PLAN, deadline_s: float = 1e9
     cell = planned.cells[0]
     place = folder / "cells" / cell.id
     return CellRun(planned, cell, place, child, FakeClock(), lambda _: None, deadline_s)
-
-
-def none() -> Stored:
-    return Stored(Progress.NONE)
 
 
 def done(folder: Path) -> Stored:
@@ -139,7 +135,7 @@ def test_what_another_engine_came_to_is_not_skipped_but_refused(tmp_path: Path) 
 def test_a_cell_that_another_engine_left_without_a_verdict_is_begun_with_this_one(
     tmp_path: Path, stores: Callable[..., None]
 ) -> None:
-    stores([none(), done(tmp_path)], [attempt()])
+    stores([None, done(tmp_path)], [attempt()])
     under_way = attempt("", exit_code=None, run="")
     of_another = msgspec.structs.replace(
         finished(planned_run(tmp_path), "one", under_way, done=False), engine="another engine"
@@ -154,7 +150,7 @@ def test_a_cell_that_another_engine_left_without_a_verdict_is_begun_with_this_on
 def test_a_leak_of_statistics_is_run_again_in_a_folder_of_its_own(
     tmp_path: Path, stores: Callable[..., None]
 ) -> None:
-    looks = [none(), done(tmp_path), none(), done(tmp_path)]
+    looks = [None, done(tmp_path), None, done(tmp_path)]
     stores(looks, [attempt("LEAK", GROWTH), attempt("LEAK", GROWTH)])
     child = ScriptedChild(10, 10)
     cell = runner(tmp_path, child)
@@ -219,7 +215,7 @@ def test_a_run_that_ended_before_its_verdict_is_only_judged(
 def test_a_signal_leaves_the_cell_to_be_gone_on_with(
     tmp_path: Path, stores: Callable[..., None]
 ) -> None:
-    stores([none(), cut(tmp_path), cut(tmp_path), done(tmp_path)], [attempt()])
+    stores([None, cut(tmp_path), cut(tmp_path), done(tmp_path)], [attempt()])
     cell = runner(tmp_path, ScriptedChild(143, stopped_at=1))
 
     record = cell.run()
@@ -234,7 +230,7 @@ def test_a_signal_leaves_the_cell_to_be_gone_on_with(
 def test_a_soak_that_makes_no_run_leaves_its_words_and_is_tried_again_later(
     tmp_path: Path, stores: Callable[..., None]
 ) -> None:
-    stores([none(), none(), none(), done(tmp_path)], [attempt()])
+    stores([None, None, None, done(tmp_path)], [attempt()])
     cell = runner(tmp_path, ScriptedChild(2))
 
     record = cell.run()
@@ -252,7 +248,7 @@ def test_a_soak_that_makes_no_run_leaves_its_words_and_is_tried_again_later(
 def test_an_undecided_soak_may_go_on_as_long_as_there_is_time(
     tmp_path: Path, stores: Callable[..., None], deadline_s: float, extend: str
 ) -> None:
-    stores([none(), done(tmp_path)], [attempt("INCONCLUSIVE", UNDECIDED)])
+    stores([None, done(tmp_path)], [attempt("INCONCLUSIVE", UNDECIDED)])
     child = ScriptedChild(13)
 
     record = runner(tmp_path, child, deadline_s=deadline_s).run()
