@@ -26,8 +26,8 @@ _SOURCES: Final[Mapping[str, str]] = {
 
 
 def phrased_metric(result: MetricResult) -> MetricResult:
-    """``result`` with its reason in words; one that has them, as a stored one does, is left."""
-    if result.reason or result.why is None:
+    """``result`` with its reason in words."""
+    if result.why is None:
         return result
     return msgspec.structs.replace(result, reason=reason_text(result.why.code, result.why.data))
 

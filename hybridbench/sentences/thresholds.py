@@ -25,11 +25,6 @@ _Data = Mapping[str, JsonValue]
 _SMALL_COUNT = 10.0
 
 
-def phrased_threshold(result: ThresholdResult) -> ThresholdResult:
-    """``result`` with its sentence; a stored one has it."""
-    return result if result.said else replace(result, said=threshold_text(result))
-
-
 def phrased_ratios(
     verdict: ComparisonVerdict, ratios: Sequence[CheckedRatio]
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:

@@ -27,7 +27,7 @@ from hybridbench.sentences import (
 from hybridbench.sentences.notes import not_seen_text, note_text
 from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.reasons import phrased_metric
-from hybridbench.sentences.thresholds import phrased_threshold
+from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.sentences.words import Words
 from hybridbench.units import format_byte_rate, format_duration
 
@@ -85,7 +85,7 @@ def phrased(verdict: Verdict) -> Verdict:
         findings=findings,
         headline=f"{verdict.kind}: {_headline(verdict, findings, unphrased.memory)}",
         metrics=tuple(phrased_metric(result) for result in verdict.metrics),
-        thresholds=tuple(phrased_threshold(result) for result in verdict.thresholds),
+        thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
         can_rule_out=can_rule_out(unphrased),
         not_seen=tuple(not_seen_text(metric) for metric in unphrased.not_seen),
         notes=tuple(_note(note) for note in unphrased.notes),
@@ -100,9 +100,7 @@ def _note(note: Note) -> str:
 
 
 def phrased_finding(finding: Finding) -> Finding:
-    """``finding`` in words; one that has them, as a stored one does, is left as it is."""
-    if finding.title:
-        return finding
+    """``finding`` in words."""
     # A check of the engine's own may have any name.
     words = _SENTENCES.get(finding.kind, engine_reports.violation)(finding)
     return replace(

@@ -7,7 +7,7 @@ import pytest
 from hybridbench.records.codes import UnmeasuredCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Why
-from hybridbench.sentences.thresholds import phrased_threshold
+from hybridbench.sentences.thresholds import threshold_text
 
 WORDS: dict[UnmeasuredCode, tuple[dict[str, JsonValue], str]] = {
     UnmeasuredCode.NEEDS_TWO_VERSIONS: (
@@ -39,7 +39,7 @@ def test_each_reason_not_to_check_has_its_words(code: UnmeasuredCode) -> None:
         "x<1", "x", "slope", ThresholdOutcome.UNDECIDED, 1.0, "B", unmeasured=Why(code, data)
     )
 
-    assert phrased_threshold(result).said == f"x<1 was not checked: {words}"
+    assert threshold_text(result) == f"x<1 was not checked: {words}"
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_each_outcome_has_its_words(
         "rss.slope<3GiB/h", "rss", "slope", outcome, mid, "B", "h", mid, low, high, needed_s
     )
 
-    assert phrased_threshold(result).said == f"rss.slope<3GiB/h {words}"
+    assert threshold_text(result) == f"rss.slope<3GiB/h {words}"

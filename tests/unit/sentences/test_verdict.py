@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hybridbench.analysis.judge import judge
@@ -899,10 +901,11 @@ def test_every_code_has_a_sentence_here() -> None:
     assert {code for code in FindingCode if not code.startswith("engine-")} <= shown
 
 
-def test_the_words_of_a_stored_finding_are_left_as_they_are() -> None:
-    stored = Finding(FindingCode.RESIDUAL, VerdictKind.LEAK, "kv: KV tokens", "2 tokens are lost")
+def test_the_words_of_a_stored_verdict_are_left_as_they_are() -> None:
+    said = Finding(FindingCode.RESIDUAL, VerdictKind.LEAK, "kv: KV tokens", "2 tokens are lost")
+    stored = replace(verdict_of(said), unphrased=None)
 
-    assert phrased_finding(stored) is stored
+    assert phrased(stored) is stored
 
 
 def test_the_headline_is_the_first_title_and_counts_the_rest() -> None:
