@@ -94,11 +94,10 @@ def _line(
 
 def _judged(timeline: Timeline) -> Window | None:
     """The judged window less its pauses, as the serving table has it."""
-    window = timeline.window
-    if window is None:
+    if timeline.window_s is None:
         return None
     pauses = tuple((s.start_s, s.end_s) for s in timeline.phases if s.name in PAUSES)
-    return Window(window.start_s, window.end_s, steady=True, pauses=pauses)
+    return Window(*timeline.window_s, steady=True, pauses=pauses)
 
 
 def _legend_text(legend: Legend, judged: Window | None) -> str:
@@ -158,12 +157,11 @@ def _step(value: FloatArray) -> float:
 
 
 def _timeline(timeline: Timeline) -> dict[str, JsonValue]:
-    window = timeline.window
     phases: Sequence[JsonValue] = [[s.name, s.start_s, s.end_s] for s in timeline.phases]
     return {
         "end": timeline.end_s,
         "timeStep": _TIME_STEP_S,
         "phases": phases,
-        "window": None if window is None else [window.start_s, window.end_s],
+        "window": timeline.window_s,
         "marks": [[m.kind, round(m.t_s, 1), m.label] for m in timeline.marks],
     }

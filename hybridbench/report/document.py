@@ -223,7 +223,7 @@ class Timeline:
 
     end_s: float
     phases: tuple[Span, ...] = ()
-    window: Span | None = None
+    window_s: tuple[float, float] | None = None  # the judged one
     marks: tuple[Mark, ...] = ()
 
 

@@ -39,10 +39,8 @@ _MARKS_MAX: Final = 300
 def timeline_of(record: RunRecord, verdict: Verdict) -> Timeline:
     """Everything about time that all charts of a report share."""
     end_s = record.last_moment_s
-    window = None
-    if verdict.window_s is not None:
-        window = Span("judged window", *verdict.window_s)
-    return Timeline(end_s, tuple(_phases(record, end_s)), window, tuple(_marks(record)))
+    phases, marks = tuple(_phases(record, end_s)), tuple(_marks(record))
+    return Timeline(end_s, phases, verdict.window_s, marks)
 
 
 def _phases(record: RunRecord, end_s: float) -> list[Span]:
