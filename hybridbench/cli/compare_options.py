@@ -110,7 +110,7 @@ def _live_plan(
             code=ErrorCode.BAD_VALUE,
         )
     slice_s = parse_seconds("--slice", options.slice_)
-    overrides = parse_overrides(list(options.set_), options.gc, options.ballast)
+    overrides = parse_overrides(options.set_, options.gc, options.ballast)
     defects = chosen_defects(defect_words(versions))
     source, profile = defects.profile_with(overrides, options.profile)
 

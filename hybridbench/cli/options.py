@@ -200,7 +200,7 @@ def detail_of(*, quiet: bool, verbose: bool) -> Detail:
     return Detail.BRIEF if quiet else Detail.FULL if verbose else Detail.USUAL
 
 
-def parse_overrides(pairs: list[str], gc: str | None, ballast: int | None) -> dict[str, str]:
+def parse_overrides(pairs: Sequence[str], gc: str | None, ballast: int | None) -> dict[str, str]:
     """What --set, --gc and --ballast ask for, by key of the profile.
 
     Raises:

@@ -34,7 +34,6 @@ STATISTICAL: Final = frozenset(
 )
 # Far from the seeds that people choose, so that a rerun never repeats another cell.
 _OTHER_SEED: Final = 7919
-_ATTEMPTS_MAX: Final = 5
 _NOTE_ON: Final = {
     AttemptReason.RERUN: "run again with another seed, as only statistics had found something",
     AttemptReason.RETRY: "run once more, as the run before proved nothing",
@@ -111,7 +110,7 @@ def next_attempt(rules: Rules, attempts: Sequence[Attempt]) -> NextAttempt | Non
     last = attempts[-1]
     done = {attempt.reason for attempt in attempts}
     kind = rules.kind(last)
-    if kind is None or len(attempts) >= _ATTEMPTS_MAX:
+    if kind is None:
         return None
     retried, rerun = AttemptReason.RETRY in done, AttemptReason.RERUN in done
     if kind is VerdictKind.INVALID and policy.rerun_invalid and not retried:
