@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -30,88 +30,73 @@ _OTHERS_MAX: Final = 12
 _CONTAINER: Final = "container."
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A chart before it meets a run: which metrics, under which short labels."""
+# A chart before it meets a run, and its lines: metrics under short labels.
+_Plan: TypeAlias = tuple[Chart, Mapping[str, str]]
 
-    key: str
-    title: str
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    from_zero: bool = True
-    wide: bool = False
-    note: str = ""
-    legend: Legend = Legend.LAST
-
-
-_MEMORY: Final = (
-    Plan(
-        "rss",
-        "Memory of the engine process",
+_MEMORY: Final[tuple[_Plan, ...]] = (
+    (
+        Chart("rss", "Memory of the engine process", from_zero=False, wide=True),
         {
             "rss_anon_swap_bytes": "private (RssAnon + swap)",
             "rss_bytes": "resident (RSS)",
             "pss_bytes": "proportional (PSS)",
         },
-        from_zero=False,
-        wide=True,
     ),
-    Plan(
-        "collectible-bytes",
-        "Collectible memory",
+    (
+        Chart(
+            "collectible-bytes",
+            "Collectible memory",
+            note="What a full collection would free, counted in a forked child.",
+        ),
         {"gc_collectible_bytes": "collectible"},
-        note="What a full collection would free, counted in a forked child.",
     ),
-    Plan(
-        "collectible-objects",
-        "Collectible objects",
+    (
+        Chart("collectible-objects", "Collectible objects"),
         {"gc_collectible_objects": "collectible"},
     ),
-    Plan(
-        "malloc",
-        "C allocator",
+    (
+        Chart("malloc", "C allocator", from_zero=False),
         {"malloc_in_use_bytes": "in use", "malloc_arena_bytes": "obtained from the kernel"},
-        from_zero=False,
     ),
-    Plan("blocks", "Python memory blocks", {"allocated_blocks": "allocated"}, from_zero=False),
+    (
+        Chart("blocks", "Python memory blocks", from_zero=False),
+        {"allocated_blocks": "allocated"},
+    ),
 )
-_TRAFFIC: Final = (
-    Plan("throughput", "Throughput", {"throughput_tokens_per_s": "tokens"}, legend=Legend.MEAN),
-    Plan("requests", "Requests finished", {"requests_per_s": "requests"}, legend=Legend.MEAN),
-    Plan(
-        "ttft",
-        "Time to first token (TTFT), by interval",
+_TRAFFIC: Final[tuple[_Plan, ...]] = (
+    (
+        Chart("throughput", "Throughput", legend=Legend.MEAN),
+        {"throughput_tokens_per_s": "tokens"},
+    ),
+    (
+        Chart("requests", "Requests finished", legend=Legend.MEAN),
+        {"requests_per_s": "requests"},
+    ),
+    (
+        Chart("ttft", "Time to first token (TTFT), by interval", legend=Legend.MEAN),
         {"ttft_ms_p50": "p50", "ttft_ms_p99": "p99"},
-        legend=Legend.MEAN,
     ),
-    Plan(
-        "itl",
-        "Inter-token latency (ITL), by interval",
+    (
+        Chart("itl", "Inter-token latency (ITL), by interval", legend=Legend.MEAN),
         {"itl_ms_p50": "p50", "itl_ms_p99": "p99"},
-        legend=Legend.MEAN,
     ),
-    Plan(
-        "concurrency",
-        "Requests in the engine",
+    (
+        Chart("concurrency", "Requests in the engine", legend=Legend.MEAN),
         {
             "running_requests": "running",
             "waiting_requests": "waiting",
             "max_running_requests": "largest batch so far",
         },
-        legend=Legend.MEAN,
     ),
 )
-_OBSERVER: Final = (
-    Plan(
-        "sampler",
-        "Sampler: delay and cost of a sample",
+_OBSERVER: Final[tuple[_Plan, ...]] = (
+    (
+        Chart("sampler", "Sampler: delay and cost of a sample", legend=Legend.MEAN),
         {"sampler_late_s": "delay", "sampler_cost_s": "cost"},
-        legend=Legend.MEAN,
     ),
-    Plan(
-        "harness",
-        "Memory of the hybridbench process",
+    (
+        Chart("harness", "Memory of the hybridbench process", from_zero=False),
         {"harness_rss_bytes": "RSS"},
-        from_zero=False,
     ),
 )
 
@@ -135,20 +120,10 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
     return tuple(group for group in groups if group.charts)
 
 
-def level_chart(plan: Plan, lines: Sequence[Line], unit: Unit) -> Chart:
-    """The chart of ``lines``, whose values are in ``unit``."""
-    chart = Chart(
-        key=plan.key,
-        title=plan.title,
-        unit="",
-        lines=tuple(lines),
-        note=plan.note,
-        from_zero=plan.from_zero,
-        min_span=0.0 if plan.from_zero else _MEMORY_SPAN * _largest(lines),
-        wide=plan.wide,
-        legend=plan.legend,
-    )
-    return scaled(chart, unit)
+def level_chart(chart: Chart, unit: Unit) -> Chart:
+    """``chart``, whose lines hold levels in ``unit``, high enough that noise is no news."""
+    least = 0.0 if chart.from_zero else _MEMORY_SPAN * _largest(chart.lines)
+    return scaled(replace(chart, min_span=least), unit)
 
 
 def scaled(chart: Chart, unit: Unit) -> Chart:
@@ -159,17 +134,18 @@ def scaled(chart: Chart, unit: Unit) -> Chart:
 
 
 def _planned(
-    record: RunRecord, plans: Sequence[Plan], results: Mapping[str, MetricResult]
+    record: RunRecord, plans: Sequence[_Plan], results: Mapping[str, MetricResult]
 ) -> tuple[Chart, ...]:
     charts = (_chart(record, plan, results) for plan in plans)
     return tuple(chart for chart in charts if chart is not None)
 
 
-def _chart(record: RunRecord, plan: Plan, results: Mapping[str, MetricResult]) -> Chart | None:
+def _chart(record: RunRecord, plan: _Plan, results: Mapping[str, MetricResult]) -> Chart | None:
+    chart, metrics = plan
     lines: list[Line] = []
     fits: list[Line] = []
     unit = Unit.COUNT
-    for colour, (name, label) in enumerate(plan.metrics.items()):
+    for colour, (name, label) in enumerate(metrics.items()):
         series = record.series.get(name)
         spec = spec_of(name)
         if series is None or spec is None or not len(series):
@@ -180,7 +156,7 @@ def _chart(record: RunRecord, plan: Plan, results: Mapping[str, MetricResult]) -
             fits += _fit_lines(results[name], colour)
     if not lines:
         return None
-    return level_chart(plan, (*lines, *fits), unit)
+    return level_chart(replace(chart, lines=(*lines, *fits)), unit)
 
 
 def _fit_lines(result: MetricResult, colour: int) -> list[Line]:
@@ -211,7 +187,8 @@ def _stray_charts(record: RunRecord) -> tuple[Chart, ...]:
             f"instances.{name}.collectible": "freed by a full collection",
             f"instances.{name}.retained": "surviving one",
         }
-        chart = _chart(record, Plan(f"stray-{slug(name)}", f"Stale {name} objects", metrics), {})
+        plan = (Chart(f"stray-{slug(name)}", f"Stale {name} objects"), metrics)
+        chart = _chart(record, plan, {})
         if chart is not None:
             charts.append(chart)
     charts.sort(key=lambda chart: (-_largest(chart.lines), chart.title))
@@ -278,21 +255,21 @@ def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
 def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
     """Levels and windows that no chart above shows, if they ever moved."""
     plans = (*_MEMORY, *_TRAFFIC, *_OBSERVER)
-    known = {name for plan in plans for name in plan.metrics}
+    known = {name for _, metrics in plans for name in metrics}
     charts = []
     for name, series in sorted(record.series.items()):
         spec = spec_of(name)
         covered = name in known or name.startswith(("pool.", "events.", "instances."))
         if spec is None or covered or spec.kind is Kind.COUNTER or not _moved(series):
             continue
-        plan = Plan(
+        plan = Chart(
             f"other-{slug(name)}",
             _other_title(name),
-            {name: "entries" if name.startswith(_CONTAINER) else "value"},
             from_zero=spec.unit is not Unit.BYTES,
             legend=legend_of(spec),
         )
-        chart = _chart(record, plan, results)
+        label = "entries" if name.startswith(_CONTAINER) else "value"
+        chart = _chart(record, (plan, {name: label}), results)
         charts += [] if chart is None else [chart]
     return tuple(charts[:_OTHERS_MAX])
 

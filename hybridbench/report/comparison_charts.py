@@ -17,7 +17,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
 )
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, spec_of
-from hybridbench.report.charts import Plan, legend_of, level_chart, slug
+from hybridbench.report.charts import legend_of, level_chart, slug
 from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import POOL_NAMES
@@ -131,15 +131,16 @@ def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iter
         if not lines or spec is None:
             continue
         memory = spec.unit is Unit.BYTES and name != COLLECTIBLE
-        plan = Plan(
+        chart = Chart(
             f"side-{slug(name)}",
             title,
+            lines=tuple(lines),
             from_zero=not memory,
             wide=memory,
             note="Time of each version itself, without the slices of the others.",
             legend=legend_of(spec),
         )
-        yield level_chart(plan, lines, spec.unit)
+        yield level_chart(chart, spec.unit)
 
 
 def _pools(comparison: Comparison) -> list[tuple[str, str]]:

@@ -180,8 +180,8 @@ class Chart:
 
     key: str  # unique in a document, fit for an HTML id
     title: str
-    unit: str
-    lines: tuple[Line, ...]
+    unit: str = ""
+    lines: tuple[Line, ...] = ()
     note: str = ""
     stacked: bool = False
     from_zero: bool = True
