@@ -106,7 +106,8 @@ def _phrased_side(comparison: Comparison, side: SideComparison) -> SideCompariso
     side = replace(side, metrics=metrics, leaks=tuple(map(_phrased_leak, side.leaks)))
     base, version = comparison.versions[0], comparison.versions[side.version]
     parts = [*_leak_parts(side), *_metric_parts(side), *_run_parts(base, version)]
-    headline = f"{side.word}: {'; '.join(parts)}"
+    # Of two runs of one name, as in `compare . .`, the same may be said.
+    headline = f"{side.word}: {'; '.join(dict.fromkeys(parts))}"
     return replace(side, headline=headline, notes=tuple(_side_notes(base, version, metrics)))
 
 

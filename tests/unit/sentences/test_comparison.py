@@ -103,10 +103,12 @@ def test_a_crash_or_an_invalid_run_says_that_leaks_were_not_compared() -> None:
 
     first = answer(pair(SAME, version(".", dead), version("b", CLEAN)))
     second = answer(pair(SAME, version(".", CLEAN), version("b", void)))
+    alike = answer(pair(SAME, version(".", void), version(".", void)))
 
     said = "leaks were not compared, because the run of {} is {}"
     assert said.format(". (working tree)", "CRASHED") in first.headline
     assert said.format("b", "INVALID") in second.headline
+    assert alike.headline.count(said.format(". (working tree)", "INVALID")) == 1
 
 
 def test_without_a_common_round_there_is_nothing_to_compare() -> None:

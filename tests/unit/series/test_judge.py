@@ -325,6 +325,14 @@ def test_the_headline_names_what_grows_and_by_how_much_and_what_is_undecided(
     assert series_document([clean]).headline == "Growth is below the limit in the series"
 
 
+def test_the_headline_of_a_stored_run_does_not_repeat_its_verdict() -> None:
+    stored = FileVerdict("run", VerdictKind.INVALID, (), headline="INVALID: too few samples")
+
+    document = series_document([stored])
+
+    assert (document.badge.word, document.headline) == ("INVALID", "too few samples")
+
+
 def test_the_headline_of_a_level_that_must_not_fall_says_that_it_falls(tmp_path: Path) -> None:
     t = np.arange(0.0, 7200.0, 10.0)
     value = 100 - 10 * t / 3600 + np.random.default_rng(5).normal(0, 0.5, t.size)
