@@ -199,7 +199,7 @@ class _JudgedFile:
             worst([row.verdict for row in rows]),
             tuple(rows),
             tuple(dict.fromkeys(self._all_notes(works))),
-            tuple(name for name in self.file.names() if name not in used),
+            tuple(name for name in self.file.names() if name and name not in used),
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
@@ -311,7 +311,10 @@ class _JudgedFile:
 
     def _meaning(self, column: RawColumn) -> Meaning:
         meaning = meaning_of(column.name)
-        if column.in_bytes:
+        if meaning.role is Role.COUNTER and _sinks(column):
+            # A number of threads, and no work done.
+            meaning = replace(meaning, role=Role.LEVEL)
+        if column.in_bytes and meaning.role is not Role.SHOWN:
             return replace(
                 meaning, role=Role.LEVEL, unit=Unit.BYTES, factor=1.0, known=True, note=""
             )
@@ -342,13 +345,13 @@ class _JudgedFile:
         if self.options.works:
             columns = [self._find("--work-column", name) for name in self.options.works]
         else:
-            counters = (c for c in self.file.columns if not c.is_text)
-            columns = _best_first([c for c in counters if _counts_work(meaning_of(c.name))])
+            numbers = (c for c in self.file.columns if not c.is_text)
+            columns = _best_first([c for c in numbers if _counts_work(self._meaning(c))])
         for column in columns:
             self._refuse_text(column)
         plain = Meaning(Role.COUNTER, Unit.COUNT)
         series = (self._series(column, plain) for column in columns)
-        return [one for one in series if np.any(one.value > 0)]
+        return [one for one in series if np.any(np.diff(one.value[np.isfinite(one.value)]) > 0)]
 
     def _has_pid(self) -> bool:
         return any(PROCESS_ID.fullmatch(column.name) for column in self.file.columns)
@@ -404,6 +407,12 @@ class _JudgedFile:
                 code=ErrorCode.BAD_VALUE,
             )
         return max(0.0, float(moment.t_s[0]) - self._zero_s)
+
+
+def _sinks(column: RawColumn) -> bool:
+    """Whether it falls a little now and then; a counter of work falls with a restart alone."""
+    value = column.value[np.isfinite(column.value)]
+    return int(((np.diff(value) < 0) & (value[1:] > 0.5 * value[:-1])).sum()) > 0.01 * value.size
 
 
 def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:

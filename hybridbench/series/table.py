@@ -22,7 +22,7 @@ from hybridbench.series.times import (
 from hybridbench.series.units import BYTE_FACTORS, PROCESS_ID, bare_name, bracket_unit
 
 _TIME_NAMES = re.compile(
-    r"^#?\s*(t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|seconds|sec|"
+    r"^#?\s*_?(t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|seconds|sec|"
     r"(elapsed|wall|unix|sample|date)[_ ]?time(stamp)?|time[_ ]?stamp|elapsed_seconds)"
     r"([_ ]?[(\[]?(s|sec|ms|us|ns|min|h|utc|seconds)[)\]]?)?$",
     re.I,
@@ -31,11 +31,18 @@ _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", 
 # nvidia-smi says so of what a GPU cannot tell: [N/A], [Not Supported], [Unknown Error].
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
 _WITH_UNIT = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
+_WIDE_BLANKS = re.compile(r"\s{2,}|\t")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 # top shortens to one letter and counts in powers of 2.
 _CELL_UNITS = {**BYTE_FACTORS, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 # What a row is about, where rows of several processes or GPUs take turns.
 _GPU = re.compile(r"index|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.I)
+# Text that tells whose row it is, in tables of containers, pods or several series.
+_OWNER = re.compile(
+    r"names?|series|(pod|container|process)([ _]?(id|name))?|instance|host(name)?|namespace|group|"
+    r"device|service|metric|_field",
+    re.I,
+)
 _OF_NVIDIA_SMI = re.compile(
     r"(memory|utilization|temperature|clocks|power|fan|pcie|ecc)\.[a-z._]+|used_(gpu_)?memory", re.I
 )
@@ -50,8 +57,13 @@ _OF_PS = frozenset(
 # Others use the rest of these words as well.
 _OF_PS_ALONE = frozenset({"PID", "RSS", "VSZ"})
 _OF_PS_COMMAND = frozenset({"ARGS", "CMD", "COMMAND"})
-_UNITS_OF_PS = {"RSS": "KiB", "VSZ": "KiB", "SZ": "pages"}
+_UNITS_OF_PS = {"RSS": "KiB", "VSZ": "KiB", "SZ": "pages", "memory": "bytes"}
+_PAGE_BYTES = 4096
 _READ_AS = "read as the output of {}: RSS and VSZ are in KiB"
+_READ_AS_BYTES = (
+    "every number is a multiple of 4096: read as bytes, as memory.current of a cgroup; if they are "
+    "KiB, use --unit KiB"
+)
 # The first line of pidstat and its kin.
 _OF_SYSSTAT = re.compile(r"Linux \S+ \(.*\)\s+\S+")
 # The kernel's own limit, on any machine.
@@ -137,11 +149,9 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
     if not grid.rows:
         raise ConfigError(f"{options.source}: has a header and no rows.")
     columns = list(zip(*grid.rows, strict=True))
-    keys = _keys(grid, columns)
-    parts = _parts(grid, keys)
     at = _time_index(grid, options)
     try:
-        times = _times(grid, at, columns, parts, options)
+        told = None if at is None else parse_times(columns[at], grid.names[at])
     except BadTimeError as error:
         line = grid.lines[error.index]
         if 0 < error.index == len(grid.rows) - 1:
@@ -150,7 +160,10 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
             return table_of(whole, options, notes)
         name = "" if at is None else grid.names[at]
         raise ConfigError(f"{options.source}:{line}: column {name}: {error}.") from error
-    table = RawTable([], notes, has_times=at is not None)
+    keys = _keys(grid, columns, told)
+    parts = _parts(grid, keys)
+    times = _counted_times(parts, len(grid.rows), options) if told is None else told
+    table = RawTable([], notes, has_times=told is not None)
     for group, (label, rows) in enumerate(parts.items()):
         own = Times(times.t_s[rows], times.absolute)
         lines = [grid.lines[row] for row in rows]
@@ -169,15 +182,34 @@ def labels(pairs: Iterable[tuple[str, str]]) -> str:
     return f"{{{labels}}}" if labels else ""
 
 
-def _keys(grid: Grid, columns: Sequence[Sequence[str]]) -> Sequence[int]:
+def _keys(grid: Grid, columns: Sequence[Sequence[str]], times: Times | None) -> Sequence[int]:
     """The columns that tell whose row it is, where rows of several take turns."""
     # Elsewhere an index counts the rows.
     of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(name)) for name in grid.names)
     turns = [index for index, cells in enumerate(columns) if _takes_turns(cells)]
     processes = [index for index in turns if PROCESS_ID.fullmatch(grid.names[index])]
     gpus = [index for index in turns if of_gpus and _GPU.fullmatch(grid.names[index])]
-    # One name of a GPU is enough, and a process is one of its parent's.
-    return [*gpus[:1], *processes[:1]]
+    if gpus or processes:
+        # One name of a GPU is enough, and a process is one of its parent's.
+        return [*gpus[:1], *processes[:1]]
+    owners: list[int] = []
+    # A name says more than an id.
+    for index in sorted(
+        range(len(columns)), key=lambda i: not grid.names[i].lower().endswith("name")
+    ):
+        if not _OWNER.fullmatch(grid.names[index]) or any(
+            _number(cell) is not None for cell in columns[index]
+        ):
+            continue
+        if index in turns or (times is not None and _begins_anew(columns[index], times)):
+            # Of the name and the id of a container either says it.
+            before, after = (
+                len(set(zip(*(columns[i] for i in chosen), strict=True)))
+                for chosen in (owners, [*owners, index])
+            )
+            if after > max(before, 1):
+                owners.append(index)
+    return owners
 
 
 def _takes_turns(cells: Sequence[str]) -> bool:
@@ -186,6 +218,12 @@ def _takes_turns(cells: Sequence[str]) -> bool:
     if not 1 < len(different) <= _MOST_PARTS or not all(different):
         return False
     return 1 + sum(a != b for a, b in pairwise(cells)) > len(different)
+
+
+def _begins_anew(cells: Sequence[str], times: Times) -> bool:
+    """Whether the times begin again with each new value, and with nothing else."""
+    new = np.array([a != b for a, b in pairwise(cells)], dtype=bool)
+    return bool(new.any() and np.array_equal(new, np.diff(times.t_s) < 0))
 
 
 def _parts(grid: Grid, keys: Sequence[int]) -> Mapping[str, Sequence[int]]:
@@ -197,21 +235,16 @@ def _parts(grid: Grid, keys: Sequence[int]) -> Mapping[str, Sequence[int]]:
     return parts
 
 
-def _times(
-    grid: Grid,
-    at: int | None,
-    columns: Sequence[Sequence[str]],
-    parts: Mapping[str, Sequence[int]],
-    options: TableOptions,
+def _counted_times(
+    parts: Mapping[str, Sequence[int]], row_count: int, options: TableOptions
 ) -> Times:
-    if at is not None:
-        return parse_times(columns[at], grid.names[at])
+    """Times of a table that has none: a sample ends where one of its parts comes again."""
     assert options.interval_s is not None, "a table without times was refused"
     part = {row: label for label, rows in parts.items() for row in rows}
-    moment = np.zeros(len(grid.rows))
+    moment = np.zeros(row_count)
     # The next sample begins with whatever was in this one already.
     seen: set[str] = set()
-    for row in range(len(grid.rows)):
+    for row in range(row_count):
         new = part[row] in seen
         seen = {part[row]} if new else seen | {part[row]}
         moment[row] = (moment[row - 1] if row else 0.0) + new
@@ -234,7 +267,7 @@ def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
     elif head == ["PID"] and body and len(body[0][1]) == 2:
         # ps -o pid,rss= prints the heading of the first column alone.
         names = _names_of_ps(body)
-    if not names or any(map(looks_like_time, names)):
+    if not names or _are_values(names):
         raise ConfigError(
             f"{options.source}:{first + 1}: the first line holds values; write a heading with the "
             "names of the columns above it (nvidia-smi: without noheader)."
@@ -246,7 +279,9 @@ def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
             notes.append(f"the heading stands again in line {repeated[0]}: skipped")
         again = set(repeated)
         body = [(line, row) for line, row in body if line not in again]
-    if of_ps:
+    if of_ps and "memory" in names:
+        notes.append(_READ_AS_BYTES)
+    elif of_ps:
         notes.append(_READ_AS.format("ps"))
     _tell_bad_rows(options, len(names), body, notes)
     good = [(line, row) for line, row in body if len(row) == len(names)]
@@ -283,6 +318,14 @@ def _grid_of_sysstat(lines: Sequence[str], options: TableOptions, notes: list[st
     return Grid(names, [row for _, row in good], [number for number, _ in good], of_ps=True)
 
 
+def _are_values(names: Sequence[str]) -> bool:
+    """Whether the first line is one of values; series may be called 0, 1, 2 beside a time."""
+    numbers = sum(_number(name) is not None for name in names)
+    return any(map(looks_like_time, names)) or (
+        2 * numbers >= len(names) and not any(map(_TIME_NAMES.match, names))
+    )
+
+
 def _is_of_ps(names: Sequence[str]) -> bool:
     return _OF_PS.issuperset(names) and not _OF_PS_ALONE.isdisjoint(names)
 
@@ -291,15 +334,17 @@ def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
     """Names for the columns of ``ps -o rss=`` and its like; none if ``rows`` are not of that."""
     width = len(rows[0][1])
     columns = list(zip(*(row for _, row in rows if len(row) == width), strict=True))
-    if not all(_is_ps_number(cell) for column in columns for cell in column):
+    if width > 2 or not all(_is_ps_number(cell) for column in columns for cell in column):
         return []
+    # RSS is not in whole pages of pages.
+    sizes = {int(cell) for cell in columns[-1]}
+    in_pages = len(sizes) > 1 and not any(size % _PAGE_BYTES for size in sizes)
+    size = "memory" if in_pages else "RSS"
     if width == 1:
-        return ["RSS"]
-    if width != 2:
-        return []
+        return [size]
     first = [int(cell) for cell in columns[0]]
     if min(first) >= _EPOCH_S:
-        return ["time", "RSS"]
+        return ["time", size]
     # Numbers that come once each are no processes.
     if max(first) <= _PID_MAX and 2 * len(set(first)) <= len(first):
         return ["PID", "RSS"]
@@ -335,15 +380,22 @@ def _all_rows(
 def _of_blanks(lines: Sequence[str], first: int) -> Iterator[tuple[int, list[str]]]:
     """Columns of blanks; psrecord's heading hides behind a ``#`` and has blanks in its names."""
     heading = lines[first].lstrip("# ").strip()
-    names = heading.split()
-    if not _OF_PS.issuperset(names) and any(_number(name) is None for name in names):
-        names = re.split(r"\s{2,}|\t", heading)
+    rows = [
+        (number, line.strip())
+        for number, line in enumerate(lines[first + 1 :], first + 2)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    words, names = heading.split(), _WIDE_BLANKS.split(heading)
+    of_ps = _OF_PS.issuperset(words) or all(_number(name) is not None for name in words)
+    if of_ps or (rows and len(rows[0][1].split()) == len(words)):
+        names = words
     yield first + 1, names
     # A command line has blanks of its own.
     most = len(names) - 1 if names[-1] in _OF_PS_COMMAND else -1
-    for number, line in enumerate(lines[first + 1 :], first + 2):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield number, line.split(None, most)
+    for number, line in rows:
+        cells, wide = line.split(None, most), _WIDE_BLANKS.split(line)
+        # docker: 1.2GiB / 8GiB.
+        yield number, wide if len(cells) != len(names) == len(wide) > 1 else cells
 
 
 def _is_heading(line: str) -> bool:

@@ -102,7 +102,7 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
     window = facts.window
     if window is None:
         return None
-    spec = _spec(series, question.thresholds.get(series.name), float(np.median(np.abs(value))))
+    spec = _spec(series, question.thresholds.get(series.name), _usual_size(value))
     result = judge_trend(facts, spec, Effort())
     kept, _ = window.samples(record.series[series.name])
     gap_share, gap_note = _gaps(kept)
@@ -195,6 +195,11 @@ def _spec(series: ExternalSeries, threshold: float | None, size: float) -> Metri
         floor_per_hour=floor,
         floor_share_per_hour=share,
     )
+
+
+def _usual_size(value: FloatArray) -> float:
+    """What the values are near to; 1 where all are 0, so that a limit can be told from them."""
+    return float(np.median(np.abs(value))) or float(np.mean(np.abs(value))) or 1.0
 
 
 def _verdict(result: MetricResult, meaning: Meaning) -> VerdictKind:

@@ -20,6 +20,8 @@ BYTE_FACTORS: Mapping[str, float] = {
     "b": 1.0, "byte": 1.0, "bytes": 1.0,
     "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
     "kib": _KIB, "mib": _MIB, "gib": _GIB, "tib": _TIB,
+    # Kubernetes leaves the B out.
+    "ki": _KIB, "mi": _MIB, "gi": _GIB, "ti": _TIB,
     "page": 4096.0, "pages": 4096.0,
 }  # fmt: skip
 _PLAIN_UNITS: Mapping[str, Unit] = {
@@ -41,27 +43,46 @@ _MEMORY = re.compile(
 )
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
 _SUFFIX = re.compile(r"(?:^|[_.\s-])(bytes|kib|mib|gib|kb|mb|gb|ms|milliseconds|seconds)$", re.I)
+# PyTorch's statistics: allocated_bytes.all.current.
+_BYTES_OF = re.compile(r"(?:^|[_\s-])(bytes)(?=\.)", re.I)
 _CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
 _COUNTER = re.compile(
-    r"(_total|_count|_sum)$|^(num_|n_|total_)?(requests|tokens|finishes|finished|completed|"
-    r"iterations|steps|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
+    r"[_ ](total|count|sum)$|^(num_|n_|total_)?(requests|tokens|finishes|finished|completed|"
+    r"iterations?|steps?|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
     r"(prompt|output|generation|generated|input)_tokens$",
     re.I,
 )
+# What is there now, and no work done, although its name ends like a counter's.
+_NO_COUNTER = re.compile(
+    r"(^|[_. ])((rss|pss|uss|mem|memory|heap|vram|used|usage)_total|"
+    r"(thread|fd|handle|object|connection|socket|process|slot|session|client)s?[_ ]count)$",
+    re.I,
+)
 _IDLE = re.compile(
-    r"^(p?p?id|pgid|tid|uid|gid|port|cpu.*|.*cpu|%cpu|%mem|.*cpu[ _(%].*|uptime.*|.*uptime|epoch|"
+    # Without a name it is the index that pandas writes.
+    r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|port|%mem|uptime.*|.*uptime|epoch|"
     r"timestamp|row|index|line|nproc|seed|rank|ni|pri|psr|pstate|count|(min|maj)flt/s|"
+    r"(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|"
+    # Cumulative: Go's memstats, and the columns of jstat.
+    r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|(last|next)gc|pausetotalns)|"
+    r"[yfc]gct?|gct|"
+    # The page cache takes it, whatever a program does.
+    r"(kb)?(node_memory_)?(mem|memory|ram|swap)?_?free(_(bytes|[kmg]i?b))?|"
     # What nvidia-smi tells beside memory.
     r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_total$",
     re.I,
 )
+_CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%].*)$", re.I)
+# Less of it is left, whatever holds the rest.
+_LEFT = re.compile(r"(^|[_.\s-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)", re.I)
+_SHARE = re.compile(r"%|perc", re.I)
 _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput", re.I
 )
 _DELAY = re.compile(r"latency|ttft|itl|tpot|_ms\b|\(ms\)|duration|delay", re.I)
-_FREE_ON_GPU = "memory.free"
 # psrecord divides by 2^20 and writes MB.
-_PSRECORD = frozenset({"real (mb)", "virtual (mb)"})
+_PSRECORD = frozenset({"real (mb)", "virtual (mb)", "uss (mb)"})
+_SYSSTAT_KIB = re.compile(r"kb[a-z]+")
 
 
 class Role(StrEnum):
@@ -116,16 +137,19 @@ def meaning_of(name: str) -> Meaning:
     if spec is not None:
         role = Role.COUNTER if spec.kind is Kind.COUNTER else Role.LEVEL
         return Meaning(role, spec.unit, higher_is_worse=spec.higher_is_worse)
+    # docker: MEM USAGE / LIMIT.
+    name = name.partition(" / ")[0]
     bare = bare_name(name)
-    if _IDLE.search(bare) or _IDLE.search(name):
+    of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(bare)
+    if of_processor or _IDLE.search(bare) or _IDLE.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
     if _SPEED.search(name):
         unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND
         return Meaning(Role.LEVEL, unit, higher_is_worse=False)
-    if _COUNTER.search(bare):
+    if _COUNTER.search(bare) and not _NO_COUNTER.search(bare):
         return Meaning(Role.COUNTER, Unit.COUNT)
     level = _level(name)
-    return replace(level, higher_is_worse=False) if bare == _FREE_ON_GPU else level
+    return replace(level, higher_is_worse=False) if _LEFT.search(bare) else level
 
 
 def is_gated(name: str) -> bool:
@@ -153,6 +177,8 @@ def bracket_unit(name: str) -> str:
 def _level(name: str) -> Meaning:
     if name.strip().lower() in _PSRECORD:
         return Meaning(Role.LEVEL, Unit.BYTES, _MIB, note=f"{name} is read in MiB, as psrecord has")
+    if _SYSSTAT_KIB.fullmatch(name):
+        return Meaning(Role.LEVEL, Unit.BYTES, _KIB)
     word = _unit_word(name)
     if word == _KERNEL_KB and _MEMORY.search(name):
         said = f"{name} is read in units of 1024 bytes, as ps and /proc mean it"
@@ -166,7 +192,7 @@ def _level(name: str) -> Meaning:
     if word in ("count", "slots"):
         return Meaning(Role.LEVEL, _PLAIN_UNITS[word])
     note = ""
-    if _MEMORY.search(name):
+    if _MEMORY.search(name) and not _SHARE.search(name):
         note = (
             f"the unit of {name} is unknown: its rates have no unit; set it with --metric "
             f"'{name}:KiB'"
@@ -176,7 +202,7 @@ def _level(name: str) -> Meaning:
 
 def _unit_word(name: str) -> str:
     head = unlabelled(name)
-    for pattern in (_IN_BRACKETS, _SUFFIX, _CAMEL):
+    for pattern in (_IN_BRACKETS, _SUFFIX, _CAMEL, _BYTES_OF):
         match = pattern.search(head)
         if match is not None:
             return match.group(1).lower()

@@ -227,7 +227,11 @@ def test_a_time_before_each_number_of_ps_needs_no_interval(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["1.5\n2.5\n", "-1\n-2\n", "0 500\n10 502\n", "12 500 1\n12 502 1\n", "12,5\n12,6\n"]
+    "text",
+    [
+        *("1.5\n2.5\n", "-1\n-2\n", "0 500\n10 502\n", "12 500 1\n12 502 1\n", "12,5\n12,6\n"),
+        "Mem: 64000 3277 5\nMem: 64000 3278 5\n",
+    ],
 )
 def test_numbers_that_ps_cannot_have_printed_need_a_heading(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="write a heading"):
@@ -247,3 +251,71 @@ def test_an_index_of_rows_is_no_gpu(tmp_path: Path) -> None:
     text = "time,index,rss\n1,0,10\n2,1,20\n3,0,11\n4,1,21\n"
 
     assert read(tmp_path, text).names() == ("index", "rss")
+
+
+@pytest.mark.parametrize("heading", ["NAMESPACE NAME CPU(cores) MEMORY(bytes)", "host name c rss"])
+def test_rows_of_several_containers_that_take_turns_are_a_series_each(
+    tmp_path: Path, heading: str
+) -> None:
+    text = f"{heading}\n" + "".join(f"x a 250m {i}Mi\nx b 1m 7Mi\n" for i in (1, 2, 4))
+
+    file = read(tmp_path, text, interval_s=10.0)
+
+    name, memory = heading.split()[1], heading.split()[3]
+    assert values(file)[f'{memory}{{{name}="a"}}'] == [(0, MIB), (10, 2 * MIB), (20, 4 * MIB)]
+    assert values(file)[f'{memory}{{{name}="b"}}'] == [(0, 7 * MIB), (10, 7 * MIB), (20, 7 * MIB)]
+
+
+def test_series_below_each_other_are_told_apart_where_the_times_begin_again(tmp_path: Path) -> None:
+    text = "Series,Time,Value\na,1,10\na,2,11\nb,1,20\nb,2,21\n"
+
+    assert values(read(tmp_path, text)) == {
+        'Value{Series="a"}': [(0, 10), (1, 11)],
+        'Value{Series="b"}': [(0, 20), (1, 21)],
+    }
+
+
+def test_a_name_that_follows_another_in_time_is_no_second_series(tmp_path: Path) -> None:
+    text = "time,pod,rss\n1,a,10\n2,a,11\n3,b,20\n4,b,21\n"
+
+    assert values(read(tmp_path, text)) == {"rss": [(0, 10), (1, 11), (2, 20), (3, 21)]}
+
+
+@pytest.mark.parametrize("before", ["", "1800000000 "])
+def test_numbers_in_whole_pages_are_bytes_and_not_those_of_ps(tmp_path: Path, before: str) -> None:
+    text = f"{before}8192\n{before.replace('00 ', '10 ')}1064960\n"
+
+    file = read(tmp_path, text, None if before else 10.0)
+
+    assert values(file) == {"memory": [(0, 8192), (10, 1064960)]}
+    assert file.columns[0].usual_unit == "bytes"
+    assert any("--unit KiB" in note for note in file.notes)
+
+
+def test_the_time_of_influx_is_the_one_of_the_sample(tmp_path: Path) -> None:
+    text = (
+        "#group,false,false,true,false,false,true\n#default,_result,,,,,\n"
+        ",result,table,_start,_time,_value,_field\n"
+        ",,0,2026-01-31T12:00:00Z,2026-01-31T12:00:10Z,5,rss\n"
+        ",,0,2026-01-31T12:00:00Z,2026-01-31T12:00:20Z,6,rss\n"
+    )
+
+    assert values(read(tmp_path, text))["_value"] == [(0, 5), (10, 6)]
+
+
+@pytest.mark.parametrize("text", ["time rss\n1 5\n2 6\n", "time  my rss\n1 5\n2 6\n"])
+def test_blanks_part_columns_and_may_stand_in_their_names(tmp_path: Path, text: str) -> None:
+    assert [list(v) for v in values(read(tmp_path, text)).values()] == [[(0, 5), (1, 6)]]
+
+
+def test_the_table_of_docker_has_blanks_in_its_cells(tmp_path: Path) -> None:
+    sample = (
+        "CONTAINER ID   NAME     CPU %     MEM USAGE / LIMIT   NET I/O\n"
+        "3f4e5d6c7b8a   engine   99.12%    {}MiB / 8GiB    1.2MB / 3.4MB\n"
+        "9a8b7c6d5e4f   redis    0.10%     7MiB / 8GiB       0B / 0B\n"
+    )
+
+    file = read(tmp_path, "".join(map(sample.format, (5, 6))), interval_s=10.0)
+
+    memory = 'MEM USAGE / LIMIT{NAME="engine"}'
+    assert values(file)[memory] == [(0, 5 * MIB), (10, 6 * MIB)]

@@ -341,3 +341,41 @@ def test_the_headline_of_a_level_that_must_not_fall_says_that_it_falls(tmp_path:
     verdict = judge_file(Made(t, value).write(tmp_path / "a.csv", rows), STEADY)
 
     assert series_document([verdict]).headline.startswith("req_per_s falls by ")
+
+
+@pytest.mark.parametrize("rare", [False, True])
+def test_a_level_that_is_usually_0_is_clean(tmp_path: Path, rare: bool) -> None:
+    t = made().t_s
+    value = np.where((np.arange(t.size) % 40 == 3) & rare, 2.0, 0.0)
+    rows = ["elapsed,num_ooms", *(f"{a},{b:.0f}" for a, b in zip(t, value, strict=True))]
+
+    verdict = judge_file(Made(t, value).write(tmp_path / "a.csv", rows), STEADY)
+
+    assert verdict.kind is VerdictKind.CLEAN
+
+
+def test_a_number_of_cores_is_no_memory_whatever_unit_its_cells_have(tmp_path: Path) -> None:
+    series = made(300)
+    rows = ["time,cpu,memory"]
+    rows += [
+        f"{START + t},250m,{v / MIB:.0f}Mi" for t, v in zip(series.t_s, series.value, strict=True)
+    ]
+
+    verdict = judge_file(series.write(tmp_path / "a.csv", rows), STEADY)
+
+    assert [(row.name, row.verdict) for row in verdict.rows] == [("memory", VerdictKind.LEAK)]
+    assert verdict.not_judged == ("cpu",)
+
+
+def test_a_column_called_like_a_counter_that_sinks_is_judged(tmp_path: Path) -> None:
+    series = made()
+    rng = np.random.default_rng(1)
+    held = np.round(100 + series.t_s / 36 + rng.normal(0, 1, series.t_s.size))
+    rows = ["time,lease_count,mem_total"]
+    rows += [f"{START + t},{n},64" for t, n in zip(series.t_s, held, strict=True)]
+
+    verdict = judge_file(series.write(tmp_path / "a.csv", rows), STEADY)
+
+    assert [row.name for row in verdict.rows] == ["lease_count", "mem_total"]
+    assert verdict.rows[0].verdict is VerdictKind.LEAK
+    assert not any("work done" in note for note in verdict.notes)

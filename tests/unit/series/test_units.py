@@ -18,6 +18,9 @@ from hybridbench.series.units import Role, meaning_of, parse_unit
         ("mem_mib", 2.0**20),
         ("mem (GB)", 1e9),
         ("process_resident_memory_bytes", 1.0),
+        ("cpu_memory_mib", 2.0**20),
+        ("allocated_bytes.all.current", 1.0),
+        ("kbmemused", 1024.0),
         ('container_memory_working_set_bytes{pod="a"}', 1.0),
     ],
 )
@@ -43,6 +46,20 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("utilization.memory [%]", Role.SHOWN),
         ('temperature.gpu{index="0"}', Role.SHOWN),
         ('memory.used [MiB]{index="0"}', Role.LEVEL),
+        ("CPU(cores)", Role.SHOWN),
+        ("NET I/O", Role.SHOWN),
+        ("BlockIO", Role.SHOWN),
+        ("", Role.SHOWN),
+        ("Unnamed: 0", Role.SHOWN),
+        ("MemFree", Role.SHOWN),
+        ("memstats.NumGC", Role.SHOWN),
+        ("YGCT", Role.SHOWN),
+        ("step", Role.COUNTER),
+        ("Total Request Count", Role.COUNTER),
+        ("go_memstats_alloc_bytes_total", Role.COUNTER),
+        ("rss_total", Role.LEVEL),
+        ("thread_count", Role.LEVEL),
+        ("MEM USAGE / LIMIT", Role.LEVEL),
         ("open_fds", Role.LEVEL),
         ("objects", Role.LEVEL),
     ],
@@ -59,9 +76,25 @@ def test_speed_must_not_fall_and_delay_must_not_rise() -> None:
     assert not meaning_of("rss_bytes").decays
 
 
-def test_free_memory_of_a_gpu_must_not_fall() -> None:
-    assert not meaning_of("memory.free [MiB]").higher_is_worse
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memory.free [MiB]",
+        "MemAvailable",
+        "kbavail",
+        "mem_available",
+        "free_slots",
+        "num_free_blocks",
+    ],
+)
+def test_what_is_left_must_not_fall(name: str) -> None:
+    assert meaning_of(name).role is Role.LEVEL
+    assert not meaning_of(name).higher_is_worse
+
+
+def test_what_is_used_or_freed_must_not_rise() -> None:
     assert meaning_of("memory.used [MiB]").higher_is_worse
+    assert meaning_of("freed").higher_is_worse
 
 
 def test_memory_of_no_told_unit_is_not_guessed() -> None:
@@ -69,6 +102,10 @@ def test_memory_of_no_told_unit_is_not_guessed() -> None:
 
     assert not meaning.known
     assert "--metric 'rss:KiB'" in meaning.note
+
+
+def test_a_share_is_not_offered_a_unit_of_memory() -> None:
+    assert meaning_of("mem_percent").note == ""
 
 
 def test_a_unit_that_is_none_is_refused_with_those_there_are() -> None:
