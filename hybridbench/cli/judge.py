@@ -32,7 +32,8 @@ def judge(
         typer.Argument(
             metavar="FILE...",
             help="CSV (also nvidia-smi's), TSV, JSON lines, a Prometheus range export, a log of "
-            "psrecord, mprof or pidstat, the output of ps -o rss=, each also as .gz; a run "
+            "psrecord, mprof, pidstat or top -b; ps -o rss=, docker stats, kubectl top, "
+            "nvidia-smi dmon, /metrics or /proc files in a loop; each also as .gz; a run "
             "directory; - for standard input.",
             show_default=False,
         ),

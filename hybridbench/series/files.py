@@ -1,12 +1,15 @@
 """Files with series, whoever wrote them: which format one is in, and its columns.
 
 CSV (nvidia-smi's, too), TSV and columns of blanks (psrecord, ps, pidstat), mprof's ``MEM`` lines,
-JSON lines (flat, or the samples of a run), a Prometheus range export; each also compressed with
-gzip, or on standard input.
+JSON lines (flat, or the samples of a run), a list of JSON objects, a Prometheus range export, what
+is printed anew for each sample (``screens.py``); each also compressed with gzip, or on standard
+input.
 """
 
 from __future__ import annotations
 
+import codecs
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +29,17 @@ from hybridbench.foreign import (
     read_stream,
     unpacked,
 )
-from hybridbench.series.json_formats import json_lines, prometheus
+from hybridbench.series.json_formats import json_document, json_lines
+from hybridbench.series.screens import screens_of
 from hybridbench.series.table import RawColumn, RawTable, TableOptions, delimited, mprof
 from hybridbench.units import format_duration
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BYTES_MAX = GIB // 2
+_LOG = re.compile(r"\[?\(?.*(\b(INFO|DEBUG|WARNING)\b|\]\[info\]|(Decode|Prefill) batch)")
+_MACHINE = {"vmstat": re.compile(r"procs -+"), "free": re.compile(r"total +used +free +shared")}
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,9 @@ def read_series(
     source = "<stdin>" if path == STDIN else path
     data = _bytes(path, source)
     _refuse_long_lines(data, source)
-    text = data.decode("utf-8-sig", "replace")
+    # PowerShell's > writes UTF-16.
+    encoding = "utf-16" if data[:2] in _UTF16 else "utf-8-sig"
+    text = data.decode(encoding, "replace")
     if not text.strip():
         raise ConfigError(f"{source}: the file is empty; give a file with a time column.")
     table = _table(source, text, TableOptions(source, time_column, interval_s))
@@ -88,6 +97,10 @@ def _table(source: str, text: str, options: TableOptions) -> RawTable:
     start = text.lstrip()
     if start.startswith(("MEM ", "CMDLINE ")):
         return mprof(text, options)
+    screens = screens_of(start)
+    if screens is not None:
+        return screens(text.splitlines(), options)
+    _refuse_known(source, start.split("\n", 1)[0])
     if not start.startswith(("{", "[")):
         return delimited(text, options)
     # One document, or one object a line?  A document is all there is; a line is not.
@@ -107,7 +120,7 @@ def _table(source: str, text: str, options: TableOptions) -> RawTable:
             f"{source}: starts like JSON and cannot be read: it {error}; give JSON lines or an "
             "export of /api/v1/query_range."
         ) from error
-    return prometheus(document, options)
+    return json_document(document, options)
 
 
 def _bytes(path: str, source: str) -> bytes:
@@ -144,6 +157,21 @@ def _refuse_far_times(column: RawColumn, source: str) -> None:
         raise ConfigError(
             f"{source}: series {column.name} has a time of {column.t_s[far][0]:g} s, which is not "
             "a time; remove that row."
+        )
+
+
+def _refuse_known(source: str, first_line: str) -> None:
+    """Refuse what is no series of a process, and say what to record in its place."""
+    for tool, pattern in _MACHINE.items():
+        if pattern.match(first_line):
+            raise ConfigError(
+                f"{source}: the output of {tool} is the memory of the whole machine and its page "
+                "cache; record a process: `while sleep 10; do ps -o rss= -p PID; done`."
+            )
+    if not first_line.startswith("{") and _LOG.match(first_line):
+        raise ConfigError(
+            f"{source}: is a log; record the server's metrics: `while sleep 10; do curl -s "
+            "URL/metrics; done`, and pass --interval 10s."
         )
 
 

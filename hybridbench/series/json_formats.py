@@ -1,4 +1,4 @@
-"""Series in JSON: an object a line (flat, or samples of a run), or a Prometheus range export."""
+"""Series in JSON: objects (flat, or samples of a run), or a Prometheus range export."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import numpy as np
 
 from hybridbench.errors import ConfigError
 from hybridbench.foreign import ForeignDataError, json_value
+from hybridbench.series.owners import labels
 from hybridbench.series.table import (
     Grid,
     RawColumn,
     RawTable,
     TableOptions,
-    labels,
     table_of,
 )
 from hybridbench.series.times import scaled
 
 _SHOWN_CHARS = 40
+_LISTS_MAX = 8
 _EXPORT = (
     'give what /api/v1/query_range answers: {"status":"success","data":{"resultType":"matrix",'
     '"result":[...]}}'
@@ -47,8 +48,33 @@ def json_lines(text: str, options: TableOptions) -> RawTable:
             )
     if objects and all(isinstance(entry.get("m"), dict) for entry in objects):
         return _samples(objects, notes)
+    return _records(objects, numbers, options, notes)
+
+
+def json_document(document: object, options: TableOptions) -> RawTable:
+    """A list of objects (pandas, CloudWatch's Datapoints), or a Prometheus range export."""
+    lists = list(document.values()) if isinstance(document, dict) else [document]
+    for found in lists:
+        if isinstance(found, list) and found and all(map(_is_record, found)):
+            return _records(found, range(1, len(found) + 1), options, [])
+    return _prometheus(document, options)
+
+
+def _is_record(entry: object) -> bool:
+    return isinstance(entry, Mapping) and not {"metric", "value", "values"} >= set(entry)
+
+
+def _records(
+    objects: Sequence[Mapping[str, object]],
+    numbers: Sequence[int],
+    options: TableOptions,
+    notes: list[str],
+) -> RawTable:
     # Keys in the order of their first coming; a line need not have them all.
     names = list(dict.fromkeys(key for entry in objects for key in _flat(entry)))
+    lists = sorted({key for entry in objects for key in entry if isinstance(entry[key], list)})
+    if lists:
+        notes.append(f"lists are not read: {', '.join(lists[:_LISTS_MAX])}")
     rows = []
     for entry in objects:
         flat = _flat(entry)
@@ -56,7 +82,7 @@ def json_lines(text: str, options: TableOptions) -> RawTable:
     return table_of(Grid(names, rows, numbers), options, notes)
 
 
-def prometheus(document: object, options: TableOptions) -> RawTable:
+def _prometheus(document: object, options: TableOptions) -> RawTable:
     """A range export: one column for each labelled series, each with times of its own."""
     result = _result(document, options)
     names = _names([_labels(entry) for entry in result])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
 from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.series.cells import is_nothing, number_in, ungrouped
+from hybridbench.series.owners import keys_of, parts_of
 from hybridbench.series.times import (
     BadTimeError,
     Times,
@@ -19,7 +20,7 @@ from hybridbench.series.times import (
     parse_times,
     scaled,
 )
-from hybridbench.series.units import BYTE_FACTORS, PROCESS_ID, bare_name, bracket_unit
+from hybridbench.series.units import bracket_unit
 
 _TIME_NAMES = re.compile(
     r"^#?\s*_?(t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|seconds|sec|"
@@ -27,26 +28,10 @@ _TIME_NAMES = re.compile(
     r"([_ ]?[(\[]?(s|sec|ms|us|ns|min|h|utc|seconds)[)\]]?)?$",
     re.I,
 )
-_NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", "undefined"})
-# nvidia-smi says so of what a GPU cannot tell: [N/A], [Not Supported], [Unknown Error].
-_NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
-_WITH_UNIT = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
 _WIDE_BLANKS = re.compile(r"\s{2,}|\t")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-# top shortens to one letter and counts in powers of 2.
-_CELL_UNITS = {**BYTE_FACTORS, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
-# What a row is about, where rows of several processes or GPUs take turns.
-_GPU = re.compile(r"index|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.I)
-# Text that tells whose row it is, in tables of containers, pods or several series.
-_OWNER = re.compile(
-    r"names?|series|(pod|container|process)([ _]?(id|name))?|instance|host(name)?|namespace|group|"
-    r"device|service|metric|_field",
-    re.I,
-)
-_OF_NVIDIA_SMI = re.compile(
-    r"(memory|utilization|temperature|clocks|power|fan|pcie|ecc)\.[a-z._]+|used_(gpu_)?memory", re.I
-)
-_MOST_PARTS = 256
+_TITLE_LINES_MAX = 20
+_VALUES_MIN = 3
+_NAMES_MAX = 8
 _OF_PS = frozenset(
     {
         *("%CPU", "%MEM", "ARGS", "CMD", "COMMAND", "ELAPSED", "GID", "NI", "NLWP", "PGID", "PID"),
@@ -121,6 +106,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
     lines: Sequence[int]
     of_ps: bool = False
+    commas_group: bool = False  # a comma in a number parts thousands, as commas part the cells
 
 
 def delimited(text: str, options: TableOptions) -> RawTable:
@@ -148,6 +134,7 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
     """Columns of ``grid``: its time column first found, then the numbers of each other one."""
     if not grid.rows:
         raise ConfigError(f"{options.source}: has a header and no rows.")
+    grid = _with_whole_times(grid)
     columns = list(zip(*grid.rows, strict=True))
     at = _time_index(grid, options)
     try:
@@ -160,8 +147,8 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
             return table_of(whole, options, notes)
         name = "" if at is None else grid.names[at]
         raise ConfigError(f"{options.source}:{line}: column {name}: {error}.") from error
-    keys = _keys(grid, columns, told)
-    parts = _parts(grid, keys)
+    keys = keys_of(grid.names, columns, told)
+    parts = parts_of(grid.names, grid.rows, keys)
     times = _counted_times(parts, len(grid.rows), options) if told is None else told
     table = RawTable([], notes, has_times=told is not None)
     for group, (label, rows) in enumerate(parts.items()):
@@ -170,69 +157,22 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
         for index, name in enumerate(grid.names):
             if index == at or index in keys:
                 continue
-            column = _column(name, own, [columns[index][row] for row in rows], lines)
+            cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
+            column = _column(name, own, cells, lines)
             unit = _UNITS_OF_PS.get(name, "") if grid.of_ps else ""
             table.columns.append(replace(column, name=name + label, group=group, usual_unit=unit))
     return table
 
 
-def labels(pairs: Iterable[tuple[str, str]]) -> str:
-    """What follows the name of a series to tell it from others; empty without ``pairs``."""
-    labels = ", ".join(f'{key}="{value}"' for key, value in pairs)
-    return f"{{{labels}}}" if labels else ""
-
-
-def _keys(grid: Grid, columns: Sequence[Sequence[str]], times: Times | None) -> Sequence[int]:
-    """The columns that tell whose row it is, where rows of several take turns."""
-    # Elsewhere an index counts the rows.
-    of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(name)) for name in grid.names)
-    turns = [index for index, cells in enumerate(columns) if _takes_turns(cells)]
-    processes = [index for index in turns if PROCESS_ID.fullmatch(grid.names[index])]
-    gpus = [index for index in turns if of_gpus and _GPU.fullmatch(grid.names[index])]
-    if gpus or processes:
-        # One name of a GPU is enough, and a process is one of its parent's.
-        return [*gpus[:1], *processes[:1]]
-    owners: list[int] = []
-    # A name says more than an id.
-    for index in sorted(
-        range(len(columns)), key=lambda i: not grid.names[i].lower().endswith("name")
-    ):
-        if not _OWNER.fullmatch(grid.names[index]) or any(
-            _number(cell) is not None for cell in columns[index]
-        ):
-            continue
-        if index in turns or (times is not None and _begins_anew(columns[index], times)):
-            # Of the name and the id of a container either says it.
-            before, after = (
-                len(set(zip(*(columns[i] for i in chosen), strict=True)))
-                for chosen in (owners, [*owners, index])
-            )
-            if after > max(before, 1):
-                owners.append(index)
-    return owners
-
-
-def _takes_turns(cells: Sequence[str]) -> bool:
-    """Whether a value comes back after another; a process that follows another does not."""
-    different = set(cells)
-    if not 1 < len(different) <= _MOST_PARTS or not all(different):
-        return False
-    return 1 + sum(a != b for a, b in pairwise(cells)) > len(different)
-
-
-def _begins_anew(cells: Sequence[str], times: Times) -> bool:
-    """Whether the times begin again with each new value, and with nothing else."""
-    new = np.array([a != b for a, b in pairwise(cells)], dtype=bool)
-    return bool(new.any() and np.array_equal(new, np.diff(times.t_s) < 0))
-
-
-def _parts(grid: Grid, keys: Sequence[int]) -> Mapping[str, Sequence[int]]:
-    """The rows of each process or GPU by its labels; all rows by none if there are no ``keys``."""
-    parts: dict[str, list[int]] = {}
-    for row, cells in enumerate(grid.rows):
-        label = labels((grid.names[index], cells[index].strip()) for index in keys)
-        parts.setdefault(label, []).append(row)
-    return parts
+def _with_whole_times(grid: Grid) -> Grid:
+    """``grid`` with its date and its time of day, if it has both, in one column."""
+    names = [name.strip("# ").casefold() for name in grid.names]
+    if not {"date", "time"} <= set(names) or ":" in grid.rows[0][names.index("date")]:
+        return grid
+    date, clock = names.index("date"), names.index("time")
+    kept = [index for index in range(len(names)) if index not in (date, clock)]
+    rows = [[*(row[i] for i in kept), f"{row[date]} {row[clock]}"] for row in grid.rows]
+    return replace(grid, names=[*(grid.names[i] for i in kept), "time"], rows=rows)
 
 
 def _counted_times(
@@ -258,11 +198,15 @@ def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
     first = next((i for i, line in enumerate(lines) if _is_heading(line)), None)
     if first is None:
         raise ConfigError(f"{options.source}: has only comments; pass a table.")
+    above = _lines_above(lines, first)
+    if above:
+        first += above
+        notes.append(f"the heading is line {first + 1}: what stands above it is left out")
     delimiter = _delimiter(lines[first])
     rows = _all_rows(lines, first, delimiter, options)
     head = [name.strip() for name in rows[0][1]]
     names, body, of_ps = head, rows[1:], _is_of_ps(head)
-    if all(_number(name) is not None for name in head):
+    if all(number_in(name) is not None for name in head):
         names, body, of_ps = _names_of_ps(rows) if delimiter is None else [], rows, True
     elif head == ["PID"] and body and len(body[0][1]) == 2:
         # ps -o pid,rss= prints the heading of the first column alone.
@@ -279,13 +223,12 @@ def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
             notes.append(f"the heading stands again in line {repeated[0]}: skipped")
         again = set(repeated)
         body = [(line, row) for line, row in body if line not in again]
-    if of_ps and "memory" in names:
-        notes.append(_READ_AS_BYTES)
-    elif of_ps:
-        notes.append(_READ_AS.format("ps"))
+    if of_ps:
+        notes.append(_READ_AS_BYTES if "memory" in names else _READ_AS.format("ps"))
     _tell_bad_rows(options, len(names), body, notes)
     good = [(line, row) for line, row in body if len(row) == len(names)]
-    return Grid(names, [row for _, row in good], [line for line, _ in good], of_ps)
+    rows_read, at = [row for _, row in good], [line for line, _ in good]
+    return Grid(names, rows_read, at, of_ps, commas_group=delimiter == ",")
 
 
 def _grid_of_sysstat(lines: Sequence[str], options: TableOptions, notes: list[str]) -> Grid:
@@ -298,7 +241,7 @@ def _grid_of_sysstat(lines: Sequence[str], options: TableOptions, notes: list[st
             continue
         if len(cells) > 1 and cells[1] in {"AM", "PM"}:
             cells[:2] = [" ".join(cells[:2])]
-        if not any(_number(cell) for cell in cells[1:]):
+        if not any(number_in(cell) for cell in cells[1:]):
             heading = ["Time", *cells[1:]]
             if names and heading != names:
                 raise ConfigError(
@@ -320,9 +263,10 @@ def _grid_of_sysstat(lines: Sequence[str], options: TableOptions, notes: list[st
 
 def _are_values(names: Sequence[str]) -> bool:
     """Whether the first line is one of values; series may be called 0, 1, 2 beside a time."""
-    numbers = sum(_number(name) is not None for name in names)
+    numbers = sum(number_in(name) is not None for name in names)
+    of_numbers = numbers >= _VALUES_MIN or 2 * numbers >= len(names)
     return any(map(looks_like_time, names)) or (
-        2 * numbers >= len(names) and not any(map(_TIME_NAMES.match, names))
+        of_numbers and not any(map(_TIME_NAMES.match, names))
     )
 
 
@@ -334,7 +278,7 @@ def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
     """Names for the columns of ``ps -o rss=`` and its like; none if ``rows`` are not of that."""
     width = len(rows[0][1])
     columns = list(zip(*(row for _, row in rows if len(row) == width), strict=True))
-    if width > 2 or not all(_is_ps_number(cell) for column in columns for cell in column):
+    if width > 2 or not all(_is_psnumber_in(cell) for column in columns for cell in column):
         return []
     # RSS is not in whole pages of pages.
     sizes = {int(cell) for cell in columns[-1]}
@@ -351,7 +295,7 @@ def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
     return []
 
 
-def _is_ps_number(cell: str) -> bool:
+def _is_psnumber_in(cell: str) -> bool:
     # No size and no time has more digits; Python refuses to read thousands of them.
     return cell.isdecimal() and len(cell) <= _PS_DIGITS_MAX
 
@@ -386,7 +330,7 @@ def _of_blanks(lines: Sequence[str], first: int) -> Iterator[tuple[int, list[str
         if line.strip() and not line.lstrip().startswith("#")
     ]
     words, names = heading.split(), _WIDE_BLANKS.split(heading)
-    of_ps = _OF_PS.issuperset(words) or all(_number(name) is not None for name in words)
+    of_ps = _OF_PS.issuperset(words) or all(number_in(name) is not None for name in words)
     if of_ps or (rows and len(rows[0][1].split()) == len(words)):
         names = words
     yield first + 1, names
@@ -404,7 +348,23 @@ def _is_heading(line: str) -> bool:
         return bool(stripped)
     # A comment, unless it names columns beside a time.
     words = re.split(r"\s{2,}|[,;\t]", stripped.lstrip("# "))
-    return len(words) > 1 and bool(_TIME_NAMES.match(words[0].strip()))
+    return len(words) > 1 and any(_TIME_NAMES.match(word.strip()) for word in words)
+
+
+def _lines_above(lines: Sequence[str], first: int) -> int:
+    """How many lines, such as a title, stand between ``first`` and a heading that names a time."""
+    found = 0
+    for above, line in enumerate(lines[first : first + _TITLE_LINES_MAX]):
+        names = [cell.strip(' "') for cell in re.split(r"[,;\t]", line)]
+        is_heading = len(names) > 1 and any(map(_TIME_NAMES.match, names))
+        if is_heading and not any(number_in(name) is not None for name in names):
+            # dstat: the names of groups, and below them those of columns.
+            found = above
+        elif found:
+            break
+        if is_heading and above == 0:
+            break
+    return found
 
 
 def _delimiter(heading: str) -> str | None:
@@ -440,7 +400,7 @@ def _time_index(grid: Grid, options: TableOptions) -> int | None:
                 return index
         raise ConfigError(
             f"{options.source}: --time-column {options.time_column}: no such column; there are "
-            f"{', '.join(names)}.",
+            f"{_few(names)}.",
             code=ErrorCode.UNKNOWN_NAME,
         )
     named = [index for index, name in enumerate(names) if _TIME_NAMES.match(name)]
@@ -452,10 +412,14 @@ def _time_index(grid: Grid, options: TableOptions) -> int | None:
     if options.interval_s is not None:
         return None
     raise ConfigError(
-        f"{options.source}:{grid.lines[0]}: no column is a time (columns: {', '.join(names)}); "
+        f"{options.source}:{grid.lines[0]}: no column is a time (columns: {_few(names)}); "
         "name one with --time-column, or give the time between two samples with --interval 10s.",
         code=ErrorCode.NEEDS_OPTION,
     )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_MAX]) + (", ..." if len(names) > _NAMES_MAX else "")
 
 
 def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int]) -> RawColumn:
@@ -471,10 +435,10 @@ def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int])
     unit = bracket_unit(name)
     for index, cell in enumerate(cells):
         text = cell.strip()
-        if text.lower() in _NOTHING or _NOTHING_IN_BRACKETS.fullmatch(text):
+        if is_nothing(text):
             continue
         filled += 1
-        number = _number(text, unit)
+        number = number_in(text, unit)
         if number is None:
             first = first or (lines[index], text)
             continue
@@ -486,24 +450,3 @@ def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int])
     return RawColumn(
         name, times.t_s, value, times.absolute, in_bytes=in_bytes, text_at=first, is_text=is_text
     )
-
-
-def _number(text: str, heading_unit: str = "") -> tuple[float, bool] | None:
-    """The number in a cell, and whether it was in bytes: ``12.3MiB / 2GiB`` is 12.3 * 2^20.
-
-    A unit that its heading has as well (``heading_unit``, in lower case) says nothing new.
-    """
-    if _DECIMAL_COMMA.fullmatch(text):
-        text = text.replace(",", ".")
-    try:
-        return float(text), False
-    except ValueError:
-        match = _WITH_UNIT.fullmatch(text)
-    if match is None:
-        return None
-    unit = (match.group(2) or "").lower()
-    if unit in ("", "%", heading_unit):
-        return float(match.group(1)), False
-    if unit not in _CELL_UNITS:
-        return None
-    return float(match.group(1)) * _CELL_UNITS[unit], True

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import FloatArray
 
 _DROPPED_MAX = 0.05  # of the rows may be behind the clock and be left out
+_UNSORTED_MIN = 0.1  # of the rows go back in time, and no two share one: no order at all
 _RESTARTS_MAX = 200
 _DOUBLES_MAX = 0.5
 _LEVEL_SAMPLES = 5
@@ -59,7 +60,11 @@ def make_timeline(t_s: FloatArray) -> Timeline:
     starts: tuple[float, ...] = ()
     behind = t < np.maximum.accumulate(t)
     if behind.any():
-        if behind.mean() <= _DROPPED_MAX:
+        if np.mean(np.diff(t) < 0) > _UNSORTED_MIN and np.unique(t).size == t.size:
+            order = np.argsort(t)
+            rows, t = rows[order], t[order]
+            notes.append("the rows were not in the order of their times: sorted")
+        elif behind.mean() <= _DROPPED_MAX:
             rows, t = rows[~behind], t[~behind]
             notes.append(f"{_times(int(behind.sum()), 'row')} went back in time: left out")
         else:

@@ -12,8 +12,19 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 
 _CLOCK = re.compile(r"(\d{1,6}):([0-5]\d):([0-5]\d(?:[.,]\d+)?)(?:\s*([AaPp])[Mm])?")
+# ps: [[days-]hours:]minutes:seconds.
+_ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?([0-5]?\d):([0-5]\d)")
 _ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
-_US_DATE = "%m/%d/%Y %H:%M:%S"
+_DAY_FIRST = re.compile(
+    r"\d\d?([./])\d\d?\1\d{4} +\d\d?:\d\d|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:"
+)
+# Of excel, of Germany and of date.
+_DATES = (
+    *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %I:%M:%S %p", "%d.%m.%Y %H:%M:%S"),
+    *("%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y"),
+)
+# What differs is all that matters.
+_ZONE = re.compile(r" [A-Z]{3,4}(?=$| \d{4}$)")
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))
 _NAMED = (("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("min", 60.0), ("h", 3600.0))
@@ -49,6 +60,8 @@ def parse_times(cells: Sequence[str], name: str = "") -> Times:
     try:
         numbers = np.array(cells, dtype=np.float64)
     except ValueError:
+        if name == "ELAPSED":
+            return Times(_elapsed(cells), absolute=False)
         return _words(cells, _first_word(cells))
     bad = np.flatnonzero(~np.isfinite(numbers))
     if bad.size:
@@ -72,7 +85,7 @@ def scaled(numbers: FloatArray, name: str = "") -> Times:
 def looks_like_time(cell: str) -> bool:
     """Whether ``cell`` is a time that no plain number would be."""
     text = cell.strip()
-    return bool(_CLOCK.fullmatch(text) or _ISO_LIKE.match(text))
+    return bool(_CLOCK.fullmatch(text) or _ISO_LIKE.match(text) or _DAY_FIRST.match(text))
 
 
 def parse_moment(text: str) -> Times:
@@ -109,20 +122,42 @@ def _words(cells: Sequence[str], odd: int) -> Times:
 
 def _date(index: int, cell: str) -> float:
     text = cell.strip().replace(",", ".", 1)
+    if not text.endswith((" AM", " PM")):
+        text = _ZONE.sub("", text)
     if _ISO_LIKE.match(text):
         # nvidia-smi writes 2026/01/31.
         text = text.replace("/", "-")
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            # Read in UTC: differences are all that matters.
-            moment = datetime.strptime(text, _US_DATE).replace(tzinfo=UTC)
-        except ValueError:
-            raise BadTimeError(index, cell) from None
+    moment = _moment(text)
+    if moment is None:
+        raise BadTimeError(index, cell)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return moment.timestamp()
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    for form in _DATES:
+        try:
+            # Read in UTC: differences are all that matters.
+            return datetime.strptime(text, form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    return None
+
+
+def _elapsed(cells: Sequence[str]) -> FloatArray:
+    seconds = np.empty(len(cells))
+    for index, cell in enumerate(cells):
+        match = _ELAPSED.fullmatch(cell.strip())
+        if match is None:
+            raise BadTimeError(index, cell)
+        days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+        seconds[index] = days * _DAY_S + hours * 3600 + minutes * 60 + rest
+    return seconds
 
 
 def _clock(cells: Sequence[str]) -> FloatArray:

@@ -33,7 +33,7 @@ _PLAIN_UNITS: Mapping[str, Unit] = {
     "ratio": Unit.RATIO,
 }
 # Whose row it is; a new number is a new process.
-PROCESS_ID = re.compile(r"p?pid", re.I)
+PROCESS_ID = re.compile(r"p?pid|process_start_time_seconds", re.I)
 # The kernel and all that read it (ps, /proc, psutil scripts) say kB and mean 2^10.
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
@@ -61,7 +61,7 @@ _NO_COUNTER = re.compile(
 _IDLE = re.compile(
     # Without a name it is the index that pandas writes.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|port|%mem|uptime.*|.*uptime|epoch|"
-    r"timestamp|row|index|line|nproc|seed|rank|ni|pri|psr|pstate|count|(min|maj)flt/s|"
+    r"timestamp|row|index|line|nproc|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|(min|maj)flt/s|"
     r"(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|"
     # Cumulative: Go's memstats, and the columns of jstat.
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|(last|next)gc|pausetotalns)|"
@@ -69,7 +69,7 @@ _IDLE = re.compile(
     # The page cache takes it, whatever a program does.
     r"(kb)?(node_memory_)?(mem|memory|ram|swap)?_?free(_(bytes|[kmg]i?b))?|"
     # What nvidia-smi tells beside memory.
-    r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_total$",
+    r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_(total|sum)$",
     re.I,
 )
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%].*)$", re.I)
@@ -139,7 +139,7 @@ def meaning_of(name: str) -> Meaning:
         return Meaning(role, spec.unit, higher_is_worse=spec.higher_is_worse)
     # docker: MEM USAGE / LIMIT.
     name = name.partition(" / ")[0]
-    bare = bare_name(name)
+    bare = bare_name(name) or name
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(bare)
     if of_processor or _IDLE.search(bare) or _IDLE.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -231,6 +232,7 @@ def test_a_time_before_each_number_of_ps_needs_no_interval(tmp_path: Path) -> No
     [
         *("1.5\n2.5\n", "-1\n-2\n", "0 500\n10 502\n", "12 500 1\n12 502 1\n", "12,5\n12,6\n"),
         "Mem: 64000 3277 5\nMem: 64000 3278 5\n",
+        "root 42 9.0 1.2 500 400 ? Sl 10:00 a b\nroot 42 9.0 1.2 500 401 ? Sl 10:00 a b\n",
     ],
 )
 def test_numbers_that_ps_cannot_have_printed_need_a_heading(tmp_path: Path, text: str) -> None:
@@ -319,3 +321,58 @@ def test_the_table_of_docker_has_blanks_in_its_cells(tmp_path: Path) -> None:
 
     memory = 'MEM USAGE / LIMIT{NAME="engine"}'
     assert values(file)[memory] == [(0, 5 * MIB), (10, 6 * MIB)]
+
+
+def test_json_may_be_one_list_of_objects(tmp_path: Path) -> None:
+    rows = [{"time": 1, "mem": {"rss": 5}, "gpus": [1]}, {"time": 3, "mem": {"rss": 6}}]
+
+    for document in (rows, {"Label": "x", "Datapoints": rows}):
+        file = read(tmp_path, json.dumps(document, indent=1))
+        assert values(file) == {"mem.rss": [(0, 5), (2, 6)]}
+        assert file.notes == ("lists are not read: gpus",)
+
+
+@pytest.mark.parametrize(
+    ("heading", "cells"),
+    [
+        ("time,rss", ['1,"1,023"', '2,"1,024"']),
+        ("time,rss", ['1,"1,023.0"', "2,1024"]),
+        ("time;rss", ["1;1.023,0", "2;1.024,0"]),
+        ("time;rss", ["1;1,023,000", "2;1,024,000"]),
+    ],
+)
+def test_marks_between_thousands_are_no_decimal_marks(
+    tmp_path: Path, heading: str, cells: list[str]
+) -> None:
+    (column,) = read(tmp_path, "\n".join([heading, *cells])).columns
+
+    assert column.value.tolist() in ([1023, 1024], [1_023_000, 1_024_000])
+
+
+@pytest.mark.parametrize(
+    "above", ["sep=,\n", "Label,rss\nID,m1\n", '"Host","a"\n\n"epoch","memory"\n']
+)
+def test_lines_above_the_heading_are_left_out_and_told(tmp_path: Path, above: str) -> None:
+    file = read(tmp_path, f"{above}Timestamp,rss\n1,5\n2,6\n")
+
+    assert values(file) == {"rss": [(0, 5), (1, 6)]}
+    assert f"line {above.count(chr(10)) + 1}" in file.notes[0]
+
+
+def test_a_date_and_a_time_of_day_make_one_time(tmp_path: Path) -> None:
+    text = "Date,Time,rss\n2026-01-31,23:59:59,5\n2026-02-01,00:00:01,6\n"
+
+    assert values(read(tmp_path, text)) == {"rss": [(0, 5), (2, 6)]}
+
+
+def test_elapsed_times_of_ps_grow_from_minutes_to_days(tmp_path: Path) -> None:
+    text = "ELAPSED RSS\n59:50 5\n01:00:00 6\n1-00:00:00 7\n"
+
+    assert values(read(tmp_path, text)) == {"RSS": [(0, 5), (10, 6), (86400 - 3590, 7)]}
+
+
+def test_a_file_in_utf_16_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "series"
+    path.write_bytes("time,rss\r\n1,5\r\n2,6\r\n".encode("utf-16"))
+
+    assert values(read_series(str(path))) == {"rss": [(0, 5), (1, 6)]}

@@ -47,9 +47,20 @@ def test_many_rows_of_one_time_are_several_processes() -> None:
         make_timeline(np.repeat(np.arange(50.0), 3))
 
 
-def test_rows_in_no_order_are_refused() -> None:
+def test_rows_in_no_order_are_sorted() -> None:
+    t = np.random.default_rng(0).uniform(0, 1, 2000)
+
+    timeline = make_timeline(t)
+
+    np.testing.assert_array_equal(timeline.t_s, np.sort(t))
+    np.testing.assert_array_equal(t[timeline.rows], timeline.t_s)
+    assert timeline.starts_s == ()
+    assert "sorted" in timeline.notes[0]
+
+
+def test_rows_in_no_order_that_share_times_are_refused() -> None:
     with pytest.raises(TimelineError, match="sort the rows"):
-        make_timeline(np.random.default_rng(0).uniform(0, 1, 2000))
+        make_timeline(np.random.default_rng(0).integers(0, 900, 2000).astype(float))
 
 
 def test_a_counter_that_falls_is_a_new_process() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.series.times import BadTimeError, parse_times
+from hybridbench.series.times import BadTimeError, looks_like_time, parse_times
 
 EPOCH = 1_700_000_000
 
@@ -22,6 +22,11 @@ EPOCH = 1_700_000_000
         (["2023-11-15T00:13:20+02:00", "2023-11-15T00:14:20+02:00"], "time"),
         (["2023/11/14 22:13:20.000", "2023/11/14 22:14:20.000"], "timestamp"),
         (["11/14/2023 22:13:20", "11/14/2023 22:14:20"], "date"),
+        (["11/14/2023 22:13:20.000", "11/14/2023 22:14:20.000"], "(PDH-CSV 4.0)"),
+        (["11/14/2023 10:13:20 PM", "11/14/2023 10:14:20 PM"], "date"),
+        (["14.11.2023 22:13:20", "14.11.2023 22:14:20"], "Zeit"),
+        (["2023-11-14 22:13:20 UTC", "2023-11-14 22:14:20 UTC"], "timestamp"),
+        (["Tue Nov 14 22:13:20 UTC 2023", "Tue Nov 14 22:14:20 UTC 2023"], "date"),
     ],
 )
 def test_every_form_of_a_date_is_the_same_moment(cells: list[str], name: str) -> None:
@@ -48,6 +53,14 @@ def test_times_from_a_start_or_a_clock_only_count_on(
 
     assert not times.absolute
     np.testing.assert_allclose(times.t_s, seconds)
+
+
+@pytest.mark.parametrize(
+    "cell", ["2026-01-31 12:00", "31.01.2026 12:00:00", "01/31/2026 12:00:00.5", "10:00:00 PM"]
+)
+def test_a_date_is_known_without_the_name_of_its_column(cell: str) -> None:
+    assert looks_like_time(cell)
+    assert not looks_like_time("12.5")
 
 
 def test_the_first_cell_that_is_no_time_is_named() -> None:

@@ -1,0 +1,130 @@
+"""What tools print anew for each sample: /proc, /metrics, top, nvidia-smi dmon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hybridbench.errors import ConfigError
+from hybridbench.series.files import SeriesFile, read_series
+from hybridbench.series.units import meaning_of
+
+MIB = 2.0**20
+
+
+def read(tmp_path: Path, text: str, interval_s: float | None = None) -> SeriesFile:
+    path = tmp_path / "series"
+    path.write_text(text, encoding="utf-8")
+    return read_series(str(path), interval_s=interval_s)
+
+
+def values(file: SeriesFile) -> dict[str, list[float]]:
+    return {c.name: c.value.tolist() for c in file.columns if not c.is_text}
+
+
+def seconds(file: SeriesFile) -> list[float]:
+    times = file.columns[0].t_s
+    return [float(t - times[0]) for t in times]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "VmRSS:\t  {} kB\nThreads:\t4\n",
+        "Rss:     {} kB\nThreads: 4\n",
+    ],
+)
+def test_lines_of_proc_are_in_kib_whatever_they_say(tmp_path: Path, text: str) -> None:
+    file = read(tmp_path, "".join(map(text.format, (500, 502))), interval_s=10.0)
+
+    memory = file.columns[0].name
+    assert values(file) == {memory: [500, 502], "Threads": [4, 4]}
+    assert meaning_of(memory).factor == 1024
+    assert seconds(file) == [0, 10]
+
+
+@pytest.mark.parametrize("moments", ["{}", "Wed Nov 25 10:00:{} UTC 2026", "2026-11-25T10:00:{}Z"])
+def test_a_time_before_each_sample_needs_no_interval(tmp_path: Path, moments: str) -> None:
+    first, second = ("1800000000", "1800000010") if moments == "{}" else ("00", "10")
+    text = f"{moments.format(first)}\nanon 8\n{moments.format(second)}\nanon 9\n"
+
+    file = read(tmp_path, text)
+
+    assert (values(file), seconds(file)) == ({"anon": [8, 9]}, [0, 10])
+
+
+PAGE = """# HELP rss_bytes Resident memory.
+# TYPE rss_bytes gauge
+rss_bytes {rss}
+vllm:request_success_total{{engine="0",model_name="a b"}} {done}
+vllm:e2e_request_latency_seconds_bucket{{le="+Inf"}} 5
+vllm:e2e_request_latency_seconds_sum 7.5
+"""
+
+
+def test_pages_of_metrics_follow_each_other(tmp_path: Path) -> None:
+    text = PAGE.format(rss="1.5e+09", done=3) + PAGE.format(rss="NaN", done=4)
+    text += "curl: (7) Failed to connect\n" + PAGE.format(rss=1600000000, done=5)
+
+    file = read(tmp_path, text, interval_s=10.0)
+
+    read_of = values(file)
+    assert read_of["rss_bytes"][::2] == [1.5e9, 1.6e9]
+    assert read_of['vllm:request_success_total{engine="0",model_name="a b"}'] == [3, 4, 5]
+    assert not any("bucket" in name for name in read_of)
+    assert "line" in file.notes[0]
+
+
+TOP = """top - 23:59:{second} up 10 days,  3:22,  1 user,  load average: 1.00, 1.01, 1.05
+Tasks:   2 total,   0 running
+
+    PID USER      PR  NI    VIRT    RES    SHR S  %CPU  %MEM     TIME+ COMMAND
+   4242 root      20   0    6.1g   {res}   2000 S  99.0   5.0   1:02.00 python -m x
+   4243 www       20   0    5000    700    600 S   0.0   0.0   0:01.00 nginx: worker
+
+"""
+
+
+def test_top_lists_the_memory_of_each_process_in_kib_or_with_a_unit(tmp_path: Path) -> None:
+    text = TOP.format(second=50, res=1024) + TOP.format(second=58, res="0.5g")
+
+    file = read(tmp_path, text)
+
+    assert values(file)['RES{PID="4242"}'] == [MIB, 512 * MIB]
+    assert values(file)['RES{PID="4243"}'] == [700 * 1024] * 2
+    assert seconds(file) == [0, 8]
+
+
+@pytest.mark.parametrize("clock", [True, False])
+def test_dmon_shows_the_memory_of_each_gpu(tmp_path: Path, clock: bool) -> None:
+    def sample(second: int, used: int) -> str:
+        time = f" 10:00:{second:02d} " if clock else " "
+        return (
+            f"#{' Time' if clock else ''} gpu   fb  bar1   sm\n"
+            f"#{' HH:MM:SS' if clock else ''} Idx   MB    MB    %\n"
+            f"{time}  0   {used}   2    97\n{time}  1   5   2   -\n"
+        )
+
+    file = read(tmp_path, sample(0, 70) + sample(10, 72), None if clock else 10.0)
+
+    assert values(file)['memory.fb [MiB]{index="0"}'] == [70, 72]
+    assert values(file)['memory.fb [MiB]{index="1"}'] == [5, 5]
+    assert not any("sm" in name for name in file.names())
+    assert seconds(file) == [0, 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("procs -----------memory----------\n r b free\n1 0 5\n", "the output of vmstat"),
+        ("   total   used   free   shared\nMem: 5 4 3 2\n", "the output of free"),
+        ("[2026-11-25 10:00:00 TP0] Decode batch, #running-req: 4\n", "is a log"),
+        ("(APIServer pid=1) INFO 11-25 10:00:00 [loggers.py:257] Engine 000: x\n", "is a log"),
+    ],
+)
+def test_what_is_no_series_of_a_process_is_refused_with_what_to_record(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{said}.*while sleep 10"):
+        read(tmp_path, text, interval_s=10.0)
