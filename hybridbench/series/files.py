@@ -30,7 +30,7 @@ from hybridbench.foreign import (
     unpacked,
 )
 from hybridbench.series.json_formats import json_document, json_lines
-from hybridbench.series.screens import screens_of
+from hybridbench.series.screens import screens_of, stamped
 from hybridbench.series.table import RawColumn, RawTable, TableOptions, delimited, mprof
 from hybridbench.units import format_duration
 
@@ -102,7 +102,7 @@ def _table(source: str, text: str, options: TableOptions) -> RawTable:
         return screens(text.splitlines(), options)
     _refuse_known(source, start.split("\n", 1)[0])
     if not start.startswith(("{", "[")):
-        return delimited(text, options)
+        return delimited(stamped(text), options)
     # One document, or one object a line?  A document is all there is; a line is not.
     first_line = start.split("\n", 1)[0].strip()
     try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
+from hybridbench.series.cells import number_in
 from hybridbench.series.table import Grid, RawTable, TableOptions, table_of
-from hybridbench.series.times import looks_like_time
+from hybridbench.series.times import BadTimeError, looks_like_time, parse_moment
 
 # VmRSS:  123 kB, or anon 4096, or vllm:num_requests_running{engine="0"} 3.0 [1700000000000]
 _PAIR = re.compile(
@@ -14,9 +16,12 @@ _PAIR = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|Inf|NaN))"
     r"(?:\s+(?P<unit>kB)|\s+\d{13})?"
 )
-_MOMENT = re.compile(r"\d{10}(\.\d+)?")
+_MOMENT = re.compile(r"1\d{9}(\.\d+)?")
+_STEP_S_MAX = 3600.0
 # A histogram is its sum and its count; when a series was created is no level.
 _NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
+# The first lines of /proc/PID/status and smaps_rollup are no pairs.
+_OF_PROC = re.compile(r"Name:\s+\S|[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 _TOP = re.compile(r"top - (\d\d:\d\d:\d\d) up ")
 _OF_TOP = ("VIRT", "RES", "SHR")
 
@@ -32,18 +37,52 @@ def screens_of(text: str) -> Screens | None:
         return _top
     if len(lines) > 1 and re.match(r"#\s*(Date\s+)?(Time\s+)?gpu\s", lines[0]):
         return _dmon
+    if _OF_PROC.match(lines[0]):
+        return _pairs
     numbers = [line for line in lines if not line.startswith("#") and not _is_moment(line)]
     if not numbers and not lines[0].startswith(("# HELP ", "# TYPE ")):
         return None
     return _pairs if all(map(_PAIR.fullmatch, numbers)) else None
 
 
+def stamped(text: str) -> str:
+    """``text`` with each line that is a time put before the lines below it, as ``date`` in a loop.
+
+    Other text is returned as it is.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    moments = [_is_moment(line) for line in lines]
+    if not lines or not moments[0]:
+        return text
+    if all(moments):
+        # Bytes may look like seconds since 1970.
+        seconds = [float(line) if _MOMENT.fullmatch(line) else 0.0 for line in lines[::2]]
+        if not all(0 < b - a < _STEP_S_MAX for a, b in pairwise(seconds)):
+            return text
+        moments = [index % 2 == 0 for index in range(len(lines))]
+    told, at = list[str](), ""
+    for line, is_moment in zip(lines, moments, strict=True):
+        if is_moment:
+            at = f"{parse_moment(line).t_s[0]:.0f}"
+        else:
+            is_heading = all(number_in(cell) is None for cell in line.split())
+            told.append(f"{'time' if is_heading else at}   {line}")
+    return "\n".join(told)
+
+
 def _is_moment(line: str) -> bool:
-    return bool(_MOMENT.fullmatch(line)) or looks_like_time(line)
+    if _MOMENT.fullmatch(line):
+        return True
+    try:
+        return looks_like_time(line) and parse_moment(line).absolute
+    except BadTimeError:
+        return False
 
 
 def _pairs(lines: Sequence[str], options: TableOptions) -> RawTable:
     """Names with one number each; a name that comes again begins the next sample."""
+    # Its other numbers are ids, masks and context switches.
+    of_proc = bool(_OF_PROC.match(next(line for line in lines if line.strip())))
     samples: list[tuple[int, dict[str, str]]] = []
     odd: list[int] = []
     for number, line in enumerate(map(str.strip, lines), 1):
@@ -51,13 +90,13 @@ def _pairs(lines: Sequence[str], options: TableOptions) -> RawTable:
             continue
         match = _PAIR.fullmatch(line)
         if match is None and not _is_moment(line):
-            odd.append(number)
+            odd += [] if of_proc else [number]
             continue
         if match is None:
             samples.append((number, {"time": line}))
             continue
         name = match["name"].rstrip(":") + (" (KiB)" if match["unit"] else "")
-        if _NO_SERIES.search(match["name"]):
+        if _NO_SERIES.search(name) or (of_proc and not match["unit"] and name != "Threads"):
             continue
         if not samples or name in samples[-1][1]:
             samples.append((number, {}))

@@ -29,6 +29,7 @@ _TIME_NAMES = re.compile(
     re.I,
 )
 _WIDE_BLANKS = re.compile(r"\s{2,}|\t")
+_PARTS_MAX = 256
 _TITLE_LINES_MAX = 20
 _VALUES_MIN = 3
 _NAMES_MAX = 8
@@ -149,6 +150,11 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
         raise ConfigError(f"{options.source}:{line}: column {name}: {error}.") from error
     keys = keys_of(grid.names, columns, told)
     parts = parts_of(grid.names, grid.rows, keys)
+    if len(parts) > _PARTS_MAX:
+        raise ConfigError(
+            f"{options.source}: rows of {len(parts)} series, such as {next(iter(parts))}; keep "
+            f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
+        )
     times = _counted_times(parts, len(grid.rows), options) if told is None else told
     table = RawTable([], notes, has_times=told is not None)
     for group, (label, rows) in enumerate(parts.items()):
@@ -271,7 +277,7 @@ def _are_values(names: Sequence[str]) -> bool:
 
 
 def _is_of_ps(names: Sequence[str]) -> bool:
-    return _OF_PS.issuperset(names) and not _OF_PS_ALONE.isdisjoint(names)
+    return _OF_PS.issuperset(set(names) - {"time"}) and not _OF_PS_ALONE.isdisjoint(names)
 
 
 def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
@@ -330,7 +336,9 @@ def _of_blanks(lines: Sequence[str], first: int) -> Iterator[tuple[int, list[str
         if line.strip() and not line.lstrip().startswith("#")
     ]
     words, names = heading.split(), _WIDE_BLANKS.split(heading)
-    of_ps = _OF_PS.issuperset(words) or all(number_in(name) is not None for name in words)
+    of_ps = _OF_PS.issuperset(set(words) - {"time"}) or all(
+        number_in(name) is not None for name in words
+    )
     if of_ps or (rows and len(rows[0][1].split()) == len(words)):
         names = words
     yield first + 1, names

@@ -249,6 +249,13 @@ def test_rows_of_several_processes_that_take_turns_are_a_series_each(tmp_path: P
     }
 
 
+def test_rows_of_more_processes_than_anybody_reads_are_refused(tmp_path: Path) -> None:
+    rows = "".join(f"{pid} {pid + 7}\n" for pid in range(1, 300))
+
+    with pytest.raises(ConfigError, match=r'rows of 299 series, such as \{PID="1"\}; keep'):
+        read(tmp_path, f"PID RSS\n{rows}PID RSS\n{rows}", interval_s=10.0)
+
+
 def test_an_index_of_rows_is_no_gpu(tmp_path: Path) -> None:
     text = "time,index,rss\n1,0,10\n2,1,20\n3,0,11\n4,1,21\n"
 

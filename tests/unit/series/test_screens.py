@@ -33,6 +33,9 @@ def seconds(file: SeriesFile) -> list[float]:
     [
         "VmRSS:\t  {} kB\nThreads:\t4\n",
         "Rss:     {} kB\nThreads: 4\n",
+        "Name:\tpython\nTgid:\t42\nUid:\t0\t0\t0\t0\nVmRSS:\t{} kB\nThreads:\t4\n"
+        "voluntary_ctxt_switches:\t9\n",
+        "5649-7ffc ---p 00000000 00:00 0                [rollup]\nPss:   {} kB\nThreads: 4\n",
     ],
 )
 def test_lines_of_proc_are_in_kib_whatever_they_say(tmp_path: Path, text: str) -> None:
@@ -52,6 +55,31 @@ def test_a_time_before_each_sample_needs_no_interval(tmp_path: Path, moments: st
     file = read(tmp_path, text)
 
     assert (values(file), seconds(file)) == ({"anon": [8, 9]}, [0, 10])
+
+
+@pytest.mark.parametrize(
+    ("moments", "rows", "expected"),
+    [
+        (["1800000000", "1800000010"], "8192", {"memory": [8192, 12288]}),
+        (["1800000000", "1800000010"], "1800003584", {"memory": [1800003584, 1800007680]}),
+        (["2026-11-25 10:00:00", "2026-11-25 10:00:10"], "8191", {"RSS": [8191, 12287]}),
+        (
+            ["Wed Nov 25 10:00:00 UTC 2026", "Wed Nov 25 10:00:10 UTC 2026"],
+            "  PID   RSS COMMAND\n   42 {} python -m x",
+            {"PID": [42, 42], "RSS": [8191, 12287]},
+        ),
+    ],
+)
+def test_a_date_before_each_call_of_ps_or_cat_is_its_time(
+    tmp_path: Path, moments: list[str], rows: str, expected: dict[str, list[float]]
+) -> None:
+    size = 8191 if "{}" in rows else int(rows)
+    rows = rows if "{}" in rows else "{}"
+    text = f"{moments[0]}\n{rows.format(size)}\n{moments[1]}\n{rows.format(size + 4096)}\n"
+
+    file = read(tmp_path, text)
+
+    assert (values(file), seconds(file)) == (expected, [0, 10])
 
 
 PAGE = """# HELP rss_bytes Resident memory.
