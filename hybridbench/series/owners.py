@@ -20,6 +20,9 @@ _OWNER = re.compile(
     r"device|service|metric|_field",
     re.I,
 )
+_NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device)_?id|worker", re.I)
+_ROWS_OF_A_MOMENT = 1.5
+_VALUE_COMES = 4  # times at least, or it is a level
 _OF_NVIDIA_SMI = re.compile(
     r"(memory|utilization|temperature|clocks|power|fan|pcie|ecc)\.[a-z._]+|used_(gpu_)?memory", re.I
 )
@@ -44,7 +47,7 @@ def keys_of(
         # Of the name and the id of a container either says it.
         if new and _may_own(names[index], columns[index]) and _splits(columns, owners, index):
             owners.append(index)
-    return owners
+    return owners or ([] if times is None else _tells_apart(columns, times))
 
 
 def parts_of(
@@ -78,7 +81,23 @@ def _begins_anew(cells: Sequence[str], times: Times) -> bool:
     return bool(new.any() and np.array_equal(new, np.diff(times.t_s) < 0))
 
 
+def _tells_apart(columns: Sequence[Sequence[str]], times: Times) -> Sequence[int]:
+    """The column of few values that tells the rows of each moment apart, whatever its name."""
+    moments = times.t_s.tolist()
+    if len(moments) < _ROWS_OF_A_MOMENT * len(set(moments)):
+        return []
+    found = [
+        (len(set(cells)), index)
+        for index, cells in enumerate(columns)
+        if len(set(cells)) * _VALUE_COMES <= len(cells)
+        and len(set(zip(moments, cells, strict=True))) == len(cells)
+    ]
+    return [min(found)[1]] if found else []
+
+
 def _may_own(name: str, cells: Sequence[str]) -> bool:
+    if _NUMBERED_OWNER.fullmatch(name):
+        return True
     return bool(_OWNER.fullmatch(name)) and all(number_in(cell) is None for cell in cells)
 
 

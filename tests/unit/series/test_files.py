@@ -383,3 +383,30 @@ def test_a_file_in_utf_16_is_read(tmp_path: Path) -> None:
     path.write_bytes("time,rss\r\n1,5\r\n2,6\r\n".encode("utf-16"))
 
     assert values(read_series(str(path))) == {"rss": [(0, 5), (1, 6)]}
+
+
+@pytest.mark.parametrize("name", ["rank", "worker_id", "gpu", "shard"])
+def test_rows_of_one_moment_are_told_apart_by_whatever_numbers_them(
+    tmp_path: Path, name: str
+) -> None:
+    text = f"time,rss,{name}\n" + "".join(f"{t},{t},0\n{t},7,1\n" for t in range(1, 6))
+
+    assert values(read(tmp_path, text)) == {
+        f'rss{{{name}="0"}}': [(t, t + 1) for t in range(5)],
+        f'rss{{{name}="1"}}': [(t, 7) for t in range(5)],
+    }
+
+
+def test_ranks_that_take_turns_need_no_times(tmp_path: Path) -> None:
+    text = "rank,rss\n" + "0,5\n1,7\n" * 3
+
+    assert values(read(tmp_path, text, interval_s=10.0)) == {
+        'rss{rank="0"}': [(0, 5), (10, 5), (20, 5)],
+        'rss{rank="1"}': [(0, 7), (10, 7), (20, 7)],
+    }
+
+
+def test_doubled_rows_are_no_series_of_their_own(tmp_path: Path) -> None:
+    text = "time,state,rss\n" + "".join(f"{t},{t % 2},{t}\n" * 2 for t in range(1, 9))
+
+    assert read(tmp_path, text).names() == ("state", "rss")
