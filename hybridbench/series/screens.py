@@ -51,9 +51,9 @@ def stamped(text: str) -> str:
     Other text is returned as it is.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    moments = [_is_moment(line) for line in lines]
-    if not lines or not moments[0]:
+    if not lines or not _is_moment(lines[0]):
         return text
+    moments = [_is_moment(line) for line in lines]
     if all(moments):
         # Bytes may look like seconds since 1970.
         seconds = [float(line) if _MOMENT.fullmatch(line) else 0.0 for line in lines[::2]]

@@ -115,38 +115,37 @@ def _words(cells: Sequence[str], odd: int) -> Times:
     if _CLOCK.fullmatch(first):
         return Times(_clock(cells), absolute=False)
     seconds = np.empty(len(cells))
+    forms: Sequence[str] = _DATES
     for index, cell in enumerate(cells):
-        seconds[index] = _date(index, cell)
+        moment, forms = _moment(_plain(cell), forms)
+        if moment is None:
+            raise BadTimeError(index, cell)
+        seconds[index] = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     return Times(seconds, absolute=True)
 
 
-def _date(index: int, cell: str) -> float:
+def _plain(cell: str) -> str:
     text = cell.strip().replace(",", ".", 1)
     if not text.endswith((" AM", " PM")):
         text = _ZONE.sub("", text)
-    if _ISO_LIKE.match(text):
-        # nvidia-smi writes 2026/01/31.
-        text = text.replace("/", "-")
-    moment = _moment(text)
-    if moment is None:
-        raise BadTimeError(index, cell)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return moment.timestamp()
+    # nvidia-smi writes 2026/01/31.
+    return text.replace("/", "-") if _ISO_LIKE.match(text) else text
 
 
-def _moment(text: str) -> datetime | None:
+def _moment(text: str, forms: Sequence[str]) -> tuple[datetime | None, Sequence[str]]:
+    """The moment, and the forms with its own first: a column has one."""
     try:
-        return datetime.fromisoformat(text)
+        return datetime.fromisoformat(text), forms
     except ValueError:
         pass
-    for form in _DATES:
+    for form in forms:
         try:
             # Read in UTC: differences are all that matters.
-            return datetime.strptime(text, form).replace(tzinfo=UTC)
+            moment = datetime.strptime(text, form).replace(tzinfo=UTC)
         except ValueError:
             continue
-    return None
+        return moment, [form, *(other for other in forms if other != form)]
+    return None, forms
 
 
 def _elapsed(cells: Sequence[str]) -> FloatArray:
