@@ -284,7 +284,7 @@ def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
     """Names for the columns of ``ps -o rss=`` and its like; none if ``rows`` are not of that."""
     width = len(rows[0][1])
     columns = list(zip(*(row for _, row in rows if len(row) == width), strict=True))
-    if width > 2 or not all(_is_psnumber_in(cell) for column in columns for cell in column):
+    if width > 2 or not all(_is_ps_number(cell) for column in columns for cell in column):
         return []
     # RSS is not in whole pages of pages.
     sizes = {int(cell) for cell in columns[-1]}
@@ -301,7 +301,7 @@ def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
     return []
 
 
-def _is_psnumber_in(cell: str) -> bool:
+def _is_ps_number(cell: str) -> bool:
     # No size and no time has more digits; Python refuses to read thousands of them.
     return cell.isdecimal() and len(cell) <= _PS_DIGITS_MAX
 
