@@ -1,7 +1,8 @@
 """Recorded traffic as a stream of rows: JSONL and CSV of four published datasets, line by line.
 
 All carry lengths and times, no text.  Mooncake and Qwen-Bailian also say which blocks of tokens are
-equal: one hash id per block, and equal ids at equal positions are a shared prefix.
+equal: one hash id per block, and equal ids at equal positions are a shared prefix.  Tools that
+write Mooncake's format, such as AIPerf, may leave the ids out.
 Source: the published formats of Mooncake (FAST 2025), the anonymised Qwen-Bailian usage traces, the
 Azure LLM inference datasets 2023 and 2024, and BurstGPT.
 """
@@ -29,9 +30,11 @@ _BURSTGPT_COLUMNS: Final = ("Timestamp", "Request tokens", "Response tokens")
 # Two thousand times the longest context that is served.
 _TOKENS_MAX: Final = 2**31 - 1
 _MOMENT: Final = re.compile(r"([^.]*?)(?:\.(\d+))?([+-]\d\d:\d\d|Z)?", re.ASCII)
-_WHOLE: Final = re.compile(r"-?\d{1,18}")
+_WHOLE: Final = re.compile(r"-?\d{1,18}(\.0*)?")
+# No request takes as long: rows further apart were not written in the order of their times.
+_OUT_OF_ORDER_S: Final = 600.0
 _SHOWN_CHARS: Final = 60
-_MOONCAKE_KEYS: Final = ("timestamp", "input_length", "output_length", "hash_ids")
+_MOONCAKE_KEYS: Final = ("timestamp", "input_length", "output_length")
 
 
 class TraceFormat(StrEnum):
@@ -42,18 +45,13 @@ class TraceFormat(StrEnum):
     AZURE = "azure-csv"
     BURSTGPT = "burstgpt-csv"
 
-    @property
-    def shares_prefixes(self) -> bool:
-        """Whether rows say which of their tokens are those of other rows."""
-        return self in {TraceFormat.MOONCAKE, TraceFormat.BAILIAN}
-
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
     """One recorded request: seconds after the first row, lengths in tokens, unscaled.
 
     Each of ``hash_ids`` stands for ``block_tokens`` tokens of the prompt; there may be none for a
-    last block that is not full.
+    last block that is not full, and none at all.
     """
 
     line: int
@@ -74,7 +72,10 @@ class TraceFile:
             ConfigError: if the file cannot be read or is of neither format.
         """
         self.path = path
-        self.format = self._recognise()
+        first = self._first_line()
+        self.format = self._recognise(first)
+        # Whether rows say which of their tokens are those of other rows.
+        self.shares_prefixes = first.startswith("{") and '"hash_ids"' in first
 
     def rows(self) -> Iterator[TraceRow]:
         """The rows from the beginning.
@@ -83,13 +84,19 @@ class TraceFile:
         out of order.
 
         Raises:
-            ConfigError: with file and line, at the first row that is malformed.
+            ConfigError: with file and line, at the first row that is malformed, or whose time is
+                more than 10 minutes before that of a row above.
         """
         latest_s = 0.0
         empty = True
         with self._open() as lines:
             for row in self._rows_of(lines):
                 empty = False
+                if row.arrival_s < latest_s - _OUT_OF_ORDER_S:
+                    raise ConfigError(
+                        f"{self.path}:{row.line}: a time {latest_s - row.arrival_s:.0f} s before "
+                        "that of a row above; sort the rows by time."
+                    )
                 latest_s = max(latest_s, row.arrival_s)
                 yield row if row.arrival_s == latest_s else replace(row, arrival_s=latest_s)
         if empty:
@@ -108,19 +115,33 @@ class TraceFile:
                 f"{self.path}: the trace cannot be read: {reason}.", code=ErrorCode.NOT_READABLE
             ) from error
 
-    def _recognise(self) -> TraceFormat:
+    def _first_line(self) -> str:
+        """The first line that is not blank, without the space around it; empty if there is none."""
         with self._open() as lines:
             try:
-                first = lines.readline(100_000)
+                while line := lines.readline(100_000):
+                    if line.strip():
+                        return line.strip()
             except UnicodeDecodeError as error:
-                raise ConfigError(f"{self.path}: not a text file; {_FORMATS}.") from error
+                raise ConfigError(
+                    f"{self.path}: not text in UTF-8; unpack the file if it is compressed, and "
+                    f"{_FORMATS}."
+                ) from error
+        raise ConfigError(f"{self.path}: the trace is empty; {_FORMATS}.")
+
+    def _recognise(self, first: str) -> TraceFormat:
         if first.startswith("{"):
             return TraceFormat.BAILIAN if '"chat_id"' in first else TraceFormat.MOONCAKE
+        if first.startswith("["):
+            raise ConfigError(
+                f"{self.path}: a JSON array; write its objects one a line (jq -c '.[]' does), each "
+                f"with {', '.join(_MOONCAKE_KEYS)}."
+            )
+        cells = [cell.strip() for cell in _cells(first, str(self.path))]
         for columns, found in _TABLES.items():
-            if first.strip().split(",")[:1] == [columns[0]]:
+            if columns[0] in cells:
                 return found
-        what = "the trace is empty" if not first.strip() else "unknown trace format"
-        raise ConfigError(f"{self.path}:1: {what}; {_FORMATS}.")
+        raise ConfigError(f"{self.path}: unknown trace format; {_FORMATS}.")
 
     def _rows_of(self, lines: TextIO) -> Iterator[TraceRow]:
         match self.format:
@@ -136,7 +157,10 @@ class TraceFile:
     def _blocks(
         self, lines: TextIO, block_tokens: int, per_second: float, *, whole_blocks: bool
     ) -> Iterator[TraceRow]:
-        """Rows of JSONL; with ``whole_blocks`` the ids may leave out a last block not full."""
+        """Rows of JSONL; with ``whole_blocks`` the ids may leave out a last block not full.
+
+        A row without ids shares nothing.
+        """
         zero: float | None = None
         for number, line in _numbered(lines, self.path):
             if not line.strip():
@@ -146,13 +170,14 @@ class TraceFile:
             time = _number(record["timestamp"], "timestamp", place)
             input_length = _length(record["input_length"], "input_length", place, least=1)
             output_length = _length(record["output_length"], "output_length", place, least=0)
-            hash_ids = _hash_ids(record["hash_ids"], place)
+            ids = record.get("hash_ids")
+            hash_ids = () if ids is None else _hash_ids(ids, place)
             blocks = -(-input_length // block_tokens)
             full = input_length // block_tokens if whole_blocks else blocks
-            if len(hash_ids) not in {full, blocks}:
+            if ids is not None and len(hash_ids) not in {full, blocks}:
                 raise ConfigError(
                     f"{place}: {len(hash_ids)} hash_ids for {input_length} tokens; "
-                    f"one per {block_tokens} makes {blocks}."
+                    f"one per {block_tokens} makes {blocks}; rows without hash_ids share no prefix."
                 )
             zero = time if zero is None else zero
             arrival_s = (time - zero) / per_second
@@ -167,9 +192,11 @@ class TraceFile:
         for number, line in _numbered(lines, self.path):
             place = f"{self.path}:{number}"
             cells = _cells(line, place)
-            if number == 1:
+            if not line.strip():
+                continue
+            if not columns:
                 columns = _columns(cells, names, place)
-            elif cells:
+            else:
                 if len(cells) <= max(columns):
                     raise ConfigError(f"{place}: {len(cells)} cells; a row has {', '.join(names)}.")
                 time, prompt, answer = (cells[column] for column in columns)
@@ -240,6 +267,9 @@ def _number(value: object, name: str, place: str) -> float:
 
 
 def _length(value: object, name: str, place: str, *, least: int) -> int:
+    # Tables with empty cells hold their counts as 472.0.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not isinstance(value, int) or not whole or value < least:
         raise ConfigError(
@@ -266,7 +296,7 @@ def _columns(cells: list[str], names: tuple[str, ...], place: str) -> list[int]:
 
 def _whole(text: str) -> object:
     stripped = text.strip()
-    return int(stripped) if _WHOLE.fullmatch(stripped) else text
+    return int(stripped.partition(".")[0]) if _WHOLE.fullmatch(stripped) else text
 
 
 def _excerpt(value: object) -> str:

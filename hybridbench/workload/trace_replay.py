@@ -107,12 +107,18 @@ class TraceTokens:
         if not row.hash_ids:
             return token_block(self._seed, self._vocab_size, length, "row", lap, row.line)
         tokens: list[int] = []
+        name: list[int] = []
         for position, hash_id in enumerate(row.hash_ids):
             # A boundary depends on the position alone, so that equal prefixes stay equal when a
             # scaled block is no whole number of tokens.
             end = max(1, int((position + 1) * row.block_tokens * self._scale))
             size = end - len(tokens)
-            tokens += token_block(self._seed, self._vocab_size, size, "block", lap, hash_id)
+            # Blocks scaled to no token name the next one, or prompts that differ would be equal.
+            name.append(hash_id)
+            if not size:
+                continue
+            tokens += token_block(self._seed, self._vocab_size, size, "block", lap, *name)
+            name.clear()
             if len(tokens) >= length:
                 break
         if len(tokens) < length:
@@ -217,7 +223,7 @@ class TraceReplay:
             "kind": "trace",
             "path": str(self._options.path),
             "format": self._file.format.value,
-            "shares_prefixes": self._file.format.shares_prefixes,
+            "shares_prefixes": self._file.shares_prefixes,
             "length_scale": str(self._options.length_scale),
             "speedup": self._options.speedup,
             "at_the_end": "begins again with fresh tokens",

@@ -62,7 +62,7 @@ def test_bailian_rows_have_seconds_and_blocks_of_16_tokens(tmp_path: Path, ids: 
     trace = TraceFile(mooncake(tmp_path / "t.jsonl", *rows))
 
     assert trace.format is TraceFormat.BAILIAN
-    assert trace.format.shares_prefixes
+    assert trace.shares_prefixes
     assert list(trace.rows()) == [
         TraceRow(1, 0.0, 40, 132, tuple(ids), 16),
         TraceRow(2, pytest.approx(1.5), 40, 132, tuple(ids), 16),  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def test_burstgpt_rows_are_read_and_requests_that_failed_left_out(tmp_path: Path
     trace = TraceFile(path)
 
     assert trace.format is TraceFormat.BURSTGPT
-    assert not trace.format.shares_prefixes
+    assert not trace.shares_prefixes
     assert list(trace.rows()) == [TraceRow(2, 0.0, 472, 18, ()), TraceRow(4, 40.5, 1087, 0, ())]
 
 
@@ -112,13 +112,43 @@ def test_azure_times_may_have_a_zone_as_in_the_files_of_2024(tmp_path: Path, off
     assert arrivals == pytest.approx([0.0, 0.998837, 2.5])
 
 
-def test_columns_of_a_csv_may_come_in_another_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("TIMESTAMP,GeneratedTokens,Model,ContextTokens", "2023-11-16T18:17:03+00:00,7,x,90"),
+        (",TIMESTAMP,ContextTokens,GeneratedTokens", "0,2023-11-16 18:17:03,90.0,7.0"),
+        ('"TIMESTAMP","ContextTokens","GeneratedTokens"', '"2023-11-16 18:17:03","90","7"'),
+    ],
+)
+def test_columns_of_a_csv_may_be_as_other_programs_write_them(
+    tmp_path: Path, header: str, row: str
+) -> None:
     path = tmp_path / "t.csv"
-    path.write_text(
-        "TIMESTAMP,GeneratedTokens,Model,ContextTokens\n2023-11-16T18:17:03+00:00,7,x,90\n"
-    )
+    path.write_text(f"\n{header}\n{row}\n")
 
-    assert list(TraceFile(path).rows()) == [TraceRow(2, 0.0, 90, 7, ())]
+    assert list(TraceFile(path).rows()) == [TraceRow(3, 0.0, 90, 7, ())]
+
+
+def test_rows_of_jsonl_without_hash_ids_share_nothing(tmp_path: Path) -> None:
+    bare = {key: value for key, value in MOONCAKE[0].items() if key != "hash_ids"}
+    path = mooncake(tmp_path / "t", {**bare, "input_length": 600.0}, {**bare, "hash_ids": None})
+
+    trace = TraceFile(path)
+
+    assert not trace.shares_prefixes
+    assert list(trace.rows()) == [TraceRow(1, 0.0, 600, 5, ()), TraceRow(2, 0.0, 600, 5, ())]
+
+
+@pytest.mark.parametrize("late_ms", [601_001, 3_600_000])
+def test_rows_that_are_not_in_the_order_of_their_times_are_refused(
+    tmp_path: Path, late_ms: int
+) -> None:
+    rows = [{**MOONCAKE[1], "timestamp": time} for time in (late_ms, 1000, 0)]
+
+    with pytest.raises(
+        ConfigError, match=r"a time \d+ s before that of a row above; sort the rows"
+    ):
+        list(TraceFile(mooncake(tmp_path / "t", *rows)).rows())
 
 
 def test_rows_out_of_order_arrive_with_the_row_above(tmp_path: Path) -> None:
@@ -140,10 +170,10 @@ def test_blank_lines_are_skipped_and_keep_the_line_numbers(tmp_path: Path) -> No
 GOOD = MOONCAKE[0]
 MALFORMED = {
     "no JSON": ("{oops", "is not JSON: Expecting property name enclosed in double quotes"),
-    "no object": ("[1]", "not an object with timestamp, input_length, output_length, hash_ids."),
+    "no object": ("[1]", "not an object with timestamp, input_length, output_length."),
     "a missing field": (
         json.dumps({k: v for k, v in GOOD.items() if k != "output_length"}),
-        "output_length is missing; a row has timestamp, input_length, output_length, hash_ids.",
+        "output_length is missing; a row has timestamp, input_length, output_length.",
     ),
     "a negative length": (
         json.dumps({**GOOD, "output_length": -3}),
@@ -171,7 +201,7 @@ MALFORMED = {
     ),
     "too few hash ids": (
         json.dumps({**GOOD, "hash_ids": [0]}),
-        "1 hash_ids for 600 tokens; one per 512 makes 2.",
+        "1 hash_ids for 600 tokens; one per 512 makes 2; rows without hash_ids share no prefix.",
     ),
     "hash ids of another kind": (
         json.dumps({**GOOD, "hash_ids": [0, "a"]}),
@@ -233,9 +263,18 @@ def test_a_trace_of_no_known_format_is_one_sentence(tmp_path: Path) -> None:
         "(Timestamp,Request tokens,Response tokens)."
     )
     for content, complaint in (
-        (b"", f":1: the trace is empty; {formats}"),
-        (b"hello\n", f":1: unknown trace format; {formats}"),
-        (b"\xff\xfe\x00", f": not a text file; {formats}"),
+        (b"", f": the trace is empty; {formats}"),
+        (b"\n \n", f": the trace is empty; {formats}"),
+        (b"hello\n", f": unknown trace format; {formats}"),
+        (
+            b"\x1f\x8b\x08\x00",
+            f": not text in UTF-8; unpack the file if it is compressed, and {formats}",
+        ),
+        (
+            b'[\n{"timestamp": 1}]',
+            ": a JSON array; write its objects one a line (jq -c '.[]' does), each with timestamp, "
+            "input_length, output_length.",
+        ),
     ):
         path = tmp_path / "t"
         path.write_bytes(content)

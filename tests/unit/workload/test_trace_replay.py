@@ -377,3 +377,15 @@ def test_small_blocks_are_shared_and_an_end_without_an_id_is_not(scale: Fraction
     assert first[:shared] == second[:shared]
     assert all(a != b for a, b in zip(first[shared:], second[shared:], strict=True))
     assert shared_by_ids(iter(rows), scale) == (shared, 2 * int(40 * scale))
+
+
+def test_prompts_that_differ_in_a_block_scaled_to_no_token_differ() -> None:
+    tokens = TraceTokens(1, 2**40, Fraction(1, 64))
+    alike, other = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), (0, 1, 2, 3, 4, 9, 6, 7, 8, 9, 10, 11)
+    rows = [TraceRow(line, 0.0, 192, 1, ids, 16) for line, ids in ((1, alike), (2, other))]
+
+    first, second = (tokens.prompt(row, 0, 1000) for row in rows)
+
+    # A token is left of four blocks; the sixth block is one of the second four.
+    assert len(first) == len(second) == 3
+    assert common(first, second) == 1
