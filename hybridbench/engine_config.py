@@ -24,11 +24,12 @@ from hybridbench.setting_types import (
     ProfileGroup,
     Share,
     Strict,
+    WithOff,
 )
 
 SchedulePolicyName: TypeAlias = Literal["fcfs", "lpm"]
 CacheKind: TypeAlias = Literal["auto", "radix", "unified", "chunk", "swa", "swa_chunk"]
-CheckLevel: TypeAlias = Literal["off", "idle", "busy"]
+CheckLevel: TypeAlias = Annotated[Literal["off", "idle", "busy"], WithOff()]
 SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
 StateRefresh: TypeAlias = Literal["path", "used"]
 PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]

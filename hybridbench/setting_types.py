@@ -54,6 +54,20 @@ class Strict:
 
 
 @dataclass(frozen=True)
+class WithOff:
+    """One of its words is ``off``, which YAML reads as false."""
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(
+            lambda value: "off" if value is False else value, handler(source)
+        )
+
+
+@dataclass(frozen=True)
 class Duration:
     """Seconds, written 90s, 5m or 1h30m; a bare number counts seconds."""
 

@@ -43,6 +43,7 @@ from hybridbench.worker.metrics import DECLARED_FAMILIES, WorkerMetrics
 from hybridbench.worker.pool_memory import pool_ranges
 from hybridbench.worker.probes import WorkerProbes
 
+_NO_MEMORY = ("can't allocate memory", "out of memory")
 _VERSIONED = ("torch", "numpy", "msgspec")
 
 
@@ -62,7 +63,7 @@ def build_loop(
     defects = [find_defect(name) for name in start.defects]
     apply_defects(defects)
     config, pools_note = fit_pools(engine_config(start))
-    engine = Engine(config)
+    engine = build_engine(config)
     touched = touch_largest_shapes(engine)
     # A serving engine holds about a million long-lived objects.  A full collection comes when what
     # survived since the last one exceeds a quarter of what is old, so how often garbage is found
@@ -97,6 +98,25 @@ def engine_config(start: Start) -> EngineConfig:
         return msgspec.convert(start.engine, EngineConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"engine: {error}.") from error
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """The engine of ``config``.
+
+    Raises:
+        ConfigError: it cannot be built, or needs more memory than there is.
+    """
+    try:
+        return Engine(config)
+    except (MemoryError, RuntimeError) as error:
+        # torch raises a RuntimeError, on a CPU not even one of its own.
+        short = isinstance(error, MemoryError) or any(said in str(error) for said in _NO_MEMORY)
+        if not short:
+            raise
+        raise ConfigError(
+            "engine: there is not enough memory to build it; make pools.kv_tokens, "
+            "pools.mamba_slots, pools.max_context_len or engine.max_running_requests smaller."
+        ) from error
 
 
 def _heap_scan(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | WalkScan:

@@ -11,7 +11,7 @@ from hybridbench.targets.engine_files import imported_engine_files
 from hybridbench.worker.first_touch import touch_largest_shapes
 from hybridbench.worker.metrics import DECLARED_FAMILIES
 from hybridbench.worker.pool_memory import pool_ranges
-from hybridbench.worker.setup import engine_config
+from hybridbench.worker.setup import build_engine, engine_config
 from tests.unit.runs.soaks import make_plan
 from tests.unit.worker.engines import make_engine
 
@@ -40,6 +40,15 @@ def test_what_the_engine_does_not_know_is_one_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         engine_config(Start(engine={**engine}))
+
+
+@pytest.mark.parametrize("setting", ["kv_tokens", "mamba_slots"])
+def test_pools_that_no_memory_can_hold_are_one_sentence(setting: str) -> None:
+    # More bytes than a process has addresses, so that no machine can promise them.
+    config = EngineConfig(**{"model": "qwen3-next-nano", setting: 2**50})  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match=r"not enough memory to build it; make pools\.kv_tokens"):
+        build_engine(config)
 
 
 def test_first_touches_reach_the_limits_and_leave_an_empty_idle_engine() -> None:

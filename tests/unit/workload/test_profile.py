@@ -318,6 +318,8 @@ def test_overrides_are_read_like_values_of_the_file() -> None:
             "assert_coverage.tombstones": ">5/min",
             "promise.0.rss": "1GB/h",
             "arrival.bursts": "{every: 10s, length: 2s}",
+            # False, to YAML.
+            "engine.check_level": "off",
         }
     )
 
@@ -327,6 +329,7 @@ def test_overrides_are_read_like_values_of_the_file() -> None:
     assert profile.coverage_minimums(120.0) == {"tombstones": 10}
     assert profile.limits[0].rss_bytes_per_h == 1e9
     assert profile.arrival.bursts is not None
+    assert profile.engine.check_level == "off"
     assert base().pools.mamba_slots != 64
 
 
