@@ -76,9 +76,8 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
             if not node.children and node.evicted and node.mamba_host_value is None:
                 raise CacheSanityError("a leaf on the host without a state", [node.id])
 
-    def _start_order(self) -> None:
-        super()._start_order()
-        self.full_lru_list = DeviceLRUList()
+    def _full_list(self) -> FullLRUList:
+        return DeviceLRUList()
 
     # What requests find, and leave.
 

@@ -532,8 +532,11 @@ class MambaRadixCache(PrefixTree):
         self.full_lru_list.reset_path_mru([lower])
         self._make_states_youngest([lower])
 
+    def _full_list(self) -> FullLRUList:
+        return FullLRUList()
+
     def _start_order(self) -> None:
-        self.full_lru_list = FullLRUList()
+        self.full_lru_list = self._full_list()
         self.mamba_lru_list = MambaLRUList()
         self.mamba_evictable_size_ = 0
         self.mamba_protected_size_ = 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hybridbench.defects.defect import Defect
 from hybridbench.engine.engine import Engine
-from hybridbench.engine_config import EngineConfig
+from hybridbench.engine_config import EngineConfig, HiCache
 from hybridbench.records import messages as m
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_scan import ForkScan
@@ -24,9 +24,9 @@ from hybridbench.worker.probes import WorkerProbes
 PATIENCE_S = 120.0
 
 
-def make_engine(**changes: int | str) -> Engine:
+def make_engine(**changes: int | str | HiCache) -> Engine:
     """The tiny preset with room for four requests."""
-    settings: dict[str, int | str] = {
+    settings: dict[str, int | str | HiCache] = {
         "model": "qwen3-next-tiny",
         "kv_tokens": 512,
         "mamba_slots": 16,

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
-from hybridbench.engine_config import EngineConfig, NewTokenRatio
+from hybridbench.engine_config import EngineConfig, HiCache, NewTokenRatio
 from hybridbench.errors import ConfigError
 from hybridbench.metrics import METRICS, spec_of
 from hybridbench.records.messages import Start
@@ -92,3 +94,15 @@ def test_every_family_the_worker_claims_is_declared() -> None:
     for family in DECLARED_FAMILIES:
         prefix = family.removesuffix("*")
         assert spec_of(family) or any(name.startswith(prefix) for name in names), family
+
+
+def test_a_flush_with_a_host_tier_leaves_nothing_to_the_collector() -> None:
+    engine = make_engine(hicache=HiCache(ratio=1.0), cache="radix")
+    gc.collect()
+    gc.disable()
+    try:
+        touch_largest_shapes(engine)
+        assert engine.flush_cache()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
