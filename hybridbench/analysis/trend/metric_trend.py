@@ -147,10 +147,15 @@ class _Terms:
             settles = _FEW_HANDLES
         return max(self.floor * self.window.duration_s / 3600.0, settles)
 
-    @property
-    def settled_rate(self) -> float:
-        """Growth that is surely faster than this is never CLEAN."""
-        if self.spec.unit is Unit.BYTES and self.window.duration_s >= _SETTLED_S:
+    def settled_rate(self, reason: str) -> float:
+        """Growth that is surely faster than this is never CLEAN; ``reason`` is why it is no leak.
+
+        A line without a warm-up has nothing that settles.  After ``steady`` the profile's limit
+        says what may still settle within the hour.
+        """
+        unexplained = reason == ReasonCode.TOO_SHORT and not self.window.steady
+        settled_s = LEAK_WITHOUT_STEADY_S if unexplained else _SETTLED_S
+        if self.spec.unit is Unit.BYTES and self.window.duration_s >= settled_s:
             return _SETTLED_SHARE * self.floor
         return self.least_growth / max(self.window.duration_s, 1e-9) * 3600.0
 
@@ -277,7 +282,7 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Why]:
             ReasonCode.EVERY_MODEL_GROWS, model=found.model, faster_than=faster_than
         )
     # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
-    if rate.lower > terms.settled_rate:
+    if rate.lower > terms.settled_rate(found.reason):
         return "INCONCLUSIVE", _growing(terms, found, rate)
     if terms.unlimited:
         never = next_limit_s(terms.record) is None

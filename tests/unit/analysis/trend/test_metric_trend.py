@@ -67,6 +67,19 @@ def test_memory_that_surely_grows_after_hours_is_not_clean_however_slowly() -> N
     assert slow.why.code == ReasonCode.GROWING
 
 
+def test_what_settles_may_be_clean_within_the_hour_but_not_a_line_that_surely_grows() -> None:
+    t = np.arange(1.0, 3900.0, 5.0)
+    noise = 2e4 * np.random.default_rng(1).normal(size=t.size)
+    settling = 4e7 * t / (t + 150.0)
+
+    line = judged("rss_anon_swap_bytes", 8e8 + 2e6 * t / 3600.0 + noise, t)
+    settled = judged("rss_anon_swap_bytes", 8e8 + settling + noise, t)
+
+    assert (line.outcome, settled.outcome) == ("INCONCLUSIVE", "CLEAN")
+    assert line.why is not None
+    assert line.why.code == ReasonCode.GROWING
+
+
 def test_every_leak_says_how_sure_it_is_over_all_metrics() -> None:
     verdict = judge(healthy_record(Run(leak_bytes_per_h=GIB)))
     memory = next(m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes")
