@@ -44,14 +44,6 @@ def t_tail(value: float, df: float) -> float:
     return half if value >= 0 else 1.0 - half
 
 
-def binomial_tail(successes: int, trials: int, probability: float = 0.5) -> float:
-    """P(at least ``successes`` of ``trials``)."""
-    return math.fsum(
-        math.comb(trials, k) * probability**k * (1.0 - probability) ** (trials - k)
-        for k in range(successes, trials + 1)
-    )
-
-
 def wilson_interval(successes: float, trials: float, z: float = 1.96) -> tuple[float, float]:
     """The Wilson score interval of a share; (0, 1) without trials."""
     if trials <= 0:

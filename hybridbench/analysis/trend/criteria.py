@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hybridbench.analysis.distributions import binomial_tail, t_quantile, t_tail
+from hybridbench.analysis.distributions import t_quantile, t_tail
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.blocks import Blocks
 from hybridbench.analysis.trend.gls import (
@@ -67,10 +67,7 @@ _FEWEST_BEFORE_STOP, FEWEST_AFTER_STOP = 6, 2
 
 _STRETCHES = 24
 _LARGEST_DROPPED = 3
-_MIN_BIG_UP = 10
-_BIG = 0.25  # of the largest increment
 LATE_SHARE = 0.35  # of the growth, in the second half
-_ONE_LUMP = 0.5
 
 
 @dataclass(frozen=True)
@@ -311,26 +308,8 @@ def grows_in_lumps(blocks: Blocks, alpha: float, late_share: float = LATE_SHARE)
     increments = np.diff(np.array(filled, dtype=np.float64))
     if increments.size < _STRETCHES // 2 or not np.any(increments):
         return False
-    return _mean_is_positive(increments, alpha, late_share) or _big_ones_go_up(
-        np.diff(blocks.value), late_share
-    )
-
-
-def _mean_is_positive(increments: FloatArray, alpha: float, late_share: float) -> bool:
     kept = np.sort(increments)[:-_LARGEST_DROPPED]
     se = float(kept.std(ddof=1)) / float(np.sqrt(kept.size))
     late = float(increments[increments.size // 2 :].sum())
     holds = late >= late_share * float(increments.sum())
     return holds and float(kept.mean()) > t_quantile(1.0 - alpha, kept.size - 1) * se
-
-
-def _big_ones_go_up(increments: FloatArray, late_share: float) -> bool:
-    """The sign test of large increments, each well above what most blocks do."""
-    typical = 1.4826 * float(np.median(np.abs(increments - np.median(increments))))
-    big = np.abs(increments) > max(5.0 * typical, _BIG * float(np.abs(increments).max()))
-    up = increments[big & (increments > 0)]
-    if up.size < _MIN_BIG_UP or binomial_tail(int(up.size), int(big.sum())) >= 0.001:
-        return False
-    places = np.flatnonzero(big & (increments > 0))
-    late = float(np.mean(places >= increments.size // 2))
-    return late >= late_share and float(up.max()) < _ONE_LUMP * float(up.sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from hybridbench.analysis.distributions import binomial_tail, t_quantile, t_tail, wilson_interval
+from hybridbench.analysis.distributions import t_quantile, t_tail, wilson_interval
 
 
 @pytest.mark.parametrize("df", [1, 2, 3.5, 10, 77, 1e6])
@@ -19,10 +19,6 @@ def test_quantiles_of_t_agree_with_scipy(df: float, probability: float) -> None:
 @pytest.mark.parametrize("value", [-3.0, 0.0, 0.4, 12.0])
 def test_tails_of_t_agree_with_scipy(value: float) -> None:
     assert t_tail(value, 7) == pytest.approx(float(stats.t.sf(value, 7)), rel=1e-9)
-
-
-def test_the_binomial_tail_agrees_with_scipy() -> None:
-    assert binomial_tail(15, 20) == pytest.approx(float(stats.binom.sf(14, 20, 0.5)), rel=1e-12)
 
 
 def test_the_wilson_interval_agrees_with_scipy_and_knows_nothing_without_trials() -> None:
