@@ -14,7 +14,7 @@ import hybridbench
 
 _PACKAGE = Path(hybridbench.__file__).parent
 _SLUG = re.compile(r'(?:slug=|^DEFECT = \w+\(\s*)"([a-z0-9-]+)"', re.MULTILINE)
-_PRESET = re.compile(r'^    "([a-z0-9-]+)":', re.MULTILINE)
+_PRESET = re.compile(r'^    "([a-z0-9.-]+)":', re.MULTILINE)
 _STORE = Path("results")
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypedDict, Unpack
 
+from annotated_types import Le
 from pydantic import ConfigDict, Field, StringConstraints
 from pydantic.dataclasses import dataclass
 
 from hybridbench.engine_config import EngineConfig, EngineSettings, PoolSizes
+from hybridbench.foreign import MIB
 from hybridbench.setting_types import Count, CountOrZero, DurationS, Flag, Share, Strict, yaml_key
 from hybridbench.workload.coverage import CoverageFloor
 from hybridbench.workload.fields import (
@@ -109,7 +111,7 @@ class Arrival:
 class Prompts:
     """What a prompt consists of: a shared system prompt and the user's own tokens."""
 
-    families: Count = 16
+    families: Annotated[Count, Le(1_000_000)] = 16
     """Number of shared system prompts."""
     system_tokens: Tokens = TokenRange(32, 160)
     """Length of a system prompt, in tokens."""
@@ -124,7 +126,7 @@ class Prompts:
     warm: Share = 0.0
     """Share of conversations that open with the system prompt alone, so that the tree holds a state
     exactly at its end; the first conversation on each system prompt then always does."""
-    payload_bytes: SizeBytes = 0
+    payload_bytes: Annotated[SizeBytes, Le(64 * MIB)] = 0
     """Features sent with each prompt, as for an image; 0 sends none."""
     payload_repeat: Share = 0.0
     """Share of requests that send one of eight earlier payloads again; others send their own."""

@@ -169,6 +169,12 @@ SENTENCES = {
     ),
     "output: {tokens: [5, 1]}": "f.yaml:4: output.tokens: [5, 1] runs backwards; write [1, 5].",
     "aborts: {decode: 5}": "f.yaml:4: aborts.decode: must be at most 1.0, not 5.",
+    "prompts: {families: 1000001}": (
+        "f.yaml:4: prompts.families: must be at most 1000000, not 1000001."
+    ),
+    "prompts: {payload: 65MiB}": (
+        "f.yaml:4: prompts.payload: must be at most 67108864, not '65MiB'."
+    ),
     (
         "pools: {kv_tokens: 512, max_context_len: 1096}\n"
         "prompts: {system_tokens: 900, user_tokens: 100}\noutput: {tokens: 96}"
