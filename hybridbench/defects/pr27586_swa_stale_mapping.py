@@ -100,11 +100,12 @@ DEFECT = Defect(
     harmed="Models with sliding windows under churn: a crash after some 2,000 requests.",
     cure="The mapping is cleared with the page that it names.",
     # Pages that are free twice make the window pool larger than it is: fewer nodes lose their
-    # window part, and more prompts hit the cache than go through prefill in chunks.
+    # window part or are evicted, and more prompts hit the cache than are prefilled in chunks.
     overrides=(
         ("engine.check_owners", "false"),
         ("assert_coverage.swa_tombstones", "30"),
-        ("assert_coverage.prefill_chunks", "10"),
+        ("assert_coverage.prefill_chunks", "5"),
+        ("assert_coverage.evict_leaf", "5"),
     ),
     truth=TRUTH,
     corrupts=True,
