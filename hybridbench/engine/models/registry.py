@@ -34,7 +34,7 @@ _FAMILIES: tuple[type[Config], ...] = (
     NemotronHConfig,
     FalconH1Config,
 )
-_MULTIMODAL = {"qwen3_5", "qwen3_5_moe"}
+_MULTIMODAL = ("qwen3_5", "qwen3_5_moe")
 """Model types whose ``text_config`` describes the model; its own type ends in ``_text``."""
 _CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
     "qwen3-next": ("qwen3-next-tiny", "1.8 M"),
@@ -121,6 +121,10 @@ def _text_fields(fields: ConfigFields) -> ConfigFields:
     if model_type not in _MULTIMODAL:
         return fields
     _, text = fields.nested("text_config")
+    if not text.values:
+        raise fields.error(
+            "text_config", f"is missing; {model_type} describes its text model there"
+        )
     tied = fields.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False))
     named = fields.values.get("architectures")
     if isinstance(named, list):

@@ -96,6 +96,11 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "model_type is 'llama'; supported are qwen3_next, qwen3_5_text"),
+        ({"model_type": ["qwen3_5"]}, "model_type is ['qwen3_5']; supported are qwen3_next, "),
+        (
+            {"model_type": "qwen3_5"},
+            "text_config is missing; qwen3_5 describes its text model there",
+        ),
         (
             {"architectures": ["LlamaForCausalLM"]},
             "architectures names 'LlamaForCausalLM'; supported are Qwen3NextForCausalLM, ",
