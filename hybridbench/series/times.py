@@ -18,12 +18,12 @@ _ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
 _DAY_FIRST = re.compile(
     r"\d\d?([./])\d\d?\1\d{4} +\d\d?:\d\d|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:"
 )
-# Of excel, of Germany and of date.
+# Written by Excel, in Germany, and by ``date``.
 _DATES = (
     *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %I:%M:%S %p", "%d.%m.%Y %H:%M:%S"),
     *("%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y"),
 )
-# What differs is all that matters.
+# Left out: only differences matter, and a column has one zone.
 _ZONE = re.compile(r" [A-Z]{3,4}(?=$| \d{4}$)")
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))

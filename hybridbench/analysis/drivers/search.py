@@ -321,7 +321,8 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
     clock = len(candidates)
     also = {i for i, name in enumerate(names) if name == _WORK or hints.likely(name)}
     fits = _leading(levels, screening, also)
-    alike = [fit for fit in fits if _as_good(fits[0], fit, [*names, TIME][fit.index], hints)]
+    lines = [*names, TIME]
+    alike = [fit for fit in fits if _as_good(fits[0], fit, lines[fit.index], hints)]
     counted = [fit for fit in alike if fit.index != clock]
     if not counted:
         return None

@@ -86,22 +86,17 @@ _FULL = Qwen3NextConfig(
     shared_expert_intermediate_size=512,
 )
 
-# Qwen3.5-35B-A3B.
+# Qwen3.5-35B-A3B: Qwen3-Next with fewer layers and experts.
 _QWEN3_5 = Qwen35MoeConfig(
-    vocab_size=248_320,
-    hidden_size=2048,
-    layer_types=layer_pattern(40),
-    num_attention_heads=16,
-    num_key_value_heads=2,
-    head_dim=256,
-    linear_num_key_heads=16,
-    linear_num_value_heads=32,
-    linear_key_head_dim=128,
-    linear_value_head_dim=128,
-    num_experts=256,
-    num_experts_per_tok=8,
-    moe_intermediate_size=512,
-    shared_expert_intermediate_size=512,
+    **vars(
+        replace(
+            _FULL,
+            vocab_size=248_320,
+            layer_types=layer_pattern(40),
+            num_experts=256,
+            num_experts_per_tok=8,
+        )
+    )
 )
 
 # 20 billion parameters: half of the layers see a window of 128 tokens.
@@ -179,22 +174,7 @@ PRESETS: dict[str, ModelConfig] = {
         _FULL, layer_types=layer_pattern(24), num_experts=32, num_experts_per_tok=8
     ),
     "qwen3-next": _FULL,
-    "qwen3.5-tiny": replace(
-        _QWEN3_5,
-        vocab_size=4096,
-        hidden_size=128,
-        layer_types=layer_pattern(4),
-        num_attention_heads=4,
-        head_dim=32,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=32,
-        linear_value_head_dim=32,
-        num_experts=8,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        shared_expert_intermediate_size=32,
-    ),
+    "qwen3.5-tiny": Qwen35MoeConfig(**vars(_TINY)),
     "qwen3.5": _QWEN3_5,
     "gpt-oss-tiny": replace(
         _GPT_OSS,
