@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
+from hybridbench.errors import HybridbenchError
+
 # C0 but tab and newline, delete, C1; marks that turn the direction of text; line separators.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
@@ -68,6 +70,12 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
         say(sys.stderr, text + end)
     else:
         emit(no_commands(visible(text)) + end)
+
+
+def print_error(error: HybridbenchError) -> None:
+    """What a user caused: a sentence for each fault; tracebacks are for our own bugs."""
+    for sentence in error.sentences:
+        echo(f"hybridbench: {one_line(sentence)}", err=True)
 
 
 @contextlib.contextmanager

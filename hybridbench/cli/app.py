@@ -30,7 +30,7 @@ from hybridbench.cli import (
 )
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.errors import ExitCode, HybridbenchError, UsageError
-from hybridbench.safe_output import echo, escape_unencodable, give_up, one_line
+from hybridbench.safe_output import echo, escape_unencodable, give_up, one_line, print_error
 
 # What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
 _OF_THE_MACHINE = frozenset(
@@ -116,9 +116,7 @@ def main() -> None:
         _check_working_directory()
         app()
     except HybridbenchError as error:
-        # What a user caused is a sentence for each fault; tracebacks are for our own bugs.
-        for sentence in error.sentences:
-            echo(f"hybridbench: {one_line(sentence)}", err=True)
+        print_error(error)
         sys.exit(int(error.exit_code))
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:

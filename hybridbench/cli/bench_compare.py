@@ -14,7 +14,6 @@ import typer
 from hybridbench.cli.compare import BlockTime, Margin, MaxTime, Renew, Rounds, SliceTime
 from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.options import (
-    Ballast,
     CompareUi,
     MarkdownFile,
     Model,
@@ -58,7 +57,15 @@ def compare(
     rounds: Rounds = None,
     renew: Renew = 3,
     margin: Margin = "3%",
-    ballast: Ballast = 0,
+    ballast: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=Panel.ENGINE,
+            metavar="N",
+            min=0,
+            help="Long-lived Python objects to allocate in each worker.",
+        ),
+    ] = 0,
     seed: Annotated[
         int,
         typer.Option(

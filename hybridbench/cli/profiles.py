@@ -9,7 +9,8 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_profile
-from hybridbench.safe_output import echo, emit
+from hybridbench.errors import ExitCode, HybridbenchError
+from hybridbench.safe_output import echo, emit, print_error
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -63,15 +64,25 @@ def validate(
         ),
     ],
 ) -> None:
-    """Validate profile files; prints all errors of the first wrong one and exits with code 2.
+    """Validate profile files; prints every error and exits with code 2 if there is one.
+
+    Whether the model can run it, `soak --dry-run` checks as well.
 
     Example: hybridbench profiles validate mine.yaml
     """
     from hybridbench.workload.catalog import load_profile
 
+    valid = True
     for name in files:
-        load_profile(name)
-        echo(f"{name}: valid")
+        try:
+            load_profile(name)
+        except HybridbenchError as error:
+            valid = False
+            print_error(error)
+        else:
+            echo(f"{name}: valid")
+    if not valid:
+        raise typer.Exit(ExitCode.USAGE)
 
 
 @app.command("schema", cls=Command)

@@ -38,11 +38,9 @@ def load_profile(name_or_path: str | Path) -> Profile:
         return Profile.from_yaml(shipped[text])
     if Path(text).is_file():
         return Profile.from_yaml(Path(text))
-    names = list(shipped)
-    hint = nearest(text, names)
-    listed = "" if hint.startswith("known") else f" (shipped are {', '.join(names)})"
     raise ConfigError(
-        full_stop(f"there is no profile {text!r}; {hint}{listed}"), code=ErrorCode.UNKNOWN_NAME
+        full_stop(f"there is no profile {text!r}; {nearest(text, shipped)}"),
+        code=ErrorCode.UNKNOWN_NAME,
     )
 
 

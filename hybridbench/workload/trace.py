@@ -78,10 +78,10 @@ class TraceFile:
         self.shares_prefixes = first.startswith("{") and '"hash_ids"' in first
 
     def rows(self) -> Iterator[TraceRow]:
-        """The rows from the beginning.
+        """The rows from the beginning, without those that have no prompt.
 
-        A time before that of the row above is taken as that time: some recorders write a few rows
-        out of order.
+        BurstGPT records requests that failed with neither prompt nor answer.  A time before that
+        of the row above is taken as that time: some recorders write a few rows out of order.
 
         Raises:
             ConfigError: with file and line, at the first row that is malformed, or whose time is
@@ -168,8 +168,8 @@ class TraceFile:
             place = f"{self.path}:{number}"
             record = _json_record(line, place)
             time = _number(record["timestamp"], "timestamp", place)
-            input_length = _length(record["input_length"], "input_length", place, least=1)
-            output_length = _length(record["output_length"], "output_length", place, least=0)
+            input_length = _length(record["input_length"], "input_length", place)
+            output_length = _length(record["output_length"], "output_length", place)
             ids = record.get("hash_ids")
             hash_ids = () if ids is None else _hash_ids(ids, place)
             blocks = -(-input_length // block_tokens)
@@ -181,7 +181,10 @@ class TraceFile:
                 )
             zero = time if zero is None else zero
             arrival_s = (time - zero) / per_second
-            yield TraceRow(number, arrival_s, input_length, output_length, hash_ids, block_tokens)
+            if input_length:
+                yield TraceRow(
+                    number, arrival_s, input_length, output_length, hash_ids, block_tokens
+                )
 
     def _table(
         self, lines: TextIO, names: tuple[str, str, str], seconds: Callable[[str, str], float]
@@ -202,10 +205,8 @@ class TraceFile:
                 time, prompt, answer = (cells[column] for column in columns)
                 arrival = seconds(time, place)
                 zero = arrival if zero is None else zero
-                # Requests that failed are recorded by BurstGPT with neither prompt nor answer.
-                least = 0 if self.format is TraceFormat.BURSTGPT else 1
-                input_length = _length(_whole(prompt), names[1], place, least=least)
-                output_length = _length(_whole(answer), names[2], place, least=0)
+                input_length = _length(_whole(prompt), names[1], place)
+                output_length = _length(_whole(answer), names[2], place)
                 if input_length:
                     yield TraceRow(number, arrival - zero, input_length, output_length, ())
 
@@ -266,14 +267,14 @@ def _number(value: object, name: str, place: str) -> float:
     return float(value)
 
 
-def _length(value: object, name: str, place: str, *, least: int) -> int:
+def _length(value: object, name: str, place: str) -> int:
     # Tables with empty cells hold their counts as 472.0.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if not isinstance(value, int) or not whole or value < least:
+    if not isinstance(value, int) or not whole or value < 0:
         raise ConfigError(
-            f"{place}: {name} is {_excerpt(value)}; it must be a whole number, {least} or more."
+            f"{place}: {name} is {_excerpt(value)}; it must be a whole number, 0 or more."
         )
     if value > _TOKENS_MAX:
         raise ConfigError(f"{place}: {name} is {value}; no request has more than {_TOKENS_MAX}.")

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from hybridbench.errors import ConfigError
+from hybridbench.units import format_bytes
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 T = TypeVar("T")
@@ -146,7 +147,9 @@ def complaint(fault: ErrorDetails) -> str:
         return f"must be {_WANTED[kind]}, not {_shown(value)}"
     if kind in _BOUNDS:
         word, key = _BOUNDS[kind]
-        return f"must be {word} {context[key]}, not {_shown(value)}"
+        # A size is the only text with a bound, which is in bytes.
+        bound = format_bytes(context[key]) if isinstance(value, str) else context[key]
+        return f"must be {word} {bound}, not {_shown(value)}"
     if kind == "literal_error":
         choices = str(context["expected"]).replace("'", "")
         return f"must be {choices}, not {_shown(value)}"

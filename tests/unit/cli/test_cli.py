@@ -19,6 +19,7 @@ from hybridbench.cli.app import app
 from hybridbench.cli.options import GcMode
 from hybridbench.cli.soak import DiagnoseMode, SoakUi, StopMode
 from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.workload.catalog import list_profiles
 from tests.unit.cli.conftest import CommandLine
 
 pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
@@ -88,6 +89,22 @@ def test_a_malformed_profile_is_told_with_file_and_line(
     assert result.stderr.splitlines() == [
         "hybridbench: mine.yaml:2: unknown key arrivals; did you mean arrival?",
         "hybridbench: mine.yaml: promise is missing.",
+    ]
+
+
+def test_every_profile_is_validated_though_one_is_wrong(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text("name: mine\n", "utf-8")
+
+    result = hybridbench("profiles", "validate", "absent", "smoke", "mine.yaml", cwd=tmp_path)
+
+    assert result.returncode == 2
+    assert result.stdout == "smoke: valid\n"
+    assert [line.split(": ")[1] for line in result.stderr.splitlines()] == [
+        "there is no profile 'absent'; choose one of " + ", ".join(list_profiles()) + ".",
+        "mine.yaml",
+        "mine.yaml",
     ]
 
 

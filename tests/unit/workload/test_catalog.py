@@ -65,14 +65,18 @@ def test_smoke_has_a_limit_at_its_own_length() -> None:
     assert smoke.limits_for(60.0).rss_bytes_per_h is None
 
 
-def test_an_unknown_name_lists_the_shipped_ones_and_the_nearest() -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("chat-chrn", "did you mean chat-churn?"),
+        ("xyz", f"choose one of {', '.join(SHIPPED)}."),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_or_the_shipped_ones(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_profile("chat-chrn")
+        load_profile(name)
 
-    assert str(caught.value) == (
-        "there is no profile 'chat-chrn'; did you mean chat-churn? "
-        f"(shipped are {', '.join(SHIPPED)})."
-    )
+    assert str(caught.value) == f"there is no profile {name!r}; {hint}"
 
 
 def test_a_missing_path_is_one_sentence() -> None:

@@ -173,7 +173,7 @@ SENTENCES = {
         "f.yaml:4: prompts.families: must be at most 1000000, not 1000001."
     ),
     "prompts: {payload: 65MiB}": (
-        "f.yaml:4: prompts.payload: must be at most 67108864, not '65MiB'."
+        "f.yaml:4: prompts.payload: must be at most 64.0 MiB, not '65MiB'."
     ),
     (
         "pools: {kv_tokens: 512, max_context_len: 1096}\n"

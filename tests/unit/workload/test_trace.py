@@ -91,6 +91,29 @@ def test_burstgpt_rows_are_read_and_requests_that_failed_left_out(tmp_path: Path
     assert list(trace.rows()) == [TraceRow(2, 0.0, 472, 18, ()), TraceRow(4, 40.5, 1087, 0, ())]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"timestamp": 0, "input_length": 0, "output_length": 0, "hash_ids": []}\n'
+        '{"timestamp": 1000, "input_length": 5, "output_length": 2, "hash_ids": [7]}\n'
+        '{"timestamp": 2000, "input_length": 0, "output_length": 3}\n',
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,0,0\n"
+        "2023-11-16 18:17:04,5,2\n2023-11-16 18:17:05,0,3\n",
+        "Timestamp,Request tokens,Response tokens\n0,0,0\n1,5,2\n2,0,3\n",
+    ],
+    ids=["mooncake", "azure", "burstgpt"],
+)
+def test_a_row_without_a_prompt_is_left_out_and_still_sets_the_start(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "t"
+    path.write_text(text)
+
+    [row] = TraceFile(path).rows()
+
+    assert (row.arrival_s, row.input_length, row.output_length) == (1.0, 5, 2)
+
+
 def test_a_burstgpt_time_that_is_no_number_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("Timestamp,Request tokens,Response tokens\nnoon,1,1\n")
@@ -179,13 +202,9 @@ MALFORMED = {
         json.dumps({**GOOD, "output_length": -3}),
         "output_length is -3; it must be a whole number, 0 or more.",
     ),
-    "an empty prompt": (
-        json.dumps({**GOOD, "input_length": 0}),
-        "input_length is 0; it must be a whole number, 1 or more.",
-    ),
     "a length in words": (
         json.dumps({**GOOD, "input_length": "many"}),
-        "input_length is 'many'; it must be a whole number, 1 or more.",
+        "input_length is 'many'; it must be a whole number, 0 or more.",
     ),
     "a true length": (
         json.dumps({**GOOD, "output_length": True}),
@@ -229,7 +248,7 @@ def test_a_malformed_line_is_one_sentence_with_its_number(
     [
         ("2023-11-16 18:17:04,12", "2 cells; a row has TIMESTAMP, ContextTokens, GeneratedTokens."),
         ("yesterday,12,3", "TIMESTAMP is 'yesterday'; write 2023-11-16 18:17:03.9799600."),
-        ("2023-11-16 18:17:04,x,3", "ContextTokens is 'x'; it must be a whole number, 1 or more."),
+        ("2023-11-16 18:17:04,x,3", "ContextTokens is 'x'; it must be a whole number, 0 or more."),
         (
             "2023-11-16 18:17:04,5,-3",
             "GeneratedTokens is -3; it must be a whole number, 0 or more.",
