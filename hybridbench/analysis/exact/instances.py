@@ -103,7 +103,8 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
         return None
     first = int(np.argmax(seen))
     collections = facts.record.series.get(COLLECTIONS)
-    probes = make_probes(scans.t_s[first:], scans.stray[first:], collections)
+    start = _first_judged(facts, scans, first)
+    probes = make_probes(scans.t_s[start:], scans.stray[start:], collections)
     # The event that leaves instances behind, as far as the probes between collections tell.
     hints = Hints(natural=scans.ends, emptied=True)
     found = find_driver(scans.t_s, scans.stray, facts.counters, hints)
@@ -132,6 +133,16 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
             **({} if found is None else found.as_data()),
         },
     )
+
+
+def _first_judged(facts: Facts, scans: _Scans, first: int) -> int:
+    """The probe that rates begin at: in the judged window if it has enough of them, as a warm-up
+    leaves fewer behind or more; else the ``first`` with strays.
+    """
+    if facts.window is None:
+        return first
+    steady = max(first, int(np.searchsorted(scans.t_s, facts.window.start_s)))
+    return steady if scans.t_s.size - steady >= FEWEST_SAMPLES else first
 
 
 def _waits(scans: _Scans, seen: NDArray[np.bool_]) -> bool:

@@ -42,6 +42,20 @@ def test_the_rate_per_evicted_node_is_found_in_every_mode(mode: str, share: floa
     assert rate.upper - rate.lower < 0.1
 
 
+def test_the_rate_is_that_of_the_judged_window() -> None:
+    record = reference_cycles(healthy_record(RUN), "freeze", 0.97)
+    stray = record.series["instances.TreeNode.stray"]
+    before = stray.between(0.0, 90.0).value[-1]
+    less = np.where(stray.t_s <= 90.0, 0.8 * stray.value, stray.value - 0.2 * before)
+
+    (finding,) = found(with_series(record, Series(stray.name, stray.t_s, less)))
+
+    rate = finding.rates[0]
+    assert (rate.unit, rate.per) == ("nodes", "evicted node")
+    assert rate.lower < 0.97 < rate.upper
+    assert rate.value == pytest.approx(0.97, abs=0.01)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_run_is_a_leak_and_its_twin_is_not(mode: str) -> None:
     healthy = healthy_record(RUN)
