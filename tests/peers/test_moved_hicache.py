@@ -1,7 +1,7 @@
 """What SGLang's tests ask of the host tier: of the unified tree, and of the dedicated ones.
 
 One suite over every combination of components; theirs leaves out those with windows where copies
-are real.  What concerns storage behind the host, several ranks and the inside of a node is left out
+are real.  What concerns several ranks and the inside of a node is left out
 (docs/reference/sglang-shim.md).
 """
 
@@ -16,10 +16,13 @@ import torch
 from hybridbench.engine.cache.host_part import HostPart, HostStates
 from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.cache.host_window import HostWindows
+from hybridbench.engine.cache.storage_tier import StorageRules
 from hybridbench.engine.memory.extra_pools import StatePool, WindowPool
 from hybridbench.engine.memory.hicache_controller import HiCacheController
+from hybridbench.engine.memory.hicache_storage import HiCacheMemory
 from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost
-from tests.host_transfers import ChosenTransfers
+from hybridbench.engine.memory.storage_controller import StorageController
+from tests.host_transfers import ChosenStorageIO, ChosenTransfers
 from tests.peers.shim import (
     CacheInitParams,
     EvictParams,
@@ -100,6 +103,7 @@ class World:
             self.kv = allocator(size=size, kvcache=self.pool, **paged, **sizes)
         self.window = 4 * self.page_size
         self.host = MHATokenToKVPoolHost(self.pool, size)
+        self.reads = ChosenStorageIO()
         self.tree = self._build_tree(size)
 
     def _hybrid_rows(self) -> HybridReqToTokenPool:
@@ -137,7 +141,10 @@ class World:
             return HiUnifiedRadixCache(params, controller, parts)
         if states is not None:
             return HiMambaRadixCache(params, controller, states)
-        return HiRadixCache(params, controller)
+        storage = HiCacheMemory(self.pool.full_kv_pool, 64, self.page_size)
+        behind = StorageController(self.host, storage, self.page_size, self.reads, self.page_size)
+        rules = StorageRules("wait_complete", 0.0, lambda: 0.0)
+        return HiRadixCache(params, controller, "write_through", behind, rules)
 
     @property
     def pages_of_a_window(self) -> int:
@@ -467,3 +474,85 @@ def test_a_lock_of_a_tombstone_gives_no_later_lock_of_the_window_back(config: Co
     world.tree.dec_lock_ref(node, other)
     assert node.swa_lock_ref == 0
     world.tree.sanity_check()
+
+
+class StorageWorld(World):
+    """A ``HiRadixCache`` whose storage has a prefix of which the tree has the first two pages."""
+
+    def __init__(self, stored_pages: int) -> None:
+        super().__init__(CONFIGS["HiRadixCache, pages of 4"])
+        assert isinstance(self.tree, HiRadixCache)
+        self.storage_tree = self.tree
+        self.ids = self.pages(1, 6)
+        self.backup(self.insert(self.ids[: stored_pages * self.page_size]))
+        self.poll()  # what the host has is written to the storage
+        self.tree.evict(EvictParams(len(self.ids)))
+        self.tree.evict_host(len(self.ids))
+        assert self.host.available_size() == self.host.size
+        self.anchor = self.insert(self.ids[: 2 * self.page_size])
+        self.backup(self.anchor)
+        self.poll()
+
+    def poll(self) -> None:
+        self.storage_tree.check_hicache_events()
+
+    def prefetch(self) -> None:
+        self.storage_tree.prefetch_from_storage("rid", RadixKey(self.ids))
+        assert self.anchor.host_ref_counter == 1
+        assert self.storage_tree.prefetching_size() == 4 * self.page_size
+
+    def check_over(self) -> None:
+        """Nobody is at it any more, and all that it brought can be evicted."""
+        assert self.storage_tree.ongoing_prefetch == {}
+        assert self.anchor.host_ref_counter == 0
+        assert self.storage_tree.prefetching_size() == 0
+        self.tree.sanity_check()
+        self.tree.evict(EvictParams(self.kv.size))
+        self.tree.evict_host(self.host.size)
+        assert self.host.available_size() == self.host.size
+
+
+@pytest.mark.parametrize("stored", [6, 5])
+def test_all_that_a_prefetch_brought_is_in_the_tree_and_none_of_its_slots_is_lost(
+    stored: int,
+) -> None:
+    world = StorageWorld(stored)
+    world.prefetch()
+
+    world.poll()
+
+    assert world.hits(world.ids) == (2 * world.page_size, (stored - 2) * world.page_size)
+    world.check_over()
+
+
+def test_a_prefetch_that_finds_nothing_releases_its_anchor_and_its_slots() -> None:
+    world = StorageWorld(2)
+    world.prefetch()
+
+    world.poll()
+
+    assert world.hits(world.ids) == (2 * world.page_size, 0)
+    world.check_over()
+
+
+@pytest.mark.parametrize("pages", [3, 6])
+def test_what_another_request_inserted_meanwhile_is_not_taken_from_a_prefetch(pages: int) -> None:
+    world = StorageWorld(6)
+    world.prefetch()
+    other = world.insert(world.ids[: pages * world.page_size])
+
+    world.poll()
+
+    assert other.value is not None
+    assert world.hits(world.ids) == (pages * world.page_size, (6 - pages) * world.page_size)
+    world.check_over()
+
+
+def test_a_request_that_is_aborted_leaves_no_prefetch() -> None:
+    world = StorageWorld(6)
+    world.prefetch()
+
+    world.storage_tree.release_aborted_request("rid")
+    world.poll()
+
+    world.check_over()
