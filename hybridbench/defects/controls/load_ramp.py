@@ -18,7 +18,8 @@ DEFECT = control(
         ("prompts.payload_repeat", "1"),
         # The mean load is 0.575 of the profile's.
         ("assert_coverage.finishes", ">345/min"),
-        # While the load is low there is little pressure, and fewer states have to go.
+        # While the load is low nothing waits, and few states have to go.
+        ("assert_coverage.abort_queued", "10"),
         ("assert_coverage.evict_internal_state", "100"),
     ),
 )
