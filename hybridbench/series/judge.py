@@ -178,32 +178,45 @@ class _JudgedFile:
             if c.column.name in thresholds
         }
         question = TrendContext(works, self._steady_s(), limits)
-        rows, empty = [], []
+        loads = self._loads(question)
+        question = replace(question, loads=loads)
+        rows: list[JudgedSeries] = []
+        empty: list[str] = []
+        open_loads: list[JudgedSeries] = []
         for entry in chosen:
             series = self._series(entry.column, entry.meaning)
             falls = self._falls(series, known, counted=bool(works) or self._has_pid())
             row = judge_series(series, falls, question)
             if row is None:
                 empty.append(series.name)
+            elif _is_open_load(row, entry.meaning):
+                open_loads.append(row)
             else:
                 rows.append(row)
             if entry.meaning.note:
                 self.notes.append(entry.meaning.note)
         if not rows:
+            rows = open_loads
+        elif open_loads:
+            names = ", ".join(row.name for row in open_loads)
+            self.notes.append(f"not counted, as traffic comes and goes: {names} (undecided)")
+        if not rows:
             raise ConfigError(
                 f"{self.file.source}: {', '.join(empty[:_NAMES_MAX])}: fewer than two readings."
             )
-        used = {c.column.name for c in chosen} | {work.name for work in works}
+        used = {row.name for row in (*rows, *open_loads)} | {one.name for one in (*works, *loads)}
         return FileVerdict(
             self.file.source,
             worst([row.verdict for row in rows]),
             tuple(rows),
-            tuple(dict.fromkeys(self._all_notes(works))),
+            tuple(dict.fromkeys(self._all_notes(works, loads))),
             tuple(name for name in self.file.names() if name and name not in used),
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
-    def _all_notes(self, works: Sequence[ExternalSeries]) -> list[str]:
+    def _all_notes(
+        self, works: Sequence[ExternalSeries], loads: Sequence[ExternalSeries]
+    ) -> list[str]:
         said = list(self.notes)
         for timeline in self._timelines.values():
             said.extend(timeline.notes)
@@ -218,6 +231,9 @@ class _JudgedFile:
             )
         if works:
             said.append("work done is read from " + ", ".join(work.name for work in works[:2]))
+        if loads:
+            names = ", ".join(load.name for load in loads)
+            said.append(f"the effect of requests in flight ({names}) is subtracted")
         return said
 
     # Which columns.
@@ -279,7 +295,7 @@ class _JudgedFile:
             _Chosen(column, meaning)
             for column in self.file.columns
             if not column.is_text
-            and (meaning := self._meaning(column)).role is Role.LEVEL
+            and (meaning := self._meaning(column)).role in (Role.LEVEL, Role.LOAD)
             and column.name not in self.options.works
         ]
         return [entry for entry in levels if is_gated(entry.column.name)] or levels
@@ -353,6 +369,17 @@ class _JudgedFile:
         series = (self._series(column, plain) for column in columns)
         return [one for one in series if np.any(np.diff(one.value[np.isfinite(one.value)]) > 0)]
 
+    def _loads(self, question: TrendContext) -> list[ExternalSeries]:
+        """Requests in flight; none if they grow, as requests that stay for good would."""
+        loads = [
+            self._series(column, meaning)
+            for column in self.file.columns
+            if not column.is_text and (meaning := self._meaning(column)).role is Role.LOAD
+        ]
+        rows = (judge_series(load, Falls(()), question) for load in loads)
+        rates = (row.result.rate_per_hour for row in rows if row is not None)
+        return [] if any(rate is not None and rate.lower > 0 for rate in rates) else loads
+
     def _has_pid(self) -> bool:
         return any(PROCESS_ID.fullmatch(column.name) for column in self.file.columns)
 
@@ -422,6 +449,11 @@ def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
     if tokens:
         ranked.insert(1, ranked.pop(tokens))
     return ranked
+
+
+def _is_open_load(row: JudgedSeries, meaning: Meaning) -> bool:
+    asked_for = meaning.role is not Role.LOAD or row.result.limit_per_hour is not None
+    return not asked_for and row.verdict is VerdictKind.INCONCLUSIVE
 
 
 def _counts_work(meaning: Meaning) -> bool:

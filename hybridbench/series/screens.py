@@ -25,12 +25,14 @@ _OF_PROC = re.compile(r"Name:\s+\S|[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 _TOP = re.compile(r"top - (\d\d:\d\d:\d\d) up ")
 _OF_TOP = ("VIRT", "RES", "SHR")
 
+_LOOKED_AT = 12  # lines
+
 Screens = Callable[[Sequence[str], TableOptions], RawTable]
 
 
 def screens_of(text: str) -> Screens | None:
     """The reader of ``text``, or None if it is not printed sample by sample."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()][:3]
+    lines = _first_lines(text.splitlines())
     if not lines:
         return None
     if _TOP.match(lines[0]):
@@ -39,10 +41,17 @@ def screens_of(text: str) -> Screens | None:
         return _dmon
     if _OF_PROC.match(lines[0]):
         return _pairs
-    numbers = [line for line in lines if not line.startswith("#") and not _is_moment(line)]
+    numbers = [line for line in lines if not line.startswith("#")]
     if not numbers and not lines[0].startswith(("# HELP ", "# TYPE ")):
         return None
     return _pairs if all(map(_PAIR.fullmatch, numbers)) else None
+
+
+def _first_lines(lines: Sequence[str]) -> list[str]:
+    """Some lines of the first sample, without the time before it."""
+    return [line.strip() for line in lines[:_LOOKED_AT] if line.strip() and not _is_moment(line)][
+        :3
+    ]
 
 
 def stamped(text: str) -> str:
@@ -82,7 +91,7 @@ def _is_moment(line: str) -> bool:
 def _pairs(lines: Sequence[str], options: TableOptions) -> RawTable:
     """Names with one number each; a name that comes again begins the next sample."""
     # Its other numbers are ids, masks and context switches.
-    of_proc = bool(_OF_PROC.match(next(line for line in lines if line.strip())))
+    of_proc = bool(_OF_PROC.match(_first_lines(lines)[0]))
     samples: list[tuple[int, dict[str, str]]] = []
     odd: list[int] = []
     for number, line in enumerate(map(str.strip, lines), 1):

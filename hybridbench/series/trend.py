@@ -34,6 +34,7 @@ _GAP_SHARE_TOLD = 0.02
 _GAP_SHARE_MAX = 0.5
 _SHARE_WITHOUT_UNIT = 0.002  # an hour
 _MOST_WORKS = 2
+_LOAD_SLOT = "running_requests"  # and the one for requests in flight
 _WORK_SLOTS = ("finishes", "tokens")  # the places that a trend looks for work in
 
 
@@ -55,11 +56,13 @@ class TrendContext:
         works: cumulative counters of work done, by name.
         steady_s: when steady state began, in the file's seconds; None if nobody said.
         thresholds: greatest tolerable worsening in units per hour, by column.
+        loads: requests in flight, in one or more columns.
     """
 
     works: Sequence[ExternalSeries] = ()
     steady_s: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    loads: Sequence[ExternalSeries] = ()
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,9 @@ def _record(
         if len(done) >= 2 and work.name != series.name:
             name = f"events.{slot}"
             all_series[name] = replace(done, name=name)
+    load = _load(series, question.loads)
+    if load is not None:
+        all_series[load.name] = load.between(*stretch)
     events: list[Event] = []
     steady_s = question.steady_s
     # A restarted process warms up anew: what was said of the first holds for its own time only.
@@ -170,6 +176,17 @@ def _record(
         profile=ResolvedProfile(limits_as_planned=limits), target=TargetFacts(kind=SERIES)
     )
     return RunRecord(manifest, all_series, tuple(events))
+
+
+def _load(series: ExternalSeries, loads: Sequence[ExternalSeries]) -> Series | None:
+    """All requests in flight at the times of the first column of them; none beside a load."""
+    read = [only_readings(Series(load.name, load.t_s, load.value)) for load in loads]
+    read = [one for one in read if len(one)]
+    if not read or any(load.name == series.name for load in loads):
+        return None
+    t = read[0].t_s
+    total = np.sum([np.interp(t, one.t_s, one.value) for one in read], axis=0)
+    return Series(_LOAD_SLOT, t, total)
 
 
 def _spec(series: ExternalSeries, threshold: float | None, size: float) -> MetricSpec:

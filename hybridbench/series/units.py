@@ -72,6 +72,14 @@ _IDLE = re.compile(
     r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_(total|sum)$",
     re.I,
 )
+# Requests in flight: vllm:num_requests_running, sglang:num_queue_reqs, tgi_queue_size.
+_REQUESTS = r"(requests?|reqs?|seqs?|sequences?)"
+_IN_FLIGHT = r"(running|waiting|queued?|swapped|pending|active|in_?flight|concurrent)"
+_LOAD = re.compile(
+    rf"(^|[:_. ])({_REQUESTS}[_ ]{_IN_FLIGHT}|{_IN_FLIGHT}[_ ]{_REQUESTS}|in_?flight|"
+    r"tgi_(queue|batch_current)_size)$",
+    re.I,
+)
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%].*)$", re.I)
 # Less of it is left, whatever holds the rest.
 _LEFT = re.compile(r"(^|[_.\s-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)", re.I)
@@ -90,6 +98,7 @@ class Role(StrEnum):
 
     LEVEL = "level"  # goes up and down: judged
     COUNTER = "counter"  # work done so far: what growth is measured against
+    LOAD = "load"  # requests in flight: what moves the levels; judged if that can be decided
     SHOWN = "shown"  # known, and not worth a verdict (processor share, a limit, an id)
 
 
@@ -133,6 +142,8 @@ def parse_unit(text: str) -> Meaning:
 
 def meaning_of(name: str) -> Meaning:
     """What the column called ``name`` measures, by its name alone."""
+    if _LOAD.search(bare_name(name)):
+        return Meaning(Role.LOAD, Unit.COUNT)
     spec = spec_of(name)
     if spec is not None:
         role = Role.COUNTER if spec.kind is Kind.COUNTER else Role.LEVEL

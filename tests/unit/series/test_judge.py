@@ -379,3 +379,44 @@ def test_a_column_called_like_a_counter_that_sinks_is_judged(tmp_path: Path) -> 
     assert [row.name for row in verdict.rows] == ["lease_count", "mem_total"]
     assert verdict.rows[0].verdict is VerdictKind.LEAK
     assert not any("work done" in note for note in verdict.notes)
+
+
+def busy(leak_mib_per_h: float, path: Path, stuck_per_h: float = 0.0) -> str:
+    """Memory of a server that takes 4 MiB for each request in flight, of which there are many."""
+    series = made(leak_mib_per_h)
+    rng = np.random.default_rng(7)
+    running = np.zeros(series.t_s.size)
+    for i in range(1, running.size):
+        running[i] = max(0.0, 0.98 * running[i - 1] + 0.4 + rng.normal(0, 1.5))
+    running = np.round(running + stuck_per_h * series.t_s / 3600)
+    held = series.value + 4 * MIB * running
+    rows = ["time,num_requests_running,rss_bytes"]
+    rows += [
+        f"{START + t},{r:.0f},{v:.0f}" for t, r, v in zip(series.t_s, running, held, strict=True)
+    ]
+    return series.write(path, rows)
+
+
+@pytest.mark.parametrize(("leak", "kind"), [(0.0, VerdictKind.CLEAN), (100.0, VerdictKind.LEAK)])
+def test_requests_in_flight_explain_memory_and_leave_nothing_undecided(
+    tmp_path: Path, leak: float, kind: VerdictKind
+) -> None:
+    path = busy(leak, tmp_path / "a.csv")
+
+    verdict = judge_file(path, STEADY)
+
+    assert (verdict.kind, [row.name for row in verdict.rows]) == (kind, ["rss_bytes"])
+    rate = verdict.rows[0].result.rate_per_hour
+    assert rate is not None
+    assert rate.lower <= leak * MIB <= rate.upper
+    assert "the effect of requests in flight (num_requests_running) is subtracted" in verdict.notes
+    asked = judge_file(path, JudgeOptions(("num_requests_running",), steady_at="5m"))
+    assert asked.kind is VerdictKind.INCONCLUSIVE
+
+
+def test_requests_that_stay_for_good_are_a_leak(tmp_path: Path) -> None:
+    verdict = judge_file(busy(0.0, tmp_path / "a.csv", stuck_per_h=400.0), STEADY)
+
+    verdicts = {row.name: row.verdict for row in verdict.rows}
+    assert verdicts["num_requests_running"] is VerdictKind.LEAK
+    assert verdicts["rss_bytes"] is VerdictKind.LEAK

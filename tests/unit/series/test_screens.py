@@ -28,6 +28,7 @@ def seconds(file: SeriesFile) -> list[float]:
     return [float(t - times[0]) for t in times]
 
 
+@pytest.mark.parametrize("dated", [False, True])
 @pytest.mark.parametrize(
     "text",
     [
@@ -38,8 +39,12 @@ def seconds(file: SeriesFile) -> list[float]:
         "5649-7ffc ---p 00000000 00:00 0                [rollup]\nPss:   {} kB\nThreads: 4\n",
     ],
 )
-def test_lines_of_proc_are_in_kib_whatever_they_say(tmp_path: Path, text: str) -> None:
-    file = read(tmp_path, "".join(map(text.format, (500, 502))), interval_s=10.0)
+def test_lines_of_proc_are_in_kib_whatever_they_say(tmp_path: Path, text: str, dated: bool) -> None:
+    samples = [text.format(500), text.format(502)]
+    if dated:
+        samples = [f"{1_800_000_000 + 10 * i}\n{sample}" for i, sample in enumerate(samples)]
+
+    file = read(tmp_path, "".join(samples), interval_s=None if dated else 10.0)
 
     memory = file.columns[0].name
     assert values(file) == {memory: [500, 502], "Threads": [4, 4]}
@@ -102,6 +107,15 @@ def test_pages_of_metrics_follow_each_other(tmp_path: Path) -> None:
     assert read_of['vllm:request_success_total{engine="0",model_name="a b"}'] == [3, 4, 5]
     assert not any("bucket" in name for name in read_of)
     assert "line" in file.notes[0]
+
+
+def test_a_date_before_each_page_of_metrics_is_its_time(tmp_path: Path) -> None:
+    pages = (PAGE.format(rss=f"{done}e9", done=done) for done in (3, 4))
+
+    file = read(tmp_path, "".join(f"{1_800_000_000 + 10 * i}\n{p}" for i, p in enumerate(pages)))
+
+    assert values(file)["rss_bytes"] == [3e9, 4e9]
+    assert seconds(file) == [0, 10]
 
 
 TOP = """top - 23:59:{second} up 10 days,  3:22,  1 user,  load average: 1.00, 1.01, 1.05
