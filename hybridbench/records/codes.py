@@ -85,7 +85,7 @@ class FindingCode(StrEnum):
     )
     # What the engine itself reported.
     CRASH = "crash", "The worker exited, was killed, or hung."
-    STALLED = "stalled", "Requests are in the engine, and its steps serve none of them."
+    STALLED = "stalled", "The engine takes steps for a long time, and none serves a request."
     FALSE_ALARM = (
         "false-alarm",
         "A check of the engine reported missing slots that were not missing.",

@@ -87,13 +87,17 @@ def _begun(found: Finding) -> Iterable[str]:
 
 
 def stalled(found: Finding) -> Words:
-    """An engine that steps and serves none of its requests."""
+    """An engine that steps and serves none of its requests, or has none."""
     data = found.data
-    requests = times(number(data, "requests"), "request")
+    requests, lasted = number(data, "requests"), format_duration(number(data, "stalled_s"))
+    title = f"no request was served for {lasted}, with {times(requests, 'request')} in the engine"
+    cause = "the scheduler waits for something that never comes, or refuses every request"
+    if requests < 1.0:
+        title = f"the engine took steps for {lasted} without a request in it"
+        cause = "a transfer does not end, or its answer is never taken"
     return Words(
-        f"no request was served for {format_duration(number(data, 'stalled_s'))}, with {requests} "
-        "in the engine",
-        cause="the scheduler waits for something that never comes, or refuses every request",
+        title,
+        cause=cause,
         evidence=(
             f"{number(data, 'steps'):,.0f} steps without a forward pass, the first at "
             f"{format_duration(found.since_s or 0.0)}",

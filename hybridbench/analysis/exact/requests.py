@@ -162,17 +162,18 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
 def _stalled(facts: Facts) -> Iterable[Finding]:
     """The engine takes step after step, and none of its requests has a part in any.
 
-    A slow machine serves somebody in each step, and a paused engine takes none.
+    A slow machine serves somebody in each step, and a paused engine takes none, nor does an idle
+    one: without a request it waits for a transfer that does not end.
     """
     idle, forward = (facts.record.series.get(name) for name in ("events.idle_steps", "forward_s"))
     if idle is None or forward is None or len(idle) < 2:
         return
     t = idle.t_s
     present = sum(np.interp(t, load.t_s, load.value) for load in facts.load if len(load))
-    inside = np.broadcast_to(np.asarray(present) >= 1.0, t.shape)
+    inside = np.broadcast_to(np.asarray(present), t.shape)
     computes = np.diff(np.interp(t, forward.t_s, forward.value)) > 0.0
     # A worker that was started again counts from 0.
-    stuck = inside[1:] & inside[:-1] & ~computes & (np.diff(idle.value) > 0.0)
+    stuck = ~computes & (np.diff(idle.value) > 0.0)
     start, end = max(_runs(stuck), key=lambda run: t[run[1]] - t[run[0]], default=(0, 0))
     steps = float(idle.value[end] - idle.value[start])
     if t[end] - t[start] < _STALL_S or steps < _STALL_STEPS:
@@ -183,7 +184,7 @@ def _stalled(facts: Facts) -> Iterable[Finding]:
         subject="scheduler",
         since_s=float(t[start]),
         data={
-            "requests": float(np.asarray(present)[start : end + 1].min()),
+            "requests": float(inside[start : end + 1].min()),
             "stalled_s": float(t[end] - t[start]),
             "steps": steps,
         },

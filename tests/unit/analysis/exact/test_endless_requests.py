@@ -116,6 +116,17 @@ def test_an_engine_that_steps_and_serves_nobody_is_stalled() -> None:
     assert finding.data["requests"] == 3.0
 
 
+def test_an_engine_that_steps_for_nobody_is_stalled() -> None:
+    """A transfer whose answer is never taken keeps it from becoming idle."""
+    record = with_series(stall(150.0), Series("waiting_requests", T, np.where(T < 150.0, 3.0, 0.0)))
+
+    verdict = judge(record)
+
+    assert verdict.kind is VerdictKind.CRASHED
+    (finding,) = [f for f in verdict.findings if f.kind == "stalled"]
+    assert finding.data["requests"] == 0.0
+
+
 def test_a_stall_is_the_verdict_although_the_run_covers_too_little() -> None:
     asserted = {"assert_coverage": {"retracts": 1000}}
 
@@ -140,7 +151,6 @@ def test_a_stall_that_ended_is_found_all_the_same() -> None:
         stall(150.0, steps_per_s=0.0),  # paused
         stall(150.0, steps_per_s=1.0),  # hardly a step
         with_series(stall(150.0), Series("forward_s", T, 0.001 * T)),  # slow
-        with_series(stall(150.0), Series("waiting_requests", T, np.zeros(T.size))),  # idle
         with_series(stall(150.0), Series("events.idle_steps", T, np.zeros(T.size))),
     ],
 )
