@@ -86,6 +86,11 @@ class FindingCode(StrEnum):
     # What the engine itself reported.
     CRASH = "crash", "The worker exited, was killed, or hung."
     STALLED = "stalled", "The engine takes steps for a long time, and none serves a request."
+    NOT_IDLE = (
+        "not-idle",
+        "The engine did not become idle after its traffic had ended: a request or a transfer did "
+        "not end.",
+    )
     FALSE_ALARM = (
         "false-alarm",
         "A check of the engine reported missing slots that were not missing.",

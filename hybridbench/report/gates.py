@@ -42,6 +42,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "more-free-than-exist": "no pool has more free slots than exist",
     "below-threshold": "every threshold of the profile is met",
     "stalled": "the engine never stops serving its requests",
+    "not-idle": "the engine becomes idle when its traffic ends",
     "crash": "the worker ran to the end",
 }
 

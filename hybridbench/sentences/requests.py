@@ -105,6 +105,17 @@ def stalled(found: Finding) -> Words:
     )
 
 
+def not_idle(found: Finding) -> Words:
+    """An engine that was still busy when the run gave up waiting for its last requests."""
+    requests, waited = number(found.data, "requests"), number(found.data, "waited_s")
+    inside = f"with {times(requests, 'request')}" if requests else "without a request"
+    return Words(
+        f"the engine was not idle {format_duration(waited)} after its traffic had ended, {inside} "
+        "in it",
+        cause="a request or a transfer does not end, or the machine is far too slow",
+    )
+
+
 def request_too_old(found: Finding) -> Words:
     """A request that outlives all others."""
     data = found.data

@@ -41,6 +41,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
     FindingCode.RUNNING_WITHOUT_CLIENT: requests.running_without_client,
     FindingCode.REQUEST_TOO_OLD: requests.request_too_old,
     FindingCode.STALLED: requests.stalled,
+    FindingCode.NOT_IDLE: requests.not_idle,
     FindingCode.INSTANCES_WAIT_FOR_COLLECTOR: instances.instances,
     FindingCode.INSTANCES_RETAINED: instances.instances,
     FindingCode.CONTAINER_GROWS: checkpoints.container_grows,

@@ -18,7 +18,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_names, pool_unit, pool_values, pool_words
 from hybridbench.analysis.record import FloatArray, Series
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.events import Checkpoint, EngineViolation
+from hybridbench.records.events import Checkpoint, EngineViolation, Phase
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
 
 WAITING_VIOLATION = "waiting-held"
@@ -119,10 +119,10 @@ def _rates_of_waiting(driver: StepDriver | None, unit: str) -> tuple[Rate, ...]:
 
 
 def liveness_findings(facts: Facts) -> list[Finding]:
-    """Requests without a client, an engine that serves none, and at most one finding on a request
-    that does not end.
+    """Requests without a client, an engine that serves none or does not become idle, and at most
+    one finding on a request that does not end.
     """
-    findings = [*_without_client(facts), *_stalled(facts)]
+    findings = [*_without_client(facts), *(_stalled(facts) or _never_idle(facts))]
     for name in _TURNOVERS:
         if not any(finding.kind == FindingCode.REQUEST_TOO_OLD for finding in findings):
             findings.extend(_too_old(facts, name))
@@ -159,7 +159,7 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
     )
 
 
-def _stalled(facts: Facts) -> Iterable[Finding]:
+def _stalled(facts: Facts) -> list[Finding]:
     """The engine takes step after step, and none of its requests has a part in any.
 
     A slow machine serves somebody in each step, and a paused engine takes none, nor does an idle
@@ -167,7 +167,7 @@ def _stalled(facts: Facts) -> Iterable[Finding]:
     """
     idle, forward = (facts.record.series.get(name) for name in ("events.idle_steps", "forward_s"))
     if idle is None or forward is None or len(idle) < 2:
-        return
+        return []
     t = idle.t_s
     present = sum(np.interp(t, load.t_s, load.value) for load in facts.load if len(load))
     inside = np.broadcast_to(np.asarray(present), t.shape)
@@ -177,8 +177,8 @@ def _stalled(facts: Facts) -> Iterable[Finding]:
     start, end = max(_runs(stuck), key=lambda run: t[run[1]] - t[run[0]], default=(0, 0))
     steps = float(idle.value[end] - idle.value[start])
     if t[end] - t[start] < _STALL_S or steps < _STALL_STEPS:
-        return
-    yield Finding(
+        return []
+    stalled = Finding(
         kind=FindingCode.STALLED,
         verdict=VerdictKind.CRASHED,
         subject="scheduler",
@@ -189,6 +189,26 @@ def _stalled(facts: Facts) -> Iterable[Finding]:
             "steps": steps,
         },
     )
+    return [stalled]
+
+
+def _never_idle(facts: Facts) -> list[Finding]:
+    """Traffic has ended, and the last requests have not in the time that they were given."""
+    phases = facts.last.all_events(Phase)
+    if facts.ended_early or [phase.name for phase in phases[-2:]] != ["drain", "done"]:
+        return []
+    drain, done = phases[-2:]
+    found = Finding(
+        kind=FindingCode.NOT_IDLE,
+        verdict=VerdictKind.INCONCLUSIVE,
+        subject="scheduler",
+        since_s=drain.t_s,
+        data={
+            "requests": sum(float(load.value[-1]) for load in facts.load if len(load)),
+            "waited_s": done.t_s - drain.t_s,
+        },
+    )
+    return [found]
 
 
 def _runs(holds: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -325,6 +325,13 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=("4,820,148 steps without a forward pass, the first at 1m15s",),
         ),
     ),
+    "an engine that is not idle": (
+        found(FindingCode.NOT_IDLE, {"requests": 2.0, "waited_s": 120.0}),
+        Words(
+            "the engine was not idle 2m after its traffic had ended, with 2 requests in it",
+            cause="a request or a transfer does not end, or the machine is far too slow",
+        ),
+    ),
     "a request that stays": (
         found(
             FindingCode.REQUEST_TOO_OLD,

@@ -9,8 +9,9 @@ from hybridbench.analysis.exact.requests import liveness_findings
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.records.events import Phase
 from hybridbench.records.verdict import Finding, VerdictKind
-from tests.unit.analysis.records import Run, healthy_record, with_manifest, with_series
+from tests.unit.analysis.records import Run, healthy_record, with_events, with_manifest, with_series
 
 RUN = Run(duration_s=240.0, steady_s=60.0)
 HEALTHY = healthy_record(RUN)
@@ -125,6 +126,20 @@ def test_an_engine_that_steps_for_nobody_is_stalled() -> None:
     assert verdict.kind is VerdictKind.CRASHED
     (finding,) = [f for f in verdict.findings if f.kind == "stalled"]
     assert finding.data["requests"] == 0.0
+
+
+def test_a_run_whose_last_requests_did_not_end_is_not_clean() -> None:
+    def ended(*phases: str) -> RunRecord:
+        events = [Phase(name, name, t_s=T[-1] + 120.0 * i) for i, name in enumerate(phases)]
+        return with_events(HEALTHY, *events)
+
+    (finding,) = found(ended("drain", "done"))
+
+    assert (finding.kind, finding.verdict) == ("not-idle", VerdictKind.INCONCLUSIVE)
+    assert finding.data["waited_s"] == 120.0
+    assert judge(ended("drain", "done")).kind is VerdictKind.INCONCLUSIVE
+    assert found(ended("drain", "idle", "done")) == []
+    assert found(ended("drain")) == []
 
 
 def test_a_stall_is_the_verdict_although_the_run_covers_too_little() -> None:
