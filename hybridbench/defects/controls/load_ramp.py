@@ -19,7 +19,7 @@ DEFECT = control(
         # The mean load is 0.575 of the profile's.
         ("assert_coverage.finishes", ">345/min"),
         # While the load is low nothing waits, and few states have to go.
-        ("assert_coverage.abort_queued", "10"),
+        ("assert_coverage.abort_queued", "5"),
         ("assert_coverage.evict_internal_state", "100"),
     ),
 )
