@@ -146,6 +146,7 @@ LEADS_TO: Mapping[VerdictKind | str, Sequence[FindingCode]] = {
     ),
     VerdictKind.INCONCLUSIVE: (
         FindingCode.UNDECIDED,
+        FindingCode.NOT_IDLE,
         FindingCode.UNREADABLE,
         FindingCode.STOPPED_EARLY,
         FindingCode.INTERRUPTED,
