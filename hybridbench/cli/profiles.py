@@ -9,7 +9,7 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_profile
-from hybridbench.errors import ExitCode, HybridbenchError
+from hybridbench.errors import HybridbenchError
 from hybridbench.safe_output import echo, emit, print_error
 
 app = typer.Typer(
@@ -72,17 +72,18 @@ def validate(
     """
     from hybridbench.workload.catalog import load_profile
 
-    valid = True
+    errors: list[HybridbenchError] = []
     for name in files:
         try:
             load_profile(name)
         except HybridbenchError as error:
-            valid = False
-            print_error(error)
+            errors.append(error)
         else:
             echo(f"{name}: valid")
-    if not valid:
-        raise typer.Exit(ExitCode.USAGE)
+    for error in errors[:-1]:
+        print_error(error)
+    if errors:
+        raise errors[-1]
 
 
 @app.command("schema", cls=Command)

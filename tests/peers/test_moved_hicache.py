@@ -103,7 +103,6 @@ class World:
             self.kv = allocator(size=size, kvcache=self.pool, **paged, **sizes)
         self.window = 4 * self.page_size
         self.host = MHATokenToKVPoolHost(self.pool, size)
-        self.reads = ChosenStorageIO()
         self.tree = self._build_tree(size)
 
     def _hybrid_rows(self) -> HybridReqToTokenPool:
@@ -141,10 +140,10 @@ class World:
             return HiUnifiedRadixCache(params, controller, parts)
         if states is not None:
             return HiMambaRadixCache(params, controller, states)
-        storage = HiCacheMemory(self.pool.full_kv_pool, 64, self.page_size)
-        behind = StorageController(self.host, storage, self.page_size, self.reads, self.page_size)
-        rules = StorageRules("wait_complete", 0.0, lambda: 0.0)
-        return HiRadixCache(params, controller, "write_through", behind, rules)
+        return self._full_tree(params, controller)
+
+    def _full_tree(self, params: CacheInitParams, controller: HiCacheController) -> HiRadixCache:
+        return HiRadixCache(params, controller)
 
     @property
     def pages_of_a_window(self) -> int:
@@ -492,6 +491,14 @@ class StorageWorld(World):
         self.anchor = self.insert(self.ids[: 2 * self.page_size])
         self.backup(self.anchor)
         self.poll()
+
+    def _full_tree(self, params: CacheInitParams, controller: HiCacheController) -> HiRadixCache:
+        storage = HiCacheMemory(self.pool.full_kv_pool, 64, self.page_size)
+        behind = StorageController(
+            self.host, storage, self.page_size, ChosenStorageIO(), self.page_size
+        )
+        rules = StorageRules("wait_complete", 0.0, lambda: 0.0)
+        return HiRadixCache(params, controller, "write_through", behind, rules)
 
     def poll(self) -> None:
         self.storage_tree.check_hicache_events()
