@@ -80,8 +80,8 @@ def validate(
             errors.append(error)
         else:
             echo(f"{name}: valid")
-    for error in errors[:-1]:
-        print_error(error)
+    for earlier in errors[:-1]:
+        print_error(earlier)
     if errors:
         raise errors[-1]
 
