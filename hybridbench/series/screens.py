@@ -49,9 +49,8 @@ def screens_of(text: str) -> Screens | None:
 
 def _first_lines(lines: Sequence[str]) -> list[str]:
     """Some lines of the first sample, without the time before it."""
-    return [line.strip() for line in lines[:_LOOKED_AT] if line.strip() and not _is_moment(line)][
-        :3
-    ]
+    stripped = (line.strip() for line in lines[:_LOOKED_AT])
+    return [line for line in stripped if line and not _is_moment(line)][:3]
 
 
 def stamped(text: str) -> str:
