@@ -66,7 +66,7 @@ def validate(
 ) -> None:
     """Validate profile files; prints every error and exits with code 2 if there is one.
 
-    Whether the model can run it, `soak --dry-run` checks as well.
+    `soak --dry-run` also checks that the model can run the profile.
 
     Example: hybridbench profiles validate mine.yaml
     """

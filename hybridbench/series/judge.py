@@ -178,7 +178,7 @@ class _JudgedFile:
             if c.column.name in thresholds
         }
         question = TrendContext(works, self._steady_s(), limits)
-        loads = self._loads(question)
+        loads = self._loads(question, Falls(known))
         question = replace(question, loads=loads)
         rows: list[JudgedSeries] = []
         empty: list[str] = []
@@ -199,7 +199,7 @@ class _JudgedFile:
             rows = open_loads
         elif open_loads:
             names = ", ".join(row.name for row in open_loads)
-            self.notes.append(f"not counted, as traffic comes and goes: {names} (undecided)")
+            self.notes.append(f"undecided, and not counted because traffic varies: {names}")
         if not rows:
             raise ConfigError(
                 f"{self.file.source}: {', '.join(empty[:_NAMES_MAX])}: fewer than two readings."
@@ -369,14 +369,14 @@ class _JudgedFile:
         series = (self._series(column, plain) for column in columns)
         return [one for one in series if np.any(np.diff(one.value[np.isfinite(one.value)]) > 0)]
 
-    def _loads(self, question: TrendContext) -> list[ExternalSeries]:
+    def _loads(self, question: TrendContext, falls: Falls) -> list[ExternalSeries]:
         """Requests in flight; none if they grow, as requests that stay for good would."""
         loads = [
             self._series(column, meaning)
             for column in self.file.columns
             if not column.is_text and (meaning := self._meaning(column)).role is Role.LOAD
         ]
-        rows = (judge_series(load, Falls(()), question) for load in loads)
+        rows = (judge_series(load, falls, question) for load in loads)
         rates = (row.result.rate_per_hour for row in rows if row is not None)
         return [] if any(rate is not None and rate.lower > 0 for rate in rates) else loads
 

@@ -24,8 +24,7 @@ _NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
 _OF_PROC = re.compile(r"Name:\s+\S|[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 _TOP = re.compile(r"top - (\d\d:\d\d:\d\d) up ")
 _OF_TOP = ("VIRT", "RES", "SHR")
-
-_LOOKED_AT = 12  # lines
+_LOOKED_AT = 12  # lines, of which a time and the comments of a page are some
 
 Screens = Callable[[Sequence[str], TableOptions], RawTable]
 

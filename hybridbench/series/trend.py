@@ -34,8 +34,8 @@ _GAP_SHARE_TOLD = 0.02
 _GAP_SHARE_MAX = 0.5
 _SHARE_WITHOUT_UNIT = 0.002  # an hour
 _MOST_WORKS = 2
-_LOAD_SLOT = "running_requests"  # and the one for requests in flight
 _WORK_SLOTS = ("finishes", "tokens")  # the places that a trend looks for work in
+_LOAD_SLOT = "running_requests"  # and the one for requests in flight
 
 
 @dataclass(frozen=True)

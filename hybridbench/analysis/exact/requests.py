@@ -169,8 +169,10 @@ def _stalled(facts: Facts) -> list[Finding]:
     if idle is None or forward is None or len(idle) < 2:
         return []
     t = idle.t_s
-    present = sum(np.interp(t, load.t_s, load.value) for load in facts.load if len(load))
-    inside = np.broadcast_to(np.asarray(present), t.shape)
+    requests = np.zeros(t.size)
+    for load in facts.load:
+        if len(load):
+            requests += np.interp(t, load.t_s, load.value)
     computes = np.diff(np.interp(t, forward.t_s, forward.value)) > 0.0
     # A worker that was started again counts from 0.
     stuck = ~computes & (np.diff(idle.value) > 0.0)
@@ -178,18 +180,18 @@ def _stalled(facts: Facts) -> list[Finding]:
     steps = float(idle.value[end] - idle.value[start])
     if t[end] - t[start] < _STALL_S or steps < _STALL_STEPS:
         return []
-    stalled = Finding(
+    found = Finding(
         kind=FindingCode.STALLED,
         verdict=VerdictKind.CRASHED,
         subject="scheduler",
         since_s=float(t[start]),
         data={
-            "requests": float(inside[start : end + 1].min()),
+            "requests": float(requests[start : end + 1].min()),
             "stalled_s": float(t[end] - t[start]),
             "steps": steps,
         },
     )
-    return [stalled]
+    return [found]
 
 
 def _never_idle(facts: Facts) -> list[Finding]:
