@@ -52,8 +52,8 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "was lost, and holds its slots until then.",
     "stalled": "Check why the scheduler refuses its oldest request: a full pool, a lock, or a "
     "transfer that was never acknowledged.",
-    "not-idle": "Find what the engine was still waiting for when the run ended: its oldest request, "
-    "or a transfer that was never acknowledged.",
+    "not-idle": "Find what the engine was still waiting for when the run ended: its oldest "
+    "request, or a transfer that was never acknowledged.",
     "negative-count": "Find the second code path that subtracts the same amount from {subject}.",
     "more-free-than-exist": "Find the slot that is in the free list of {subject} twice: it will be "
     "allocated to two requests at once.",
