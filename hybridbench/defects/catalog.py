@@ -26,6 +26,7 @@ from hybridbench.defects.pr12224_overlap_late_token_double_free import (
     DEFECT as OVERLAP_LATE_TOKEN_DOUBLE_FREE,
 )
 from hybridbench.defects.pr13501_host_double_release import DEFECT as HOST_DOUBLE_RELEASE
+from hybridbench.defects.pr20049_hicache_unpolled_acks import DEFECT as HICACHE_UNPOLLED_ACKS
 from hybridbench.defects.pr20182_mamba_queued_abort import DEFECT as MAMBA_QUEUED_ABORT
 from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT as MAMBA_ADDER_REJECT
 from hybridbench.defects.pr21624_hicache_view_retention import DEFECT as HICACHE_VIEW_RETENTION
@@ -82,6 +83,7 @@ DEFECTS: tuple[Defect, ...] = (
     SPEC_TAIL_UNRECORDED,
     HOST_DOUBLE_RELEASE,
     HICACHE_VIEW_RETENTION,
+    HICACHE_UNPOLLED_ACKS,
     HIMAMBA_PROTECTED_DELETE,
     RADIX_LOCK_SKIP,
     EVICT_HEAP_REBUILD,

@@ -17,12 +17,12 @@ BYTES_KEPT: Final = "bytes_kept"
 MILLISECONDS: Final = "milliseconds"
 
 # Replacements have the signature of the method they stand in for, which only that method knows.
-Replacement: TypeAlias = Callable[..., object]
+Replacement: TypeAlias = Callable[..., object] | property
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One method of one class and what stands in its place while the defect is on.
+    """One method or property of one class, and what stands in its place while the defect is on.
 
     ``fingerprint`` is that of the healthy method (see :func:`fingerprint_of`): when the method is
     changed, the defect's test fails until somebody has looked whether it still is the same defect.
@@ -142,15 +142,22 @@ class Defect:
     role: Role = Role.DEFECT
 
 
-def fingerprint_of(method: Callable[..., object]) -> str:
+def function_of(method: Replacement) -> FunctionType:
+    """The function that runs when ``method`` is called, or read if it is a property."""
+    function = method.fget if isinstance(method, property) else method
+    assert isinstance(function, FunctionType), f"{method} has no code of its own"
+    return function
+
+
+def fingerprint_of(method: Replacement) -> str:
     """Twelve hex digits that change when the body of ``method`` does.
 
     Names, constants and byte code count; line numbers, comments, docstring and file do not.  Byte
     code differs between Python versions, so fingerprints are compared only on the pinned one.
     """
-    assert isinstance(method, FunctionType), f"{method} has no code of its own"
+    function = function_of(method)
     digest = hashlib.sha256()
-    _feed(digest.update, method.__code__, method.__doc__)
+    _feed(digest.update, function.__code__, function.__doc__)
     return digest.hexdigest()[:12]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
 
-from hybridbench.defects.defect import Defect, Patch
+from hybridbench.defects.defect import Defect, Patch, Replacement, function_of
 
 
 def apply_defects(defects: Sequence[Defect]) -> None:
@@ -50,28 +50,30 @@ def injected(*defects: Defect) -> Iterator[None]:
             setattr(holder, method, function)
 
 
-def healthy_method(patch: Patch) -> FunctionType:
-    """The function that ``patch`` would replace.
+def healthy_method(patch: Patch) -> FunctionType | property:
+    """The method or property that ``patch`` would replace.
 
     Raises:
-        ValueError: the class itself has no such method (one it merely inherits does not count).
+        ValueError: the class itself has none of this name (one it merely inherits does not count).
     """
-    function = vars(patch.holder).get(patch.method)
-    if not isinstance(function, FunctionType):
+    method = vars(patch.holder).get(patch.method)
+    if not isinstance(method, FunctionType | property):
         where = patch.holder.__name__
         raise ValueError(f"{where} defines no method {patch.method!r} to replace")  # noqa: TRY004
-    return function
+    return method
 
 
 def _check_parameters(defect: Defect, patch: Patch) -> None:
+    where = f"{patch.holder.__name__}.{patch.method}"
+    healthy = healthy_method(patch)
+    if isinstance(healthy, property) != isinstance(patch.replacement, property):
+        raise ValueError(f"{defect.slug}: a property can replace only a property; see {where}")
     # Names and kinds, not annotations: `self` is annotated only in the replacement.
-    wanted = _parameters(healthy_method(patch))
-    given = _parameters(patch.replacement)
+    wanted, given = _parameters(healthy), _parameters(patch.replacement)
     if wanted != given:
-        where = f"{patch.holder.__name__}.{patch.method}"
         raise ValueError(f"{defect.slug}: {where} takes {wanted}, its replacement takes {given}")
 
 
-def _parameters(function: object) -> list[tuple[str, str]]:
-    assert callable(function)
-    return [(p.name, p.kind.name) for p in inspect.signature(function).parameters.values()]
+def _parameters(method: Replacement) -> list[tuple[str, str]]:
+    parameters = inspect.signature(function_of(method)).parameters.values()
+    return [(p.name, p.kind.name) for p in parameters]

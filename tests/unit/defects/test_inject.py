@@ -25,6 +25,10 @@ class Shelf:
         """How many there are."""
         return 1
 
+    @property
+    def is_empty(self) -> bool:
+        return False
+
 
 def lose(self: Shelf, book: str) -> str:
     return f"lost {book}"
@@ -54,6 +58,24 @@ def test_a_replacement_with_other_parameters_is_refused_before_anything_changes(
     with pytest.raises(ValueError, match="its replacement takes"):
         apply_defects([defect(wrong)])
     assert Shelf().put("atlas") == "kept atlas"
+
+
+def test_a_property_is_replaced_by_a_property_and_comes_back() -> None:
+    with injected(defect(property(lambda self: True), method="is_empty")):
+        assert Shelf().is_empty
+    assert not Shelf().is_empty
+    assert fingerprint_of(vars(Shelf)["is_empty"]) != fingerprint_of(Shelf.count)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "method"), [(property(lambda self: 2), "count"), (lose, "is_empty")]
+)
+def test_a_property_and_a_method_do_not_replace_each_other(
+    replacement: Replacement, method: str
+) -> None:
+    with pytest.raises(ValueError, match="a property can replace only a property"):
+        apply_defects([defect(replacement, method=method)])
+    assert (Shelf().count(), Shelf().is_empty) == (1, False)
 
 
 def test_a_method_that_does_not_exist_is_refused() -> None:

@@ -1,0 +1,100 @@
+"""sglang#20049, sglang#20560: the answers of transfers are taken only when a prefill is formed.
+
+``check_hicache_events`` came after the early return of a scheduler without waiting requests.  While
+requests only decode, and while the engine is idle, every write that has ended keeps the lock on its
+node, and every load the device slots that it filled.  The next prefill gives all of it back.
+
+Neither idleness nor a flush asked for transfers then.  An engine that asks would never be idle with
+this defect, so both are put back as well: a flush takes the answers that are outstanding.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.scheduler.outcome import StepOutcome
+from hybridbench.engine.scheduler.pools import Pools
+from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBatch
+from hybridbench.engine.scheduler.scheduler import Scheduler
+
+TRUTH = Truth()
+_LOCKED = "tokens_locked"
+_healthy_next_prefill = Scheduler._next_prefill
+_healthy_empty_tree = Pools.empty_tree
+
+
+def _schedule(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
+    """The step's batch, without a poll."""
+    if self.is_paused:
+        return None
+    if self._window is not None:
+        self._window.release(self.admitted())
+    batch = self._next_prefill(outcome)
+    return batch if batch is not None else self._next_decode(outcome)
+
+
+def _next_prefill(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | None:
+    """Before #20560 the poll was behind this return."""
+    if self.chunked_req is None and not self._may_admit():
+        return None
+    if self._host_tier is not None:
+        self._host_tier.check_hicache_events()
+    return _healthy_next_prefill(self, outcome)
+
+
+def _has_transfers(self: Scheduler) -> bool:
+    """Whether the engine is idle was a matter of requests alone."""
+    if not self.has_requests and self._host_tier is not None:
+        TRUTH.add(_LOCKED, _tokens_locked(self._pools) - TRUTH.counts().get(_LOCKED, 0))
+    return False
+
+
+def _empty_tree(self: Pools) -> None:
+    """Transfers end with the tree that they belong to."""
+    host_tier = self.host_tier
+    if host_tier is not None:
+        host_tier.cache_controller.wait()
+        host_tier.check_hicache_events()
+    _healthy_empty_tree(self)
+
+
+def _tokens_locked(pools: Pools) -> int:
+    """Tokens of the nodes that transfers have locked, and of those above them."""
+    tokens: dict[int, int] = {}
+    assert pools.host_tier is not None
+    for node, _ in pools.host_tier.transfer_locks():
+        above = node
+        while above.parent is not None:
+            tokens[above.id] = len(above.value)
+            above = above.parent
+    return sum(tokens.values())
+
+
+DEFECT = Defect(
+    slug="hicache-unpolled-acks",
+    source="sglang#20049",
+    symptom="KV stays locked with no request in the engine: writes to the host have ended, and the "
+    "scheduler takes their answers only with the next prefill.",
+    profile="host-tier",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("locks-at-idle",),
+        subject="full",
+        event="write to the host that no prefill follows",
+        rate="the tokens from its node to the root, until the next prefill",
+        harm=_LOCKED,
+        counted="locks",
+        # A healthy run of its profile would come with it; radix-lock-skip is of the same kind.
+        quick_s=0.0,
+    ),
+    patches=(
+        Patch(Scheduler, "schedule", _schedule, fingerprint="633c869cf655"),
+        Patch(Scheduler, "_next_prefill", _next_prefill, fingerprint="2dc741cc1e55"),
+        Patch(Scheduler, "has_transfers", property(_has_transfers), fingerprint="6c3a2036c725"),
+        Patch(Pools, "empty_tree", _empty_tree, fingerprint="f9c1b30b52e5"),
+    ),
+    harmed="HiCache with write-through while requests only decode: no KV could be evicted, until "
+    'the scheduler ended with "Out of memory even after retracting all other requests".',
+    cure="The answers are taken in every step, with and without a prefill.",
+    truth=TRUTH,
+)
