@@ -23,7 +23,6 @@ from hybridbench.analysis.trend.gls import (
     MAX_PHI,
     Model,
     ModelFit,
-    has_trend,
     is_plain,
     straight_line,
     whiten,
@@ -32,12 +31,7 @@ from hybridbench.analysis.trend.shapes import Warmup
 
 # BIC: models this close to the best must agree before a leak is called.
 _DECIDE_WITHIN = 3.5
-# What a warm-up leaves of the growth is believed if no model can do without it, and if it is a fair
-# part of it.
-_TREND_IS_NEEDED = 20.0  # BIC
-_TREND_SHARE = 0.4
 _TREND_AND_NO_MORE = 1.15
-_WARMUPS_THAT_END = (Warmup.RAMP, Warmup.EXPONENTIAL)
 _SURE_WITH_STEPS = 0.6
 _SURE_WITH_ALL_STEPS = 0.75
 _LUMPY_PHI = 0.75
@@ -52,7 +46,6 @@ _LATE_SHARE_WARMING = 0.45
 
 HALF, THREE_QUARTERS = 0.5, 0.75
 _KEEPS_PACE = 0.88
-_KEEPS_CLAIM = 0.6
 # Where a warm-up shape is part of the explanation, fading is what one expects: less doubt is given
 # away.
 _TOLERANCE_SE = 2.0
@@ -79,16 +72,6 @@ class Question:
     floor: float
     alpha: float
     max_steps: int
-
-
-@dataclass(frozen=True)
-class Paces:
-    """How growth went on in the second half: all of it, and what the warm-up shape leaves of it
-    (None where the model has none or could do without a trend).
-    """
-
-    whole: Pace | None
-    left: Pace | None
 
 
 def agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, asked: Question) -> bool:
@@ -130,35 +113,17 @@ def climbs_between_steps(fit: ModelFit, x: FloatArray) -> bool:
     return seen >= _STRETCHES_SEEN * x.size
 
 
-def goes_on(paces: Paces, best: ModelFit, growth: float) -> bool:
-    """Whether growth keeps its pace; where all of it fades, what the warm-up leaves of it may
-    still.
+def goes_on(pace: Pace | None, best: ModelFit, growth: float) -> bool:
+    """Whether growth keeps its pace.
+
+    Ever slower growth that falls makes room for a trend that nothing shows by itself; a falling
+    warm-up that ends may be a leak that gets faster.
     """
     trend = best.trend()
-    if paces.whole is None:
-        return False
     falls = trend is not None and trend[0] > _TREND_AND_NO_MORE * growth
-    if falls and best.model.candidate.warmup is Warmup.LOG:
-        # Ever slower growth that falls makes room for a trend that nothing shows by itself; a
-        # falling warm-up that ends may be a leak that gets faster.
+    if pace is None or (falls and best.model.candidate.warmup is Warmup.LOG):
         return False
-    if paces.whole.holds(growth, warming=not is_plain(best.model)):
-        return True
-    if paces.left is None or trend is None or paces.whole.last_quarter <= 0:
-        return False
-    surely = trend[0] - t_quantile(0.999, best.df) * trend[1]
-    return surely >= _TREND_SHARE * growth and paces.left.holds(trend[0], warming=True)
-
-
-def trend_is_needed(ranked: Sequence[Model]) -> bool:
-    """Whether the best model has a warm-up that ends, and none without a trend comes near it.
-
-    A warm-up that gets ever slower looks like one that ends and a trend, and steps fit much.
-    """
-    if ranked[0].steps or ranked[0].candidate.warmup not in _WARMUPS_THAT_END:
-        return False
-    without = min(model.bic for model in ranked if not has_trend(model))
-    return without > ranked[0].bic + _TREND_IS_NEEDED
+    return pace.holds(warming=not is_plain(best.model))
 
 
 def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
@@ -212,16 +177,12 @@ class Pace:
     se_last: float
     se_fade: float  # of last_quarter - 0.88 third_quarter
 
-    def holds(self, claimed: float, *, warming: bool) -> bool:
-        """Whether growth of ``claimed`` a window is still there, and no slower than before."""
+    def holds(self, *, warming: bool) -> bool:
+        """Whether growth is still there, and no slower than before."""
         tolerance = _TOLERANCE_SE_WARM if warming else _TOLERANCE_SE
         surely = _SURELY_SE if warming else 0.0
         fade = self.last_quarter - _KEEPS_PACE * self.third_quarter
-        return (
-            self.last_quarter > surely * self.se_last
-            and fade + tolerance * self.se_fade >= 0
-            and self.last_quarter + tolerance * self.se_last >= _KEEPS_CLAIM * claimed
-        )
+        return self.last_quarter > surely * self.se_last and fade + tolerance * self.se_fade >= 0
 
 
 def measure_pace(

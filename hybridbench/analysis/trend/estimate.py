@@ -24,7 +24,6 @@ from hybridbench.analysis.trend.blocks import (
     without_load,
 )
 from hybridbench.analysis.trend.criteria import (
-    Paces,
     Question,
     agreed,
     deciding,
@@ -35,7 +34,6 @@ from hybridbench.analysis.trend.criteria import (
     reason,
     stops_at_the_end,
     tail,
-    trend_is_needed,
 )
 from hybridbench.analysis.trend.gls import (
     Model,
@@ -44,12 +42,9 @@ from hybridbench.analysis.trend.gls import (
     cautious_phi,
     choose_phi,
     fit_model,
-    is_plain,
     rank_models,
     straight_line,
-    warmup_size,
     without_steps,
-    without_warmup,
 )
 from hybridbench.analysis.trend.nuisance import (
     block_load,
@@ -68,8 +63,6 @@ MIN_SAMPLES = 24
 _REPORT_WITHIN = 4.5  # BIC: models this close widen the interval
 _MOST_MODELS = 60
 _LEAST_WIDTH = 0.01  # an interval narrower than 1% of the rate would deny model error
-# A shape that nearly fits a fill leaves a little of it to the trend.
-_LEAST_OF_WARMUP = 0.006
 _TROUGHS_KEEP = 0.6  # of the claimed growth
 _TROUGHS_FOR_MODELS = 16
 # Chosen on seeds 1000, 40000 and 50000 of the curve corpus (detection.md).  Noise above the
@@ -241,16 +234,13 @@ def _from_models(
     work = best.model.candidate.work
     progress = blocks.x if work is None else works[work]
     pace = measure_pace(progress, without_steps(best, problem, dips), problem.gaps, phi)
-    left = None
-    if not is_plain(best.model) and trend_is_needed(ranked):
-        left = measure_pace(progress, without_warmup(best, problem), problem.gaps, phi)
     all_agree = agreed(fits, phi, blocks, opts.question)
     # An interval that reaches down to the floor and a leak would contradict each other.
     least = max(opts.floor, least_sure(best.model, opts.max_steps, phi) * growth)
     leak = (
         all_agree
         and lower > least
-        and goes_on(Paces(pace, left), best, growth)
+        and goes_on(pace, best, growth)
         and not stops_at_the_end(progress, blocks.value, problem.gaps)
     )
     found = Estimate(
@@ -339,7 +329,7 @@ def _united(
     """The best model's growth, and the union of the intervals of all models near it."""
     spans = [_growth(fit, problem, confidence) for fit in fits]
     growth = spans[0][0]
-    least = _LEAST_WIDTH * abs(growth) + _LEAST_OF_WARMUP * warmup_size(fits[0], problem)
+    least = _LEAST_WIDTH * abs(growth)
     lower = min(low for _, low, _ in spans)
     upper = max(high for _, _, high in spans)
     return growth, min(lower, growth - least), max(upper, growth + least)
@@ -355,7 +345,7 @@ def _problem(
         if scaled is not None and all(_differ(scaled, rival) for rival in (blocks.x, *works)):
             works.append(scaled)
     load = None if samples.load is None else block_load(samples.t_s, samples.load, blocks)
-    beside = [] if load is None else [Beside((load,), 1)]
+    beside = [] if load is None else [load]
     peak = None if samples.load is None else block_peak(samples.t_s, samples.load, blocks)
     if peak is not None:
         beside.append(Beside((peak,), 1))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.distributions import autocorrelation
 from hybridbench.analysis.record import FloatArray
-from hybridbench.analysis.trend.shapes import Beside, Candidate, Shapes, Trend, Warmup
+from hybridbench.analysis.trend.shapes import Beside, Candidate, Shapes, Warmup
 
 MAX_PHI = 0.985
 FIRST_PHI = 0.3  # before anything is known of the noise
@@ -295,29 +295,6 @@ def is_plain(model: Model) -> bool:
     return model.candidate.warmup is Warmup.NONE
 
 
-def has_trend(model: Model) -> bool:
-    """Whether the model says that growth goes on."""
-    return model.candidate.trend is not Trend.NONE
-
-
-def without_warmup(fit: ModelFit, problem: Problem) -> FloatArray:
-    """The blocks less all of the fit but its level and its trend."""
-    candidate = fit.model.candidate
-    keep = np.zeros(fit.beta.size, dtype=bool)
-    keep[0] = True
-    if candidate.trend_column is not None:
-        keep[1 + candidate.columns.index(candidate.trend_column)] = True
-    design = np.column_stack(
-        [
-            np.ones(problem.y.size),
-            problem.shapes.columns[:, list(candidate.columns)],
-            problem.shapes.steps[:, list(fit.model.steps)],
-        ]
-    )
-    less: FloatArray = problem.y - design[:, ~keep] @ fit.beta[~keep]
-    return less
-
-
 def without_steps(fit: ModelFit, problem: Problem, dips: Beside | None) -> FloatArray:
     """The blocks less what is neither pace nor its loss: fitted steps, and what comes back."""
     less: FloatArray = problem.y
@@ -330,20 +307,6 @@ def without_steps(fit: ModelFit, problem: Problem, dips: Beside | None) -> Float
         heights = fit.beta[-len(fit.model.steps) :]
         less = less - problem.shapes.steps[:, list(fit.model.steps)] @ heights
     return less
-
-
-def warmup_size(fit: ModelFit, problem: Problem) -> float:
-    """How much the fitted warm-up shape moves over the window."""
-    candidate = fit.model.candidate
-    shape = [
-        (1 + i, column)
-        for i, column in enumerate(candidate.columns)
-        if column != candidate.trend_column
-    ]
-    if is_plain(fit.model) or not shape:
-        return 0.0
-    places, columns = zip(*shape, strict=True)
-    return float(np.ptp(problem.shapes.columns[:, list(columns)] @ fit.beta[list(places)]))
 
 
 def straight_line(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray]:

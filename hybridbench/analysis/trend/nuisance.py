@@ -18,6 +18,11 @@ from hybridbench.analysis.trend.gls import FIRST_PHI, Problem, best_model, fit_m
 from hybridbench.analysis.trend.sawtooth import Sawtooth
 from hybridbench.analysis.trend.shapes import Beside
 
+_VARIES = 0.1  # of the highest mean load of a block
+# How late memory may follow the load: time constants as shares of the window.
+_LAGS = 0.01 * 2.0 ** np.arange(5)
+_LATE_LEAVES = 0.9  # of what a parabola and the load in time leave
+_BINS_A_BLOCK = 6
 # Measured on the control load-ramp (detection.md, "What it cannot do").
 _PEAK_RISES = 0.1  # of its last height
 # A climb as even as the growth: so much of the variance of one is that of the other.
@@ -46,20 +51,52 @@ _REFINED = 3
 _FINER = np.linspace(-0.75, 0.75, 7)
 
 
-def block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
-    """Mean load of each block about its average; None where it hardly varies."""
-    total = np.concatenate([[0.0], np.cumsum(load)])
-    edges = blocks.start_s + (blocks.end_s - blocks.start_s) * np.stack(
-        [blocks.index, blocks.index + 1]
-    ) / (blocks.index[-1] + 1)
-    first, last = np.searchsorted(t_s, edges[0]), np.searchsorted(t_s, edges[1])
-    last = np.maximum(last, first + 1)
-    mean = (total[np.minimum(last, load.size)] - total[np.minimum(first, load.size - 1)]) / (
-        last - first
-    )
-    centred: FloatArray = mean - mean.mean()
-    varies = float(np.abs(centred).max()) > 0.1 * float(np.abs(mean).max())
-    return centred if varies else None
+def block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> Beside | None:
+    """Mean load of each block about its average, late if that fits better; None where it hardly
+    varies.
+
+    What idle connections, sessions or entries with a time to live hold follows the load late: a
+    swing or a step of the load then leaves a bend that a trend would explain.
+    """
+    size = int(blocks.index[-1]) + 1
+    edges = np.linspace(blocks.start_s, blocks.end_s, size * _BINS_A_BLOCK + 1)
+    mean = _means(t_s, load, edges[::_BINS_A_BLOCK])[blocks.index.astype(np.int64)]
+    in_time = mean - mean.mean()
+    if float(np.abs(in_time).max()) <= _VARIES * float(np.abs(mean).max()):
+        return None
+    smooth = np.column_stack([np.ones(blocks.x.size), blocks.x, blocks.x**2])
+
+    def left(column: FloatArray) -> float:
+        return _squares_left(np.column_stack([smooth, column]), blocks.value)
+
+    fine, middle_s = _means(t_s, load, edges), 0.5 * (edges[1:] + edges[:-1])
+    late = [
+        np.interp(blocks.t_s, middle_s, _smoothed(fine, lag * fine.size)) for lag in _LAGS.tolist()
+    ]
+    best = min(late, key=left)
+    if left(best) < _LATE_LEAVES * left(in_time):
+        # The search for the lag is paid for as another parameter.
+        return Beside((best - best.mean(),), 2)
+    return Beside((in_time,), 1)
+
+
+def _means(t_s: FloatArray, value: FloatArray, edges: FloatArray) -> FloatArray:
+    """The mean of the samples between two edges; of the next sample where there is none."""
+    total = np.concatenate([[0.0], np.cumsum(value)])
+    place = np.searchsorted(t_s, edges)
+    first = np.minimum(place[:-1], value.size - 1)
+    last = np.clip(place[1:], first + 1, value.size)
+    means: FloatArray = (total[last] - total[first]) / (last - first)
+    return means
+
+
+def _smoothed(value: FloatArray, tau: float) -> FloatArray:
+    """The exponential moving average with time constant ``tau``, in steps of ``value``."""
+    keep = np.exp(-1.0 / tau)
+    before = value[:_BINS_A_BLOCK].mean()
+    kernel = (1.0 - keep) * keep ** np.arange(value.size)
+    smoothed: FloatArray = before + np.convolve(value - before, kernel)[: value.size]
+    return smoothed
 
 
 def block_peak(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:

@@ -6,7 +6,6 @@ A full collection gives memory back at once; what grows under it shows in the tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,6 @@ MIN_TROUGHS = 4
 _MAX_POINTS = 4000
 _FALL_WITHIN = 3  # samples that one fall may take
 _FALL_NOISE = 8.0  # robust standard deviations of a sample-to-sample difference
-_FALL_QUANTA = 2.5  # of what the values are rounded to: less is one sample on the edge of two
 _LIKE_SIZE = 0.4  # of the largest fall
 # Typical misses of a trough by its neighbours: a smaller fall that ends no further off counts.
 _SAME_FLOOR = 2.5
@@ -39,8 +37,6 @@ _OUTGROWS_FROM = 0.25  # of the window: what rose before may be a fill
 _LINE_POINTS = 8  # of a ramp before a line is drawn through it
 _LINE_MISS = 4.0  # standard deviations between the line's trough and the lowest sample
 _SCATTERS_MORE = 1.5
-_CLIMB_ROUNDS = 6
-_LEAST_VARIANCE = 1e-6  # of a climb, as a share of what climbs are
 _SKIP = 0.12  # share of the window in which a trough may still be warm-up
 
 FEWEST_FLOORS = 4  # before a rise of them is called a leak
@@ -72,8 +68,7 @@ def find_sawtooth(t_s: FloatArray, value: FloatArray) -> Sawtooth | None:
     noise = max(noise, float(np.quantile(np.abs(step), 0.9)) / 3.0)
     after = np.lib.stride_tricks.sliding_window_view(y[1:], _FALL_WITHIN).min(axis=1)
     fall = y[: after.size] - after
-    least = max(_FALL_NOISE * noise, _FALL_QUANTA * _quantum(step))
-    every = _peaks(fall, max(least, 1e-9 * float(np.abs(y).max()), 1e-300))
+    every = _peaks(fall, max(_FALL_NOISE * noise, 1e-9 * float(np.abs(y).max()), 1e-300))
     at = _alike(y, fall, every) if every.size else every
     at = at[[not _sudden_rise(y, int(i), float(fall[i])) for i in at]] if at.size else at
     if not at.size:
@@ -133,14 +128,6 @@ def _thin(t_s: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
     return t, y
 
 
-def _quantum(step: FloatArray) -> float:
-    """What the values are rounded to, if most neighbours are equal; else 0."""
-    moved = np.abs(step[step != 0])
-    if not moved.size or 2 * moved.size > step.size:
-        return 0.0
-    return float(np.quantile(moved, 0.1))
-
-
 def _without_spikes(y: FloatArray) -> FloatArray:
     inner = np.median(np.lib.stride_tricks.sliding_window_view(y, 3), axis=1)
     return np.concatenate([y[:1], inner, y[-1:]])
@@ -197,9 +184,8 @@ def _troughs(
         return troughs
     typical = float(np.median([line.scatter for line in lines]))
     lines = [_straight(t, y, int(bottoms[line.place]), line, typical) for line in lines]
-    climbs = _climbs(lines)
-    for line, climb in zip(lines, climbs.tolist(), strict=True):
-        trough = line.mean - climb * line.reach_s
+    for line in lines:
+        trough = line.mean - line.climb * line.reach_s
         if abs(trough - troughs[line.place]) <= _LINE_MISS * line.scatter:
             troughs[line.place] = trough
     return troughs
@@ -223,11 +209,9 @@ class _Line:
     """The straight line through one ramp."""
 
     place: int  # which ramp
-    middle_s: float
     mean: float
     reach_s: float  # from the trough to the middle
     climb: float  # per second
-    variance: float  # of the climb
     scatter: float  # of the samples about the line
 
     @staticmethod
@@ -237,44 +221,7 @@ class _Line:
         spread = float(x @ x)
         climb = float(x @ v) / spread
         left = v - climb * x
-        variance = float(left @ left) / max(t.size - 2, 1) / spread
-        # Noise that remembers moves a slope by more than its samples say.
-        kept = float(left[1:] @ left[:-1]) / max(float(left @ left), 1e-300)
-        kept = min(max(kept, 0.0), 0.95)
-        variance *= (1.0 + kept) / (1.0 - kept)
-        return _Line(
-            place, middle, mean, middle - float(t[0]), climb, variance, float(np.std(left))
-        )
-
-
-def _climbs(lines: Sequence[_Line]) -> FloatArray:
-    """The climb of each ramp, drawn towards what all ramps say as far as they say the same.
-
-    Garbage comes at the pace of the work, so ramps climb alike; then the climb of one is known
-    from all, and its trough four times better than from its own samples alone (empirical Bayes).
-    """
-    own = np.array([line.climb for line in lines])
-    if own.size < MIN_TROUGHS:
-        return own
-    # A ramp rounded to one page, or drawn by a ruler, has no scatter and would outweigh the rest.
-    seen = np.array([line.variance for line in lines])
-    variance = np.maximum(seen, _LEAST_VARIANCE * float(own @ own) / own.size)
-    if not np.any(variance):
-        return own
-    at = np.array([line.middle_s for line in lines])
-    at = (at - at.mean()) / max(float(np.ptp(at)), 1e-9)
-    design = np.column_stack([np.ones(at.size), at])
-    between = 0.0
-    for _ in range(_CLIMB_ROUNDS):
-        weight = float(variance.min() + between) / (variance + between)
-        root = np.sqrt(weight)
-        line = np.linalg.lstsq(design * root[:, None], own * root, rcond=None)[0]
-        common = design @ line
-        excess = (own - common) ** 2 - variance
-        between = max(0.0, float(np.sum(excess * weight) / np.sum(weight)))
-    share = between / (between + variance)
-    drawn: FloatArray = common + share * (own - common)
-    return drawn
+        return _Line(place, mean, middle - float(t[0]), climb, float(np.std(left)))
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,12 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.criteria import (
     Pace,
-    Paces,
     climbs_between_steps,
     goes_on,
     least_sure,
     p_value,
     reason,
     tail,
-    trend_is_needed,
 )
 from hybridbench.analysis.trend.gls import Model, ModelFit, Problem, fit_model, rank_models
 from hybridbench.analysis.trend.shapes import Candidate, Trend, Warmup, build_shapes
@@ -51,15 +49,6 @@ def test_growth_is_tested_against_the_floor_and_not_against_nothing() -> None:
     assert p_value(fit, 10.0) < 1e-6
     assert p_value(fit, 20.0) > 0.01
     assert p_value(best_fit(0.0 * X), 0.0) == 1.0
-
-
-def test_a_trend_is_needed_where_a_warm_up_that_ends_goes_on_rising() -> None:
-    fill = 200.0 * np.minimum(X / 0.25, 1.0)
-
-    assert trend_is_needed(ranked(fill + 60.0 * X)[1])
-    assert not trend_is_needed(ranked(fill)[1])
-    assert not trend_is_needed(ranked(60.0 * X)[1])
-    assert not trend_is_needed(ranked(200.0 * np.log1p(X / 0.01))[1])
 
 
 def test_the_more_steps_the_surer_it_must_be() -> None:
@@ -107,5 +96,6 @@ def test_a_trend_that_needs_a_falling_warm_up_does_not_go_on() -> None:
     assert trend is not None
     pace = Pace(60.0, 60.0, 1.0, 1.0)
 
-    assert goes_on(Paces(pace, None), fit, trend[0])
-    assert not goes_on(Paces(pace, None), fit, 0.5 * trend[0])
+    assert goes_on(pace, fit, trend[0])
+    assert not goes_on(pace, fit, 0.5 * trend[0])
+    assert not goes_on(None, fit, trend[0])

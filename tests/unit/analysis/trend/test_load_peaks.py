@@ -1,4 +1,4 @@
-"""Memory that the highest load so far took and the allocator kept is no leak."""
+"""Memory that follows the load, late or by its highest point so far, is no leak."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ MB = 1e6
 OPTIONS = Options(floor=8 * MB)
 
 
-def judged(load: FloatArray, *, kept_mb: float, leak_mb_per_s: float, seed: int) -> Estimate:
-    """A process that keeps ``kept_mb`` for each request that was ever in flight at once."""
+def judged(
+    load: FloatArray,
+    *,
+    kept_mb: float,
+    leak_mb_per_s: float,
+    seed: int,
+    besides: FloatArray | float = 0.0,
+) -> Estimate:
+    """A process that keeps ``kept_mb`` for each request that was ever in flight at once, and holds
+    ``besides`` MB [samples].
+    """
     rng = np.random.default_rng(seed)
     noise = np.cumsum(rng.normal(0.0, 0.05, T.size)) * 0.5
-    value = 300.0 + kept_mb * np.maximum.accumulate(load) + leak_mb_per_s * T + noise
+    value = 300.0 + kept_mb * np.maximum.accumulate(load) + leak_mb_per_s * T + noise + besides
     return estimate(Samples(T, value * MB, [], load), OPTIONS)
 
 
@@ -64,6 +73,37 @@ def test_growth_by_a_larger_share_than_the_loads_is_a_leak(seed: int) -> None:
     load = np.round(20 + 8 * T / T[-1] + np.random.default_rng(seed).normal(0, 1.0, T.size))
 
     assert judged(load, kept_mb=0.0, leak_mb_per_s=1.5, seed=seed).leak
+
+
+def follows(load: FloatArray, lag_s: float) -> FloatArray:
+    """What connections that stay open for ``lag_s`` on average hold under ``load``."""
+    held = np.empty(load.size)
+    held[0] = load[0]
+    for i in range(1, load.size):
+        held[i] = held[i - 1] + (load[i] - held[i - 1]) / lag_s
+    return held
+
+
+@pytest.mark.parametrize("lag_s", [5.0, 15.0, 40.0])
+@pytest.mark.parametrize("rises_at", [0.35, 0.6, 0.8])
+def test_memory_that_follows_a_step_of_the_load_late_is_no_leak(
+    rises_at: float, lag_s: float
+) -> None:
+    for seed in range(4):
+        load = steady(seed) + 16.0 * (rises_at * T[-1] < T)
+        late = 3.0 * follows(load, lag_s)
+
+        assert not judged(load, kept_mb=0.0, leak_mb_per_s=0.0, seed=seed, besides=late).leak
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leak_beside_what_follows_a_swing_of_the_load_late_is_found(seed: int) -> None:
+    load = steady(seed) + 12.0 * np.sin(2 * np.pi * 2.2 * T / T[-1])
+    late = 3.0 * follows(load, 15.0)
+    found = judged(load, kept_mb=0.0, leak_mb_per_s=0.5, seed=seed, besides=late)
+
+    assert found.leak
+    assert found.growth / MB == pytest.approx(0.5 * T[-1], rel=0.15)
 
 
 def private_memory(record: RunRecord) -> str:

@@ -31,8 +31,8 @@ def test_a_line_keeps_its_pace() -> None:
 
     assert pace is not None
     assert pace.last_quarter == pytest.approx(100, abs=5)
-    assert pace.holds(100.0, warming=False)
-    assert pace.holds(100.0, warming=True)
+    assert pace.holds(warming=False)
+    assert pace.holds(warming=True)
 
 
 @pytest.mark.parametrize("tau", [0.2, 0.5, 0.9])
@@ -40,14 +40,7 @@ def test_saturation_fades(tau: float) -> None:
     pace = measure_pace(X, noisy(100 * (1 - np.exp(-X / tau))), GAPS, 0.0)
 
     assert pace is not None
-    assert not pace.holds(1.0, warming=False)
-
-
-def test_growth_far_below_the_claim_does_not_hold() -> None:
-    pace = measure_pace(X, noisy(20 * X), GAPS, 0.0)
-
-    assert pace is not None
-    assert not pace.holds(100.0, warming=False)
+    assert not pace.holds(warming=False)
 
 
 def test_too_few_late_blocks_say_nothing() -> None:

@@ -105,21 +105,6 @@ def test_small_teeth_on_large_ones_are_no_teeth_of_their_own() -> None:
     assert teeth.fall.size == 5
 
 
-def test_teeth_that_climb_alike_know_each_other_s_feet() -> None:
-    rng = np.random.default_rng(9)
-    y, _ = uneven([60.0] * 19, climb=0.1)
-    even = find_sawtooth(T, y + 0.4 * rng.normal(size=T.size))
-    climbs = rng.uniform(0.05, 0.4, 20)[np.minimum(T // 60, 19).astype(int)]
-    odd = find_sawtooth(T, 1000.0 + climbs * (T % 60) + 0.05 * rng.normal(size=T.size))
-
-    assert even is not None
-    assert odd is not None
-    # Alone, the foot of 60 samples is known to 2 sd / sqrt(60) = 0.1 at best, and 0.2 as measured.
-    assert even.trough.std() < 0.1
-    # Drawn to the common pace, feet of teeth that climb otherwise would miss by whole MB.
-    assert odd.trough.std() < 0.25
-
-
 def test_growth_that_passes_what_fell_is_not_what_was_stored_up() -> None:
     noise = np.random.default_rng(10).normal(size=T.size)
     passed = find_sawtooth(T, 1000.0 + 0.2 * T - 60.0 * (T > 400) + noise)
