@@ -1,4 +1,4 @@
-"""sglang#20049, sglang#20560: the answers of transfers are taken only when a prefill is formed.
+"""sglang#20049, sglang#20560: transfers are acknowledged only when a prefill is formed.
 
 ``check_hicache_events`` came after the early return of a scheduler without waiting requests.  While
 requests only decode, and while the engine is idle, every write that has ended keeps the lock on its
@@ -73,8 +73,8 @@ def _tokens_locked(pools: Pools) -> int:
 DEFECT = Defect(
     slug="hicache-unpolled-acks",
     source="sglang#20049",
-    symptom="KV stays locked with no request in the engine: writes to the host have ended, and the "
-    "scheduler takes their answers only with the next prefill.",
+    symptom="KV stays locked with no request in the engine: the scheduler acknowledges completed "
+    "writes to the host only with the next prefill.",
     profile="host-tier",
     signature=Signature(
         verdicts=("LEAK",),
@@ -95,6 +95,6 @@ DEFECT = Defect(
     ),
     harmed="HiCache with write-through while requests only decode: no KV could be evicted, until "
     'the scheduler ended with "Out of memory even after retracting all other requests".',
-    cure="The answers are taken in every step, with and without a prefill.",
+    cure="Completed transfers are acknowledged in every step, with or without a prefill.",
     truth=TRUTH,
 )

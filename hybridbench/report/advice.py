@@ -43,7 +43,7 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "held-at-idle": "Look for a request that was removed from every list without being released: "
     "nothing else frees its {subject}.",
     "locks-at-idle": "Check that lock and unlock traverse the same nodes, in particular after a "
-    "node split, and that an idle engine still takes the answers of transfers that hold a lock.",
+    "node split, and that an idle engine still acknowledges the transfers that hold a lock.",
     "container-grows": "Find where entries of {subject} are removed, and which exit path of a "
     "request skips that.",
     "running-without-client": "Trace how a client's disconnect is handled: the request's entry "

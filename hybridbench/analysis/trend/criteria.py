@@ -31,6 +31,7 @@ from hybridbench.analysis.trend.shapes import Warmup
 
 # BIC: models this close to the best must agree before a leak is called.
 _DECIDE_WITHIN = 3.5
+# A trend steeper than the growth by this much needs a warm-up that falls.
 _TREND_AND_NO_MORE = 1.15
 _SURE_WITH_STEPS = 0.6
 _SURE_WITH_ALL_STEPS = 0.75
