@@ -220,10 +220,13 @@ def chunk_gated_delta_rule(
 
 
 def _suitable_size(longest: int, device: torch.device) -> int:
-    """Arithmetic grows with the size of a chunk, and calls with the number of them in a row."""
+    """Arithmetic grows with the size of a chunk, and calls with the number of them in a row.
+
+    A GPU has two sizes, because its kernels are compiled for each.
+    """
     blocks = -(-longest // _BLOCK_SIZE)
     if device.type != "cpu":
-        return min(_CHUNK_SIZE, blocks * _BLOCK_SIZE)
+        return _BLOCK_SIZE if blocks == 1 else _CHUNK_SIZE
     return _BLOCK_SIZE if blocks <= _BLOCKS_IN_A_ROW else _CPU_CHUNK_SIZE
 
 

@@ -1,8 +1,9 @@
 """The gated delta rule in Triton: gates, the decode step in place by slot, chunks of a prefill.
 
 A program has some value channels of one head of one request; a prefill keeps their state in
-registers from chunk to chunk.  Source: Yang et al. 2024, arXiv 2412.06464; the decode step divides
-the work as fla's ``fused_recurrent_gated_delta_rule`` does.
+registers from chunk to chunk.  A product of float32 is the sum of three of tf32, which keeps its
+digits; multiplied out, the code would take a minute to compile.  Source: Yang et al. 2024, arXiv
+2412.06464; the decode step divides the work as fla's ``fused_recurrent_gated_delta_rule`` does.
 """
 
 from __future__ import annotations
@@ -153,28 +154,76 @@ def chunk_gated_delta_rule(
     assert v.stride(0) == size * v.stride(1), "tokens are evenly apart"
     assert state.is_contiguous()
     output = torch.empty(v.shape, dtype=state.dtype, device=v.device)
+    shape = (v.shape[0], heads, size, size)
+    inverse, attention = (torch.empty(shape, dtype=state.dtype, device=v.device) for _ in range(2))
     scan = plan.scan
-    _chunks[(len(scan.counts), heads, triton.cdiv(value_dim, _VALUES_PER_BLOCK))](
+    qk, gates = qk.contiguous(), gates.contiguous()
+    sizes = {
+        "SIZE": size,
+        "HEADS": heads,
+        "KEY_HEADS": key_heads,
+        "KEY_DIM": key_dim,
+        "BLOCK_C": max(_LEAST_BLOCK, triton.next_power_of_2(size)),
+        "BLOCK_K": max(_LEAST_BLOCK, triton.next_power_of_2(key_dim)),
+    }
+    levels = sizes["BLOCK_C"].bit_length() - 1
+    _within_chunks[(v.shape[0], heads)](qk, gates, inverse, attention, LEVELS=levels, **sizes)
+    _from_chunk_to_chunk[(len(scan.counts), heads, triton.cdiv(value_dim, _VALUES_PER_BLOCK))](
         # Without snapshots the plan wants none, and the pointer is not used.
-        *(qk.contiguous(), v, gates.contiguous(), state, state if snapshots is None else snapshots),
+        *(qk, v, gates, inverse, attention, state, state if snapshots is None else snapshots),
         *(scan.starts, scan.counts, scan.snapshot_chunks, scan.snapshot_rows, output, v.stride(1)),
-        SIZE=size,
-        HEADS=heads,
-        KEY_HEADS=key_heads,
-        KEY_DIM=key_dim,
         VALUE_DIM=value_dim,
-        BLOCK_C=max(_LEAST_BLOCK, triton.next_power_of_2(size)),
-        BLOCK_K=max(_LEAST_BLOCK, triton.next_power_of_2(key_dim)),
         BLOCK_V=_VALUES_PER_BLOCK,
+        # Loads ahead of their use gain nothing here and take twice the shared memory.
+        num_stages=1,
+        **sizes,
     )
     return output, state
 
 
 @triton.jit
-def _chunks(
+def _within_chunks(
+    qk,
+    gates,
+    inverses,
+    attentions,
+    SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """What needs no state, for all chunks at once: ``(I + A)^-1`` and ``(Q K') . D``."""
+    chunk = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    row = tl.arange(0, BLOCK_C)
+    in_row = row < SIZE
+    key = tl.arange(0, BLOCK_K)
+    in_keys = in_row[:, None] & (key < KEY_DIM)[None, :]
+    token = chunk * SIZE + row
+    log_decay, beta = _load_gates(gates, token * 2 * HEADS + head, in_row, HEADS)
+    place_q = _place_of_queries(token, head, key, HEADS, KEY_HEADS, KEY_DIM)
+    q = tl.load(qk + place_q, mask=in_keys, other=0.0)
+    k = tl.load(qk + place_q + KEY_HEADS * KEY_DIM, mask=in_keys, other=0.0)
+
+    decay = _decay_within(tl.cumsum(log_decay, axis=0), row)
+    place = _place_of_square(chunk * HEADS + head, row, SIZE)
+    in_square = in_row[:, None] & in_row[None, :]
+    attention = tl.dot(q, tl.trans(k), input_precision="tf32x3") * decay
+    tl.store(attentions + place, attention, mask=in_square)
+    among_keys = tl.dot(k, tl.trans(k), input_precision="tf32x3") * decay * beta[:, None]
+    tl.store(inverses + place, _invert_unit_lower(among_keys, BLOCK_C, LEVELS), mask=in_square)
+
+
+@triton.jit
+def _from_chunk_to_chunk(
     qk,
     v,
     gates,
+    inverses,
+    attentions,
     states,
     snapshots,
     starts,
@@ -194,7 +243,6 @@ def _chunks(
 ):
     rank = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    key_head = head // (HEADS // KEY_HEADS)
     value = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
     key = tl.arange(0, BLOCK_K)
     row = tl.arange(0, BLOCK_C)
@@ -202,41 +250,61 @@ def _chunks(
     in_state = in_key[:, None] & in_value[None, :]
     in_keys = in_row[:, None] & in_key[None, :]
     in_values = in_row[:, None] & in_value[None, :]
+    in_square = in_row[:, None] & in_row[None, :]
     place = (head * KEY_DIM + key[:, None]) * VALUE_DIM + value[None, :]
     state_size = HEADS * KEY_DIM * VALUE_DIM
     state = tl.load(states + rank * state_size + place, mask=in_state, other=0.0)
 
-    for chunk in range(0, tl.load(counts + rank)):
-        token = (tl.load(starts + chunk) + rank) * SIZE + row
-        gate = token * 2 * HEADS + head
-        log_decay = tl.load(gates + gate, mask=in_row, other=0.0)
-        beta = tl.load(gates + gate + HEADS, mask=in_row, other=0.0)
-        place_q = ((token * 2 * KEY_HEADS) + key_head)[:, None] * KEY_DIM + key[None, :]
-        q = tl.load(qk + place_q, mask=in_keys, other=0.0)
+    for number in range(0, tl.load(counts + rank)):
+        chunk = tl.load(starts + number) + rank
+        token = chunk * SIZE + row
+        log_decay, beta = _load_gates(gates, token * 2 * HEADS + head, in_row, HEADS)
+        place_q = _place_of_queries(token, head, key, HEADS, KEY_HEADS, KEY_DIM)
         k = tl.load(qk + place_q + KEY_HEADS * KEY_DIM, mask=in_keys, other=0.0)
         place_v = token[:, None] * v_stride + head * VALUE_DIM + value[None, :]
         new = tl.load(v + place_v, mask=in_values, other=0.0)
+        square = _place_of_square(chunk * HEADS + head, row, SIZE)
+        inverse = tl.load(inverses + square, mask=in_square, other=0.0)
 
         total = tl.sum(log_decay, axis=0)
         grown = tl.cumsum(log_decay, axis=0)
-        decay = _decay_within(grown, row)
-        among_keys = tl.dot(k, tl.trans(k), input_precision="ieee") * decay * beta[:, None]
-        inverse = _invert_unit_lower(among_keys, SIZE, BLOCK_C)
-        known = tl.dot(k, state, input_precision="ieee") * tl.exp(grown)[:, None]
-        written = tl.dot(inverse, beta[:, None] * (new - known), input_precision="ieee")
-        attention = tl.dot(q, tl.trans(k), input_precision="ieee") * decay
-        mixed = tl.dot(q, state, input_precision="ieee") * tl.exp(grown)[:, None]
-        mixed += tl.dot(attention, written, input_precision="ieee")
+        known = tl.dot(k, state, input_precision="tf32x3") * tl.exp(grown)[:, None]
+        written = tl.dot(inverse, beta[:, None] * (new - known), input_precision="tf32x3")
+        q = tl.load(qk + place_q, mask=in_keys, other=0.0)
+        mixed = tl.dot(q, state, input_precision="tf32x3") * tl.exp(grown)[:, None]
+        attention = tl.load(attentions + square, mask=in_square, other=0.0)
+        mixed += tl.dot(attention, written, input_precision="tf32x3")
         place_o = (token * HEADS + head)[:, None] * VALUE_DIM + value[None, :]
         tl.store(output + place_o, mixed, mask=in_values)
 
-        fading = k * tl.exp(total - grown)[:, None]
+        faded = written * tl.exp(total - grown)[:, None]
         state = state * tl.exp(total)
-        state += tl.dot(tl.trans(fading), written, input_precision="ieee")
-        if tl.load(snapshot_chunks + rank) == chunk:
+        state += tl.dot(tl.trans(k), faded, input_precision="tf32x3")
+        if tl.load(snapshot_chunks + rank) == number:
             copy = tl.load(snapshot_rows + rank) * state_size + place
             tl.store(snapshots + copy, state, mask=in_state)
     tl.store(states + rank * state_size + place, state, mask=in_state)
+
+
+@triton.jit
+def _load_gates(gates, gate, in_row, HEADS: tl.constexpr):
+    """Log decay and write strength of the rows of a chunk."""
+    log_decay = tl.load(gates + gate, mask=in_row, other=0.0)
+    return log_decay, tl.load(gates + gate + HEADS, mask=in_row, other=0.0)
+
+
+@triton.jit
+def _place_of_queries(
+    token, head, key, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, KEY_DIM: tl.constexpr
+):
+    """Where the queries of ``head`` are; its keys are ``KEY_HEADS * KEY_DIM`` further."""
+    key_head = head // (HEADS // KEY_HEADS)
+    return (token * 2 * KEY_HEADS + key_head)[:, None] * KEY_DIM + key[None, :]
+
+
+@triton.jit
+def _place_of_square(number, row, SIZE: tl.constexpr):
+    return number * SIZE * SIZE + row[:, None] * SIZE + row[None, :]
 
 
 @triton.jit
@@ -249,14 +317,19 @@ def _decay_within(grown, row):
 
 
 @triton.jit
-def _invert_unit_lower(matrix, SIZE: tl.constexpr, BLOCK_C: tl.constexpr):
-    """The inverse of ``I + strictly_lower(matrix)``, row after row."""
+def _invert_unit_lower(matrix, BLOCK_C: tl.constexpr, LEVELS: tl.constexpr):
+    """The inverse of ``I + strictly_lower(matrix)``, by diagonal blocks of 1, 2, 4, ... rows.
+
+    Of two blocks ``X`` and ``Z`` of the inverse, with ``Y`` of the matrix below the first and
+    before the second, the corner of the block twice as large is ``-Z Y X``.
+    """
     row = tl.arange(0, BLOCK_C)
-    matrix = tl.where(row[:, None] > row[None, :], matrix, 0.0)
     inverse = tl.where(row[:, None] == row[None, :], 1.0, 0.0).to(matrix.dtype)
-    for i in range(1, SIZE):
-        is_row = (row == i)[:, None]
-        below = tl.sum(tl.where(is_row, matrix, 0.0), axis=0)
-        known = tl.sum(below[:, None] * inverse, axis=0)
-        inverse = tl.where(is_row, inverse - known[None, :], inverse)
+    for level in range(LEVELS):
+        rows = 1 << level
+        pair = row // (2 * rows)
+        is_second = row // rows % 2 == 1
+        corner = (pair[:, None] == pair[None, :]) & is_second[:, None] & ~is_second[None, :]
+        below = tl.dot(inverse, tl.where(corner, matrix, 0.0), input_precision="tf32x3")
+        inverse -= tl.dot(below, inverse, input_precision="tf32x3")
     return inverse

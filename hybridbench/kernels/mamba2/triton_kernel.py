@@ -1,7 +1,8 @@
 """Mamba2 in Triton: the decode step in place by slot, and the chunks of a prefill.
 
 A program has some channels of one head of one request; a prefill keeps their state in registers
-from chunk to chunk.  Source: Dao and Gu 2024, arXiv 2405.21060.
+from chunk to chunk.  Products are as in the gated delta rule.  Source: Dao and Gu 2024, arXiv
+2405.21060.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ def mamba2_chunk_scan(
         BLOCK_C=max(_LEAST_BLOCK, triton.next_power_of_2(size)),
         BLOCK_P=_CHANNELS_PER_BLOCK,
         BLOCK_N=max(_LEAST_BLOCK, triton.next_power_of_2(width)),
+        # Loads ahead of their use would take more shared memory than there is at a width of 256.
+        num_stages=1,
+        num_warps=8,
     )
     return output
 
@@ -176,14 +180,14 @@ def _chunks(
         # Masked before exp, because above the diagonal the exponent is positive.
         decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0)) * step[None, :]
         decay = tl.where(lower, decay, 0.0)
-        scores = tl.dot(read, tl.trans(write), input_precision="ieee") * decay
-        mixed = tl.dot(read, tl.trans(state), input_precision="ieee") * tl.exp(grown)[:, None]
-        mixed += tl.dot(scores, values, input_precision="ieee")
+        scores = tl.dot(read, tl.trans(write), input_precision="tf32x3") * decay
+        mixed = tl.dot(read, tl.trans(state), input_precision="tf32x3") * tl.exp(grown)[:, None]
+        mixed += tl.dot(scores, values, input_precision="tf32x3")
         tl.store(output + place_x, mixed, mask=in_values)
 
         fading = values * (tl.exp(total - grown) * step)[:, None]
         state = state * tl.exp(total)
-        state += tl.dot(tl.trans(fading), write, input_precision="ieee")
+        state += tl.dot(tl.trans(fading), write, input_precision="tf32x3")
         if tl.load(snapshot_chunks + rank) == chunk:
             copy = tl.load(snapshot_rows + rank) * state_size + place
             tl.store(snapshots + copy, state, mask=in_state)

@@ -201,8 +201,15 @@ def chunk_arguments(
         chunk_arguments([5, 40, 16], dims=(5, 33)),
         chunk_arguments([20, 3, 33], heads=(3, 3), track_offsets=[7, 0, 32]),
         chunk_arguments([30, 16], chunk_size=24, track_offsets=[30, 5]),
+        chunk_arguments([150, 64], chunk_size=64, heads=(2, 2), track_offsets=[70, 0]),
     ],
-    ids=["one-token", "ragged-two-blocks", "snapshots", "odd-chunks-snapshot-at-the-end"],
+    ids=[
+        "one-token",
+        "ragged-two-blocks",
+        "snapshots",
+        "odd-chunks-snapshot-at-the-end",
+        "chunks-of-64",
+    ],
 )
 def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> None:
     assert_agrees(
@@ -214,18 +221,40 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
     )
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_chunk_of_one_repeated_token_keeps_its_digits(device: str) -> None:
+    """Its rows are alike, so that powers of its matrix would reach 1e17 and cancel."""
+    place = device_of(device)
+    plan = plan_of([64], 64, None)
+    qk = torch.full((1, 64, 2, 1, 4), 0.5, dtype=torch.float64)
+    v, state = random(1, 64, 1, 4), random(1, 1, 4, 4)
+    gates = torch.zeros(1, 64, 2, 1, dtype=torch.float64)
+    gates[:, :, 1] = 0.99
+    exact = chunked.chunk_gated_delta_rule(qk, v, gates, state.clone(), plan)
+
+    coarse = [tensor.float().to(place) for tensor in (qk, v, gates, state)]
+    found = triton_kernel.chunk_gated_delta_rule(
+        coarse[0], coarse[1], coarse[2], coarse[3], replace(plan, order=plan.order.to(place))
+    )
+
+    for got, wanted in zip(found, exact, strict=True):
+        assert float((got.cpu() - wanted).norm() / wanted.norm()) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("matrix = tl.where(row[:, None] > row", "matrix = tl.where(row[:, None] >= row"),
-        ("token = (tl.load(starts + chunk) + rank)", "token = (tl.load(starts + chunk))"),
+        ("(pair[:, None] == pair[None, :]) & is_second", "is_second"),
+        ("range(LEVELS)", "range(LEVELS - 1)"),
+        ("chunk = tl.load(starts + number) + rank", "chunk = tl.load(starts + number)"),
         (" * decay * beta[:, None]", " * decay"),
         ("state = state * tl.exp(total)", "state = state * 1.0"),
-        ("== chunk:", "== chunk + 1:"),
+        ("== number:", "== number + 1:"),
         ("    tl.store(states + rank * state_size + place, state, mask=in_state)\n", ""),
     ],
     ids=[
-        "mask-off-by-one",
+        "blocks-not-of-a-pair",
+        "a-level-too-few",
         "wrong-chunk",
         "missing-scale",
         "missing-decay",
