@@ -91,7 +91,8 @@ def fit_to_memory(
     """``config`` with pools that fit beside the model's weights.
 
     Raises:
-        ConfigError: not even the smallest do; says which preset would fit.
+        ConfigError: not even the smallest do; says which preset would fit, if possible of the same
+            family.
     """
     sizes = ModelSizes.of(model, dtype)
     fitting = pools_that_fit(config, sizes, free_bytes)
@@ -99,7 +100,8 @@ def fit_to_memory(
         return fitting
     others = {name: ModelSizes.of(preset, dtype) for name, preset in PRESETS.items()}
     smaller = [name for name, other in others.items() if pools_that_fit(config, other, free_bytes)]
-    largest = max(smaller, key=lambda name: others[name].parameters, default=None)
+    alike = [name for name in smaller if type(PRESETS[name]) is type(model)]
+    largest = max(alike or smaller, key=lambda name: others[name].parameters, default=None)
     raise ConfigError(
         f"engine: {config.model} does not fit: its weights take "
         f"{format_bytes(sizes.weight_bytes)} and each state slot "

@@ -139,6 +139,9 @@ def test_reduced_pools_still_serve_one_request_with_windows(ratio: float, page_s
         ("qwen3-next", 16, "qwen3-next-4b"),
         ("qwen3-next-4b", 8, "qwen3-next-2b"),
         ("qwen3-next-1b", 0.25, "qwen3-next-small"),
+        # The largest of all would be nemotron-h.
+        ("qwen3-next", 100, "qwen3-next-4b"),
+        ("gpt-oss", 0.1, "gpt-oss-tiny"),
         ("falcon-h1", 0.0, "no preset"),
     ],
 )
