@@ -51,7 +51,8 @@ class MetricSpec:
     ``floor_per_hour`` is the smallest growth worth a finding, in units per hour;
     ``floor_share_per_hour`` the same as a share of the level at the start of the judged window, and
     the larger of the two holds.  ``erratic`` metrics are measured and shown, and too noisy for any
-    threshold or comparison to rest on.
+    threshold or comparison to rest on; ``on_device`` metrics exist where tensors are on an
+    accelerator.
     """
 
     name: str
@@ -64,11 +65,13 @@ class MetricSpec:
     floor_share_per_hour: float = 0.0
     label: str = ""  # what a sentence calls it, where the name will not do
     erratic: bool = False
+    on_device: bool = False
 
 
-# The metrics that analyses ask for by name: private memory, garbage, private memory at idle
-# checkpoints, full collections.
+# The metrics that analyses ask for by name: private memory, device memory, garbage, private memory
+# at idle checkpoints, full collections.
 MEMORY = "rss_anon_swap_bytes"
+DEVICE_MEMORY = "device_allocated_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
@@ -170,6 +173,26 @@ METRICS: tuple[MetricSpec, ...] = (
         Unit.BYTES,
         Kind.LEVEL,
         "bytes that malloc has taken from the kernel (mallinfo2: arena + hblkhd)",
+    ),
+    # Memory of the device, from PyTorch's caching allocator.
+    MetricSpec(
+        "device_allocated_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "device memory of the worker's tensors between two steps (torch.cuda.memory_allocated)",
+        check=Check.TREND,
+        floor_per_hour=0.5 * _MIB,
+        floor_share_per_hour=0.0002,
+        label="device memory",
+        on_device=True,
+    ),
+    MetricSpec(
+        "device_reserved_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "device memory that PyTorch has reserved, free blocks included "
+        "(torch.cuda.memory_reserved)",
+        on_device=True,
     ),
     # The Python heap of the worker.
     MetricSpec(

@@ -262,7 +262,7 @@ def _notes(
     if readings.rest_then is None:
         yield "the run had no idle baseline: growth cannot be split"
     elif not readings.rehearsed:
-        reason = survey_then.error or "its rehearsal did not finish"
+        reason = survey_then.error or "its rehearsal gave no result"
         yield f"slack, garbage and cache of the baseline are not known, taken as none: {reason}"
     unknown = next(part for part in parts if part.kind is PartKind.UNEXPLAINED)
     if unknown.size_bytes < -GROWTH_MIN_BYTES:

@@ -53,6 +53,8 @@ def not_seen(facts: Facts) -> tuple[str, ...]:
     for spec in METRICS:
         if spec.check not in (Check.TREND, Check.EXACT):
             continue
+        if spec.on_device and facts.record.manifest.model.device == "cpu":
+            continue
         head, star, tail = spec.name.partition("*")
         if star:
             shown = any(name.startswith(head) and name.endswith(tail) for name in sampled)

@@ -27,7 +27,6 @@ _STORED: Mapping[str, Callable[[Manifest], object]] = {
     "device": lambda run: run.model.device,
     "dtype": lambda run: run.model.dtype,
     "malloc": lambda run: run.malloc.get("mode"),
-    "heap_scan": lambda run: run.options.heap_scan,
     "watchdog": lambda run: run.options.watchdog_s,
     "memray": lambda run: run.options.memray_s,
     "extend": lambda run: run.options.extend_s,

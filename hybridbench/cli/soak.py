@@ -82,14 +82,6 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
-class HeapScanMethod(StrEnum):
-    """How the heap is scanned for garbage."""
-
-    AUTO = "auto"
-    FORK = "fork"
-    WALK = "walk"
-
-
 class StopMode(StrEnum):
     """What ends a run before its planned length."""
 
@@ -169,13 +161,6 @@ def soak(
             "alone do not move its RSS; system leaves them.",
         ),
     ] = MallocMode.PINNED,
-    heap_scan: Annotated[
-        HeapScanMethod,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
-            help="Method of the heap scan; auto: fork, or walk on CUDA.",
-        ),
-    ] = HeapScanMethod.AUTO,
     watchdog: Annotated[
         str,
         typer.Option(
@@ -338,7 +323,6 @@ def soak(
         malloc=malloc.value,
         ui=ui.value,
         options=Options(
-            heap_scan=heap_scan.value,
             watchdog_s=_watchdog(watchdog),
             stop=stop.value,
             extend_s=_extend(extend, duration_s),

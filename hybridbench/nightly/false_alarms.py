@@ -18,7 +18,9 @@ ALARM_RATE: Final = 3 / 552
 # A comparison is built to call identical versions different in one of twenty at most, half of them
 # slower; comparison-statistics.md simulated it and saw none.
 COMPARE_RATE: Final = 0.025
-GATED_METRICS: Final = sum(spec.check is Check.TREND for spec in METRICS)
+_GATED: Final = [spec for spec in METRICS if spec.check is Check.TREND]
+GATED_METRICS: Final = sum(not spec.on_device for spec in _GATED)
+"""Of a soak on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class FalseAlarms:
     compares: int
     extended: bool
     confirmed: bool
+    gated_metrics: int = GATED_METRICS
+    """Of each soak; those of a GPU, if one of them runs on one."""
 
     @property
     def share(self) -> float:
@@ -53,7 +57,8 @@ class FalseAlarms:
         parts = []
         if self.soaks:
             extended = ", the extension counted as a second analysis" if self.extended else ""
-            parts.append(f"{times(self.soaks, 'soak')} of {GATED_METRICS} gated metrics{extended}")
+            soaks = times(self.soaks, "soak")
+            parts.append(f"{soaks} of {self.gated_metrics} gated metrics{extended}")
         if self.compares:
             parts.append(times(self.compares, "comparison"))
         one_in = f", about one in {_rounded(1 / self.share)}" if self.share > 0 else ""
@@ -78,13 +83,16 @@ class FalseAlarms:
 
     @property
     def _tries(self) -> int:
-        return GATED_METRICS * (2 if self.extended else 1)
+        return self.gated_metrics * (2 if self.extended else 1)
 
 
 def expected_false_alarms(cells: Sequence[Cell], policy: Policy) -> FalseAlarms:
     """For one nightly run of ``cells``."""
     soaks = sum(cell.kind is CellKind.SOAK for cell in cells)
-    return FalseAlarms(soaks, len(cells) - soaks, policy.extend != 0, policy.rerun_statistical_leak)
+    gated = len(_GATED) if any(cell.needs.gpu for cell in cells) else GATED_METRICS
+    return FalseAlarms(
+        soaks, len(cells) - soaks, policy.extend != 0, policy.rerun_statistical_leak, gated
+    )
 
 
 def _rounded(runs: float) -> str:

@@ -104,7 +104,6 @@ class Options(OpenRecord, frozen=True):
     """How the run is watched and ended; what ``soak`` takes as options of the same names.
 
     Attributes:
-        heap_scan: "fork", "walk", or "auto" for what the device allows.
         watchdog_s: this long without an engine step, with work pending, is a hang.
         stop: "auto" ends a run early once it surely leaks, "early" also once it surely does not,
             "never" only when the machine is about to run out of memory or disk.
@@ -116,7 +115,6 @@ class Options(OpenRecord, frozen=True):
             none.
     """
 
-    heap_scan: str = msgspec.field(default="auto", name="census")
     watchdog_s: _Duration = 30.0
     stop: str = "never"
     extend_s: _Duration = 0.0

@@ -40,8 +40,6 @@ class Start(WireMessage, frozen=True):
     gc_thresholds: list[int] = []
     ballast_objects: int = 0
     # Here and below the wire keeps its first names: workers of older versions are soaked, too.
-    # "fork", "walk", or "auto": fork unless the device forbids it
-    heap_scan: str = msgspec.field(default="auto", name="census")
     heap_scan_timeout_s: float = msgspec.field(default=20.0, name="census_timeout_s")
 
 

@@ -43,6 +43,13 @@ _MEMORY: Final[tuple[_Plan, ...]] = (
         },
     ),
     (
+        Chart("device", "Memory of the device", from_zero=False, wide=True),
+        {
+            "device_allocated_bytes": "tensors (allocated)",
+            "device_reserved_bytes": "reserved by PyTorch",
+        },
+    ),
+    (
         Chart(
             "collectible-bytes",
             "Collectible memory",

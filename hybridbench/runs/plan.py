@@ -126,7 +126,6 @@ class SoakPlan:
             gc_mode=profile.gc.mode,
             gc_thresholds=[] if thresholds is None else list(thresholds),
             ballast_objects=profile.ballast.objects,
-            heap_scan=self.options.heap_scan,
         )
 
 

@@ -33,12 +33,9 @@ class WorkerDiagnosis:
     """One request at a time; the engine's thread calls ``advance`` between steps.
 
     The forks of a survey belong to the moment of the first ``advance`` after ``ask``.
-
-    Args:
-        scope: None where a fork is not allowed: then the stages are taken without a survey.
     """
 
-    def __init__(self, engine: Engine, metrics: WorkerMetrics, scope: SurveyScope | None) -> None:
+    def __init__(self, engine: Engine, metrics: WorkerMetrics, scope: SurveyScope) -> None:
         self._metrics = metrics
         self._scope = scope
         self._work = reclaim_hooks(engine)
@@ -86,10 +83,10 @@ class WorkerDiagnosis:
 
     def _survey(self, request: Diagnose) -> Generator[None, None, SurveyRecord]:
         """None for each time that its child is waited for; returns what was found."""
-        if self._scope is None:
-            return SurveyRecord("a survey needs a fork, which this device does not allow")
         baseline = (request.paths, request.classes) if request.classes else None
-        rehearsed = self._work if REHEARSE in request.stages else None
+        # A forked child may read a CUDA process, but has no CUDA to flush its cache with.
+        rehearses = REHEARSE in request.stages and not self._work.empty_device_cache
+        rehearsed = self._work if rehearses else None
         began_s = time.perf_counter()
         try:
             child = start_survey(self._scope, baseline, rehearsed)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
+import torch
+
 from hybridbench.engine.engine import Engine
 from hybridbench.latency import E2E, ITL, TTFT, LatencyCounts, LatencyHistogram, add_latencies
 from hybridbench.sampling.gc_monitor import GcMonitor
@@ -125,6 +127,7 @@ class WorkerMetrics:
         for name, length in engine.containers().items():
             values[f"container.{name}.len"] = length
         values.update(self._pool_values())
+        values.update(device_memory(engine.config.device))
         values.update(asdict(engine.liveness()))
         values.update(self.steps.metrics())
         return values
@@ -177,6 +180,16 @@ class WorkerMetrics:
         for histogram in self.latencies.values():
             histogram.clear()
         return counts
+
+
+def device_memory(device: str) -> dict[str, float]:
+    """What tensors take of ``device``, and what PyTorch has reserved there; empty for a CPU."""
+    if not device.startswith("cuda"):
+        return {}
+    return {
+        "device_allocated_bytes": torch.cuda.memory_allocated(device),
+        "device_reserved_bytes": torch.cuda.memory_reserved(device),
+    }
 
 
 class Snapshot:

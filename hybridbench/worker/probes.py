@@ -20,7 +20,6 @@ from hybridbench.records.messages import (
     ViolationRecord,
 )
 from hybridbench.sampling.heap_scan import ForkScan, HeapScan
-from hybridbench.sampling.reference_walk import WalkScan
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import WorkerMetrics
@@ -39,16 +38,16 @@ class WorkerProbes:
     def __init__(
         self,
         engine: Engine,
-        heap_scan: ForkScan | WalkScan,
+        heap_scan: ForkScan,
         metrics: WorkerMetrics,
         injected: InjectedCounts,
-        diagnosis: WorkerDiagnosis | None = None,
+        diagnosis: WorkerDiagnosis,
     ) -> None:
         self._engine = engine
         self._heap_scan = heap_scan
         self._metrics = metrics
         self._injected = injected
-        self._diagnosis = diagnosis or WorkerDiagnosis(engine, metrics, None)
+        self._diagnosis = diagnosis
         self._requests: deque[ScanHeap | Checkpoint] = deque()
         self._current: ScanHeap | CheckpointReply | None = None
         self._started_s = 0.0

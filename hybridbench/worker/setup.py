@@ -30,7 +30,6 @@ from hybridbench.sampling.gc_monitor import (
 from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.heap_survey import SurveyScope
 from hybridbench.sampling.malloc import malloc_reader
-from hybridbench.sampling.reference_walk import WalkScan
 from hybridbench.targets.engine_files import imported_engine_files
 from hybridbench.targets.target import Capability
 from hybridbench.targets.wire import WorkerWire
@@ -119,15 +118,8 @@ def build_engine(config: EngineConfig) -> Engine:
         ) from error
 
 
-def _heap_scan(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | WalkScan:
-    method = start.heap_scan
-    if method == "auto":
-        # CUDA does not survive a fork; the child would have to avoid every tensor of the device.
-        method = "fork" if start.engine.get("device", "cpu") == "cpu" else "walk"
-    if method == "walk":
-        return WalkScan(engine.reference_counted_classes)
-    if method != "fork":
-        raise ConfigError(f"heap scan: {method!r} is not a method; choose auto, fork or walk.")
+def _heap_scan(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan:
+    """On a CUDA device too: a child may not use CUDA, and looks at no tensor of the device."""
     excluded = exclude_from_forks(pool_ranges(engine.pools))
     return ForkScan(
         engine.reference_counted_classes,
@@ -138,11 +130,9 @@ def _heap_scan(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan | Wal
 
 
 def _survey_scope(
-    heap_scan: ForkScan | WalkScan, roots: Sequence[object], ballast: Sequence[object]
-) -> SurveyScope | None:
+    heap_scan: ForkScan, roots: Sequence[object], ballast: Sequence[object]
+) -> SurveyScope:
     """What a survey walks: everything below ``roots``, which may be filled later."""
-    if isinstance(heap_scan, WalkScan):
-        return None
     return SurveyScope(
         roots=lambda: roots,
         ballast=ballast,

@@ -288,8 +288,8 @@ class Limits:
     from_s: DurationS = 0.0
     """Shortest run that these limits apply to."""
     rss_bytes_per_h: BytesPerHour | None = None
-    """Largest growth of private memory, such as `200MiB/h`; without a limit the metric is
-    undecided, and the soak extends itself to a length that has one."""
+    """Largest growth of private memory, and of device memory, such as `200MiB/h`; without a limit
+    both are undecided, and the soak extends itself to a length that has one."""
     collectible_bytes_per_h: BytesPerHour | None = None
     """Largest growth of collectible memory."""
     hit_rate: Share | None = None

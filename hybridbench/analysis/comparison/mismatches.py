@@ -100,7 +100,6 @@ def comparable_facts(manifest: Manifest) -> dict[str, str]:
     facts.update(("profile." + name, v) for name, v in _leaves(wanted))
     trace = "none" if manifest.trace is None else manifest.trace.path
     facts["trace"] = trace.rpartition("/")[2]
-    facts["heap_scan"] = manifest.options.heap_scan
     facts["target"] = manifest.target.kind
     return facts
 

@@ -16,7 +16,7 @@ from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import judged_samples
-from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Unit
+from hybridbench.metrics import AT_REST, COLLECTIBLE, DEVICE_MEMORY, MEMORY, Unit
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.json_value import JsonValue
@@ -184,7 +184,10 @@ def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
 
 
 def _explained(finding: Finding, whole: Rate) -> Finding:
-    if finding.subject == MEMORY or finding.kind in (FindingCode.UNDECIDED, FindingCode.THRESHOLD):
+    # Device memory is no part of the process's.
+    if finding.subject in (MEMORY, DEVICE_MEMORY):
+        return finding
+    if finding.kind in (FindingCode.UNDECIDED, FindingCode.THRESHOLD):
         return finding
     part = next((rate for rate in finding.rates if exceeds(rate, whole)), None)
     if part is None:

@@ -21,7 +21,16 @@ from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.trend.shapes import ShapeLimits
-from hybridbench.metrics import AT_REST, COLLECTIBLE, MEMORY, Check, MetricSpec, Unit, spec_of
+from hybridbench.metrics import (
+    AT_REST,
+    COLLECTIBLE,
+    DEVICE_MEMORY,
+    MEMORY,
+    Check,
+    MetricSpec,
+    Unit,
+    spec_of,
+)
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import ProbeLeftOut
 from hybridbench.records.json_value import JsonValue
@@ -169,7 +178,7 @@ class _Terms:
     @property
     def unlimited(self) -> bool:
         """Whether the profile has no limit for this metric in so short a run: it stays open."""
-        gated_by_profile = self.spec.name in (MEMORY, COLLECTIBLE)
+        gated_by_profile = self.spec.name in (MEMORY, DEVICE_MEMORY, COLLECTIBLE)
         return gated_by_profile and self.limit is None and _has_limits(self.record)
 
     @property

@@ -101,7 +101,6 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--ballast": BALLAST,
             "--set": takes("pools.mamba_slots=64", "pools.mamba_slot=64"),
             "--malloc": takes("system", "jemalloc"),
-            "--heap-scan": takes("walk", "never"),
             "--watchdog": takes("1m", "0"),
             "--stop": takes("never", "late"),
             "--extend": takes("10m", "late"),

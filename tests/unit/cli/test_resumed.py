@@ -27,7 +27,7 @@ MANIFEST: dict[str, JsonValue] = {
     "seed": 1,
     "defects": ["lru-reference-cycle"],
     "versions": {"hybridbench": "0.1.0"},
-    "options": {"heap_scan": "auto", "watchdog_s": 30.0},
+    "options": {"watchdog_s": 30.0},
     "engine_hash": "abc",
 }
 

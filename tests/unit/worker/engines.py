@@ -14,8 +14,10 @@ from hybridbench.engine_config import EngineConfig, HiCache
 from hybridbench.records import messages as m
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_scan import ForkScan
+from hybridbench.sampling.heap_survey import SurveyScope
 from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.targets.wire import ParentWire, WireClosedError, WorkerWire
+from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.engine_loop import EngineLoop
 from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import WorkerMetrics
@@ -67,7 +69,8 @@ def stopped_loop(engine: Engine) -> Iterator[tuple[EngineLoop, ParentWire]]:
     metrics = WorkerMetrics(engine, monitor, malloc_reader(), engine.counters.as_dict())
     heap_scan = ForkScan(engine.reference_counted_classes, timeout_s=PATIENCE_S)
     injected = InjectedCounts(engine, ())
-    probes = WorkerProbes(engine, heap_scan, metrics, injected)
+    diagnosis = WorkerDiagnosis(engine, metrics, SurveyScope(roots=list))
+    probes = WorkerProbes(engine, heap_scan, metrics, injected, diagnosis)
     parent = ParentWire(near)
     try:
         yield EngineLoop(engine, WorkerWire(far), probes, metrics, [], injected), parent
@@ -85,7 +88,8 @@ def in_process_worker(engine: Engine, defects: Sequence[Defect] = ()) -> Iterato
     metrics = WorkerMetrics(engine, monitor, malloc_reader(), engine.counters.as_dict())
     heap_scan = ForkScan(engine.reference_counted_classes, timeout_s=PATIENCE_S)
     injected = InjectedCounts(engine, defects)
-    probes = WorkerProbes(engine, heap_scan, metrics, injected)
+    diagnosis = WorkerDiagnosis(engine, metrics, SurveyScope(roots=list))
+    probes = WorkerProbes(engine, heap_scan, metrics, injected, diagnosis)
     wire = WorkerWire(far)
     loop = EngineLoop(engine, wire, probes, metrics, [], injected)
     thread = threading.Thread(target=loop.run)

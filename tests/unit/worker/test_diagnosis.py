@@ -55,7 +55,7 @@ def small_engine() -> Engine:
     return make_engine(mamba_slots=10, kv_tokens=400)
 
 
-def diagnosis_of(engine: Engine, scope: SurveyScope | None) -> WorkerDiagnosis:
+def diagnosis_of(engine: Engine, scope: SurveyScope) -> WorkerDiagnosis:
     monitor = GcMonitor()
     metrics = WorkerMetrics(engine, monitor, None, engine.counters.as_dict())
     monitor.close()
@@ -148,11 +148,3 @@ def test_the_stages_are_answered_in_their_order_and_the_last_flushes_the_cache()
     assert all(r.private_bytes > 2**20 for r in (*looked.stages, *destroyed.stages))
     assert engine.pools.tree_cache.live_node_count() < nodes
     assert not diagnosis.pending
-
-
-def test_where_no_fork_is_allowed_the_survey_says_so_and_the_stages_are_taken() -> None:
-    answer = ask(diagnosis_of(small_engine(), None), Diagnose(1, ["rest", "survey"]))
-
-    assert [r.name for r in answer.stages] == ["rest"]
-    assert answer.survey is not None
-    assert "needs a fork" in answer.survey.error

@@ -12,8 +12,16 @@ from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import declared
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import MetricResult
-from tests.unit.analysis.records import GIB, Run, healthy_record, hourly, with_series
+from hybridbench.records.verdict import MetricResult, VerdictKind
+from tests.unit.analysis.records import (
+    GIB,
+    Run,
+    healthy_record,
+    hourly,
+    unphrased,
+    with_manifest,
+    with_series,
+)
 
 T = np.arange(1.0, 7200.0, 5.0)
 
@@ -119,3 +127,35 @@ def test_only_growth_that_slows_down_is_said_to_fill_up() -> None:
 
     assert len(said) > 5
     assert max(said) < 0.0
+
+
+def on_a_gpu(record: RunRecord, bytes_per_request: float) -> RunRecord:
+    """The run on a device where every finished request leaves a tensor behind."""
+    finishes = record.series["events.finishes"]
+    tensors = Series(
+        "device_allocated_bytes", finishes.t_s, 2 * GIB + bytes_per_request * finishes.value
+    )
+    return with_series(with_manifest(record, model={"name": "m", "device": "cuda"}), tensors)
+
+
+def test_tensors_left_on_the_device_are_a_leak_of_its_own_memory() -> None:
+    record = healthy_record()
+
+    verdict = judge(on_a_gpu(record, 65_536.0))
+
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.subject) == ("growth", "device_allocated_bytes")
+    assert finding.driver == "finishes"
+    per_request = next(rate for rate in finding.rates if rate.per != "h")
+    assert per_request.lower <= 65_536 <= per_request.upper
+    # The device is no part of the process, whose memory does not grow.
+    assert "faster_than_memory" not in finding.data
+    assert judge(on_a_gpu(record, 0.0)).kind is VerdictKind.CLEAN
+
+
+def test_a_run_without_a_device_misses_no_device_memory() -> None:
+    record = healthy_record()
+    gpu = with_manifest(record, model={"name": "m", "device": "cuda"})
+
+    assert "device_allocated_bytes" not in unphrased(judge(record)).not_seen
+    assert "device_allocated_bytes" in unphrased(judge(gpu)).not_seen

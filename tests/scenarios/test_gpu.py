@@ -1,0 +1,56 @@
+"""Soaks of the bundled engine on a CUDA device: what only a device can show."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.kernels.agreement import device_of
+
+DEVICE_LEAK = Path(__file__).parent / "planted" / "device_leak.py"
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+
+def soak(store: Path, *arguments: str) -> dict[str, Any]:
+    """verdict.json of a short soak with life-size states."""
+    device_of("cuda")
+    command = [sys.executable, "-m", "hybridbench", "soak", "--device", "cuda", "--ui", "none"]
+    model = ["--model", "qwen3-next-1b", "--dtype", "bfloat16", "--duration", "2m", "--extend", "0"]
+    subprocess.run(
+        [*command, *model, "--store", str(store), *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (run_dir,) = store.iterdir()
+    verdict: dict[str, Any] = json.loads((run_dir / "verdict.json").read_text(encoding="utf-8"))
+    return verdict
+
+
+def device_memory(verdict: dict[str, Any]) -> dict[str, float]:
+    """The hourly rate of device memory and its interval."""
+    (result,) = [one for one in verdict["metrics"] if one["metric"] == "device_allocated_bytes"]
+    rate: dict[str, float] = result["rate_per_hour"]
+    return rate
+
+
+def test_tensors_kept_on_the_device_are_found_and_healthy_traffic_keeps_none(
+    tmp_path: Path,
+) -> None:
+    healthy = soak(tmp_path / "healthy")
+    leaking = soak(tmp_path / "leaking", "--defect", str(DEVICE_LEAK))
+
+    assert device_memory(healthy)["upper"] < 2**20 < 2**30 < device_memory(leaking)["lower"]
+    assert healthy["verdict"] == "CLEAN"
+
+
+def test_a_reference_cycle_is_found_by_forked_heap_scans(tmp_path: Path) -> None:
+    verdict = soak(tmp_path / "store", "--defect", "lru-reference-cycle")
+
+    assert verdict["verdict"] == "LEAK"
+    subjects = {f["subject"]: f["driver"] for f in verdict["findings"] if f["verdict"] == "LEAK"}
+    assert subjects["TreeNode"] == "nodes_evicted"
