@@ -40,8 +40,8 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "instances-retained": "Find what still refers to the removed {subject} objects "
     "(gc.get_referrers in the live process, or the diagnosis) and clear that reference where they "
     "are removed; a full gc.collect() does not free them.",
-    "held-at-idle": "Look for a request that was removed from every list without being released: "
-    "nothing else frees its {subject}.",
+    "held-at-idle": "Look for a request or a transfer that was removed from every list without "
+    "being released: nothing else frees its {subject}.",
     "locks-at-idle": "Check that lock and unlock traverse the same nodes, in particular after a "
     "node split, and that an idle engine still acknowledges the transfers that hold a lock.",
     "container-grows": "Find where entries of {subject} are removed, and which exit path of a "

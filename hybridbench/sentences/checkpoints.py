@@ -55,10 +55,13 @@ def negative_residual(found: Finding) -> Words:
 
 
 def held_at_idle(found: Finding) -> Words:
-    """Slots of requests that are gone."""
-    held, unit = number(found.data, "held"), pool_unit(text(found.data, "pool"))
+    """Slots of requests that are gone, or of transfers whose end nobody has noticed."""
+    held, pool = number(found.data, "held"), text(found.data, "pool")
+    holders = "requests that no longer exist"
+    if pool.startswith("host_"):
+        holders = "transfers that were never acknowledged"
     return Words(
-        f"{held:,.0f} {unit} are held by requests that no longer exist{per_event(found)}",
+        f"{held:,.0f} {pool_unit(pool)} are held by {holders}{per_event(found)}",
         evidence=(
             f"in flight at the checkpoint at {format_duration(found.since_s or 0.0)}",
             *driver_evidence(found),

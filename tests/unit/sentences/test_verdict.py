@@ -138,6 +138,13 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=("in flight at the checkpoint at 1m15s",),
         ),
     ),
+    "slots of transfers that never ended": (
+        found(FindingCode.HELD_AT_IDLE, {"pool": "host_kv", "held": 4.0}),
+        Words(
+            "4 KV tokens on the host are held by transfers that were never acknowledged",
+            evidence=("in flight at the checkpoint at 1m15s",),
+        ),
+    ),
     "locks at idle": (
         found(
             FindingCode.LOCKS_AT_IDLE,
