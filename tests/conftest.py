@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Before numpy is loaded: a second BLAS thread waits for a busy core and slows small matrices.
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: "scenarios" not in item.path.parts)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests are no garbage: a collection that a test asks for leaves them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
