@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests are no garbage: a collection that a test asks for leaves them."""
+    """Thousands of collected tests are no garbage: collections in tests leave them alone."""
     gc.collect()
     gc.freeze()
 

@@ -232,7 +232,7 @@ HOST_WINDOWS_WRITE_BACK = host_tier(
 
 # Laws that change one step of a script leave out most steps of decoding in `make test`.
 every_stride = pytest.mark.parametrize(
-    "stride", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
+    "stride", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
 )
 # Steps after which a request has been queued and prefilled; then it decodes, and one step is much
 # like another.

@@ -29,6 +29,15 @@ from tests.unit.sampling.garbage import Node, drop_pair, undisturbed
 PATIENCE_S = 120.0
 
 
+@pytest.fixture(autouse=True)
+def small_heap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child sees what its test has made; all other tests are frozen, and stay so."""
+    gc.collect()
+    gc.freeze()
+    if request.function is not test_frozen_objects_are_seen:
+        monkeypatch.setattr(gc, "unfreeze", lambda: None)
+
+
 def no_nodes() -> Mapping[str, tuple[type, int]]:
     return {"Node": (Node, 0)}
 
