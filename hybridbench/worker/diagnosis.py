@@ -24,7 +24,7 @@ from hybridbench.sampling.reclaim import (
     destructive_steps,
     trim,
 )
-from hybridbench.worker.metrics import WorkerMetrics
+from hybridbench.worker.metrics import WorkerMetrics, device_memory
 
 SURVEY, REHEARSE = "survey", "rehearse"
 
@@ -108,24 +108,23 @@ def reclaim_hooks(engine: Engine) -> ReclaimHooks:
     """How the stages read this process and reach its cache and device."""
     on_cuda = engine.config.device.startswith("cuda")
     return ReclaimHooks(
-        read=_reader(malloc_reader(), on_cuda=on_cuda),
+        read=_reader(malloc_reader(), engine.config.device),
         flush=engine.flush_cache,
         empty_device_cache=torch.cuda.empty_cache if on_cuda else None,
     )
 
 
-def _reader(
-    malloc: Callable[[], MallocInfo] | None, *, on_cuda: bool
-) -> Callable[[], StageReading]:
+def _reader(malloc: Callable[[], MallocInfo] | None, device: str) -> Callable[[], StageReading]:
     def read() -> StageReading:
         info = MallocInfo(0, 0) if malloc is None else malloc()
+        on_device = device_memory(device)
         return StageReading(
             # Asked anew each time: a rehearsing child reads its own.
             private_bytes=own_private_bytes(),
             malloc_in_use_bytes=info.in_use_bytes,
             malloc_arena_bytes=info.arena_bytes,
-            device_allocated_bytes=torch.cuda.memory_allocated() if on_cuda else 0,
-            device_reserved_bytes=torch.cuda.memory_reserved() if on_cuda else 0,
+            device_allocated_bytes=on_device.get("device_allocated_bytes", 0),
+            device_reserved_bytes=on_device.get("device_reserved_bytes", 0),
         )
 
     return read

@@ -182,7 +182,7 @@ class WorkerMetrics:
         return counts
 
 
-def device_memory(device: str) -> dict[str, float]:
+def device_memory(device: str) -> dict[str, int]:
     """What tensors take of ``device``, and what PyTorch has reserved there; empty for a CPU."""
     if not device.startswith("cuda"):
         return {}
