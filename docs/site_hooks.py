@@ -326,8 +326,8 @@ def _findings() -> Iterator[str]:
         "engine add kinds `engine-NAME` (INVARIANT)."
     )
     verdicts = {code: verdict for verdict, codes in LEADS_TO.items() for code in codes}
-    rows = ((f"`{c.value}`", verdicts[c], c.meaning) for c in FindingCode)
-    yield from _table(("kind", "verdict", "meaning"), rows)
+    rows = ((f"`{c.value}`", verdicts[c], c.evidence.value, c.meaning) for c in FindingCode)
+    yield from _table(("kind", "verdict", "evidence", "meaning"), rows)
 
 
 def _exit_codes() -> Iterator[str]:

@@ -19,7 +19,6 @@ from hybridbench.analysis.exact.instances import instance_findings
 from hybridbench.analysis.exact.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.exact.sanity import sanity_findings
 from hybridbench.analysis.exact.validity import (
-    beside_a_stall,
     coverage_findings,
     validity_findings,
     workload_findings,
@@ -51,7 +50,6 @@ from hybridbench.records.codes import FindingCode, ReasonCode
 from hybridbench.records.events import ExtensionEnded, Interrupted, StoppedEarly
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
-    PRECEDENCE,
     RETAINED,
     WAITING,
     Finding,
@@ -61,6 +59,7 @@ from hybridbench.records.verdict import (
     VerdictKind,
     Why,
     memory_result,
+    precedence,
 )
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
@@ -98,7 +97,7 @@ def judge(record: RunRecord) -> Verdict:
     findings = [*result.findings, *checked.findings]
     findings += boundary.listed("the workload", workload_findings, facts, findings)
     findings += beyond_findings(beyond)
-    verdict = _verdict(facts, result, beside_a_stall(findings), boundary)
+    verdict = _verdict(facts, result, findings, boundary)
     return replace(verdict, thresholds=checked.results, levels=levels)
 
 
@@ -270,4 +269,5 @@ _NAMES_A_MECHANISM = (
 
 def _rank(finding: Finding) -> tuple[int, int, str, str]:
     specific = finding.kind not in _NAMES_A_MECHANISM
-    return PRECEDENCE.index(finding.verdict), int(specific), finding.kind, finding.subject
+    place = precedence(finding.verdict, exact=finding.exact)
+    return place, int(specific), finding.kind, finding.subject

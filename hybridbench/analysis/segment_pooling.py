@@ -240,7 +240,8 @@ def _kept(part: SegmentResult, index: int, *, any_proves: bool) -> Iterable[Find
     """The findings of a segment that are the run's, whatever other segments say."""
     for finding in part.findings:
         void = finding.verdict in (VerdictKind.INVALID, VerdictKind.INCONCLUSIVE)
-        if void and any_proves:
+        doubtful = part.is_invalid and not finding.exact
+        if any_proves and (void or doubtful):
             continue
         yield replace(finding, data={**finding.data, "segments": [index + 1]})
 

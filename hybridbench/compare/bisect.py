@@ -8,12 +8,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
+from hybridbench.analysis.comparison.leaks import unjudged
 from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
 from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.compare.worktree import Revision, find_revision
 from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.records.comparison import FINISHED
-from hybridbench.records.verdict import VerdictKind, leak_kind
+from hybridbench.records.verdict import leak_kind
 from hybridbench.rundir.layout import COMPARISON
 from hybridbench.runs.machine import git
 
@@ -21,7 +22,6 @@ from hybridbench.runs.machine import git
 Symptom: TypeAlias = tuple[str, str]
 
 _WORSE = (Change.INTRODUCED, Change.WORSE)
-_PROVES_NOTHING = (VerdictKind.INVALID, VerdictKind.CRASHED)
 
 
 class Answer(StrEnum):
@@ -113,7 +113,7 @@ def answer_of(
     changes = {(leak_kind(leak.kind), leak.subject): leak.change for leak in verdict.sides[0].leaks}
     if any(changes.get(symptom) in _WORSE for symptom in symptoms):
         return Answer.BAD
-    run_proves = comparison.versions[1].verdict.kind not in _PROVES_NOTHING
+    run_proves = not unjudged(comparison.versions[1].verdict)
     undecided = any(changes.get(symptom) is Change.UNDECIDED for symptom in symptoms)
     if symptoms and run_proves and not undecided:
         return Answer.GOOD

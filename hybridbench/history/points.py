@@ -17,7 +17,7 @@ from hybridbench.records.stored_verdict import (
     VerdictValues,
     read_verdict_part,
 )
-from hybridbench.records.verdict import NO_MODEL
+from hybridbench.records.verdict import NO_MODEL, VerdictKind
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs
 from hybridbench.rundir.lock import holder_of
@@ -86,6 +86,7 @@ class Point:
     commit: str = ""
     environment: str
     verdict: str | None = None  # None: not judged yet
+    invalid: bool = False  # what was measured proves nothing, whatever was counted
     values: Mapping[str, Value] = field(default_factory=dict)
     model: str
     profile: str
@@ -129,6 +130,7 @@ def _point(path: Path) -> Point:
         environment=environment(manifest),
         commit=_commit(manifest.git),
         verdict=judged.verdict or None,
+        invalid=VerdictKind.INVALID in {judged.verdict, *(f.verdict for f in judged.findings)},
         values=dict(_values(judged)),
     )
 

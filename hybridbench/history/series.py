@@ -85,9 +85,7 @@ def _series(
 
 
 def _trend(group: Sequence[Point], quantity: Quantity) -> Trend:
-    having = tuple(
-        point for point in group if quantity.name in point.values and point.verdict != "INVALID"
-    )
+    having = tuple(point for point in group if quantity.name in point.values and not point.invalid)
     value = [point.values[quantity.name].value for point in having]
     middle = sorted(abs(one) for one in value)[len(value) // 2] if value else 0.0
     least = max(quantity.least, quantity.least_share * middle)

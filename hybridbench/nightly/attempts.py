@@ -31,7 +31,7 @@ from hybridbench.compare.store import StoredComparison, judged_comparison, read_
 from hybridbench.errors import RunDirectoryError
 from hybridbench.history.comparable import machine
 from hybridbench.nightly.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
-from hybridbench.nightly.policy import SLOWER, STATISTICAL, worst_kind
+from hybridbench.nightly.policy import SLOWER, worst_kind
 from hybridbench.records.comparison import FINISHED
 from hybridbench.records.events import Extended, ExtensionEnded, Interrupted
 from hybridbench.records.nightly import (
@@ -181,8 +181,7 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
         verdict=verdict.kind.value,
         headline=verdict.headline.removeprefix(f"{verdict.kind}: "),
         findings=tuple(
-            attempt_finding(finding, exact=finding.kind not in STATISTICAL)
-            for finding in verdict.findings
+            attempt_finding(finding, exact=finding.exact) for finding in verdict.findings
         ),
         metrics=_medians(record, window),
         growth={

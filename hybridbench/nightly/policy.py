@@ -23,15 +23,11 @@ from hybridbench.records.nightly import (
     Waiver,
     parse_max_rate,
 )
-from hybridbench.records.verdict import EXIT_CODE, PRECEDENCE, VerdictKind, leak_kind
+from hybridbench.records.verdict import EXIT_CODE, VerdictKind, leak_kind, precedence
 from hybridbench.runs.plan import default_extend_s
 from hybridbench.units import format_duration
 
 SLOWER: Final = "slower"  # the kind of finding that a comparison's throughput or cost makes
-# What chance alone can make; everything else is counted.
-STATISTICAL: Final = frozenset(
-    {"growth", "observer-grows", "decay", "below-threshold", "threshold", SLOWER}
-)
 # Far from the seeds that people choose, so that a rerun never repeats another cell.
 _OTHER_SEED: Final = 7919
 _NOTE_ON: Final = {
@@ -87,8 +83,8 @@ class Rules:
 
 def worst_kind(findings: Iterable[AttemptFinding]) -> VerdictKind:
     """The verdict that ``findings`` come to."""
-    kinds = {finding.verdict for finding in findings}
-    return next((kind for kind in PRECEDENCE if kind in kinds), VerdictKind.CLEAN)
+    worst = min(findings, key=lambda f: precedence(f.verdict, exact=f.exact), default=None)
+    return VerdictKind.CLEAN if worst is None else worst.verdict
 
 
 def expired(waivers: Iterable[Waiver], today: date) -> tuple[Waiver, ...]:

@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+ENGINE_PREFIX: Final = "engine-"
+
+
+class Evidence(StrEnum):
+    """What a finding rests on.
+
+    Missing samples, missing coverage and measurement overhead can spoil a fit.  They cannot refute
+    a count.
+    """
+
+    EXACT = "exact"  # counted, or the engine's own word
+    STATISTICAL = "statistical"  # a fit, or an interval
 
 
 class FindingCode(StrEnum):
@@ -13,12 +27,14 @@ class FindingCode(StrEnum):
     """
 
     meaning: str
+    evidence: Evidence
 
-    def __new__(cls, code: str, meaning: str) -> FindingCode:
+    def __new__(cls, code: str, meaning: str, evidence: Evidence = Evidence.EXACT) -> FindingCode:
         """``meaning`` is one sentence for a reader of a report."""
         member = str.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
+        member.evidence = evidence
         return member
 
     # Held at an idle checkpoint, or held by who should hold nothing.
@@ -52,7 +68,11 @@ class FindingCode(StrEnum):
         "instances-retained",
         "Removed objects are still referenced: a full garbage collection does not free them.",
     )
-    CONTAINER_GROWS = "container-grows", "A list or table of the engine only grows."
+    CONTAINER_GROWS = (
+        "container-grows",
+        "A list or table of the engine only grows.",
+        Evidence.STATISTICAL,
+    )
     # Counts that cannot be.
     NEGATIVE_COUNT = "negative-count", "A count fell below zero."
     MORE_FREE_THAN_EXIST = "more-free-than-exist", "More slots of a pool are free than exist."
@@ -64,24 +84,33 @@ class FindingCode(StrEnum):
     GROWTH = (
         "growth",
         "A gated metric grows by more than its tolerance, and the growth does not slow down.",
+        Evidence.STATISTICAL,
     )
     OBSERVER_GROWS = (
         "observer-grows",
         "At least half of the growth of the worker's memory is due to the bench's own probes.",
+        Evidence.STATISTICAL,
     )
-    DECAY = "decay", "A unit of work became more expensive during the run, or the hit rate fell."
+    DECAY = (
+        "decay",
+        "A unit of work became more expensive during the run, or the hit rate fell.",
+        Evidence.STATISTICAL,
+    )
     BELOW_THRESHOLD = (
         "below-threshold",
         "The hit rate, or the cost of an eviction or of the engine's checks, misses the profile's "
         "limit over the whole judged window.",
+        Evidence.STATISTICAL,
     )
     THRESHOLD = (
         "threshold",
         "A threshold of the user or the profile is missed or undecided.",
+        Evidence.STATISTICAL,
     )
     UNDECIDED = (
         "undecided",
         "The run does not show whether the growth of a gated metric is below its limit.",
+        Evidence.STATISTICAL,
     )
     # What the engine itself reported.
     CRASH = "crash", "The worker exited, was killed, or hung."
@@ -172,6 +201,17 @@ class FindingCode(StrEnum):
         "analysis-failed",
         "A part of the analysis failed because of a bug in hybridbench; the other parts count.",
     )
+
+
+def evidence_of(kind: str) -> Evidence:
+    """What a finding of this ``kind`` rests on; a kind that is not known here is not called exact.
+
+    What the engine's own checks report is the engine's word, whatever they are called.
+    """
+    code = next((code for code in FindingCode if code == kind), None)
+    if code is not None:
+        return code.evidence
+    return Evidence.EXACT if kind.startswith(ENGINE_PREFIX) else Evidence.STATISTICAL
 
 
 class NoteCode(StrEnum):

@@ -61,10 +61,17 @@ class MeasuredLevel(MeasuredRate, frozen=True, kw_only=True):
     stat: str
 
 
+class FindingHead(msgspec.Struct, frozen=True):
+    """What a finding in a verdict.json makes of the run."""
+
+    verdict: str = ""
+
+
 class VerdictValues(msgspec.Struct, frozen=True):
     """What runs are compared by: read from a thousand files, so that fits are skipped unread."""
 
     verdict: str = ""
+    findings: tuple[FindingHead, ...] = ()
     metrics: tuple[MeasuredMetric, ...] = ()
     decay: tuple[MeasuredCost, ...] = ()
     levels: tuple[MeasuredLevel, ...] = ()

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import MEMORY, spec_of
-from hybridbench.records.codes import NoteCode
+from hybridbench.records.codes import Evidence, NoteCode, evidence_of
 from hybridbench.records.json_value import JsonValue
 
 
@@ -28,12 +28,14 @@ class VerdictKind(StrEnum):
     INVALID = "INVALID"
 
 
-# When several hold, the first of these is the verdict; every finding is kept all the same.
-PRECEDENCE: tuple[VerdictKind, ...] = (
+# When several findings hold, the first of these is the verdict; every finding is kept all the same.
+# A doubtful run (INVALID) cannot refute what was counted, only what was fitted.
+_COUNTED: Final = (VerdictKind.LEAK, VerdictKind.INVARIANT)
+_OTHERS: Final = (
+    VerdictKind.CRASHED,
     VerdictKind.INVALID,
     VerdictKind.LEAK,
     VerdictKind.INVARIANT,
-    VerdictKind.CRASHED,
     VerdictKind.DEGRADED,
     VerdictKind.INCONCLUSIVE,
     VerdictKind.CLEAN,
@@ -50,6 +52,15 @@ LowerEnd = Annotated[float, msgspec.Meta(extra={"null": -math.inf})]
 UpperEnd = Annotated[float, msgspec.Meta(extra={"null": math.inf})]
 
 WAITING, RETAINED = "instances-wait-for-collector", "instances-retained"
+
+
+def precedence(verdict: VerdictKind, *, exact: bool) -> int:
+    """The place of a finding among others, by its verdict and whether it was counted: the lowest
+    place decides.
+    """
+    if exact and verdict in _COUNTED:
+        return _COUNTED.index(verdict)
+    return len(_COUNTED) + _OTHERS.index(verdict)
 
 
 def leak_kind(kind: str) -> str:
@@ -92,6 +103,11 @@ class Finding:
     evidence: tuple[str, ...] = ()
     since_s: float | None = None
     data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it was counted: then no doubt about the run sets it aside."""
+        return evidence_of(self.kind) is Evidence.EXACT
 
 
 @dataclass(frozen=True)
@@ -292,3 +308,16 @@ class Verdict:
     @property
     def exit_code(self) -> ExitCode:
         return EXIT_CODE[self.kind]
+
+    @property
+    def invalid(self) -> bool:
+        """Whether something sets aside all that the run fitted, and all that it did not find.
+
+        The verdict may be another: what was counted stands.
+        """
+        kinds = {self.kind, *(finding.verdict for finding in self.findings)}
+        return VerdictKind.INVALID in kinds
+
+    def stands(self, finding: Finding) -> bool:
+        """Whether ``finding``, one of these, holds in spite of what is wrong with the run."""
+        return finding.exact or finding.verdict is VerdictKind.INVALID or not self.invalid

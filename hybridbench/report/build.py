@@ -144,7 +144,7 @@ def _suite(record: RunRecord) -> str:
 
 
 def _measures(verdict: Verdict) -> Iterator[Measure]:
-    if verdict.kind is VerdictKind.INVALID:
+    if verdict.invalid:
         # What proves nothing must not become a point in somebody's trend.
         return
     for result in verdict.metrics:
@@ -166,9 +166,9 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
     if verdict.kind is VerdictKind.INCONCLUSIVE and finding is None:
         return _undecided(verdict)
     facts = [] if finding is None else _finding_answer(verdict, finding)
-    if verdict.kind is VerdictKind.INVALID:
-        facts = [*_not_covered(verdict), *facts]
-    return tuple(facts)
+    missing = _not_covered(verdict) if verdict.invalid else []
+    first = verdict.kind is VerdictKind.INVALID
+    return (*missing, *facts) if first else (*facts, *missing)
 
 
 def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:

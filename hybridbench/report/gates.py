@@ -63,10 +63,6 @@ _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.INVALID: GateState.ERROR,
 }
 _DECAY_STATE: Final = {"worse": GateState.FAILED, "no change": GateState.PASSED}
-_NO_PASSES: Final = {
-    VerdictKind.INVALID: "the run is INVALID",
-    VerdictKind.CRASHED: "the worker did not run to the end",
-}
 _WORST_FIRST: Final = (GateState.FAILED, GateState.ERROR, GateState.SKIPPED, GateState.PASSED)
 _STOPPED: Final = {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
 
@@ -80,8 +76,8 @@ def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
         *(_decay_gate(verdict, result) for result in verdict.decay if result.outcome != "shown"),
         *_coverage_gates(verdict),
     ]
-    reason = _NO_PASSES.get(verdict.kind)
-    if reason is not None:
+    reason = _why_no_pass(verdict)
+    if reason:
         gates = [_without_pass(gate, reason) for gate in gates]
     return (_verdict_gate(verdict, code), *gates)
 
@@ -183,6 +179,13 @@ def _coverage_gates(verdict: Verdict) -> Iterator[Gate]:
             # What was not exercised is no fault of the engine: the run has no answer.
             state = GateState.PASSED if row.met else GateState.ERROR
             yield Gate(counter, "coverage", state, text)
+
+
+def _why_no_pass(verdict: Verdict) -> str:
+    """Why nothing that the run did not find is a pass; empty where it is one."""
+    if verdict.kind is VerdictKind.CRASHED:
+        return "the worker did not run to the end"
+    return "the run is INVALID" if verdict.invalid else ""
 
 
 def _without_pass(gate: Gate, reason: str) -> Gate:

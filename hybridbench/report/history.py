@@ -180,7 +180,7 @@ def _notes(series: Sequence[Series], unread: Sequence[Unread]) -> Iterable[str]:
             f"it is outside the {format_percent(1 - ALPHA)} prediction interval of {FEWEST_BEFORE} "
             "or more runs before it."
         )
-    invalid = sum(point.verdict == "INVALID" for one in series for point in one.points)
+    invalid = sum(point.invalid for one in series for point in one.points)
     if invalid:
         yield f"{times(invalid, 'INVALID run')} shown, and left out of the trends."
     for one in unread:

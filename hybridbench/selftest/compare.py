@@ -105,9 +105,9 @@ def compare(
     finding = _named(row.signature, said.findings)
     outcome = _compared(row, said, finding, truth.seen_by(finding), truth.without_defect(finding))
     wrong = list(outcome.wrong)
-    # What an invalid run found stands in its list, and proves nothing.
-    if not row.signature.kinds and verdict.kind is not VerdictKind.INVALID:
-        wrong += [f"found {f.kind}: {f.title}" for f in verdict.findings if _accuses(f)]
+    if not row.signature.kinds:
+        accusing = (f for f in verdict.findings if _accuses(f) and verdict.stands(f))
+        wrong += [f"found {f.kind}: {f.title}" for f in accusing]
     if row.expect is not Expect.CAUGHT:
         wrong += [
             f"{count} slots of {pool} were freed by an owner that did not hold them"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.comparison.answer import finding_noun, leak_difference, worse_guards
-from hybridbench.analysis.comparison.leaks import GROWTH
+from hybridbench.analysis.comparison.leaks import GROWTH, unjudged
 from hybridbench.analysis.comparison.records import (
     Change,
     Comparison,
@@ -26,7 +26,7 @@ from hybridbench.analysis.reading import number, number_list, text
 from hybridbench.metrics import Unit, label_of
 from hybridbench.records.codes import ComparedCode
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import VerdictKind, Why, memory_result
+from hybridbench.records.verdict import Verdict, VerdictKind, Why, memory_result
 from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.trend import faster_than_memory
 from hybridbench.units import format_byte_rate, format_percent
@@ -105,7 +105,7 @@ def _phrased_side(comparison: Comparison, side: SideComparison) -> SideCompariso
     )
     side = replace(side, metrics=metrics, leaks=tuple(map(_phrased_leak, side.leaks)))
     base, version = comparison.versions[0], comparison.versions[side.version]
-    parts = [*_leak_parts(side), *_metric_parts(side), *_run_parts(base, version)]
+    parts = [*_leak_parts(side), *_metric_parts(side), *_run_parts(base, version, side.leaks)]
     # Of two runs of one name, as in `compare . .`, the same may be said.
     headline = f"{side.word}: {'; '.join(dict.fromkeys(parts))}"
     return replace(side, headline=headline, notes=tuple(_side_notes(base, version, metrics)))
@@ -166,15 +166,22 @@ def _metric_part(side: SideComparison, metric: MetricComparison) -> str:
     return f"{said}: {undecided}" if undecided else said
 
 
-def _run_parts(base: Version, version: Version) -> list[str]:
-    """What keeps the leaks from being compared."""
+def _run_parts(base: Version, version: Version, leaks: Sequence[LeakComparison]) -> list[str]:
+    """What keeps leaks from being compared; what was counted is compared all the same."""
     told = ((display_name(base), base), (display_name(version), version))
-    void = (VerdictKind.CRASHED, VerdictKind.INVALID)
+    what = "growth was" if any(row.exact for row in leaks) else "leaks were"
     return [
-        f"leaks were not compared, because the run of {name} is {one.verdict.headline}"
+        f"{what} not compared, because the run of {name} is {_why_unjudged(one.verdict)}"
         for name, one in told
-        if one.verdict.kind in void
+        if unjudged(one.verdict)
     ]
+
+
+def _why_unjudged(verdict: Verdict) -> str:
+    invalid = VerdictKind.INVALID
+    if verdict.kind in (VerdictKind.CRASHED, invalid):
+        return verdict.headline
+    return f"{invalid}: {next(f.title for f in verdict.findings if f.verdict is invalid)}"
 
 
 def _side_notes(

@@ -87,7 +87,7 @@ def phrased(verdict: Verdict) -> Verdict:
         headline=f"{verdict.kind}: {_headline(verdict, findings, unphrased.memory)}",
         metrics=tuple(phrased_metric(result) for result in verdict.metrics),
         thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
-        can_rule_out=can_rule_out(unphrased),
+        can_rule_out=can_rule_out(unphrased, valid=not verdict.invalid),
         not_seen=tuple(not_seen_text(metric) for metric in unphrased.not_seen),
         notes=tuple(_note(note) for note in unphrased.notes),
         unphrased=None,
@@ -123,7 +123,7 @@ def _segments(finding: Finding) -> Iterable[str]:
 def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResult | None) -> str:
     if findings:
         kind = verdict.kind
-        more = sum(finding.verdict is kind for finding in findings) - 1
+        more = sum(f.verdict is kind and verdict.stands(f) for f in findings[1:])
         others = f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
         return f"{findings[0].title}{others}"
     if memory is None:
@@ -137,11 +137,15 @@ def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResul
     return f"no findings in {length}; memory growth is at most {bound} (95%)"
 
 
-def can_rule_out(run: Unphrased) -> str:
-    """What the run's memory rules out, and the smallest leak that it would have called."""
+def can_rule_out(run: Unphrased, *, valid: bool = True) -> str:
+    """What the run's memory rules out, and the smallest leak that it would have called; nothing
+    where the run is not ``valid``.
+    """
     memory = run.memory
     if memory is None:
         return "No memory samples were judged, so no growth is ruled out."
+    if not valid:
+        return "The run is INVALID, so no growth is ruled out."
     length_s = memory.window_s[1] - memory.window_s[0]
     length, rate = format_duration(length_s), memory.rate_per_hour
     if rate is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.metrics import Unit
-from hybridbench.records.verdict import PRECEDENCE, Failure, Finding, VerdictKind
+from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.table import RawColumn
@@ -105,8 +105,8 @@ def judge_file(path: str, options: JudgeOptions) -> FileVerdict:
 
 
 def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
-    """The one that all together come to."""
-    return min(kinds, key=PRECEDENCE.index)
+    """The one that all together come to: no file can refute what was found in another."""
+    return min(kinds, key=lambda kind: precedence(kind, exact=True))
 
 
 def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:

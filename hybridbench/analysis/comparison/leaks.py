@@ -17,13 +17,14 @@ from hybridbench.analysis.comparison.records import Change, ComparisonTerms, Lea
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.trend.growth import exceeds
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit
-from hybridbench.records.codes import ComparedCode
+from hybridbench.records.codes import ComparedCode, FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
     MetricResult,
     Rate,
+    Verdict,
     VerdictKind,
     Why,
     leak_kind,
@@ -32,8 +33,6 @@ from hybridbench.records.verdict import (
 
 GROWTH, DECAY = "growth", "decay"
 
-# Judged by a slope with an interval; every other kind is a count.
-_STATISTICAL = frozenset({GROWTH, DECAY, "container-grows", "below-threshold"})
 # Told elsewhere: a crash by the answer, an undecided trend by its metric.
 _LEFT_OUT = frozenset({"undecided", "crash", "observer-grows", "stopped-early", "interrupted"})
 _JUDGED = frozenset({VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.DEGRADED})
@@ -118,8 +117,12 @@ def within_the_whole(
 
 def leaks_judged(base: Version, other: Version) -> bool:
     """Whether the absence of a finding in both runs says something."""
-    void = (VerdictKind.INVALID, VerdictKind.CRASHED)
-    return base.verdict.kind not in void and other.verdict.kind not in void
+    return not unjudged(base.verdict) and not unjudged(other.verdict)
+
+
+def unjudged(verdict: Verdict) -> bool:
+    """Whether a run says nothing about what it did not find."""
+    return verdict.invalid or verdict.kind is VerdictKind.CRASHED
 
 
 _Key = tuple[str, str]  # kind and subject of a finding
@@ -132,10 +135,11 @@ class _Side:
         self.version = version
         judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
         judged = [f for f in judged if f.kind not in _LEFT_OUT]
-        exact = [f for f in judged if f.kind not in _STATISTICAL]
+        # A threshold has been held against its own interval: it is missed, or it is not.
+        exact = [f for f in judged if f.exact or f.kind == FindingCode.THRESHOLD]
         self.exact: dict[_Key, Finding] = {(leak_kind(f.kind), f.subject): f for f in exact}
         self.trends: dict[_Key, Finding] = {
-            (f.kind, f.subject): f for f in judged if f.kind in _STATISTICAL and f.kind != GROWTH
+            (f.kind, f.subject): f for f in judged if f not in exact and f.kind != GROWTH
         }
         self.growth = {f.subject: f for f in judged if f.kind == GROWTH}
         self.metrics: dict[str, MetricResult] = {m.metric: m for m in version.verdict.metrics}
@@ -143,7 +147,7 @@ class _Side:
 
     @property
     def valid(self) -> bool:
-        return self.version.verdict.kind is not VerdictKind.INVALID
+        return not self.version.verdict.invalid
 
     def leaking(self) -> Iterable[str]:
         return (name for name, metric in self.metrics.items() if metric.outcome == "LEAK")

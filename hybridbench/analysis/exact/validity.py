@@ -9,7 +9,6 @@ and one that stood still is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -97,16 +96,6 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     message, planned_s = event.text.rstrip("."), manifest.planned_duration_s
     data: dict[str, JsonValue] = {"message": message, "planned_s": planned_s}
     return [Finding(FindingCode.WORKLOAD_FAILED, kind, subject, since_s=event.t_s, data=data)]
-
-
-def beside_a_stall(findings: Sequence[Finding]) -> list[Finding]:
-    """An engine that serves nobody covers nothing, and may not even let itself be measured: beside
-    that finding, whatever makes a run INVALID is only what it leaves open.
-    """
-    if not any(finding.kind == FindingCode.STALLED for finding in findings):
-        return list(findings)
-    invalid, left_open = VerdictKind.INVALID, VerdictKind.INCONCLUSIVE
-    return [replace(one, verdict=left_open) if one.verdict is invalid else one for one in findings]
 
 
 def _invalid(code: FindingCode, subject: str, **data: JsonValue) -> Finding:

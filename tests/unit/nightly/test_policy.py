@@ -128,6 +128,15 @@ def test_a_run_that_proved_nothing_is_made_once_more_and_then_fails(rules: Rules
     assert (said.state, said.exit_code) == (CellState.FAIL, 16)
 
 
+def test_an_exact_leak_in_a_doubtful_run_fails_at_once(rules: Rules) -> None:
+    gap = replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
+    counted, fitted = attempt("LEAK", NODES, gap), attempt("INVALID", gap, GROWTH)
+
+    assert next_attempt(rules, [counted]) is None
+    assert result(rules, [counted]).exit_code == 10
+    assert next_attempt(rules, [fitted]) is not None
+
+
 def test_no_cell_is_run_for_ever(rules: Rules) -> None:
     gap = replace(UNDECIDED, kind="gaps", verdict=VerdictKind.INVALID)
     worst = [

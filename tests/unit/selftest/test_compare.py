@@ -287,11 +287,14 @@ def test_a_comparison_is_right_if_the_metric_is_worse_and_agrees_with_the_truth(
     assert missed.wrong[1] == "no finding LOWER of hit_rate; there is none"
 
 
-def test_what_an_invalid_run_found_accuses_nobody() -> None:
-    row = replace(TWIN, signature=replace(TWIN.signature, verdicts=("INVALID",)))
+def test_what_an_invalid_run_fitted_accuses_nobody_and_what_it_counted_does() -> None:
+    row = replace(TWIN, signature=replace(TWIN.signature, verdicts=("INVALID", "LEAK")))
+    doubt = Finding("gaps", VerdictKind.INVALID, "sampler")
+    fitted = replace(FINDING, kind="growth")
 
-    assert compared(row, verdict(VerdictKind.INVALID, FINDING), {}).wrong == ()
-    assert compared(row, verdict(VerdictKind.LEAK, FINDING), {}).wrong
+    assert compared(row, verdict(VerdictKind.INVALID, doubt, fitted), {}).wrong == ()
+    assert compared(row, verdict(VerdictKind.LEAK, fitted), {}).wrong
+    assert compared(row, verdict(VerdictKind.LEAK, FINDING, doubt), {}).wrong
 
 
 def test_growth_of_memory_is_compared_with_the_truth_for_each_hour() -> None:

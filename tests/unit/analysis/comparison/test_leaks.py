@@ -201,6 +201,18 @@ def test_an_invalid_run_neither_introduces_nor_fixes_growth() -> None:
     assert not leaks_judged(base, version("v", own))
 
 
+def test_a_doubt_beside_an_exact_leak_still_sets_growth_and_absence_aside() -> None:
+    doubt = Finding("coverage", VerdictKind.INVALID, "coverage")
+    base = _with(metrics=[growth(0.0, 0.1, "CLEAN")])
+    own = verdict(VerdictKind.LEAK, [strays(1.0), doubt], [growth(3.7, 0.1, "LEAK")])
+
+    rows = leak_comparisons(base, version("v", own), TERMS)
+
+    assert [row.change for row in rows if row.exact] == [Change.INTRODUCED]
+    assert {row.change for row in rows if row.kind == "growth"} == {Change.UNDECIDED}
+    assert not leaks_judged(base, version("v", own))
+
+
 def test_growth_of_too_few_samples_for_a_model_is_not_compared() -> None:
     unknown = msgspec.structs.replace(growth(0.0, 0.0, "INCONCLUSIVE"), rate_per_hour=None)
 

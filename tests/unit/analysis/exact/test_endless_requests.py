@@ -148,9 +148,7 @@ def test_a_stall_is_the_verdict_although_the_run_covers_too_little() -> None:
     verdict = judge(with_manifest(stall(150.0), profile=asserted))
 
     assert verdict.kind is VerdictKind.CRASHED
-    assert {f.verdict for f in verdict.findings if f.kind == "coverage"} == {
-        VerdictKind.INCONCLUSIVE
-    }
+    assert {f.verdict for f in verdict.findings if f.kind == "coverage"} == {VerdictKind.INVALID}
 
 
 def test_a_stall_that_ended_is_found_all_the_same() -> None:

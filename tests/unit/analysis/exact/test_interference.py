@@ -111,15 +111,15 @@ def test_a_gated_metric_that_was_declared_and_never_came_voids_the_run() -> None
     assert kinds(with_manifest(blind, target={})) == []
 
 
-def test_a_full_disk_voids_the_run_and_keeps_what_was_found() -> None:
+def test_a_full_disk_cannot_refute_what_was_counted() -> None:
     lost = with_checkpoints(record_with_rss(), [checkpoint(280.0, mamba={"residual": 3})])
     full = with_events(lost, DiskFull(text="cannot write: no space", t_s=290.0))
     verdict = judge(full)
 
     assert judge(lost).kind is VerdictKind.LEAK
-    assert verdict.kind is VerdictKind.INVALID
-    assert [finding.kind for finding in verdict.findings[:2]] == ["disk-full", "residual"]
-    assert verdict.findings[0].data["message"] == "cannot write: no space"
+    assert verdict.kind is VerdictKind.LEAK
+    assert [finding.kind for finding in verdict.findings[:2]] == ["residual", "disk-full"]
+    assert verdict.findings[1].data["message"] == "cannot write: no space"
 
 
 def test_a_run_that_ended_before_its_time_is_judged_on_what_it_covered() -> None:
