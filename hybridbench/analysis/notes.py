@@ -42,6 +42,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[No
     yield from _levelled_off(facts, metrics)
     yield from _reclaimed(record)
     yield from _measurement_overhead(record)
+    yield from _cpu_wait(facts)
 
 
 def not_seen(facts: Facts) -> tuple[str, ...]:
@@ -133,6 +134,19 @@ def _reclaimed(record: RunRecord) -> Iterable[Note]:
             "collected_bytes": flushed - given.after_collect_bytes,
         },
     )
+
+
+def _cpu_wait(facts: Facts) -> Iterable[Note]:
+    """How long the worker waited for a processor: what a busy machine cost it."""
+    waits = facts.record.series.get("worker_cpu_wait_s")
+    if waits is None:
+        return
+    if facts.window is not None:
+        waits = waits.between(facts.window.start_s, facts.window.end_s)
+    if len(waits) < 2:
+        return
+    waited_s, watched_s = (float(at[-1] - at[0]) for at in (waits.value, waits.t_s))
+    yield Note(NoteCode.CPU_WAIT, {"waited_s": waited_s, "watched_s": watched_s})
 
 
 def _measurement_overhead(record: RunRecord) -> Iterable[Note]:

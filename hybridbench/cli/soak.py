@@ -167,7 +167,7 @@ def soak(
             rich_help_panel=Panel.PROBES,
             metavar="TIME",
             help="Time without an engine step, with requests pending, after which the engine "
-            "counts as hung; 15s or more.",
+            "counts as hung; 15s or more.  Waiting for a CPU does not count.",
         ),
     ] = "30s",
     stop: Annotated[

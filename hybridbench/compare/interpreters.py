@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import hybridbench
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.targets.background_process import answer_of
 from hybridbench.targets.bundled import (
     FORMER_WORKER_MODULE,
     WORKER_MODULE,
     WorkerProgram,
 )
-from hybridbench.targets.own_process import SAFE_PATH, with_environment
 
 _PATIENCE_S = 120.0
 _OWN, _CHECKOUT = "installed there", "this checkout"
@@ -85,26 +84,19 @@ def _missing(path: str, module: str) -> ConfigError:
 
 
 def _ask(executable: Path, search_path: str, path: str) -> tuple[str, str, str]:
-    settings = {"PYTHONPATH": search_path, **SAFE_PATH}
+    command = [str(executable), "-c", _ASK]
     try:
-        done = subprocess.run(
-            with_environment(settings, [str(executable), "-c", _ASK]),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ConfigError(
-            f"python:{path}: it did not report its versions within {_PATIENCE_S:.0f} s; check that "
-            '`-c "import torch"` works, or retry when the machine is less busy.'
-        ) from error
+        answer = answer_of(command, _PATIENCE_S, {"PYTHONPATH": search_path})
     except OSError as error:
         raise ConfigError(f"python:{path}: it cannot be started: {error}.") from error
-    lines = done.stdout.splitlines()
-    if done.returncode != 0 or len(lines) < 2:
-        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    if answer.timed_out:
+        raise ConfigError(
+            f"python:{path}: it did not report its versions within {_PATIENCE_S:.0f} s; check that "
+            '`-c "import torch"` works there.'
+        )
+    lines = answer.output.decode("utf-8", "replace").splitlines()
+    if answer.exit_code != 0 or len(lines) < 2:
+        last = (answer.errors.strip().splitlines() or ["it printed nothing"])[-1]
         raise ConfigError(f"python:{path}: it does not run Python code: {last}.")
     word, _, told = lines[1].partition(" ")
     return lines[0], word, told

@@ -100,7 +100,7 @@ class Launch:
     def _await(self, target: BundledTarget) -> StartedWorker:
         ready: Ready | None = None
         try:
-            ready = await_ready(target, self.plan, self.clock, self.interrupts)
+            ready = await_ready(target, self.plan, self.interrupts)
         except WorkerLostError as lost:
             said = (target.stderr_tail() or [""])[-1].strip()
             detail = f"{lost.detail}: {said}" if said else lost.detail

@@ -358,7 +358,7 @@ class LiveSide:
         loop = worker.loop
         # Still under traffic by its phase, so that the count is part of the judged time.
         loop.post_heap_scan()
-        loop.run_until(loop.no_scan_open, loop.now_s + _SCAN_PATIENCE_S)
+        loop.wait_for(loop.no_scan_open, _SCAN_PATIENCE_S)
         worker.steps.checkpoint_at_rest(audit=False)
         self._manifest = msgspec.structs.replace(
             with_counts(self._manifest, self._traffic.counts()), workload=self._traffic.describe()
@@ -385,10 +385,10 @@ class LiveSide:
         """Fresh counters of the worker, by a sample of this moment."""
         loop, sink = worker.loop, self._sink
         # One that is under way was asked for before this moment.
-        loop.run_until(lambda: not loop.sample_open, loop.now_s + _SAMPLE_PATIENCE_S)
+        loop.wait_for(lambda: not loop.sample_open, _SAMPLE_PATIENCE_S)
         seen = sink.samples
         worker.loop.sampler.restart(loop.now_s)
-        loop.run_until(lambda: sink.samples > seen, loop.now_s + _SAMPLE_PATIENCE_S)
+        loop.wait_for(lambda: sink.samples > seen, _SAMPLE_PATIENCE_S)
         return sink.counters
 
     def _park(self) -> None:

@@ -229,6 +229,7 @@ class NoteCode(StrEnum):
     LEVELLED_OFF = "levelled-off"
     RECLAIMED = "reclaimed"
     OVERHEAD = "overhead"
+    CPU_WAIT = "cpu-wait"
     MACHINE_SLOWER = "machine-slower"
     SEGMENTS_JUDGED = "segments-judged"
     SEGMENT_INVALID = "segment-invalid"

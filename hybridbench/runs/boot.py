@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hybridbench.clock import Clock
 from hybridbench.errors import ConfigError
 from hybridbench.records.messages import Fatal, Ready
 from hybridbench.runs.interrupts import Interrupts
@@ -19,32 +18,27 @@ _TURN_S = 0.25
 _DECISIVE_VERSIONS = ("python", "implementation", "torch")
 
 
-def boot_worker(
-    target: Target, plan: SoakPlan, clock: Clock, interrupts: Interrupts
-) -> Ready | None:
+def boot_worker(target: Target, plan: SoakPlan, interrupts: Interrupts) -> Ready | None:
     """Tell the worker what the plan says, and await its first word.
 
     Raises: as ``await_ready`` does.
     """
     target.post(plan.start_message())
-    return await_ready(target, plan, clock, interrupts)
+    return await_ready(target, plan, interrupts)
 
 
-def await_ready(
-    target: Target, plan: SoakPlan, clock: Clock, interrupts: Interrupts
-) -> Ready | None:
+def await_ready(target: Target, plan: SoakPlan, interrupts: Interrupts) -> Ready | None:
     """The first word of a worker that knows what to build; None when somebody asked for the end
     meanwhile.
 
     Raises:
         ConfigError: what was asked for cannot be built, in the worker's own sentence, or its engine
             does not take the profile's traffic.
-        WorkerLostError: it died, or was not ready in time.
+        WorkerLostError: it died, or was not ready in time, though it could have run.
         WorkerFailedError: it speaks another version of the wire.
     """
-    limit_s = clock.monotonic_s() + plan.boot_limit_s
     while interrupts.first is None:
-        if clock.monotonic_s() > limit_s:
+        if target.could_run_s() > plan.boot_limit_s:
             raise WorkerLostError("hang", f"the worker was not ready in {plan.boot_limit_s:.0f} s")
         try:
             messages = target.exchange(_TURN_S)

@@ -13,6 +13,7 @@ from hybridbench.targets.target import ExitStatus, Target
 
 _STACK_PATIENCE_S = 1.0
 _EXIT_PATIENCE_S = 5.0
+_EXIT_MOST_S = 60.0
 _POLL_S = 0.05
 
 
@@ -23,23 +24,35 @@ def record_crash(
     lost: WorkerLostError,
     oom_kills_before: int | None,
 ) -> None:
-    """Record the event ``crash`` and leave no process behind."""
+    """Record the event ``crash`` and leave no process behind that a kill can end."""
     if lost.reason == "hang":
         # Where it is stuck is the whole story; the handler works even when Python does not.
         target.dump_stack()
         clock.sleep(_STACK_PATIENCE_S)
-        target.kill()
+        ended = target.kill()
         reason, detail = "hang", lost.detail
     else:
         status = _wait_for_end(target, clock)
-        target.kill()
+        ended = target.kill()
         reason, detail = _explain(status, lost.detail, oom_kills_before)
     recorder.event(Crash(reason, detail, tuple(target.stderr_tail())))
+    if not ended:
+        recorder.note(unreaped_text(target.pid))
+
+
+def unreaped_text(pid: int) -> str:
+    """What a reader must know of a process that outlives SIGKILL."""
+    return f"the worker (pid {pid}) was sent SIGKILL and has not ended"
 
 
 def _wait_for_end(target: Target, clock: Clock) -> ExitStatus | None:
-    limit_s = clock.monotonic_s() + _EXIT_PATIENCE_S
-    while (status := target.exit_status()) is None and clock.monotonic_s() < limit_s:
+    give_up_s, latest_s = (
+        target.could_run_s() + _EXIT_PATIENCE_S,
+        clock.monotonic_s() + _EXIT_MOST_S,
+    )
+    while (status := target.exit_status()) is None:
+        if target.could_run_s() >= give_up_s or clock.monotonic_s() >= latest_s:
+            break
         clock.sleep(_POLL_S)
     return status
 

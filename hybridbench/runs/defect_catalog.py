@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import pickle
-import subprocess
 import sys
 from typing import Final
 
 from hybridbench.defects.defect import Defect
 from hybridbench.errors import ExitCode, UsageError, WorkerFailedError
-from hybridbench.targets.own_process import own_command
+from hybridbench.targets.background_process import answer_of
 
 AS_OF: Final = "defects-as-of:"  # as in defects/releases.py, which imports the engine
 _PATIENCE_S = 120.0
@@ -28,21 +27,23 @@ def described_defects(*names: str) -> tuple[Defect, ...]:
     """
     command = [sys.executable, "-m", "hybridbench.worker.defect_catalog", *names]
     try:
-        done = subprocess.run(
-            own_command(command),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=False,
+        answer = answer_of(command, _PATIENCE_S)
+    except OSError as error:
+        raise _unread(f"{error}") from error
+    if answer.timed_out:
+        raise _unread(
+            f"the process that imports the engine was not ready in {_PATIENCE_S:.0f} s, not "
+            "counting what it waited for a processor"
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise WorkerFailedError(f"the catalog of defects cannot be read: {error}.") from error
-    said = done.stderr.decode("utf-8", "replace").strip()
-    if done.returncode == ExitCode.USAGE:
+    said = answer.errors.strip()
+    if answer.exit_code == ExitCode.USAGE:
         raise UsageError(said)
-    if done.returncode != 0:
-        last = (said.splitlines() or ["it printed nothing"])[-1]
-        raise WorkerFailedError(f"the catalog of defects cannot be read: {last}.")
+    if answer.exit_code != 0:
+        raise _unread((said.splitlines() or ["it printed nothing"])[-1])
     # Our own child wrote it.
-    found: tuple[Defect, ...] = pickle.loads(done.stdout)  # noqa: S301
+    found: tuple[Defect, ...] = pickle.loads(answer.output)  # noqa: S301
     return found
+
+
+def _unread(why: str) -> WorkerFailedError:
+    return WorkerFailedError(f"the catalog of defects cannot be read: {why}.")

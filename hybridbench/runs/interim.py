@@ -29,6 +29,11 @@ class Judge(Protocol):
         """Whether an analysis is under way."""
         ...
 
+    @property
+    def could_run_s(self) -> float:
+        """For how long the analysis under way could have run; 0 if there is none."""
+        ...
+
     def start(self) -> None:
         """Begin to judge what is stored now."""
         ...
@@ -58,6 +63,10 @@ class InterimJudge:
     @property
     def busy(self) -> bool:
         return self._process is not None
+
+    @property
+    def could_run_s(self) -> float:
+        return 0.0 if self._process is None else self._process.could_run_s
 
     def start(self) -> None:
         """Begin; nothing happens while one is under way, or when no process can be started."""

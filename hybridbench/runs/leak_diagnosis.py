@@ -7,6 +7,7 @@ and what destroys, so that a person meets the worker as the leak left it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -91,7 +92,9 @@ class LeakDiagnosis:
             verdict = self._judge.collect()
             return verdict is not None or not self._judge.busy
 
-        self._loop.run_until(judged, self._loop.now_s + _JUDGE_PATIENCE_S)
+        self._loop.run_until(
+            lambda: judged() or self._judge.could_run_s > _JUDGE_PATIENCE_S, math.inf
+        )
         self._judge.close()
         return verdict is not None and verdict.kind is VerdictKind.LEAK
 

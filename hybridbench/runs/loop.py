@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from hybridbench.clock import Clock
 from hybridbench.latency import add_latencies
 from hybridbench.records.events import ClockJump, Gap, ProbeLeftOut
 from hybridbench.records.messages import (
+    AllocationsTracked,
     Checkpoint,
     CheckpointReply,
     Counters,
@@ -19,11 +22,13 @@ from hybridbench.records.messages import (
     Drain,
     Drained,
     Fatal,
+    Flushed,
     FromWorker,
     HeapScanReply,
     InjectedTruth,
     LogLine,
     Ready,
+    Reclaimed,
     Resume,
     ScanHeap,
     Steady,
@@ -60,6 +65,18 @@ _GAP_S_MIN = 5.0
 # Slewing by a time daemon moves the wall clock far less than this between two samples.
 _CLOCK_JUMP_S = 2.0
 _VIOLATIONS_RECORDED_MAX = 100
+# How long the engine may stand still because it was asked to: a heap survey walks a gigabyte of
+# objects, and a checkpoint takes every count between two steps.
+_MAY_HOLD_ENGINE_S: Final[Mapping[type[object], float]] = {
+    HeapScanReply: 30.0,
+    CheckpointReply: 30.0,
+    Flushed: 30.0,
+    Reclaimed: 30.0,
+    AllocationsTracked: 60.0,
+    Diagnosis: 150.0,
+}
+# When the last step was is looked up among so many moments, a second apart.
+_MOMENTS_KEPT: Final = 4096
 
 Answer = TypeVar("Answer", bound=FromWorker)
 
@@ -90,10 +107,12 @@ class Question(Generic[Answer]):
     """A request under way; ``answer`` is the worker's, once it has come.
 
     ``probe_id`` is that of the request and of its answer, None for requests without one.
+    ``asked_s`` is what ``Target.could_run_s`` said then.
     """
 
     kind: type[Answer]
     probe_id: int | None
+    asked_s: float
     answer: Answer | None = None
 
     def take(self, message: FromWorker) -> bool:
@@ -109,6 +128,8 @@ class OpenQuestion(Protocol):
 
     @property
     def kind(self) -> type[object]: ...
+    @property
+    def asked_s(self) -> float: ...
     def take(self, message: FromWorker) -> bool: ...
 
 
@@ -125,7 +146,8 @@ class SoakLoop:
     sampler: Sampler
     scan_pace: ScanPace
     status: RunStatus
-    watchdog_s: float  # this long without a step or a word is a hang
+    # This long without a step or a word is a hang, counting what the worker could have run.
+    watchdog_s: float
     steady: Steady | None = None
     truth: InjectedTruth | None = None
     samples_wanted: bool = True
@@ -135,8 +157,10 @@ class SoakLoop:
         self._next_probe_id = 0
         self._questions: list[OpenQuestion] = []
         self._asked: tuple[int, float] | None = None  # probe id and time of the open sample
-        self._counters_s = self._heard_s = self.now_s
-        self._step_age_s = 0.0
+        self._counters_s = self.now_s
+        self._heard_s = self._last_step_s = self.target.could_run_s()
+        self._stands_still = False
+        self._moments: deque[tuple[float, float]] = deque(maxlen=_MOMENTS_KEPT)
         self._latencies: dict[str, dict[int, int]] = {}
         self._clock_offset_s = self._wall_ahead_s()
         self._violations = 0
@@ -168,6 +192,19 @@ class SoakLoop:
             self.turn(limit_s)
         return True
 
+    def wait_for(self, done: Callable[[], bool], patience_s: float) -> bool:
+        """Turn until ``done``; False once the worker could have run for ``patience_s`` without it.
+
+        Raises:
+            WorkerLostError: the worker is gone or hangs.
+        """
+        give_up_s = self.target.could_run_s() + patience_s
+        while not done():
+            if self.target.could_run_s() >= give_up_s:
+                return False
+            self.turn(self.now_s + _TURN_S_MAX)
+        return True
+
     def turn(self, limit_s: float) -> None:
         """One round, at most until ``limit_s``."""
         now_s = self.now_s
@@ -195,19 +232,20 @@ class SoakLoop:
 
     def post(self, request: ToWorker, kind: type[Answer]) -> Question[Answer]:
         """Post ``request``; its answer, of type ``kind``, is kept when it comes."""
-        question = Question(kind, _probe_id(request))
+        question = Question(kind, _probe_id(request), self.target.could_run_s())
         self._questions.append(question)
         self.target.post(request)
         return question
 
     def ask(self, request: ToWorker, kind: type[Answer], patience_s: float) -> Answer | None:
-        """Post ``request`` and turn until its answer comes; None if it has not in ``patience_s``.
+        """Post ``request`` and turn until its answer comes; None if it has not although the worker
+        could have run for ``patience_s``.
 
         Raises:
             WorkerLostError: the worker is gone or hangs.
         """
         question = self.post(request, kind)
-        self.run_until(lambda: question.answer is not None, self.now_s + patience_s)
+        self.wait_for(lambda: question.answer is not None, patience_s)
         if question.answer is None and question.probe_id is None:
             # Nothing tells its answer from that to the next request of its kind.
             self._questions.remove(question)
@@ -221,7 +259,7 @@ class SoakLoop:
     # Pauses: a checkpoint drains the engine, waits, probes it, and lets traffic go on.
 
     def drain(self, patience_s: float) -> bool:
-        """Stop submitting; whether the engine became idle in ``patience_s``."""
+        """Stop submitting; whether the engine became idle in ``patience_s`` of ``wait_for``."""
         self.driver.pause(self.now_s)
         return self.ask(Drain(), Drained, patience_s) is not None
 
@@ -232,7 +270,7 @@ class SoakLoop:
 
     def heard(self) -> None:
         """The worker sent something, or could not: its silence counts from now."""
-        self._heard_s = self.now_s
+        self._heard_s = self.target.could_run_s()
 
     def no_scan_open(self) -> bool:
         """Whether every heap scan that was asked for is answered, those of checkpoints included."""
@@ -322,7 +360,9 @@ class SoakLoop:
             recorder.note(f"a heap scan stopped the engine for {said}: not repeated")
 
     def _on_counters(self, reply: CountersReply) -> None:
-        self._step_age_s = reply.step_age_s
+        # At the age of a minute on the wall's clock a step may be one second of work old.
+        self._stands_still = reply.step_age_s > self.watchdog_s
+        self._last_step_s = self._could_run_at(reply.t_s - reply.step_age_s)
         # Those of a late reply belong to the next sample: the slowest requests would be lost.
         add_latencies(self._latencies, reply.latencies)
         if self._asked is None or self._asked[0] != reply.probe_id:
@@ -365,14 +405,25 @@ class SoakLoop:
         self.status.suspicion = message.violation.message
 
     def _watch(self, now_s: float) -> None:
-        """Give the worker up if it is stuck: no step for too long with work, or no word at all."""
-        if self._step_age_s > self.watchdog_s:
-            raise WorkerLostError(
-                "hang", f"no engine step for {self._step_age_s:.0f} s with work pending"
-            )
-        silent_s = now_s - self._heard_s
+        """Give the worker up if it is stuck: no step for too long with work, or no word at all.
+
+        A worker that waits for a processor, was stopped, or does what it was asked for is not.
+        """
+        could_run_s = self.target.could_run_s()
+        if not self._moments or now_s - self._moments[-1][0] >= 1.0:
+            self._moments.append((now_s, could_run_s))
+        if any(could_run_s - q.asked_s < _holds_engine_s(q) for q in self._questions):
+            return
+        age_s, silent_s = could_run_s - self._last_step_s, could_run_s - self._heard_s
+        if self._stands_still and age_s > self.watchdog_s:
+            raise WorkerLostError("hang", f"no engine step for {age_s:.0f} s with work pending")
         if silent_s > self.watchdog_s:
             raise WorkerLostError("hang", f"no message from the worker for {silent_s:.0f} s")
+
+    def _could_run_at(self, now_s: float) -> float:
+        """What ``Target.could_run_s`` said at that moment, or at the first that is known."""
+        at = bisect_right(self._moments, now_s, key=lambda moment: moment[0])
+        return self._moments[max(at - 1, 0)][1] if self._moments else self.target.could_run_s()
 
     def _report_if_wanted(self) -> None:
         interrupts = self.context.interrupts
@@ -390,6 +441,10 @@ class SoakLoop:
         status.finished, status.aborted = counts.finished, counts.aborted
         status.rejected = counts.rejected
         self.context.view.update(status)
+
+
+def _holds_engine_s(question: OpenQuestion) -> float:
+    return _MAY_HOLD_ENGINE_S.get(question.kind, 0.0)
 
 
 def _probe_id(message: ToWorker | FromWorker) -> int | None:

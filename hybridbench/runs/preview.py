@@ -21,7 +21,7 @@ import msgspec
 
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
-from hybridbench.clock import Clock, SystemClock
+from hybridbench.clock import SystemClock
 from hybridbench.errors import ErrorCode, RunDirectoryError, WorkerFailedError
 from hybridbench.metrics import METRICS, Check
 from hybridbench.records.messages import HeapScanReply, Ready, ScanHeap, Shutdown
@@ -134,12 +134,12 @@ def preview_soak(plan: SoakPlan) -> Preview:
     ):
         target = BundledTarget(plan.worker_launch(run_dir / WORKER_STDERR))
         try:
-            ready = boot_worker(target, plan, clock, Interrupts())
+            ready = boot_worker(target, plan, Interrupts())
             assert ready is not None, "a preview is not interrupted"
             workload = build_workload(plan.profile, ready.vocab_size, plan.trace, plan.traffic_seed)
             writer.update_manifest(with_worker(manifest, plan, ready, workload.describe()))
             memory_bytes = read_process_memory(ready.pid).rss_bytes
-            heap_scan = _heap_scan(target, clock)
+            heap_scan = _heap_scan(target)
             target.post(Shutdown())
             target.exchange(_TURN_S)
         except WorkerLostError as lost:
@@ -166,11 +166,11 @@ def _run_dir_for_now(store: Path, run_id: str) -> Iterator[Path]:
         yield run_dir
 
 
-def _heap_scan(target: BundledTarget, clock: Clock) -> HeapScanReply | None:
+def _heap_scan(target: BundledTarget) -> HeapScanReply | None:
     """One heap scan of the worker at rest; None if it has none or does not answer in time."""
     target.post(ScanHeap(1))
-    limit_s = clock.monotonic_s() + _SCAN_PATIENCE_S
-    while clock.monotonic_s() < limit_s:
+    give_up_s = target.could_run_s() + _SCAN_PATIENCE_S
+    while target.could_run_s() < give_up_s:
         for message in target.exchange(_TURN_S):
             if isinstance(message, HeapScanReply):
                 return None if message.error else message

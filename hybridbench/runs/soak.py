@@ -180,7 +180,7 @@ class _Soak:
     def _soak(self, target: BundledTarget) -> None:
         plan = self._plan
         self._view.note(f"building {plan.model} in a worker process")
-        ready = boot_worker(target, plan, self._clock, self._interrupts)
+        ready = boot_worker(target, plan, self._interrupts)
         if ready is None:
             # It builds the engine and would not read a request to leave.
             target.kill()

@@ -232,15 +232,14 @@ class SoakSteps:
             self._recorder.note("the cache was not flushed in time")
 
     def _await_checkpoint(self, checkpoint: Question[CheckpointReply]) -> None:
-        limit_s = self.loop.now_s + _SCAN_PATIENCE_S
-        self.loop.run_until(lambda: checkpoint.answer is not None, limit_s)
+        self.loop.wait_for(lambda: checkpoint.answer is not None, _SCAN_PATIENCE_S)
 
     def _settle(self) -> None:
         self._recorder.enter("idle")
         settled_s = self.loop.now_s + self.plan.profile.checkpoint.settle_s
         self.loop.run_until(lambda: False, settled_s)
         # Only one heap scan runs at a time, and the checkpoint's own must find the engine idle.
-        self.loop.run_until(self.loop.no_scan_open, settled_s + _SCAN_PATIENCE_S)
+        self.loop.wait_for(self.loop.no_scan_open, _SCAN_PATIENCE_S)
 
     def _post_checkpoint(self, *, audit: bool) -> Question[CheckpointReply]:
         self._checkpoints += 1

@@ -17,12 +17,13 @@ import mmap
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 import msgspec
+
+from hybridbench.sampling.runnable_time import RunnableTime
 
 _CHILD_NICENESS = 5
 # Opened once: each CDLL object leaves a reference cycle behind, which a heap scan would then find.
@@ -30,6 +31,7 @@ _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 16
 _POLL_S = 0.05
+_LAST_RESORT = 20.0
 _MADV_DONTFORK = 10
 _MADV_DOFORK = 11
 _Answer = TypeVar("_Answer")
@@ -38,10 +40,11 @@ _Answer = TypeVar("_Answer")
 class ForkedChild:
     """The parent's side: the pipe, the deadline, the end.  Owns the child until it is reaped."""
 
-    def __init__(self, pid: int, read_end: int, deadline_s: float) -> None:
+    def __init__(self, pid: int, read_end: int, timeout_s: float) -> None:
         self._pid = pid
         self._read_end = read_end
-        self._deadline_s = deadline_s
+        self._timeout_s = timeout_s
+        self._could_run = RunnableTime(pid)
         self._status: int | None = None
         self._timed_out = False
         self.answer = bytearray()
@@ -55,7 +58,7 @@ class ForkedChild:
             if pid:
                 self._end(status)
                 return True
-        if time.perf_counter() > self._deadline_s:
+        if self._could_run.elapsed_s() > self._timeout_s:
             self._timed_out = True
             self.kill()
             return True
@@ -118,7 +121,6 @@ def fork_child(
         OSError: the kernel refused (no memory, too many processes).
     """
     read_end, write_end = os.pipe()
-    deadline_s = time.perf_counter() + timeout_s
     try:
         pid = os.fork()
     except OSError:
@@ -129,13 +131,17 @@ def fork_child(
         _be_the_child(work, (read_end, *close_in_child), write_end, timeout_s)
     os.close(write_end)
     os.set_blocking(read_end, False)
-    return ForkedChild(pid, read_end, deadline_s)
+    return ForkedChild(pid, read_end, timeout_s)
 
 
 def live_no_longer_than(timeout_s: float) -> None:
-    """The caller, a child, kills itself when it hangs, dies with its parent, yields to others."""
+    """The caller, a child, kills itself when it hangs, dies with its parent, yields to others.
+
+    Its parent kills it after ``timeout_s`` in which it could have run.  This clock also counts what
+    it waits for a processor, so it leaves the parent time to do so.
+    """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    signal.setitimer(signal.ITIMER_REAL, _LAST_RESORT * timeout_s)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(_CHILD_NICENESS)
 

@@ -82,6 +82,12 @@ def _overhead(data: Mapping[str, JsonValue]) -> str:
     return f"measurement overhead: {share} of engine-loop time ({scans:,.0f} heap scans)"
 
 
+def _cpu_wait(data: Mapping[str, JsonValue]) -> str:
+    waited_s, watched_s = number(data, "waited_s"), number(data, "watched_s")
+    share = format_percent(waited_s / max(watched_s, 1e-9), 2)
+    return f"the worker waited for a CPU for {share} of {_duration(data, 'watched_s')}"
+
+
 def _machine_slower(data: Mapping[str, JsonValue]) -> str:
     labels = ", ".join(declared(name).meaning for name in texts(data, "metrics"))
     return (
@@ -141,6 +147,7 @@ _SENTENCES: Final[Mapping[NoteCode, Callable[[Mapping[str, JsonValue]], str]]] =
     NoteCode.LEVELLED_OFF: _levelled_off,
     NoteCode.RECLAIMED: _reclaimed,
     NoteCode.OVERHEAD: _overhead,
+    NoteCode.CPU_WAIT: _cpu_wait,
     NoteCode.MACHINE_SLOWER: _machine_slower,
     NoteCode.SEGMENTS_JUDGED: _segments_judged,
     NoteCode.SEGMENT_INVALID: _segment_invalid,

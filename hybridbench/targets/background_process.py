@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import signal
 import subprocess
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,7 +14,8 @@ from dataclasses import dataclass
 from typing import IO, Final, Self, TextIO
 
 from hybridbench.safe_output import say
-from hybridbench.targets.own_process import own_command
+from hybridbench.sampling.runnable_time import RunnableTime
+from hybridbench.targets.own_process import await_end, await_killed, own_command
 
 # For processes that only judge or report: the engine and its clients need the other cores.
 ONE_THREAD: Final[Mapping[str, str]] = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -20,7 +23,7 @@ ONE_THREAD: Final[Mapping[str, str]] = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_TH
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _LAST_LINES: Final = 3
-_KILL_PATIENCE_S: Final = 10.0
+_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,32 @@ class Completed:
     exit_code: int
     last_words: str
     timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command wrote to its two outputs, and how it ended."""
+
+    exit_code: int
+    output: bytes
+    errors: str
+    timed_out: bool
+
+
+def answer_of(
+    command: Sequence[str], patience_s: float, settings: Mapping[str, str] | None = None
+) -> Answer:
+    """Run ``command``, a Python of ours; it is killed when it could have run for ``patience_s``.
+
+    Raises:
+        OSError: the system cannot start it.
+    """
+    errors = io.StringIO()
+    with tempfile.TemporaryFile() as output:
+        process = BackgroundProcess(command, settings=settings, output=output, keep_errors=True)
+        ended = process.run(patience_s, errors)
+        output.seek(0)
+        return Answer(ended.exit_code, output.read(), errors.getvalue(), ended.timed_out)
 
 
 class BackgroundProcess:
@@ -72,43 +101,56 @@ class BackgroundProcess:
             start_new_session=True,
             preexec_fn=_end_with_parent if ends_with_parent else None,  # noqa: PLW1509 - two system calls
         )
+        self._could_run = RunnableTime(self._process.pid)
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal."""
         return self._process.poll()
 
+    @property
+    def could_run_s(self) -> float:
+        """For how long it could have run since its start; waiting for a processor is left out."""
+        return self._could_run.elapsed_s()
+
     def send_signal(self, number: signal.Signals) -> None:
         """Pass a signal on, if it still runs."""
         self._process.send_signal(number)
 
     def run(self, patience_s: float, words: TextIO | None = None) -> Completed:
-        """Wait for its end, its stderr passed on to ``words``; kill it after ``patience_s``.
+        """Wait for its end, its stderr passed on to ``words``; kill it when it could have run for
+        ``patience_s``.
 
         Needs ``keep_errors``.
         """
-        late = threading.Event()
+        late, over = threading.Event(), threading.Event()
 
-        def kill() -> None:
-            late.set()
-            self._process.kill()
+        def watch() -> None:
+            while not over.wait(_POLL_S):
+                if self.could_run_s > patience_s:
+                    late.set()
+                    self._process.kill()
+                    return
 
-        timer = threading.Timer(patience_s, kill)
-        timer.daemon = True
-        timer.start()
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
         try:
             last_words = self._pass_on(words)
-            return Completed(self._process.wait(), last_words, late.is_set())
+            code = await_end(self._process, patience_s)
         finally:
-            timer.cancel()
+            over.set()
+            watcher.join()
+        if code is None:
+            late.set()
+            self._process.kill()
+            code = await_killed(self._process)
+        return Completed(-signal.SIGKILL if code is None else code, last_words, late.is_set())
 
     def close(self, patience_s: float = 0.0) -> None:
-        """Wait for its end up to ``patience_s``, then kill it."""
-        try:
-            self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
+        """Wait for its end up to ``patience_s``, counted as ``run`` does, then kill it."""
+        if await_end(self._process, patience_s) is None:
             self._process.kill()
-            self._process.wait(_KILL_PATIENCE_S)
+            await_killed(self._process)
         if self._process.stderr is not None:
             self._process.stderr.close()
 

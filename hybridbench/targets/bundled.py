@@ -16,7 +16,14 @@ from hybridbench.errors import ErrorCode, WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.sampling.process import require_proc
-from hybridbench.targets.own_process import SAFE_PATH, import_path, with_environment
+from hybridbench.sampling.runnable_time import RunnableTime
+from hybridbench.targets.own_process import (
+    SAFE_PATH,
+    await_end,
+    await_killed,
+    import_path,
+    with_environment,
+)
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import ParentWire
@@ -30,8 +37,6 @@ _ENVIRONMENT: Mapping[str, str] = {
     "PYTHONHASHSEED": "0",
     "PYTHONUNBUFFERED": "1",
 }
-_KILL_PATIENCE_S = 10.0
-
 
 WORKER_MODULE: Final = "hybridbench.worker"
 # Engines from before the worker had a package of its own run behind the same wire.
@@ -105,6 +110,7 @@ class BundledTarget:
                 f"cannot start the engine worker: {error}.", code=ErrorCode.WORKER_NOT_STARTED
             ) from error
         self._wire = ParentWire(parent_end)
+        self._could_run = RunnableTime(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -115,6 +121,9 @@ class BundledTarget:
 
     def exchange(self, timeout_s: float) -> list[FromWorker]:
         return self._wire.exchange(timeout_s)
+
+    def could_run_s(self) -> float:
+        return self._could_run.elapsed_s()
 
     def exit_status(self) -> ExitStatus | None:
         returncode = self._process.poll()
@@ -138,21 +147,18 @@ class BundledTarget:
     def limit_stderr(self) -> None:
         self._stderr.trim()
 
-    def stop(self, patience_s: float) -> ExitStatus:
+    def stop(self, patience_s: float) -> ExitStatus | None:
         self._wire.close()
-        try:
-            returncode = self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
+        if await_end(self._process, patience_s) is None:
             self.kill()
-            returncode = self._process.wait(_KILL_PATIENCE_S)
-        return ExitStatus.from_returncode(returncode)
+        return self.exit_status()
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            return
-        self._process.wait(_KILL_PATIENCE_S)
+            return True
+        return await_killed(self._process) is not None
 
 
 def _command(launch: WorkerLaunch, descriptor: int) -> list[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any, Final
 
 import hybridbench
+from hybridbench.sampling.runnable_time import RunnableTime
 
 # `python -m` and `-c` would look in the working directory before the standard library: whatever
 # lies there under the name of one of our modules would be run in its place.
@@ -18,6 +23,10 @@ SAFE_PATH: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 # A child gets what it is to do from its command line alone: while this is set, a command takes no
 # option from another variable or from a file of its working directory.
 NO_USER_SETTINGS = "HYBRIDBENCH_NO_SETTINGS"
+
+_POLL_S: Final = 0.02
+_KILL_PATIENCE_S: Final = 10.0
+_KILL_MOST_S: Final = 60.0
 
 
 def own_command(command: Sequence[str], settings: Mapping[str, str] | None = None) -> list[str]:
@@ -54,6 +63,32 @@ def with_environment(settings: Mapping[str, str], command: Sequence[str]) -> lis
     """
     env = shutil.which("env") or "/usr/bin/env"
     return [env, *(f"{name}={value}" for name, value in settings.items()), *command]
+
+
+def await_end(
+    process: subprocess.Popen[Any], patience_s: float, most_s: float = math.inf
+) -> int | None:
+    """The exit code of ``process``; None if it has not ended.
+
+    Args:
+        patience_s: how long it may take, counting the time in which it could have run.
+        most_s: how long this may take in all.
+    """
+    could_run, begun_s = RunnableTime(process.pid), time.monotonic()
+    while (code := process.poll()) is None:
+        if could_run.elapsed_s() >= patience_s or time.monotonic() - begun_s >= most_s:
+            return None
+        time.sleep(_POLL_S)
+    return code
+
+
+def await_killed(process: subprocess.Popen[Any]) -> int | None:
+    """The exit code of ``process``, which was sent SIGKILL.
+
+    None for one that the kernel has not ended in a minute: it waits for a disk that does not
+    answer, say.  Nobody can do more, and nobody should wait for it.
+    """
+    return await_end(process, _KILL_PATIENCE_S, _KILL_MOST_S)
 
 
 def _without_start() -> list[str]:

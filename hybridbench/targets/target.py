@@ -87,6 +87,13 @@ class Target(Protocol):
         """How the process ended, or None while it lives."""
         ...
 
+    def could_run_s(self) -> float:
+        """Seconds since its start in which the process could have run.
+
+        What it waited for a processor, or was stopped, is not its fault and does not count.
+        """
+        ...
+
     def dump_stack(self) -> None:
         """Ask the process to write the stacks of its threads to its stderr."""
         ...
@@ -99,10 +106,14 @@ class Target(Protocol):
         """Keep what it wrote from growing without bound; called now and then."""
         ...
 
-    def stop(self, patience_s: float) -> ExitStatus:
-        """Wait for the end that Shutdown asked for; kill the whole group when it does not come."""
+    def stop(self, patience_s: float) -> ExitStatus | None:
+        """Wait for the end that Shutdown asked for; kill the whole group when it does not come.
+
+        Returns:
+            How it ended; None for a process that not even a kill has ended yet.
+        """
         ...
 
-    def kill(self) -> None:
-        """End the whole group at once."""
+    def kill(self) -> bool:
+        """End the whole group at once; whether its end was seen, which may take the kernel long."""
         ...

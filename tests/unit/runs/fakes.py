@@ -94,6 +94,9 @@ class FakeTarget:
             self.clock.advance(min(timeout_s, self.service_s))
         return messages
 
+    def could_run_s(self) -> float:
+        return self.clock.monotonic_s()
+
     def exit_status(self) -> ExitStatus | None:
         return self.status
 
@@ -110,8 +113,9 @@ class FakeTarget:
         del patience_s
         return ExitStatus(0, None)
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         self.killed = True
+        return True
 
     def count(self, kind: type) -> int:
         """Messages of one kind that were posted."""
@@ -289,6 +293,7 @@ class FakeJudge:
     kind: VerdictKind
     asked: int = 0
     busy: bool = True
+    could_run_s: float = 0.0
 
     def start(self) -> None:
         self.asked += 1

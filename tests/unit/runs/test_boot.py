@@ -23,7 +23,7 @@ def boot(*answers: m.FromWorker, gone: bool = False) -> m.Ready | None:
     target = FakeTarget(clock)
     target.extra = list(answers)
     target.gone = gone
-    ready = boot_worker(target, make_plan(), clock, Interrupts())
+    ready = boot_worker(target, make_plan(), Interrupts())
     assert isinstance(target.posted[0], m.Start)
     return ready
 
@@ -59,7 +59,7 @@ def test_a_signal_during_boot_ends_the_wait() -> None:
     interrupts.on_signal(signal.SIGTERM, None)
     clock = FakeClock()
 
-    assert boot_worker(FakeTarget(clock), make_plan(), clock, interrupts) is None
+    assert boot_worker(FakeTarget(clock), make_plan(), interrupts) is None
 
 
 @pytest.mark.parametrize("name", list_profiles())

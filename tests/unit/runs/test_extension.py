@@ -26,6 +26,7 @@ class ScriptedLooks:
     script: Sequence[VerdictKind | None]
     started: int = 0
     closed: bool = False
+    could_run_s: float = 0.0
     _ready_s: float | None = field(default=None, init=False)
 
     @property

@@ -26,6 +26,7 @@ class FakeLooks:
     started_s: list[float] = field(default_factory=list)
     closed: bool = False
     busy: bool = False
+    could_run_s: float = 0.0
 
     def start(self) -> None:
         self.started_s.append(self.clock.monotonic_s())

@@ -1019,6 +1019,11 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
         "measurement overhead: 0.70% of engine-loop time (12 heap scans)",
     ),
     (
+        NoteCode.CPU_WAIT,
+        {"waited_s": 24.7, "watched_s": 59.0},
+        "the worker waited for a CPU for 42% of 59s",
+    ),
+    (
         NoteCode.MACHINE_SLOWER,
         {"metrics": ["evict_ms", "forward_ms"]},
         (

@@ -98,6 +98,9 @@ def test_another_release_that_is_installed_does_not_take_the_place_of_a_checkout
     assert import_path().split(":") == ["/library", str(PACKAGE.parent), str(site)]
 
 
+_SAFE_WAYS = ("own_command(", "BackgroundProcess(", "answer_of(", "SAFE_PATH")
+
+
 def test_every_python_that_is_started_anywhere_is_started_safely() -> None:
     """Who names the interpreter must start it by one of the safe ways, or only pass its name on."""
     names_only = {"nightly/attempts.py"}
@@ -107,10 +110,6 @@ def test_every_python_that_is_started_anywhere_is_started_safely() -> None:
         if "sys.executable" in (text := path.read_text("utf-8"))
     }
 
-    unsafe = {
-        name
-        for name, text in starting.items()
-        if not any(way in text for way in ("own_command(", "BackgroundProcess(", "SAFE_PATH"))
-    }
+    unsafe = {name for name, text in starting.items() if not any(way in text for way in _SAFE_WAYS)}
 
     assert unsafe - {"targets/own_process.py"} == names_only
