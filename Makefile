@@ -15,6 +15,11 @@ SOAK    ?=
 SEEDS   ?= 5
 JOBS    ?= auto
 RECORDINGS ?= results/limits
+# What `make gpu` takes along to a machine that has PyTorch and Triton, but no network.
+GPU_WHEELS ?= .gpu-wheels
+GPU_NEEDS := annotated-types jinja2 msgspec numpy packaging pydantic pyyaml rich safetensors typer \
+	hypothesis pytest pytest-timeout pytest-xdist
+GPU_PLATFORMS := $(addprefix --platform ,manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64)
 # What test-fast leaves out: heap scans, workers, other processes, measuring programs, Triton's
 # interpreter, and the slowest sweeps.
 NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_catalog.py cli/test_cli.py kernels \
@@ -24,7 +29,7 @@ test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBY
 PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest test test-fast test-deep test-deep-laws test-deep-rest test-soak test-browser check man bench limits docs fmt clean
+.PHONY: help install install-test soak selftest test test-fast test-deep test-deep-laws test-deep-rest test-soak test-browser check man bench limits gpu gpu-wheels docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -103,6 +108,13 @@ bench: install-test  ## The benchmarks whose numbers docs/ quotes
 limits: install  ## The table of growth by duration, from SEEDS=5 recordings of 20 minutes a profile (3.5 hours; resumable)
 	$(BIN)/hybridbench bench limits --growth --seeds $(SEEDS) --store $(RECORDINGS)
 
+gpu:  ## A page of results from a CUDA device, in 8 minutes: GPU tests, soaks, benchmarks (PYTHON=python3 that has a torch for it)
+	$(PYTHON) -m tools.gpu_page $(if $(wildcard $(GPU_WHEELS)/*.whl),--wheels $(GPU_WHEELS))
+
+gpu-wheels:  ## What make gpu needs on a machine without network (Python 3.12, x86-64), in .gpu-wheels
+	rm -rf $(GPU_WHEELS)
+	PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(PYTHON) -m pip download -q --only-binary=:all: --python-version 3.12 --implementation cp $(GPU_PLATFORMS) -d $(GPU_WHEELS) $(GPU_NEEDS)
+
 docs: $(VENV)/.installed-docs  ## Build the site of docs/ into build/site, with reference pages from the code
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
@@ -110,5 +122,5 @@ fmt: install-test  ## Format and sort what can be mended by machine
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-clean:  ## Remove .venv and caches (results/ stays)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## Remove .venv, .gpu-wheels and caches (results/ stays)
+	rm -rf $(VENV) $(GPU_WHEELS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -30,7 +30,7 @@ from hybridbench.engine.assembly import device_of
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import EngineConfig
-from hybridbench.kernels.dispatch import kernels_for
+from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 _CALLS: Final = 2_000
@@ -145,21 +145,21 @@ def bench_kernels(
     chosen = TRAFFIC[target.type] if traffic is None else traffic
     torch.set_num_threads(1)
     watch = StepWatch(target)
-    batches = _Batches(model, device, chosen, watch)
-    batches.serve(counting=False)
+    batches = Batches(model, device, chosen, watch.watched(kernels_for(device)))
+    _serve(batches, watch, counting=False)
     timed: list[Step] = []
     counted: list[Step] = []
     for _ in range(rounds):
-        timed += batches.serve(counting=False)
+        timed += _serve(batches, watch, counting=False)
         # Looking at each call into PyTorch slows all of them, so that it has steps of its own.
-        counted += batches.serve(counting=True)
+        counted += _serve(batches, watch, counting=True)
     return KernelBench(
         model=model,
         card=torch.cuda.get_device_name(target) if target.type == "cuda" else None,
         traffic=chosen,
         ceilings=measure_ceilings(target, {getattr(torch, chosen.dtype), torch.float32}),
         tables=tuple(_table(phase, timed, counted, watch, target) for phase in PHASES),
-        state_copy=batches.copied_states(),
+        state_copy=_copied_states(batches, watch),
     )
 
 
@@ -191,13 +191,13 @@ def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Cei
     return Ceilings(max(copies), products, cpu_seconds(calls) / _CALLS)
 
 
-class _Batches:
-    """An engine on a watched table, and the requests that it serves."""
+class Batches:
+    """An engine, and the batches of requests that are submitted to it."""
 
-    def __init__(self, model: str, device: str, traffic: Traffic, watch: StepWatch) -> None:
-        self._traffic, self._watch = traffic, watch
+    def __init__(self, model: str, device: str, traffic: Traffic, kernels: Kernels) -> None:
+        self.traffic = traffic
         length = traffic.cached_tokens + traffic.new_tokens + traffic.output_tokens
-        self._engine = Engine(
+        self.engine = Engine(
             EngineConfig(
                 model=model,
                 device=device,
@@ -209,42 +209,48 @@ class _Batches:
                 chunked_prefill_size=traffic.prefill_tokens,
                 max_prefill_tokens=traffic.prefill_tokens,
             ),
-            kernels=watch.watched(kernels_for(device)),
+            kernels=kernels,
         )
         self._random = np.random.default_rng(0)
         self._prefix = self._tokens(traffic.cached_tokens)
         # The prefix must be in the tree with a state at its end before it can be hit.
-        self._engine.generate([self._prefix], SamplingParams(max_new_tokens=1, ignore_eos=True))
+        self.engine.generate([self._prefix], SamplingParams(max_new_tokens=1, ignore_eos=True))
         self._served = 0
 
-    def serve(self, *, counting: bool) -> list[Step]:
-        """A batch of requests to its end; nothing but the prefix was ever seen before."""
-        traffic, engine = self._traffic, self._engine
+    def submit(self) -> None:
+        """Submit a batch of requests; nothing but the prefix was ever seen before."""
+        traffic = self.traffic
         params = SamplingParams(max_new_tokens=traffic.output_tokens, ignore_eos=True)
         for number in range(self._served, self._served + traffic.requests):
             prompt = [*self._prefix, *self._tokens(traffic.new_tokens)]
-            engine.submit(f"bench-{number}", prompt, params)
+            self.engine.submit(f"bench-{number}", prompt, params)
         self._served += traffic.requests
-        steps = []
-        while engine.has_work:
-            step = self._watch.watch(engine, counting=counting)
-            if step is not None:
-                steps.append(step)
-        return steps
-
-    def copied_states(self) -> OperationRow | None:
-        """The states of as many requests as run, from slots to as many others."""
-        pools, count = self._engine.pools, self._traffic.requests
-        if not pools.has_states:
-            return None
-        source, target = np.arange(1, 1 + count), np.arange(1 + count, 1 + 2 * count)
-        return _rows([self._watch.alone(lambda: pools.mamba_pool.copy_from(source, target))])[0]
 
     def _tokens(self, count: int) -> list[int]:
         tokens: list[int] = self._random.integers(
-            0, self._engine.model_config.vocab_size, count
+            0, self.engine.model_config.vocab_size, count
         ).tolist()
         return tokens
+
+
+def _serve(batches: Batches, watch: StepWatch, *, counting: bool) -> list[Step]:
+    """The steps of one batch, to its end."""
+    batches.submit()
+    steps = []
+    while batches.engine.has_work:
+        step = watch.watch(batches.engine, counting=counting)
+        if step is not None:
+            steps.append(step)
+    return steps
+
+
+def _copied_states(batches: Batches, watch: StepWatch) -> OperationRow | None:
+    """The states of as many requests as run, from slots to as many others."""
+    pools, count = batches.engine.pools, batches.traffic.requests
+    if not pools.has_states:
+        return None
+    source, target = np.arange(1, 1 + count), np.arange(1 + count, 1 + 2 * count)
+    return _rows([watch.alone(lambda: pools.mamba_pool.copy_from(source, target))])[0]
 
 
 def _table(
