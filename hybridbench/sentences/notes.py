@@ -84,7 +84,7 @@ def _overhead(data: Mapping[str, JsonValue]) -> str:
 
 def _cpu_wait(data: Mapping[str, JsonValue]) -> str:
     waited_s, watched_s = number(data, "waited_s"), number(data, "watched_s")
-    share = format_percent(waited_s / max(watched_s, 1e-9), 2)
+    share = format_percent(waited_s / max(watched_s, 1e-9), 1)
     return f"the worker waited for a CPU for {share} of {_duration(data, 'watched_s')}"
 
 

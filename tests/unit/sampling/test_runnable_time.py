@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -106,18 +105,17 @@ def test_who_did_not_look_for_a_minute_counts_no_minute(threads: Threads) -> Non
 
 def test_the_kernels_own_files_say_it_of_a_process_that_was_stopped() -> None:
     process = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    clock = FakeClock()
     try:
         process.send_signal(signal.SIGSTOP)
-        while "T" not in Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2]:
-            time.sleep(0.01)
-        could_run = RunnableTime(process.pid)
-        time.sleep(0.6)
+        os.waitpid(process.pid, os.WUNTRACED)
+        could_run = RunnableTime(process.pid, clock.monotonic_s)
+        clock.advance(1.0)
         stopped_s = could_run.elapsed_s()
-        process.send_signal(signal.SIGCONT)
-        while could_run.elapsed_s() <= stopped_s:
-            time.sleep(0.1)
+        process.kill()
     finally:
         process.kill()
         process.wait()
+    clock.advance(1.0)
 
-    assert stopped_s == 0.0
+    assert (stopped_s, could_run.elapsed_s()) == (0.0, 1.0)

@@ -1021,7 +1021,7 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
     (
         NoteCode.CPU_WAIT,
         {"waited_s": 24.7, "watched_s": 59.0},
-        "the worker waited for a CPU for 42% of 59s",
+        "the worker waited for a CPU for 41.9% of 59s",
     ),
     (
         NoteCode.MACHINE_SLOWER,
