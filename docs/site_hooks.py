@@ -151,6 +151,7 @@ LEADS_TO: Mapping[VerdictKind | str, Sequence[FindingCode]] = {
         FindingCode.STOPPED_EARLY,
         FindingCode.INTERRUPTED,
         FindingCode.ANALYSIS_FAILED,
+        FindingCode.BENCH_FAILED,
     ),
 }
 

@@ -22,7 +22,7 @@ O = TypeVar("O")  # noqa: E741  # what stands for a T that could not be had
 class Boundary:
     """Calls the parts of one analysis, and keeps their failures in order.
 
-    Running out of memory is the machine's failure and passes, as an interrupt does.
+    A part that runs out of memory has failed as well: the others may need less.
     """
 
     def __init__(self, *, guarded: bool = True) -> None:
@@ -42,8 +42,6 @@ class Boundary:
             return analysis(*args, **kwargs)
         try:
             return analysis(*args, **kwargs)
-        except MemoryError:
-            raise
         except Exception as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())
             self._failures.append(Failure(part, said, traceback.format_exc()))

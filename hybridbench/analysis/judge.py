@@ -47,11 +47,12 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.resolution import smallest_leak_called
 from hybridbench.records.codes import FindingCode, ReasonCode
-from hybridbench.records.events import ExtensionEnded, Interrupted, StoppedEarly
+from hybridbench.records.events import BenchFailed, ExtensionEnded, Interrupted, StoppedEarly
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     RETAINED,
     WAITING,
+    Failure,
     Finding,
     MetricResult,
     Unphrased,
@@ -203,6 +204,8 @@ def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
     stopped = facts.last.last_event(StoppedEarly)
     if stopped is not None and stopped.reason in _GAVE_OUT:
         yield replace(_open(FindingCode.STOPPED_EARLY, message=stopped.text), since_s=stopped.t_s)
+    for failed in facts.last.all_events(BenchFailed):
+        yield replace(_bench_failed(failed.part, failed.error, failed.file), since_s=failed.t_s)
     missing = facts.coverage.missing
     if missing and facts.last.last_event(Interrupted) is not None:
         yield replace(_open(FindingCode.INTERRUPTED, missing=list(missing)), subject="coverage")
@@ -221,6 +224,10 @@ def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Findi
 
 def _no_window() -> Finding:
     return _open(FindingCode.UNDECIDED, open="no-window")
+
+
+def _bench_failed(part: str, error: str, file: str) -> Finding:
+    return replace(_open(FindingCode.BENCH_FAILED, error=error, file=file), subject=part)
 
 
 def _open(code: FindingCode, **data: JsonValue) -> Finding:
@@ -252,6 +259,21 @@ def _verdict(
         serving=serving,
         failures=boundary.failures,
         unphrased=Unphrased(result.notes, missing, memory, steady, smallest),
+    )
+
+
+def with_failures(verdict: Verdict, failures: Sequence[Failure], file: str) -> Verdict:
+    """``verdict`` of a run whose report failed in some parts: no CLEAN without its report.
+
+    ``file`` has the tracebacks.
+    """
+    found = (_bench_failed(failure.part, failure.said, file) for failure in failures)
+    findings = tuple(sorted([*verdict.findings, *found], key=_rank))
+    return replace(
+        verdict,
+        kind=findings[0].verdict if findings else verdict.kind,
+        findings=findings,
+        failures=(*verdict.failures, *failures),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from hybridbench.cli.options import Detail, ReportFormat
 from hybridbench.cli.output import write_output
 from hybridbench.cli.results import Result, read_result, run_result
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ExitCode, HybridbenchError, RunDirectoryError
 from hybridbench.safe_output import echo, emit, output_after_verdict
 
 if TYPE_CHECKING:
@@ -54,9 +55,12 @@ def render(
         RunDirectoryError: there is nothing to judge.
         UsageError: the output cannot be written.
     """
-    result = run_result(directory, thresholds) if thresholds else read_result(directory)
-    page = _rebuilt(directory, result) if rebuild else None
-    return _render(result.document, options, page)
+    shown = options.format.value
+    read = run_result(directory, thresholds, shown) if thresholds else read_result(directory, shown)
+    page = _rebuilt(directory, read) if rebuild else _Page(None)
+    code = _render(read.document, options, page.path)
+    failed = page.failed and code == ExitCode.CLEAN
+    return int(ExitCode.INCONCLUSIVE) if failed else code
 
 
 def write_interim_report(run_dir: Path) -> int:
@@ -82,21 +86,41 @@ def write_interim_report(run_dir: Path) -> int:
     return 0
 
 
-def _rebuilt(directory: Path, result: Result) -> Path | None:
-    """The page, written anew with all beside it; None where ``directory`` cannot be written."""
+@dataclass(frozen=True)
+class _Page:
+    """Where the page is, if it is anywhere; whether a bug of ours kept any of the files."""
+
+    path: Path | None
+    failed: bool = False
+
+
+def _rebuilt(directory: Path, result: Result) -> _Page:
+    """The page, written anew with all beside it; none where ``directory`` cannot be written."""
     from hybridbench.rundir.layout import REPORT_HTML
 
     try:
-        result.write()
+        failures = result.write()
     except RunDirectoryError as error:
         echo(f"hybridbench: the derived files were not rebuilt: {error}", err=True)
-        return None
-    return directory / REPORT_HTML
+        return _Page(None)
+    for failure in failures:
+        echo(f"hybridbench: {failure.part} could not be made: {failure.said}", err=True)
+    page = directory / REPORT_HTML
+    return _Page(page if page.exists() else None, failed=bool(failures))
 
 
 def _render(document: Document, options: OutputOptions, page: Path | None) -> int:
-    with output_after_verdict():
-        print_document(document, options, page)
+    """The exit code of the verdict, also where a bug of ours keeps its report from being shown."""
+    try:
+        with output_after_verdict():
+            print_document(document, options, page)
+    except (HybridbenchError, OSError):
+        raise
+    except Exception:
+        traceback.print_exc()
+        said = f"{document.badge.word}: {document.headline}"
+        echo(f"hybridbench: the report cannot be shown as {options.format}; {said}", err=True)
+        return document.exit_code or int(ExitCode.INCONCLUSIVE)
     if options.open_page:
         _open(document, page)
     return document.exit_code

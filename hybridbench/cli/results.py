@@ -12,6 +12,7 @@ import msgspec
 from hybridbench.rundir.layout import COMPARISON, NIGHTLY
 
 if TYPE_CHECKING:
+    from hybridbench.records.verdict import Failure
     from hybridbench.report.document import Document
 
 
@@ -20,11 +21,14 @@ class Result:
     """A document, and how to write the files that are derived from what it rests on."""
 
     document: Document
-    write: Callable[[], None]
+    # Returns what could not be made; a run's verdict has it already among its findings.
+    write: Callable[[], Sequence[Failure]]
 
 
-def read_result(directory: Path) -> Result:
+def read_result(directory: Path, shown: str = "") -> Result:
     """Judge what is stored in ``directory`` again, whatever kind it is; nothing is written.
+
+    ``shown`` names the format in which it is to be printed.
 
     Raises:
         RunDirectoryError: nothing of ours is in it, or it is damaged.
@@ -33,38 +37,40 @@ def read_result(directory: Path) -> Result:
         if (directory / marker).is_file():
             return read(directory)
     # The reader of runs knows best what is missing.
-    return run_result(directory)
+    return run_result(directory, shown=shown)
 
 
-def run_result(run_dir: Path, thresholds: Sequence[str] = ()) -> Result:
+def run_result(run_dir: Path, thresholds: Sequence[str] = (), shown: str = "") -> Result:
     """The run in ``run_dir`` judged under its own thresholds and these.
 
     Raises:
         RunDirectoryError: there is no run.
     """
     # Imported here: `--help` and usage errors should not wait for numpy.
-    from hybridbench.analysis.judge import judge
-    from hybridbench.report.build import build_document
+    from hybridbench.report.judged import judged_run
     from hybridbench.report.write import write_run
     from hybridbench.rundir.reader import read_run
-    from hybridbench.sentences.verdict import phrased
 
     record = read_run(run_dir)
     if thresholds:
         every = dict.fromkeys((*record.manifest.thresholds, *thresholds))
         manifest = msgspec.structs.replace(record.manifest, thresholds=tuple(every))
         record = replace(record, manifest=manifest)
-    verdict = phrased(judge(record))
-    document = build_document(record, verdict)
-    return Result(document, lambda: write_run(run_dir, record, verdict, document))
+    run = judged_run(record, shown)
+
+    def write() -> Sequence[Failure]:
+        write_run(run_dir, record, run.verdict, run.pages)
+        return ()
+
+    return Result(run.document, write)
 
 
 def _nightly_run(directory: Path) -> Result:
-    from hybridbench.nightly.run import stored_document, write_pages
+    from hybridbench.nightly.run import stored_document, write_nightly_pages
     from hybridbench.nightly.stored import read_nightly_run
 
     document = stored_document(directory, read_nightly_run(directory / NIGHTLY))
-    return Result(document, lambda: write_pages(directory, document))
+    return Result(document, lambda: write_nightly_pages(directory, document))
 
 
 def _comparison(directory: Path) -> Result:

@@ -18,12 +18,14 @@ from hybridbench.nightly.merge import find_cells, merged, plan_of
 from hybridbench.nightly.planned import OVERHEAD_S, PlannedRun
 from hybridbench.nightly.stored import another_engine, read_cell, write_record
 from hybridbench.records.nightly import NightlyRun, PlanRecord
+from hybridbench.records.verdict import Failure
 from hybridbench.report.document import Document
 from hybridbench.report.github import render_summary
 from hybridbench.report.nightly import nightly_document
-from hybridbench.report.write import write_document
+from hybridbench.report.write import rendered, write_failures, write_pages
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import (
+    ANALYSIS_ERRORS,
     CELL,
     CELLS,
     NIGHTLY,
@@ -140,7 +142,7 @@ def merge_cells(places: Sequence[Path], out: Path, options: MergeOptions) -> Doc
     make_directory(out)
     write_record(out / NIGHTLY, run)
     document = stored_document(out, run)
-    write_pages(out, document)
+    write_nightly_pages(out, document)
     if options.keep is not None and run.green:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(run.started_wall_s))
         keep_green_run(options.keep, f"{stamp}-{run.plan.name}", run)
@@ -161,14 +163,20 @@ def stored_document(out: Path, run: NightlyRun) -> Document:
     return nightly_document(run, out.resolve().name, there)
 
 
-def write_pages(out: Path, document: Document) -> None:
+def write_nightly_pages(out: Path, document: Document) -> tuple[Failure, ...]:
     """Everything that is derived from night.json, each page whole or not at all.
+
+    Returns:
+        Why some of the pages could not be made.
 
     Raises:
         RunDirectoryError: ``out`` cannot be written.
     """
-    write_document(out, document)
+    pages = rendered(document)
+    write_failures(out / ANALYSIS_ERRORS, pages.failures)
+    write_pages(out, pages)
     write_atomically(out / SUMMARY, render_summary(document))
+    return pages.failures
 
 
 def run_directory(store: Path, nightly: PlannedRun) -> Path:

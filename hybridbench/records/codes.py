@@ -189,6 +189,10 @@ class FindingCode(StrEnum):
         "workload-failed",
         "The workload ended early: the trace could not be read to its end.",
     )
+    BENCH_FAILED = (
+        "bench-failed",
+        "hybridbench itself failed during the run because of a bug; what was measured counts.",
+    )
     STOPPED_EARLY = (
         "stopped-early",
         "The run ended before its planned time because memory or disk ran out.",

@@ -80,6 +80,18 @@ class DiskFull(Event, frozen=True):
     text: str = "the disk refused a write"
 
 
+class BenchFailed(Event, frozen=True):
+    """hybridbench itself failed, in ``part``; with ``ended_run`` the traffic ended by that.
+
+    ``file`` of the run directory has the traceback.
+    """
+
+    part: str = ""
+    error: str = ""
+    file: str = ""
+    ended_run: bool = False
+
+
 class Crash(Event, frozen=True):
     """How the worker ended, with the last lines of its stderr."""
 

@@ -67,6 +67,7 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "continue it with --resume; --dry-run checks a whole trace first.",
     "analysis-failed": "Report this with analysis-errors.txt of the run; a fixed version can judge "
     "the stored samples again with `hybridbench report`.",
+    "bench-failed": "Report this with bench-errors.txt of the run, then repeat the run.",
     "unreadable": "Find what wrote these samples: check the engine's counters and the sampler for "
     "the series named in the evidence.",
     "crash": "Read the last lines of the worker in the evidence; the samples up to that moment are "
@@ -80,7 +81,7 @@ _SILENT_CRASH: Final = (
 )
 
 # What a longer run does not decide.
-_NOT_BY_TIME = (FindingCode.ANALYSIS_FAILED, FindingCode.UNREADABLE)
+_NOT_BY_TIME = (FindingCode.ANALYSIS_FAILED, FindingCode.BENCH_FAILED, FindingCode.UNREADABLE)
 
 # The same where the finding knows the event: then the search begins there.
 _BY_DRIVEN_FINDING: Final[Mapping[str, str]] = {

@@ -14,24 +14,30 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue, json_text
+from hybridbench.records.verdict import Failure
 from hybridbench.report.document import Document
-from hybridbench.report.write import write_document, write_failures
+from hybridbench.report.write import rendered, write_failures, write_pages
 from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import ANALYSIS_ERRORS, COMPARISON_VERDICT_SCHEMA, VERDICT
 
 
 def write_comparison(
     directory: Path, comparison: Comparison, verdict: ComparisonVerdict, document: Document
-) -> None:
+) -> tuple[Failure, ...]:
     """verdict.json, report.html, report.md and junit.xml, each whole or not at all.
+
+    Returns:
+        Why some of the pages could not be made.
 
     Raises:
         RunDirectoryError: when ``directory`` cannot be written.
     """
     stored = comparison_to_json(comparison, verdict, document)
     write_atomically(directory / VERDICT, json_text(stored))
-    write_failures(directory / ANALYSIS_ERRORS, verdict.failures)
-    write_document(directory, document)
+    pages = rendered(document)
+    write_failures(directory / ANALYSIS_ERRORS, (*verdict.failures, *pages.failures))
+    write_pages(directory, pages)
+    return pages.failures
 
 
 def comparison_to_json(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hybridbench.analysis.boundary import Boundary, failures_text
@@ -32,7 +33,27 @@ from hybridbench.rundir.layout import (
 )
 
 
-def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, document: Document) -> None:
+@dataclass(frozen=True)
+class Pages:
+    """A document in the formats that are stored; one that failed is missing, and says why."""
+
+    texts: Mapping[str, str | None]  # by file name; None failed
+    failures: tuple[Failure, ...] = ()
+
+
+def rendered(document: Document) -> Pages:
+    """``document`` as report.md, report.html and junit.xml: of a run, a comparison or a night."""
+    boundary = Boundary()
+    renderers = {
+        REPORT_MARKDOWN: render_markdown,
+        REPORT_HTML: render_html,
+        JUNIT: render_junit,
+    }
+    texts = {n: boundary.value(n, None, render, document) for n, render in renderers.items()}
+    return Pages(texts, boundary.failures)
+
+
+def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, pages: Pages) -> None:
     """Write all derived files of a run, each whole or not at all; the verdict first.
 
     Raises:
@@ -45,7 +66,7 @@ def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, document: Docu
     write_failures(run_dir / ANALYSIS_ERRORS, (*verdict.failures, *boundary.failures))
     if diagnosis is not None:
         write_atomically(run_dir / DIAGNOSIS, diagnosis)
-    write_document(run_dir, document)
+    write_pages(run_dir, pages)
 
 
 def _diagnosis(record: RunRecord) -> str | None:
@@ -61,22 +82,28 @@ def write_failures(path: Path, failures: Sequence[Failure]) -> None:
     """
     if failures:
         write_atomically(path, failures_text(failures))
-        return
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunDirectoryError(f"cannot remove {path}: {error.strerror}") from error
+    else:
+        _remove(path)
 
 
-def write_document(directory: Path, document: Document) -> None:
-    """Write report.md, report.html and junit.xml: of a run, a comparison or a night alike.
+def write_pages(directory: Path, pages: Pages) -> None:
+    """Write what could be rendered, and leave no older page in place of what could not.
 
     Raises:
         RunDirectoryError: when ``directory`` cannot be written.
     """
-    write_atomically(directory / REPORT_MARKDOWN, render_markdown(document))
-    write_atomically(directory / REPORT_HTML, render_html(document))
-    write_atomically(directory / JUNIT, render_junit(document))
+    for name, text in pages.texts.items():
+        if text is None:
+            _remove(directory / name)
+        else:
+            write_atomically(directory / name, text)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunDirectoryError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:

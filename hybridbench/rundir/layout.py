@@ -47,6 +47,8 @@ SUMMARY: Final = "summary.md"
 KEEP: Final = "KEEP"
 # Tracebacks of the parts of the analysis that failed; only there when one did.
 ANALYSIS_ERRORS: Final = "analysis-errors.txt"
+# Tracebacks of the bench itself while the run went on, or as it was reported; likewise.
+BENCH_ERRORS: Final = "bench-errors.txt"
 # What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
 VERDICT_SO_FAR: Final = "verdict-so-far.json"
 REPORT_HTML_SO_FAR: Final = "report-so-far.html"
@@ -61,7 +63,7 @@ RECORDED: Final = frozenset(
     {
         *MARKERS,
         *(EVENTS, BLOCKS, VERDICT, VERDICT_SO_FAR, DIAGNOSIS, ALLOCATIONS, TRUTH),
-        *(WORKER_STDERR, LOCK, KEEP),
+        *(WORKER_STDERR, BENCH_ERRORS, LOCK, KEEP),
     }
 )
 

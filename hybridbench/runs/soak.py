@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from hybridbench.clock import Clock, SystemClock
-from hybridbench.errors import ConfigError, RunDirectoryError
+from hybridbench.errors import ConfigError, RunDirectoryError, WorkerFailedError
 from hybridbench.records import events
-from hybridbench.records.events import DiskFull, Interrupted, WorkloadFailed
+from hybridbench.records.events import BenchFailed, DiskFull, Interrupted, WorkloadFailed
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.layout import (
     ALLOCATIONS,
+    BENCH_ERRORS,
     WORKER_STDERR,
     make_run_dir,
     new_run_id,
@@ -24,7 +26,7 @@ from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.runs.boot import boot_worker, check_same_engine
-from hybridbench.runs.crash import record_crash
+from hybridbench.runs.crash import record_crash, unreaped_text
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.interim import InterimJudge, InterimReport
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
@@ -40,6 +42,7 @@ from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Extension, make_stopper
 from hybridbench.sampling.headroom import oom_kills
 from hybridbench.targets.bundled import BundledTarget
+from hybridbench.targets.target import Target
 from hybridbench.workload.build import build_workload
 
 _STOP_PATIENCE_S = 10.0
@@ -133,6 +136,7 @@ class _Soak:
         self._recorder = Recorder(writer, clock, clock.monotonic_s() - begun_s)
         self._crashed = False
         self._unwritten = ""
+        self._kills_before = oom_kills()
         self._stderr_path = writer.run_dir / WORKER_STDERR
         self._report = InterimReport(writer.run_dir)
         self._log_watch = LogWatch(self._stderr_path, self._recorder)
@@ -144,38 +148,100 @@ class _Soak:
         if self._plan.segment is not None:
             self._open_segment(self._plan.segment)
         self._recorder.enter("boot")
-        kills_before = oom_kills()
         target = BundledTarget(self._plan.worker_launch(self._stderr_path))
         try:
-            self._soak(target)
-        except WorkerLostError as lost:
-            self._crashed = True
-            record_crash(target, self._recorder, self._clock, lost, kills_before)
-        except SecondSignalError:
-            target.kill()
-            self._recorder.event(Interrupted(self._signal(), killed=True))
-        except RunDirectoryError as error:
-            target.kill()
-            if self._plan.segment is None and not self._writer.has_samples:
-                raise
-            self._cannot_write(error)
-        except ConfigError as error:
-            if not self._writer.has_samples:
-                raise
-            # Too late for a refusal: what was measured is kept and judged.
-            target.kill()
-            self._view.note(f"stopped: {error}")
-            self._recorder.event(WorkloadFailed(str(error)))
+            self._attempt("the soak", lambda: self._soak(target), target)
+            self._attempt("the end of the worker", lambda: self._stop(target), target)
+            for part, step in (
+                ("the report of the run so far", self._report.close),
+                ("the worker's log", self._log_watch.finish),
+                ("the end of the run", self._end),
+                ("the files of the run", self._writer.close),
+            ):
+                self._attempt(part, step, target)
         finally:
-            target.stop(_STOP_PATIENCE_S)
-            self._report.close()
-            # The run's events already say that the disk is full.
-            with contextlib.suppress(RunDirectoryError):
-                self._log_watch.finish()
-        self._end(kills_before)
+            # Whatever happened, no process stays that a kill can end.
+            target.kill()
         return SoakOutcome(
             self._writer.run_dir, self._crashed, self._interrupts.exit_code, self._unwritten
         )
+
+    def _attempt(self, part: str, step: Callable[[], None], target: Target) -> None:
+        """Take ``step``; once there is a sample nothing that goes wrong in it ends the run without
+        a verdict.
+
+        Raises:
+            Exception: whatever ``step`` raises before the first sample.
+        """
+        try:
+            step()
+        except (Exception, SecondSignalError) as error:
+            if not self._is_outcome(error):
+                raise
+            try:
+                self._record_failure(part, error, target)
+            except RunDirectoryError as unwritten:
+                self._cannot_write(unwritten)
+            except Exception as further:
+                self._bench_failed(part, further, ended_run=True)
+
+    def _is_outcome(self, error: BaseException) -> bool:
+        """Whether ``error`` is an outcome of the run; before the first sample most are refusals."""
+        if isinstance(error, WorkerLostError | SecondSignalError):
+            return True
+        resumed = self._plan.segment is not None and not isinstance(error, ConfigError)
+        return resumed or self._writer.has_samples
+
+    def _record_failure(self, part: str, error: BaseException, target: Target) -> None:
+        """Write what ended the run, or a part of its end, into it; the worker does not outlive it.
+
+        Raises:
+            RunDirectoryError: the disk refuses.
+        """
+        match error:
+            case WorkerLostError():
+                self._crashed = True
+                record_crash(target, self._recorder, self._clock, error, self._kills_before)
+            case WorkerFailedError():
+                # What it sent is no message of this wire.
+                self._crashed = True
+                lost = WorkerLostError("exit", str(error))
+                record_crash(target, self._recorder, self._clock, lost, self._kills_before)
+            case SecondSignalError():
+                target.kill()
+                self._recorder.event(Interrupted(self._signal(), killed=True))
+            case RunDirectoryError():
+                target.kill()
+                self._cannot_write(error)
+            case ConfigError():
+                # Too late for a refusal: what was measured is kept and judged.
+                target.kill()
+                self._view.note(f"stopped: {error}")
+                self._recorder.event(WorkloadFailed(str(error)))
+            case _:
+                self._bench_failed(part, error, ended_run=self._recorder.phase != "done")
+                target.kill()
+
+    def _bench_failed(self, part: str, error: BaseException, *, ended_run: bool) -> None:
+        """A bug of ours, or a machine that refuses us: its traceback goes into the run directory.
+
+        Nothing that fails here may hide the run's result.
+        """
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        trace = "".join(traceback.format_exception(error))
+        with contextlib.suppress(OSError):
+            path = self._writer.run_dir / BENCH_ERRORS
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{part}\n\n{trace}\n")
+        with contextlib.suppress(Exception):
+            failed = BenchFailed(part=part, error=said, file=BENCH_ERRORS, ended_run=ended_run)
+            self._recorder.event(failed)
+        with contextlib.suppress(Exception):
+            self._view.note(f"hybridbench failed in {part}: {said}; what was measured is judged")
+
+    def _stop(self, target: Target) -> None:
+        if target.stop(_STOP_PATIENCE_S) is None:
+            self._recorder.note(unreaped_text(target.pid))
 
     def _soak(self, target: BundledTarget) -> None:
         plan = self._plan
@@ -236,20 +302,20 @@ class _Soak:
 
     def _cannot_write(self, error: RunDirectoryError) -> None:
         """The disk refuses: what is written stands, and one more short line may still fit."""
+        if self._unwritten:
+            return
         self._view.note(f"stopped: {error}")
         self._unwritten = str(error)
         with contextlib.suppress(RunDirectoryError):
             self._recorder.event(DiskFull(str(error)))
 
-    def _end(self, kills_before: int | None) -> None:
+    def _end(self) -> None:
         """The last words of this process about the run."""
         self._manifest = msgspec.structs.replace(self._manifest, ended_wall_s=self._clock.wall_s())
-        kills = oom_kills()
-        with contextlib.suppress(RunDirectoryError):
-            if kills is not None and kills_before is not None and kills > kills_before:
-                said = f"processes killed here for lack of memory: {kills - kills_before}"
-                self._recorder.note(said)
-            self._writer.update_manifest(self._manifest)
+        kills, before = oom_kills(), self._kills_before
+        if kills is not None and before is not None and kills > before:
+            self._recorder.note(f"processes killed here for lack of memory: {kills - before}")
+        self._writer.update_manifest(self._manifest)
 
     def _signal(self) -> str:
         first = self._interrupts.first

@@ -130,6 +130,15 @@ def analysis_failed(found: Finding) -> Words:
     )
 
 
+def bench_failed(found: Finding) -> Words:
+    """A defect of the bench, beside the engine."""
+    return Words(
+        f"hybridbench failed in {found.subject} ({text(found.data, 'error')})",
+        cause="a defect of hybridbench, or a machine that refused it what it needs",
+        evidence=(f"the traceback is in {text(found.data, 'file')}; what was measured is judged",),
+    )
+
+
 def stopped_early(found: Finding) -> Words:
     """The machine ended the run."""
     return Words(f"stopped before the planned end: {text(found.data, 'message')}")

@@ -60,6 +60,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
     FindingCode.PROBE_STALL: run.probe_stall,
     FindingCode.METRIC_MISSING: run.metric_missing,
     FindingCode.WORKLOAD_FAILED: run.workload_failed,
+    FindingCode.BENCH_FAILED: run.bench_failed,
     FindingCode.STOPPED_EARLY: run.stopped_early,
     FindingCode.INTERRUPTED: run.interrupted,
     FindingCode.ANALYSIS_FAILED: run.analysis_failed,

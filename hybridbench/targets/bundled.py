@@ -154,6 +154,7 @@ class BundledTarget:
         return self.exit_status()
 
     def kill(self) -> bool:
+        self._wire.close()
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:

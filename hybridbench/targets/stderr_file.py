@@ -30,7 +30,7 @@ class StderrFile:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - bytes_max))
                 text = file.read().decode("utf-8", "replace")
-        except FileNotFoundError:
+        except OSError:
             return []
         return text.splitlines()[-lines:]
 

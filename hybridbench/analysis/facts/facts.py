@@ -13,6 +13,7 @@ from hybridbench.analysis.facts.pools import IdleReading, idle_checkpoints, in_f
 from hybridbench.analysis.facts.window import Window, judged_window, segments
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import (
+    BenchFailed,
     Checkpoint,
     Crash,
     DiskFull,
@@ -83,7 +84,10 @@ class Facts:
         """Whether the run was cut short: from outside, by the worker's death, or because its
         answer was there.  It could not cover everything.
         """
-        return any(isinstance(event, _CUTS) for event in self.last.events)
+        return any(
+            isinstance(event, _CUTS) or (isinstance(event, BenchFailed) and event.ended_run)
+            for event in self.last.events
+        )
 
     @property
     def load(self) -> list[Series]:

@@ -250,7 +250,11 @@ def test_another_kind_of_directory_has_a_reader_of_its_own(
     (tmp_path / "night.json").write_text("{}")
 
     def reader(directory: Path) -> results.Result:
-        return results.Result(document, lambda: written.append(directory))
+        def write() -> tuple[()]:
+            written.append(directory)
+            return ()
+
+        return results.Result(document, write)
 
     monkeypatch.setattr(results, "_READERS", {"night.json": reader})
 

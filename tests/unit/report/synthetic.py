@@ -26,7 +26,7 @@ from hybridbench.records.verdict import (
 )
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Document
-from hybridbench.report.write import write_run
+from hybridbench.report.write import rendered, write_run
 
 MIB = float(2**20)
 GIB = float(2**30)
@@ -409,5 +409,5 @@ def crash_verdict(record: RunRecord) -> Verdict:
 def write_reports(run_dir: Path, record: RunRecord, verdict: Verdict) -> Document:
     """All derived files of a run, as a soak and ``report`` write them."""
     document = build_document(record, verdict)
-    write_run(run_dir, record, verdict, document)
+    write_run(run_dir, record, verdict, rendered(document))
     return document

@@ -109,7 +109,7 @@ class FakeTarget:
     def limit_stderr(self) -> None:
         pass
 
-    def stop(self, patience_s: float) -> ExitStatus:
+    def stop(self, patience_s: float) -> ExitStatus | None:
         del patience_s
         return ExitStatus(0, None)
 

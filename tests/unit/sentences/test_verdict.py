@@ -880,6 +880,18 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             ),
         ),
     ),
+    "a bench that failed": (
+        found(
+            FindingCode.BENCH_FAILED,
+            {"error": "OSError: too many files", "file": "bench-errors.txt"},
+            subject="the soak",
+        ),
+        Words(
+            "hybridbench failed in the soak (OSError: too many files)",
+            cause="a defect of hybridbench, or a machine that refused it what it needs",
+            evidence=("the traceback is in bench-errors.txt; what was measured is judged",),
+        ),
+    ),
     "an analysis that failed": (
         found(FindingCode.ANALYSIS_FAILED, {"error": "ZeroDivisionError: by zero"}),
         Words(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from hybridbench.errors import WorkerFailedError
 from hybridbench.records.messages import Drain, Fatal
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
+from hybridbench.targets import own_process
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch, WorkerProgram
 from hybridbench.targets.target import ExitStatus
 
@@ -65,3 +67,17 @@ def test_a_first_message_that_is_not_start_is_refused_by_the_worker(tmp_path: Pa
     target.stop(patience_s=60.0)
 
     assert told == [Fatal("the first message must be Start, alone", "", usage=True)]
+
+
+def test_a_process_that_is_not_reaped_is_told_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = BundledTarget(WorkerLaunch(tmp_path / "log"))
+    monkeypatch.setattr(own_process, "_KILL_PATIENCE_S", 0.0)
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda _: None)
+
+    killed, stopped = target.kill(), target.stop(patience_s=0.0)
+
+    monkeypatch.undo()
+    assert (killed, stopped) == (False, None)
+    assert target.stop(patience_s=60.0) == ExitStatus(code=None, signal=signal.SIGKILL)

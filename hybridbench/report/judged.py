@@ -1,0 +1,97 @@
+"""A stored run judged and rendered: a part that fails costs its part of the report, no more.
+
+After hours of soaking a bug in one sentence or one renderer must not hide what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hybridbench.analysis.boundary import Boundary
+from hybridbench.analysis.judge import judge, with_failures
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.verdict import Failure, Unphrased, Verdict, VerdictKind
+from hybridbench.report.advice import MEANING
+from hybridbench.report.build import build_document
+from hybridbench.report.document import Document, DocumentKind
+from hybridbench.report.formats import FORMATS
+from hybridbench.report.gates import bare_headline
+from hybridbench.report.wording import BADGES
+from hybridbench.report.write import Pages, rendered
+from hybridbench.rundir.layout import ANALYSIS_ERRORS
+from hybridbench.sentences.verdict import phrased
+
+# What is known where the whole analysis failed; the failure itself becomes its finding.
+_NOTHING: Final = Verdict(
+    kind=VerdictKind.INCONCLUSIVE,
+    headline="",
+    findings=(),
+    metrics=(),
+    window_s=None,
+    can_rule_out="",
+    unphrased=Unphrased((), (), None, steady=False, smallest_leak=None),
+)
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """A run's verdict in sentences, its document, and the pages that could be made of it."""
+
+    record: RunRecord
+    verdict: Verdict
+    document: Document
+    pages: Pages
+
+
+def judged_run(record: RunRecord, shown: str = "") -> JudgedRun:
+    """The verdict on ``record`` with its report; whatever failed is a finding, so that no run is
+    CLEAN without its report.
+
+    ``shown`` names a format that is to be printed besides the pages of the run directory.
+    """
+    run, failures = _judged(record, (), shown)
+    return _judged(record, failures, shown)[0] if failures else run
+
+
+def _judged(
+    record: RunRecord, known: Sequence[Failure], shown: str
+) -> tuple[JudgedRun, tuple[Failure, ...]]:
+    """The run with what is ``known`` to fail among its findings, and what failed this time."""
+    boundary = Boundary()
+    verdict = boundary.value("the analysis of the run", _NOTHING, judge, record)
+    if known:
+        verdict = with_failures(verdict, known, ANALYSIS_ERRORS)
+    said = boundary.value("the sentences of the report", None, phrased, verdict) or _bare(verdict)
+    document = boundary.value("the layout of the report", None, build_document, record, said)
+    document = document or _bare_document(record, said)
+    pages = rendered(document)
+    if shown:
+        boundary.value(f"the format {shown}", "", FORMATS[shown], document)
+    return JudgedRun(record, said, document, pages), (*boundary.failures, *pages.failures)
+
+
+def _bare(verdict: Verdict) -> Verdict:
+    """``verdict`` with the codes of its findings for sentences."""
+    findings = tuple(
+        replace(found, title=f"{found.kind} of {found.subject}") for found in verdict.findings
+    )
+    first = findings[0].title if findings else "no findings"
+    return replace(verdict, findings=findings, headline=f"{verdict.kind}: {first}", unphrased=None)
+
+
+def _bare_document(record: RunRecord, verdict: Verdict) -> Document:
+    """The verdict alone, where no report could be made of it."""
+    return Document(
+        kind=DocumentKind.RUN,
+        run_id=record.manifest.run_id,
+        subtitle="",
+        badge=BADGES[verdict.kind],
+        meaning=MEANING[verdict.kind],
+        exit_code=int(verdict.exit_code),
+        headline=bare_headline(verdict),
+        answer=(),
+        gates=(),
+        notes=tuple(found.title for found in verdict.findings),
+    )
