@@ -22,6 +22,7 @@ from hybridbench.cli.options import (
 )
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ExitCode
+from hybridbench.foreign import SEED_MAX
 from hybridbench.safe_output import echo
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def compare(
             rich_help_panel=Panel.WORKLOAD,
             metavar="N",
             min=0,
+            max=SEED_MAX,
             help="Seed of the first comparison; each next one adds 1.",
         ),
     ] = 1,

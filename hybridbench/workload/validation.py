@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from hybridbench.errors import ConfigError
-from hybridbench.units import format_bytes
+from hybridbench.units import format_bytes, parse_bytes
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 T = TypeVar("T")
@@ -147,14 +147,22 @@ def complaint(fault: ErrorDetails) -> str:
         return f"must be {_WANTED[kind]}, not {_shown(value)}"
     if kind in _BOUNDS:
         word, key = _BOUNDS[kind]
-        # A size is the only text with a bound, which is in bytes.
-        bound = format_bytes(context[key]) if isinstance(value, str) else context[key]
-        return f"must be {word} {bound}, not {_shown(value)}"
+        return f"must be {word} {_bound(context[key], value)}, not {_shown(value)}"
     if kind == "literal_error":
         choices = str(context["expected"]).replace("'", "")
         return f"must be {choices}, not {_shown(value)}"
     message = fault["msg"]
     return message[:1].lower() + message[1:]
+
+
+def _bound(bound: float, value: object) -> str:
+    """``bound`` as ``value`` is written: in bytes beside a size, else as the number it is."""
+    # On a command line a number is text as well; a size has a unit.
+    try:
+        parse_bytes(str(value))
+    except ValueError:
+        return str(bound)
+    return format_bytes(bound)
 
 
 _CODES = {"unexpected_keyword_argument": "unknown_key", "value_error": "malformed"}

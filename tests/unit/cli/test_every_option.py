@@ -438,6 +438,26 @@ def test_a_bad_value_is_one_sentence(name: str, option: str, case: Case) -> None
     assert said
 
 
+def beyond_its_bounds() -> Iterator[tuple[str, str, str, str]]:
+    """Each option with a least or greatest number: a number beyond it, and that bound in words."""
+    for name, command in commands(typer.main.get_command(app)):
+        for option in command.params:
+            bounds = option.type_descriptor.parameter_info
+            if bounds.min is not None:
+                yield name, option.opts[0], str(bounds.min - 1), f"must be at least {bounds.min}"
+            if bounds.max is not None:
+                yield name, option.opts[0], str(bounds.max + 1), f"must be at most {bounds.max}"
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "said"), list(beyond_its_bounds()), ids=identity
+)
+def test_the_bound_of_a_number_is_a_number(name: str, option: str, value: str, said: str) -> None:
+    error = refusal([*name.split(), option, value])
+
+    assert str(error) == f"{name}: {option}: {said}, not '{value}'."
+
+
 @pytest.mark.usefixtures("doors")
 @pytest.mark.parametrize("name", ["", *GROUPS])
 def test_a_group_alone_says_what_it_has(name: str) -> None:
