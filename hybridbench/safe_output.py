@@ -27,6 +27,13 @@ _SPACE = 0x20
 _COMMAND = re.compile(r"^([^\S\n]*)::|##\[", re.MULTILINE)
 
 
+class ReaderLeftError(BrokenPipeError):
+    """Whoever read standard output has closed it, as ``| head`` does.
+
+    It has no errno: on EPIPE typer would end the process with 1, the code of a bug of ours.
+    """
+
+
 def say(stream: TextIO, text: str) -> None:
     """Write ``text`` to ``stream`` at once, or nowhere if nobody reads that any more."""
     try:
@@ -80,11 +87,15 @@ def print_error(error: HybridbenchError) -> None:
 
 @contextlib.contextmanager
 def named_output() -> Iterator[None]:
-    """An OSError of what is written inside says that it is of standard output."""
+    """An OSError of what is written inside says that it is of standard output.
+
+    Raises:
+        ReaderLeftError: nobody reads it any more.
+    """
     try:
         yield
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError as error:
+        raise ReaderLeftError from error
     except OSError as error:
         raise OSError(error.errno, error.strerror, "standard output") from error
 
@@ -97,7 +108,7 @@ def output_after_verdict() -> Iterator[None]:
     """
     try:
         yield
-    except BrokenPipeError:
+    except ReaderLeftError:
         give_up(sys.stdout)
     except OSError as error:
         give_up(sys.stdout)

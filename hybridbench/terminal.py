@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.segment import Segment
 
-from hybridbench.safe_output import named_output, no_commands, visible
+from hybridbench.safe_output import ReaderLeftError, named_output, no_commands, visible
 
 
 class Terminal(Console):
@@ -18,7 +18,7 @@ class Terminal(Console):
 
     def on_broken_pipe(self) -> None:
         """Rich would end the process here, and with it the run and its exit code."""
-        raise BrokenPipeError
+        raise ReaderLeftError
 
     def _write_buffer(self) -> None:
         with named_output():

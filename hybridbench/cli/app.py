@@ -30,7 +30,14 @@ from hybridbench.cli import (
 )
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.errors import ExitCode, HybridbenchError, UsageError
-from hybridbench.safe_output import echo, escape_unencodable, give_up, one_line, print_error
+from hybridbench.safe_output import (
+    ReaderLeftError,
+    echo,
+    escape_unencodable,
+    give_up,
+    one_line,
+    print_error,
+)
 
 # What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
 _OF_THE_MACHINE = frozenset(
@@ -51,6 +58,9 @@ _OF_THE_MACHINE = frozenset(
         errno.ESTALE,
     }
 )
+
+# As a shell reports a program that SIGPIPE ended.  Not 0: the command stopped before its end.
+_READER_LEFT = 128 + signal.SIGPIPE
 
 app = typer.Typer(
     name="hybridbench",
@@ -118,6 +128,9 @@ def main() -> None:
     except HybridbenchError as error:
         print_error(error)
         sys.exit(int(error.exit_code))
+    except ReaderLeftError:
+        give_up(sys.stdout)
+        sys.exit(_READER_LEFT)
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
             raise

@@ -15,6 +15,7 @@ import typer
 from hybridbench.cli import bench_compare
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.errors import ExitCode
+from hybridbench.safe_output import echo, output_after_verdict
 from hybridbench.units import format_percent
 
 if TYPE_CHECKING:
@@ -48,12 +49,12 @@ def engine(rounds: Rounds = 9) -> None:
 
     result = bench.run(rounds)
     shape = f"{bench.CACHED_TOKENS} cached + {bench.NEW_TOKENS} new + {bench.OUTPUT_TOKENS} out"
-    typer.echo(f"{bench.MODEL}, {bench.REQUESTS} requests of {shape} tokens, 1 thread")
-    typer.echo(f"engine          {_spread_ms(result.engine_s)}  {result.requests_per_s:.0f} req/s")
-    typer.echo(f"transformers    {_spread_ms(result.transformers_s)}")
+    echo(f"{bench.MODEL}, {bench.REQUESTS} requests of {shape} tokens, 1 thread")
+    echo(f"engine          {_spread_ms(result.engine_s)}  {result.requests_per_s:.0f} req/s")
+    echo(f"transformers    {_spread_ms(result.transformers_s)}")
     ratios = sorted(result.ratios)
-    typer.echo(f"ratio           {result.ratio:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-    typer.echo(f"same tokens     {100 * result.same_tokens:.1f}% (float32, greedy)")
+    echo(f"ratio           {result.ratio:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    echo(f"same tokens     {100 * result.same_tokens:.1f}% (float32, greedy)")
 
 
 @app.command("cache", cls=Command)
@@ -71,8 +72,8 @@ def cache(
     """
     from hybridbench.bench.cache import bench_cache, bench_eviction
 
-    typer.echo("median microseconds a call, one thread")
-    typer.echo(
+    echo("median microseconds a call, one thread")
+    echo(
         f"{'cache':26} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
         f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
     )
@@ -82,14 +83,14 @@ def cache(
     for (kind, page_size), unified in product(trees, (False, True)):
         row = bench_cache(page_size, kind, turns, unified=unified)
         name = f"{row.cache}{', windows' * (kind == 'windows' and unified)}"
-        typer.echo(
+        echo(
             f"{name:26} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
             f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
             f"{format_percent(row.cache_time_share):>8} {format_percent(row.hit_rate):>8}"
         )
-    typer.echo("\ncost of one eviction, most old nodes internal or locked")
+    echo("\ncost of one eviction, most old nodes internal or locked")
     for cost in bench_eviction():
-        typer.echo(f"{cost.cache:17} {cost.nodes:7} nodes {cost.evict_us:7.1f} us")
+        echo(f"{cost.cache:17} {cost.nodes:7} nodes {cost.evict_us:7.1f} us")
 
 
 @app.command("step", cls=Command)
@@ -107,10 +108,10 @@ def step(
     """
     from hybridbench.bench.step import BATCH, bench_step
 
-    typer.echo(f"decode steps of {BATCH} requests, medians over {steps} steps, one thread")
-    typer.echo(f"{'KV tokens':>10} {'served before':>14} {'us/token':>9} {'us/check':>9}")
+    echo(f"decode steps of {BATCH} requests, medians over {steps} steps, one thread")
+    echo(f"{'KV tokens':>10} {'served before':>14} {'us/token':>9} {'us/check':>9}")
     for row in bench_step(steps=steps):
-        typer.echo(
+        echo(
             f"{row.kv_tokens:10} {row.served:14} {row.us_per_token:9.2f} "
             f"{row.check_us_per_step:9.1f}"
         )
@@ -139,9 +140,9 @@ def kernels(
 
     for number, name in enumerate(model or default_models(device)):
         if number:
-            typer.echo()
+            echo()
         for line in _kernel_lines(bench_kernels(name, device, rounds)):
-            typer.echo(line)
+            echo(line)
 
 
 @app.command("limits", cls=Command)
@@ -167,15 +168,17 @@ def limits(
     """
     from hybridbench.bench import limits as bench
 
-    found = bench.record_missing(store, seeds, jobs, lambda text: typer.echo(text, err=True))
-    typer.echo("\n".join(bench.limit_table(list(bench.limit_rows(found)))))
+    found = bench.record_missing(store, seeds, jobs, lambda text: echo(text, err=True))
+    with output_after_verdict():
+        echo("\n".join(bench.limit_table(list(bench.limit_rows(found)))))
     if growth:
-        typer.echo("\nLEAK / INCONCLUSIVE / CLEAN, and other verdicts\n")
         rows = list(bench.growth_rows(found))
-        typer.echo("\n".join(bench.growth_table(rows)))
+        with output_after_verdict():
+            echo("\nLEAK / INCONCLUSIVE / CLEAN, and other verdicts\n")
+            echo("\n".join(bench.growth_table(rows)))
         broken = list(bench.missed_limits(rows))
         for sentence in broken:
-            typer.echo(sentence, err=True)
+            echo(sentence, err=True)
         if broken:
             raise typer.Exit(int(ExitCode.REGRESSION))
 

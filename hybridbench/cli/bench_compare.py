@@ -117,9 +117,9 @@ def compare(
                 if len(rows[-1].repetitions) < repeat:
                     break
     table = repeated.markdown(rows)
-    echo(table, nl=False)
     if markdown is not None:
         markdown.write_text(table, encoding="utf-8")
+    echo(table, nl=False)
 
 
 def _print(done: Repetition) -> None:

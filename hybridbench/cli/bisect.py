@@ -20,7 +20,7 @@ from hybridbench.cli.options import (
     Store,
 )
 from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
-from hybridbench.safe_output import echo
+from hybridbench.safe_output import echo, output_after_verdict
 
 if TYPE_CHECKING:
     from hybridbench.compare.bisect import Bisected, Symptom, Tried
@@ -122,16 +122,21 @@ def _printed(tried: Tried) -> Tried:
 
 
 def _print_result(found: Bisected, bad: Revision) -> ExitCode:
-    if not found.suspects:
-        echo(f"{_name(bad)} is not shown to be worse than the good commit.")
-        return ExitCode.INCONCLUSIVE
-    if len(found.suspects) == 1:
-        echo(f"first bad commit: {_name(found.suspects[0])}")
-        return ExitCode.CLEAN
-    echo("the first bad commit is one of these; those before the last were skipped:")
-    for suspect in found.suspects:
-        echo(f"  {_name(suspect)}")
-    return ExitCode.INCONCLUSIVE
+    with output_after_verdict():
+        echo("\n".join(_result_lines(found, bad)))
+    return ExitCode.CLEAN if len(found.suspects) == 1 else ExitCode.INCONCLUSIVE
+
+
+def _result_lines(found: Bisected, bad: Revision) -> list[str]:
+    names = [_name(suspect) for suspect in found.suspects]
+    if not names:
+        return [f"{_name(bad)} is not shown to be worse than the good commit."]
+    if len(names) == 1:
+        return [f"first bad commit: {names[0]}"]
+    return [
+        "the first bad commit is one of these; those before the last were skipped:",
+        *(f"  {name}" for name in names),
+    ]
 
 
 def _name(revision: Revision) -> str:

@@ -24,6 +24,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from hybridbench.cli.user_settings import load_settings, origin_of, origin_of_named
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.safe_output import named_output
 
 # Help sections of the top level, in order; commands of a group without sections are one list.
 SECTIONS: Mapping[str, Sequence[str]] = {
@@ -41,10 +42,11 @@ class Command(TyperCommand):
     """A command: options by panel in its help, and set by more than the command line."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Help and the shell's completion need no settings, and work beside a wrong file."""
+        """Help, printed here, and completion need no settings, and so work beside a wrong file."""
         if not ctx.resilient_parsing and not set(args) & set(ctx.help_option_names):
             load_settings(ctx)
-        return super().parse_args(ctx, args)
+        with named_output():
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Context) -> Any:
         """Run it; what is wrong with an option says where that is set.
@@ -110,6 +112,11 @@ class CommandGroup(TyperGroup):
         if not standalone_mode:
             return code
         sys.exit(code if isinstance(code, int) else 0)
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """As typer does; this prints the help, too."""
+        with named_output():
+            return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Every command with its whole summary, by sections where the group has some."""

@@ -6,9 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-import typer
-
 from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.safe_output import emit
 
 
 def write_output(path: Path, text: str) -> None:
@@ -34,7 +33,7 @@ def write_output(path: Path, text: str) -> None:
             f"--output {path}: that is a block device; name a file.", code=ErrorCode.NOT_WRITABLE
         )
     if found is not None and _is_stdout(found):
-        typer.echo(text, nl=False)
+        emit(text)
     elif path.is_symlink() or (found is not None and not stat.S_ISREG(found.st_mode)):
         _write_into(path, text)
     else:

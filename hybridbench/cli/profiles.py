@@ -10,7 +10,7 @@ import typer
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_profile
 from hybridbench.errors import HybridbenchError
-from hybridbench.safe_output import echo, emit, print_error
+from hybridbench.safe_output import echo, emit, output_after_verdict, print_error
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -79,7 +79,8 @@ def validate(
         except HybridbenchError as error:
             errors.append(error)
         else:
-            echo(f"{name}: valid")
+            with output_after_verdict():
+                echo(f"{name}: valid")
     for earlier in errors[:-1]:
         print_error(earlier)
     if errors:

@@ -12,7 +12,7 @@ import typer
 from hybridbench.cli.options import MarkdownFile, Panel
 from hybridbench.cli.output import check_place
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
-from hybridbench.safe_output import echo
+from hybridbench.safe_output import echo, output_after_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +140,9 @@ def _run(
 
     def print_line(outcome: Outcome) -> None:
         if outcome.wrong or not quiet:
-            echo(line(outcome))
+            # The other rows are run whoever reads them: the exit code tells of all.
+            with output_after_verdict():
+                echo(line(outcome))
 
     if store is None:
         with tempfile.TemporaryDirectory(prefix="hybridbench-selftest-") as place:
@@ -158,6 +160,7 @@ def _run(
 def _show(outcomes: Sequence[Outcome], markdown: Path | None) -> None:
     from hybridbench.selftest import table
 
-    echo(table.summary(outcomes))
     if markdown is not None:
         markdown.write_text(table.markdown(outcomes), encoding="utf-8")
+    with output_after_verdict():
+        echo(table.summary(outcomes))

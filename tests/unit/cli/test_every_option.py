@@ -6,10 +6,12 @@ A bad one is one sentence and exit code 2.  A new option without a row here fail
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 import pytest
 import typer
@@ -20,6 +22,7 @@ from hybridbench.cli.app import app
 from hybridbench.cli.command_group import SECTIONS
 from hybridbench.compare.worktree import Revision
 from hybridbench.errors import ErrorCode, ExitCode, HybridbenchError
+from tests.unit.cli.conftest import CommandLine
 from tests.unit.history.stores import DAY_S, add_run, verdict
 
 pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
@@ -456,6 +459,46 @@ def test_the_bound_of_a_number_is_a_number(name: str, option: str, value: str, s
     error = refusal([*name.split(), option, value])
 
     assert str(error) == f"{name}: {option}: {said}, not '{value}'."
+
+
+# What these end with is an answer to a question, whoever reads the words.
+JUDGING: Final = ("report", "judge", "profiles validate")
+
+
+@pytest.mark.usefixtures("doors")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--version",),
+        *((*name.split(), "--help") for name in COMMANDS),
+        *((*name.split(), *needed) for name, (needed, _) in COMMANDS.items() if name),
+    ],
+    ids=" ".join,
+)
+def test_a_reader_who_leaves_ends_a_command_without_a_word(
+    hybridbench: CommandLine, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    try:
+        heard = hybridbench(*command)
+    except ReachedError:
+        return
+    with closed_pipe() as pipe:
+        monkeypatch.setattr("sys.stdout", pipe)
+
+        unheard = hybridbench(*command)
+
+    judging = command[-1] != "--help" and " ".join(command).startswith(JUDGING)
+    assert unheard.returncode == (heard.returncode if judging else 141)
+    assert unheard.stderr == heard.stderr
+
+
+@contextmanager
+def closed_pipe() -> Iterator[TextIO]:
+    """A stream into a pipe that nobody reads; at the end it is flushed, as at an interpreter's."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe:
+        yield pipe
 
 
 @pytest.mark.usefixtures("doors")
