@@ -22,7 +22,12 @@ from typer._click.exceptions import UsageError as TyperUsageError
 from typer._click.formatting import HelpFormatter
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from hybridbench.cli.user_settings import load_settings, origin_of, origin_of_named
+from hybridbench.cli.user_settings import (
+    load_settings,
+    option_name,
+    origin_of,
+    origin_of_named,
+)
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.safe_output import named_output
 
@@ -45,8 +50,36 @@ class Command(TyperCommand):
         """Help, printed here, and completion need no settings, and so work beside a wrong file."""
         if not ctx.resilient_parsing and not set(args) & set(ctx.help_option_names):
             load_settings(ctx)
+            self._refuse_two_values(ctx, args)
         with named_output():
             return super().parse_args(ctx, args)
+
+    def _refuse_two_values(self, ctx: Context, args: list[str]) -> None:
+        """Refuse an option with two values where it takes one: typer drops all but the last.
+
+        The same value twice drops nothing and passes, as does a flag: a script may add an option
+        to those of its caller.
+
+        Raises:
+            UsageError: naming the option and its values.
+        """
+        single = [
+            one
+            for one in self.params
+            if isinstance(one, TyperOption) and not one.is_flag and not one.multiple
+        ]
+        parser = self.make_parser(ctx)
+        for option in single:
+            parser.add_option(option, option.opts, option.name, action="append")
+        given, _, _ = parser.parse_args(list(args))
+        for option in single:
+            values = list(dict.fromkeys(given.get(option.name, ())))
+            if len(values) > 1:
+                raise UsageError(
+                    f"{_place(ctx)}{option_name(option)} takes one value, and is given "
+                    f"{' and '.join(values)}; keep one of them.",
+                    code=ErrorCode.OPTION_CONFLICT,
+                )
 
     def invoke(self, ctx: Context) -> Any:
         """Run it; what is wrong with an option says where that is set.
@@ -157,11 +190,10 @@ _NOT_A_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.+)", re.D
 def usage_error(error: TyperUsageError) -> UsageError:
     """What is wrong on a command line, where, and what to do instead."""
     command = error.ctx.command_path if error.ctx is not None else "hybridbench"
-    where = command.removeprefix("hybridbench").lstrip()
     origin = None
     if isinstance(error, typer.BadParameter):
         origin = origin_of(error.ctx, error.param)
-    prefix = f"{where}: " if where and origin is None else ""
+    prefix = _place(error.ctx) if origin is None else ""
     see = f"'{command} -h' lists what it takes"
     message = error.format_message().rstrip(".")
     match error:
@@ -180,6 +212,12 @@ def usage_error(error: TyperUsageError) -> UsageError:
             sentence += _elsewhere(error.ctx, message)
             sentence = sentence if sentence.endswith("?") else f"{sentence}; {see}."
     return UsageError(f"{prefix}{sentence}", code=code)
+
+
+def _place(ctx: Context | None) -> str:
+    """The words of the command below ``hybridbench``, to stand before what is wrong with it."""
+    words = "" if ctx is None else ctx.command_path.removeprefix("hybridbench").lstrip()
+    return f"{words}: " if words else ""
 
 
 def _elsewhere(ctx: Context | None, message: str) -> str:

@@ -204,7 +204,7 @@ def parse_overrides(pairs: Sequence[str], gc: str | None, ballast: int | None) -
     """What --set, --gc and --ballast ask for, by key of the profile.
 
     Raises:
-        UsageError: a --set that is no KEY=VALUE.
+        UsageError: a --set that is no KEY=VALUE, or two of one key that differ.
     """
     overrides: dict[str, str] = {}
     for pair in pairs:
@@ -214,7 +214,11 @@ def parse_overrides(pairs: Sequence[str], gc: str | None, ballast: int | None) -
                 f"--set {pair}: write KEY=VALUE, for example pools.mamba_slots=64.",
                 code=ErrorCode.BAD_VALUE,
             )
-        overrides[key] = value
+        if overrides.setdefault(key, value) != value:
+            raise UsageError(
+                f"--set {key} is given as {overrides[key]} and as {value}; keep one of them.",
+                code=ErrorCode.OPTION_CONFLICT,
+            )
     if gc is not None:
         overrides["gc.mode"] = gc
     if ballast is not None:

@@ -461,6 +461,38 @@ def test_the_bound_of_a_number_is_a_number(name: str, option: str, value: str, s
     assert str(error) == f"{name}: {option}: {said}, not '{value}'."
 
 
+SINGLE: Final = [
+    (name, option.opts[0])
+    for name, command in commands(typer.main.get_command(app))
+    for option in command.params
+    if isinstance(option, TyperOption) and not (option.is_flag or option.multiple)
+]
+
+
+@pytest.mark.parametrize(("name", "option"), SINGLE, ids=identity)
+def test_two_values_for_an_option_that_takes_one_are_refused(name: str, option: str) -> None:
+    error = refusal([*name.split(), option, "one", f"{option}=two"])
+
+    assert error.code is ErrorCode.OPTION_CONFLICT
+    assert str(error) == (
+        f"{name}: {option} takes one value, and is given one and two; keep one of them."
+    )
+
+
+@pytest.mark.usefixtures("doors")
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "soak --dry-run --seed 3 --seed 3",
+        "prune --keep 1 --dry-run --dry-run",
+        "judge series.csv --metric rss --metric requests",
+        "judge series.csv -u bytes --unit bytes",
+    ],
+)
+def test_the_same_value_twice_a_flag_twice_and_an_option_that_repeats_pass(typed: str) -> None:
+    begins(typed.split())
+
+
 # What these end with is an answer to a question, whoever reads the words.
 JUDGING: Final = ("report", "judge", "profiles validate")
 
@@ -520,6 +552,7 @@ def test_a_group_alone_says_what_it_has(name: str) -> None:
         ("report", ErrorCode.MISSING_ARGUMENT),
         ("soak extra", ErrorCode.EXTRA_ARGUMENT),
         ("soak --seed x", ErrorCode.BAD_VALUE),
+        ("soak --set gc.mode=default --set gc.mode=frozen", ErrorCode.OPTION_CONFLICT),
         ("soak --ballast -1", ErrorCode.BAD_VALUE),
         ("soak --ui fancy", ErrorCode.UNKNOWN_CHOICE),
     ],
