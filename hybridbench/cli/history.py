@@ -104,6 +104,7 @@ def _wanted(point: Point, model: str | None, profile: str | None, since_s: float
 
 def _quantities(names: list[str]) -> list[Quantity]:
     from hybridbench.history.points import QUANTITIES
+    from hybridbench.workload.validation import full_stop, nearest
 
     if not names:
         return list(QUANTITIES)
@@ -111,9 +112,10 @@ def _quantities(names: list[str]) -> list[Quantity]:
     for name in names:
         found = [q for q in QUANTITIES if q.name == name or q.name.partition(".")[0] == name]
         if not found:
-            known = ", ".join(quantity.name for quantity in QUANTITIES)
+            known = [quantity.name for quantity in QUANTITIES]
             raise UsageError(
-                f"--metric {name}: choose one of {known}.", code=ErrorCode.UNKNOWN_NAME
+                full_stop(f"--metric {name}: there is no such quantity; {nearest(name, known)}"),
+                code=ErrorCode.UNKNOWN_NAME,
             )
         chosen += [quantity for quantity in found if quantity not in chosen]
     return chosen

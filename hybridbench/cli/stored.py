@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.options import OnlyModel, OnlyProfile
-from hybridbench.errors import RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.records.json_value import JsonValue, json_text
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.safe_output import echo, emit, one_line
 from hybridbench.units import format_duration
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from hybridbench.rundir.listing import RunSummary
 
 _DAMAGED, _RUNNING, _OPEN = "DAMAGED", "RUNNING", "not judged"
+# What a run, or a nightly run, can be listed with; a comparison has more words.
+_ANSWERS = (*VerdictKind, "PASS", "FAIL", _DAMAGED, _RUNNING, _OPEN)
 
 
 class ListFormat(StrEnum):
@@ -57,6 +61,8 @@ def list_stored(
     from hybridbench.rundir.listing import list_store
 
     every = list_store(store)
+    if verdict is not None:
+        _check_verdict(verdict, every)
     shown = [
         entry
         for entry in every
@@ -78,6 +84,28 @@ def list_stored(
     left = len(every) - len(shown)
     if left or not shown:
         echo(f"{len(shown)} of {len(every)} shown." if every else f"{store} holds no runs.")
+
+
+def _check_verdict(text: str, entries: Sequence[RunSummary]) -> None:
+    """Refuse what nothing is ever listed with: the list would be empty for that reason alone.
+
+    Raises:
+        UsageError: naming the nearest verdict, or those of a run.
+    """
+    # The words of comparisons come with numpy, which the usual verdicts do without; an older
+    # version may have left others.
+    if text.casefold() in {word.casefold() for word in (*_ANSWERS, *map(answer, entries))}:
+        return
+    from hybridbench.analysis.comparison.answer import answer_words
+
+    known = {word.casefold(): word for word in (*_ANSWERS, *answer_words())}
+    if text.casefold() in known:
+        return
+    near = difflib.get_close_matches(text.casefold(), known, n=1)
+    advice = f"did you mean {known[near[0]]}?" if near else f"choose one of {', '.join(_ANSWERS)}."
+    raise UsageError(
+        f"--verdict {text}: there is no such verdict; {advice}", code=ErrorCode.UNKNOWN_CHOICE
+    )
 
 
 def answer(entry: RunSummary) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hybridbench.analysis.comparison.leaks import GROWTH, leaks_judged
+from hybridbench.analysis.comparison.metrics import COMPARED, PRIMARIES, word_of
 from hybridbench.analysis.comparison.records import (
     Call,
     Change,
@@ -78,6 +79,23 @@ def leak_difference(leaks: Sequence[LeakComparison], row: LeakComparison) -> Rat
         if rate is not None and (rate.lower > 0 or rate.upper < 0):
             return rate
     return row.difference
+
+
+def answer_words() -> list[str]:
+    """Every word that can lead an answer, for who looks for one."""
+    nouns = dict.fromkeys(map(finding_noun, VerdictKind))
+    changes = (*_RED, Change.FIXED, Change.LESS)
+    primaries = [metric for metric in COMPARED if metric.name in PRIMARIES]
+    return [
+        Call.SAME.value,
+        Outcome.INCONCLUSIVE.value,
+        "CRASHED",
+        THRESHOLD_MISSED,
+        THRESHOLD_UNDECIDED,
+        *(f"{noun} {change.value}" for noun in nouns for change in changes),
+        *{word_of(metric, call) for metric in primaries for call in (Call.BETTER, Call.WORSE)},
+        *(f"{metric.label} {word_of(metric, Call.WORSE)}" for metric in COMPARED if metric.guards),
+    ]
 
 
 def _outcome(

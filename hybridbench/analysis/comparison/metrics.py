@@ -80,6 +80,7 @@ COMPARED: tuple[ComparedMetric, ...] = (
 # What the answer rests on, the first that both sides have.
 _CLOSED = (THROUGHPUT, REQUESTS, STEP_PER_TOKEN)
 _OPEN = (CPU_PER_TOKEN, STEP_PER_TOKEN, "itl_ms_p50")
+PRIMARIES = frozenset({*_CLOSED, *_OPEN})
 
 # A level that creeps: what one round has of it the next still has.
 LEVELS = frozenset({MEMORY_AT_REST, PEAK_MEMORY})

@@ -300,7 +300,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--store": takes("results", "absent"),
             "--model": takes("any name"),
             "--profile": takes("any name"),
-            "--verdict": takes("LEAK"),
+            "--verdict": takes("leak", "LEEK"),
             "--format": takes("json", "pdf"),
         },
     ),

@@ -56,6 +56,26 @@ def test_the_list_can_be_narrowed_and_says_how_much_it_left_out(tmp_path: Path) 
     assert "1 of 2 shown." in told.output
 
 
+def test_an_answer_that_no_result_has_narrows_the_list_to_nothing(tmp_path: Path) -> None:
+    add_run(tmp_path, "one", 1.0, verdict())
+
+    told = run("list", "runs", "--store", tmp_path, "--verdict", "hit rate lower")
+
+    assert told.output == "0 of 1 shown.\n"
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["fail", "Leak Introduced", "a word of an older version", "TTFT p50 SLOWER", "hit rate LOWER"],
+)
+def test_the_list_can_be_narrowed_to_every_answer(tmp_path: Path, word: str) -> None:
+    add_comparison(tmp_path, "compared", 2.0, word)
+
+    told = run("list", "runs", "--store", tmp_path, "--verdict", word)
+
+    assert "compared" in told.output
+
+
 def test_a_thousand_runs_are_listed_while_one_waits(tmp_path: Path) -> None:
     for number in range(1000):
         add_run(tmp_path, f"run-{number:04d}", float(number), verdict())
@@ -77,7 +97,12 @@ def test_a_store_that_is_not_there_is_one_sentence(tmp_path: Path, words: tuple[
     ("words", "said"),
     [
         (("history", "--metric", "wobble"), "choose one of rss.slope"),
+        (("history", "--metric", "thruput"), "did you mean throughput"),
         (("history", "--since", "yesterday"), "2026-11-01"),
+        (("list", "runs", "--verdict", "LEEK"), "did you mean LEAK?"),
+        (("list", "runs", "--verdict", "runing"), "did you mean RUNNING?"),
+        (("list", "runs", "--verdict", "leak introducd"), "did you mean LEAK INTRODUCED?"),
+        (("list", "runs", "--verdict", "wobble"), "choose one of CLEAN, LEAK, "),
         (("prune",), "needs a rule"),
     ],
 )
