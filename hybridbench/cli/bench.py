@@ -14,7 +14,7 @@ import typer
 
 from hybridbench.cli import bench_compare
 from hybridbench.cli.command_group import Command, CommandGroup
-from hybridbench.errors import ExitCode
+from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.safe_output import echo, output_after_verdict
 from hybridbench.units import format_percent
 
@@ -136,6 +136,11 @@ def kernels(
 
     Example: hybridbench bench kernels --rounds 2
     """
+    from hybridbench.workload.catalog import model_fault
+    from hybridbench.workload.validation import full_stop
+
+    for fault in filter(None, map(model_fault, model or ())):
+        raise UsageError(full_stop(f"--model: {fault}"), code=ErrorCode.UNKNOWN_NAME)
     from hybridbench.bench.kernels import bench_kernels, default_models
 
     for number, name in enumerate(model or default_models(device)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hybridbench.cli.options import (
     CompareUi,
     GcMode,
+    chosen_model,
     parse_overrides,
     parse_seconds,
 )
@@ -113,12 +114,13 @@ def _live_plan(
     overrides = parse_overrides(options.set_, options.gc, options.ballast)
     defects = chosen_defects(defect_words(versions))
     source, profile = defects.profile_with(overrides, options.profile)
+    model = chosen_model(options.model, profile, source)
 
     def make(sides: tuple[Side, ...]) -> ComparePlan:
         return ComparePlan(
             sides=sides,
             profile=profile,
-            model=profile.model if options.model is None else options.model,
+            model=model,
             store=options.store,
             seed=profile.seed if options.seed is None else options.seed,
             terms=terms,

@@ -1,7 +1,6 @@
 """What the shell offers for a word being typed.
 
-Names of defects and models are read from the source: their modules import torch, which takes
-seconds.
+Names of defects are read from the source: its modules import torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import hybridbench
 
 _PACKAGE = Path(hybridbench.__file__).parent
 _SLUG = re.compile(r'(?:slug=|^DEFECT = \w+\(\s*)"([a-z0-9-]+)"', re.MULTILINE)
-_PRESET = re.compile(r'^    "([a-z0-9.-]+)":', re.MULTILINE)
 _STORE = Path("results")
 
 
@@ -33,8 +31,9 @@ def complete_defect(incomplete: str) -> list[str]:
 
 def complete_model(incomplete: str) -> list[str]:
     """Presets."""
-    source = (_PACKAGE / "engine" / "models" / "presets.py").read_text("utf-8")
-    return _beginning(incomplete, _PRESET.findall(source))
+    from hybridbench.workload.catalog import list_models
+
+    return _beginning(incomplete, list_models())
 
 
 def complete_result(incomplete: str) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,7 @@ from hybridbench.cli.completion import complete_defect
 from hybridbench.cli.options import Detail, Panel, Quiet, parse_seconds
 from hybridbench.cli.output import check_directory
 from hybridbench.cli.render import print_console
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.safe_output import (
     discard_dead_streams,
     echo,
@@ -31,6 +31,7 @@ from hybridbench.safe_output import (
 )
 
 if TYPE_CHECKING:
+    from hybridbench.nightly.cells import PlannedCell
     from hybridbench.nightly.child import Child
     from hybridbench.nightly.planned import PlannedRun
     from hybridbench.report.document import Document
@@ -195,6 +196,7 @@ def cell(
         )
     cells = nightly.cells
     chosen = cells[index] if index is not None else find_cell(cells, cell_id or "")
+    _check_models([chosen])
     with _signals() as child:
         code = CellRunner(nightly, child, _print_progress).run_cell(chosen, out)
     raise typer.Exit(code)
@@ -294,6 +296,7 @@ def run(
     check_directory("--out", out)
     _check_baselines(baseline or [])
     nightly = _planned(plan, budget, defect)
+    _check_models(nightly.cells)
     directory = out or run_directory(Path("results") / "nightly", nightly)
     progress = _say_nothing if quiet else _print_progress
     progress(f"{directory}: {counted(len(nightly.cells))}")
@@ -330,6 +333,17 @@ def _planned(plan: str, budget: str | None, defects: list[str] | None) -> Planne
     chosen_defects(defects or [])
     budget_s = None if budget is None else parse_seconds("--budget", budget)
     return plan_run(plan, budget_s, tuple(defects or ()))
+
+
+def _check_models(cells: Sequence[PlannedCell]) -> None:
+    """Refuse cells of which this machine has no model; a plan is made without looking for it."""
+    from hybridbench.workload.catalog import model_fault
+    from hybridbench.workload.validation import full_stop
+
+    for one in cells:
+        fault = model_fault(one.cell.model)
+        if fault is not None:
+            raise ConfigError(full_stop(f"cell {one.id}: model: {fault}"), code=ErrorCode.NOT_FOUND)
 
 
 def _check_baselines(places: list[Path]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +14,9 @@ from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.foreign import SEED_MAX
 from hybridbench.thresholds import Stat, parse_thresholds
 from hybridbench.units import parse_duration_s
+
+if TYPE_CHECKING:
+    from hybridbench.workload.profile import Profile
 
 
 class Panel(StrEnum):
@@ -224,6 +227,28 @@ def parse_overrides(pairs: Sequence[str], gc: str | None, ballast: int | None) -
     if ballast is not None:
         overrides["ballast.objects"] = str(ballast)
     return overrides
+
+
+def chosen_model(given: str | None, profile: Profile, source: str) -> str:
+    """``--model``, else the model of ``profile``: refused here if no worker would find it.
+
+    Args:
+        given: the option.
+        profile: with the keys that were set.
+        source: its name or file.
+
+    Raises:
+        UsageError: it is neither a preset nor a directory.
+    """
+    from hybridbench.workload.catalog import model_fault
+    from hybridbench.workload.validation import full_stop
+
+    model = profile.model if given is None else given
+    fault = model_fault(model)
+    if fault is not None:
+        place = f"profile {source}: model" if given is None else "--model"
+        raise UsageError(full_stop(f"{place}: {fault}"), code=ErrorCode.UNKNOWN_NAME)
+    return model
 
 
 def parse_seconds(option: str, text: str) -> float:

@@ -9,7 +9,7 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_profile
-from hybridbench.errors import HybridbenchError
+from hybridbench.errors import ConfigError, ErrorCode, HybridbenchError
 from hybridbench.safe_output import echo, emit, output_after_verdict, print_error
 
 app = typer.Typer(
@@ -70,12 +70,15 @@ def validate(
 
     Example: hybridbench profiles validate mine.yaml
     """
-    from hybridbench.workload.catalog import load_profile
+    from hybridbench.workload.catalog import load_profile, model_fault
+    from hybridbench.workload.validation import full_stop
 
     errors: list[HybridbenchError] = []
     for name in files:
         try:
-            load_profile(name)
+            fault = model_fault(load_profile(name).model)
+            if fault is not None:
+                raise ConfigError(full_stop(f"{name}: model: {fault}"), code=ErrorCode.UNKNOWN_NAME)
         except HybridbenchError as error:
             errors.append(error)
         else:

@@ -26,6 +26,7 @@ from hybridbench.cli.options import (
     Set,
     Store,
     Verbose,
+    chosen_model,
     detail_of,
     given_thresholds,
     parse_overrides,
@@ -310,7 +311,7 @@ def soak(
     replay = _trace(trace, length_scale, speedup)
     plan = SoakPlan(
         profile=chosen.for_replay() if replay is not None else chosen,
-        model=chosen.model if model is None else model,
+        model=chosen_model(model, chosen, source),
         store=store,
         duration_s=duration_s,
         seed=chosen.seed if seed is None else seed,

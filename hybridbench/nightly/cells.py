@@ -25,7 +25,7 @@ from hybridbench.nightly.plan import (
 )
 from hybridbench.records.nightly import Cell, CellKind, Needs
 from hybridbench.units import format_duration
-from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
+from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile, model_fault
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.validation import full_stop, nearest
 from hybridbench.workload.yaml_source import KeyPath
@@ -208,6 +208,10 @@ def _planned(
             entry.needs or plan.needs or NeedsEntry(), Needs, from_attributes=True
         ),
     )
+    # A directory may be on the machines that run the cells, and not on the one that plans them.
+    fault = None if "/" in cell.model else model_fault(cell.model)
+    if fault is not None:
+        raise ConfigError(full_stop(f"{place}: model {fault}"), code=ErrorCode.UNKNOWN_NAME)
     if cell.kind is CellKind.SOAK and duration_s < needed_s:
         at = ("duration",) if entry.duration_s is None else (*where, "duration")
         raise ConfigError(_too_short(cell, needed_s, loaded.place(*at)))

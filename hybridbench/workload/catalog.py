@@ -1,7 +1,8 @@
-"""Where profiles are found: shipped in the wheel or the checkout, or any file of the user."""
+"""Where profiles and models are found: shipped in the wheel or the checkout, or the user's own."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import hybridbench
@@ -12,6 +13,7 @@ from hybridbench.workload.validation import full_stop, nearest
 DEFAULT_PROFILE = "chat-churn"
 # Plans of `hybridbench nightly` are shipped beside the profiles that they name.
 _PLANS = frozenset({"nightly"})
+_PRESET = re.compile(r'^    "([a-z0-9.-]+)":', re.MULTILINE)
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
@@ -52,6 +54,28 @@ def list_profiles() -> dict[str, Path]:
 def list_plans() -> dict[str, Path]:
     """Shipped plans of nights, name to file, in order of name."""
     return {name: path for name, path in _files() if name in _PLANS}
+
+
+def list_models() -> list[str]:
+    """The presets of the engine, in the order of their source.
+
+    That is read as text: its modules import torch, which takes seconds and belongs to the worker.
+    """
+    source = Path(hybridbench.__file__).parent / "engine" / "models" / "presets.py"
+    return _PRESET.findall(source.read_text("utf-8"))
+
+
+def model_fault(name_or_path: str) -> str | None:
+    """Half a sentence on why no worker would find this model; None for a preset or a directory.
+
+    Whether a directory holds a checkpoint is for the worker to say.
+    """
+    presets = list_models()
+    if name_or_path in presets or Path(name_or_path).is_dir():
+        return None
+    if "/" in name_or_path:
+        return f"there is no directory {name_or_path}"
+    return f"{name_or_path!r} is neither a preset nor a directory; {nearest(name_or_path, presets)}"
 
 
 def _files() -> list[tuple[str, Path]]:

@@ -48,8 +48,10 @@ def one_sentence(result: subprocess.CompletedProcess[str]) -> str:
         (["--speedup", "20"], "belong to --trace"),
         (["--trace", "absent.jsonl"], "absent.jsonl"),
         (["--trace", "absent.jsonl", "--length-scale", "2"], "--length-scale"),
-        # Only the worker knows the models: tests/unit/engine/models has what else can be wrong.
-        (["--model", "qwen3-nxt-tiny"], "did you mean qwen3-next-tiny"),
+        (["--model", "qwen3-nxt-tiny"], "--model: 'qwen3-nxt-tiny' is neither a preset nor a"),
+        (["--model", "qwen3-nxt-tiny"], "directory; did you mean qwen3-next-tiny?"),
+        (["--model", "./absent"], "--model: there is no directory ./absent."),
+        (["--set", "model=llama-3"], "profile chat-churn: model: 'llama-3' is neither"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
@@ -90,6 +92,18 @@ def test_a_malformed_profile_is_told_with_file_and_line(
         "hybridbench: mine.yaml:2: unknown key arrivals; did you mean arrival?",
         "hybridbench: mine.yaml: promise is missing.",
     ]
+
+
+def test_a_profile_with_a_model_that_is_nowhere_is_not_valid(
+    hybridbench: CommandLine, tmp_path: Path
+) -> None:
+    shipped = list_profiles()["steady-decode"].read_text("utf-8")
+    (tmp_path / "mine.yaml").write_text(f"{shipped}\nmodel: llama-3\n", "utf-8")
+
+    result = hybridbench("profiles", "validate", "mine.yaml", cwd=tmp_path)
+
+    said = "hybridbench: mine.yaml: model: 'llama-3' is neither a preset nor a directory; choose"
+    assert one_sentence(result).startswith(said)
 
 
 def test_every_profile_is_validated_though_one_is_wrong(

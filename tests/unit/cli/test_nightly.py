@@ -18,6 +18,8 @@ PLAN = "name: mine\nduration: 30m\nleast_duration: 20m\ncells: [{id: one, profil
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
+    elsewhere = PLAN.replace("smoke}", "smoke, model: /shared/model}")
+    (tmp_path / "elsewhere.yaml").write_text(elsewhere, encoding="utf-8")
     return tmp_path
 
 
@@ -29,6 +31,8 @@ def folder(tmp_path: Path) -> Path:
         (["plan", "plan.yaml", "--defect", "lru-cycle"], "lru-reference-cycle"),
         (["cell", "plan.yaml", "--out", "o"], "either --id or --index"),
         (["cell", "plan.yaml", "--out", "o", "--index", "1"], "the plan has cells 0 to 0"),
+        (["run", "elsewhere.yaml"], "cell one: model: there is no directory /shared/model."),
+        (["cell", "elsewhere.yaml", "--out", "o", "--id", "one"], "no directory /shared/model."),
         (["merge", "absent", "--out", "o"], "absent: there is no such directory"),
         (["merge", ".", "--out", "o", "--budget", "5m"], "belong to --plan"),
     ],
@@ -40,7 +44,7 @@ def test_a_wrong_call_is_one_sentence(
     result = hybridbench("nightly", *arguments, cwd=folder)
 
     assert said in one_sentence(result)
-    assert [path.name for path in folder.iterdir()] == ["plan.yaml"]
+    assert {path.name for path in folder.iterdir()} == {"plan.yaml", "elsewhere.yaml"}
 
 
 def test_a_merge_in_which_all_is_missing_is_red_and_leaves_every_page(

@@ -29,6 +29,14 @@ def test_a_matrix_is_every_profile_with_every_model_and_seed(tmp_path: Path) -> 
     assert {one.cell.model for one in cells} == {"qwen3-next", "qwen3-next-tiny"}
 
 
+def test_a_plan_names_presets_and_directories_that_other_machines_may_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r":4: model 'qwen3-nxt' .*; did you mean qwen3-next\?"):
+        planned_run(tmp_path, MATRIX.replace("[qwen3-next,", "[qwen3-nxt,"))
+
+    cells = planned_run(tmp_path, MATRIX.replace("[qwen3-next,", "[/shared/mine,")).cells
+    assert cells[0].cell.model == "/shared/mine"
+
+
 def test_the_id_of_a_cell_stays_when_the_plan_grows(tmp_path: Path) -> None:
     before = planned_run(tmp_path, MATRIX).cells
     grown = MATRIX.replace("[smoke,", "[mamba-churn, smoke,").replace("[1, 2]", "[9, 1, 2]")
