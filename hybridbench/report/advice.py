@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from hybridbench.analysis.facts.counters import singular
@@ -80,6 +81,9 @@ _SILENT_CRASH: Final = (
     "up to that moment are complete."
 )
 
+# The share of a run that may follow its judged window: a pause, or the last events.
+_BEHIND_MOST: Final = 0.25
+
 # What a longer run does not decide.
 _NOT_BY_TIME = (FindingCode.ANALYSIS_FAILED, FindingCode.BENCH_FAILED, FindingCode.UNREADABLE)
 
@@ -108,12 +112,11 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
 
 def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     """The last line of the answer."""
-    command = manifest.command
     first = top_finding(verdict)
     if verdict.kind is VerdictKind.INCONCLUSIVE:
         if first is not None and first.kind in _NOT_BY_TIME:
             return Fact(NEXT, _BY_FINDING[first.kind])
-        return _longer(verdict, command)
+        return _longer(verdict, manifest)
     text = _BY_VERDICT[verdict.kind]
     if first is not None and first.driver is not None and first.kind in _BY_DRIVEN_FINDING:
         event = singular(first.driver)
@@ -122,7 +125,7 @@ def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
         text = _SILENT_CRASH
     elif first is not None and first.kind in _BY_FINDING:
         text = _BY_FINDING[first.kind].format(subject=_things(first))
-    again = "" if verdict.kind is VerdictKind.CLEAN else command_text(command)
+    again = "" if verdict.kind is VerdictKind.CLEAN else again_command(manifest)
     return Fact(NEXT, text, again)
 
 
@@ -137,16 +140,68 @@ def top_finding(verdict: Verdict) -> Finding | None:
     return next(same, next(iter(verdict.findings), None))
 
 
-def _longer(verdict: Verdict, command: Sequence[str]) -> Fact:
-    needed = [result.needed_s for result in verdict.metrics if result.needed_s is not None]
-    if not needed:
-        return Fact(NEXT, _BY_VERDICT[verdict.kind], command_text(command))
+def again_command(manifest: Manifest, *changed: str) -> str:
+    """What to type for the same run again; empty when no command is known that would do it.
+
+    Args:
+        manifest: of the run; its thresholds, those of a report on it included, are kept.
+        changed: options with their values, in place of those of the run.
+    """
+    if manifest.version:
+        # The run of one version: its command is `compare`, which has none of these options.
+        return "" if changed else command_text(manifest.command)
+    if not manifest.command:
+        return ""
+    kept = without_options(manifest.command, *changed[::2])
+    added = [text for text in manifest.thresholds if not _has_threshold(kept, text)]
+    words = [word for text in added for word in ("--threshold", text)]
+    return command_text([*kept, *words, *changed])
+
+
+def _has_threshold(command: Sequence[str], text: str) -> bool:
+    return text in command or f"--threshold={text}" in command
+
+
+def _longer(verdict: Verdict, manifest: Manifest) -> Fact:
+    start_s, end_s = verdict.window_s or (0.0, manifest.planned_duration_s or 0.0)
+    decided_s = max(_decided_at(verdict, start_s), default=None)
+    length_s = _length_s(manifest.planned_duration_s or 0.0, end_s, decided_s)
+    text = _BY_VERDICT[verdict.kind]
+    if not length_s:
+        return Fact(NEXT, text, again_command(manifest))
     # Whole minutes, rounded up: nobody types seconds for a soak.
-    length = format_duration(60.0 * -(-max(needed) // 60))
-    text = f"Run {length}: that should decide every metric still open."
-    return Fact(NEXT, text, command_text(_with_duration(command, length)))
+    length = format_duration(60.0 * math.ceil(length_s / 60.0))
+    if decided_s is not None:
+        text = f"Run for {length}, warm-up included: that should decide what is still open."
+    return Fact(NEXT, text, again_command(manifest, "--duration", length))
 
 
-def _with_duration(command: Sequence[str], length: str) -> Sequence[str]:
-    """``command`` with its ``--duration`` replaced, or added at the end."""
-    return [*without_options(command, "--duration"), "--duration", length] if command else []
+def _length_s(planned_s: float, end_s: float, decided_s: float | None) -> float:
+    """How long the next run should be: always longer, unless this one was cut off.
+
+    Args:
+        planned_s: length of this run.
+        end_s: of its judged window.
+        decided_s: end of a window that would decide, if that is known.
+    """
+    behind_s = max(0.0, planned_s - end_s)
+    if behind_s > _BEHIND_MOST * planned_s:
+        # Cut off: what is behind the window is what it had left to serve.
+        return max(planned_s, decided_s or 0.0)
+    served_s = max(planned_s, end_s)
+    longer_s = 0.0 if decided_s is None else decided_s + behind_s
+    return longer_s if longer_s > served_s else 2.0 * served_s
+
+
+def _decided_at(verdict: Verdict, start_s: float) -> Iterator[float]:
+    """When each thing still open would be decided; ``start_s`` is that of the judged window."""
+    for metric in verdict.metrics:
+        if metric.needed_s is not None:
+            yield metric.window_s[0] + metric.needed_s
+    for result in verdict.thresholds:
+        if result.needed_s is not None:
+            yield start_s + result.needed_s
+    for finding in verdict.findings:
+        needed_s = finding.data.get("needed_s")
+        if isinstance(needed_s, int | float):
+            yield start_s + needed_s

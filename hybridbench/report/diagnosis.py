@@ -10,8 +10,9 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import by_name, to_json
 from hybridbench.records.events import Allocations, Reclaim
 from hybridbench.records.json_value import JsonValue, json_text
+from hybridbench.report.advice import again_command
 from hybridbench.report.document import NO_TABLE, DiagnosisText, Table
-from hybridbench.report.wording import clock_text, command_text
+from hybridbench.report.wording import clock_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
 from hybridbench.sentences.diagnosis import OBJECTS_MIN, bug_report, part_detail
 from hybridbench.sentences.rates import amount
@@ -105,8 +106,8 @@ def stored_evidence(record: RunRecord) -> list[str]:
             f"{amount(trimmed - flushed, 'B')}, a full collection "
             f"{amount(flushed - collected, 'B')}."
         )
-    command = command_text(record.manifest.command)
-    again = f"{command} --diagnose always" if command else "hybridbench soak ... --diagnose always"
+    again = again_command(record.manifest, "--diagnose", "always")
+    again = again or "hybridbench soak ... --diagnose always"
     lines += ["To see holders and reference cycles, run again with a diagnosis:", f"  {again}"]
     return lines
 

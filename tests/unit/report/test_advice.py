@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import Finding, Verdict, VerdictKind
+from hybridbench.records.verdict import (
+    Finding,
+    MetricResult,
+    ThresholdOutcome,
+    ThresholdResult,
+    Verdict,
+    VerdictKind,
+)
 from hybridbench.report.advice import next_step
 
 COMMAND = ("hybridbench", "soak", "--duration", "3m")
@@ -45,3 +55,103 @@ def test_a_crash_without_a_last_line_sends_nobody_to_read_one() -> None:
 
 def test_an_event_helps_nobody_where_the_place_is_known_better() -> None:
     assert advice("locks-at-idle", "node_splits") == advice("locks-at-idle", None)
+
+
+THRESHOLD = "rss.slope<1MiB/h"
+WINDOW = (81.0, 277.0)
+
+
+def open_metric(needed_s: float | None, start_s: float = WINDOW[0]) -> MetricResult:
+    return MetricResult(
+        "rss", "INCONCLUSIVE", (start_s, WINDOW[1]), None, None, 1.0, None, "", needed_s=needed_s
+    )
+
+
+def open_threshold(needed_s: float | None) -> ThresholdResult:
+    return ThresholdResult(
+        THRESHOLD, "rss", "slope", ThresholdOutcome.UNDECIDED, 1.0, "MiB", needed_s=needed_s
+    )
+
+
+def longer(
+    *open_: MetricResult | ThresholdResult,
+    command: tuple[str, ...] = COMMAND,
+    planned_s: float = 300.0,
+    window_s: tuple[float, float] | None = WINDOW,
+) -> str:
+    verdict = Verdict(
+        VerdictKind.INCONCLUSIVE,
+        "INCONCLUSIVE",
+        (),
+        tuple(one for one in open_ if isinstance(one, MetricResult)),
+        window_s,
+        "",
+        thresholds=tuple(one for one in open_ if isinstance(one, ThresholdResult)),
+    )
+    manifest = Manifest(
+        command=command, planned_duration_s=planned_s, thresholds=(THRESHOLD,) * bool(open_)
+    )
+    return next_step(verdict, manifest).code
+
+
+@pytest.mark.parametrize(
+    ("open_", "length"),
+    [
+        # Warm-up of 81 s, the window that decides, and 23 s behind it.
+        ((open_threshold(531.0),), "11m"),
+        ((open_threshold(531.0), open_metric(900.0)), "17m"),
+        ((open_metric(531.0, start_s=200.0),), "13m"),
+        ((open_metric(196.0),), "10m"),
+        ((open_metric(None),), "10m"),
+    ],
+)
+def test_the_next_run_is_as_long_as_what_is_open_needs_or_twice_as_long(
+    open_: tuple[MetricResult | ThresholdResult, ...], length: str
+) -> None:
+    assert longer(*open_).endswith(f" --duration {length}")
+
+
+@pytest.mark.parametrize(("needed_s", "length"), [(None, "2h"), (600.0, "2h"), (9000.0, "2h32m")])
+def test_a_run_that_was_cut_off_is_to_reach_its_end(needed_s: float | None, length: str) -> None:
+    assert longer(open_metric(needed_s), planned_s=7200.0).endswith(f" --duration {length}")
+
+
+def test_a_run_that_was_extended_is_to_be_longer_than_it_became() -> None:
+    code = longer(open_metric(None), window_s=(81.0, 900.0))
+
+    assert code.endswith(" --duration 30m")
+
+
+def test_the_next_run_keeps_every_setting_and_the_thresholds_of_run_and_report() -> None:
+    settings = ("--set", "gc.mode=default", "--extend", "0", "--threshold", "rss.max<9GiB")
+    command = ("hybridbench", "soak", "--duration=5m", *settings)
+
+    code = longer(open_threshold(531.0), command=command)
+
+    assert code == (
+        "hybridbench soak --set gc.mode=default --extend 0 --threshold 'rss.max<9GiB' "
+        "--threshold 'rss.slope<1MiB/h' --duration 11m"
+    )
+    assert longer(open_threshold(531.0), command=tuple(shlex.split(code))) == code
+
+
+def test_the_run_of_one_version_of_a_comparison_has_no_longer_command_of_its_own() -> None:
+    verdict = Verdict(VerdictKind.INCONCLUSIVE, "INCONCLUSIVE", (), (), WINDOW, "")
+    manifest = Manifest(
+        command=("hybridbench", "compare", ".", "git:HEAD~1"),
+        planned_duration_s=300.0,
+        version={"name": "."},
+    )
+
+    fact = next_step(verdict, manifest)
+
+    assert (fact.text, fact.code) == ("Run longer.", "")
+
+
+def test_a_threshold_of_the_report_that_is_missed_is_in_the_command_that_repeats_the_run() -> None:
+    finding = Finding(FindingCode.THRESHOLD, VerdictKind.DEGRADED, "rss", "missed")
+    verdict = Verdict(VerdictKind.DEGRADED, "DEGRADED", (finding,), (), None, "")
+
+    fact = next_step(verdict, Manifest(command=COMMAND, thresholds=(THRESHOLD,)))
+
+    assert fact.code == "hybridbench soak --duration 3m --threshold 'rss.slope<1MiB/h'"

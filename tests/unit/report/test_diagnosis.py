@@ -142,6 +142,15 @@ def test_of_a_worker_that_was_not_asked_the_samples_are_told_and_how_to_ask_the_
     assert said.endswith("--defect lru-reference-cycle --diagnose always")
 
 
+def test_the_command_that_asks_has_no_second_answer_to_when() -> None:
+    command = ("hybridbench", "soak", "--diagnose", "never", "--seed", "3")
+    run = RunRecord(manifest_from_json(manifest(command=list(command))), {}, ())
+
+    said = stored_evidence(run)[-1].strip()
+
+    assert said == "hybridbench soak --seed 3 --diagnose always"
+
+
 def test_the_evidence_so_far_has_names_of_its_own(tmp_path: Path) -> None:
     write_so_far(tmp_path, leaking(), VERDICT)
 

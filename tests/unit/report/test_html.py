@@ -182,7 +182,7 @@ def test_the_first_heading_is_the_answer_and_names_rate_event_and_time() -> None
     ("make", "words"),
     [
         (synthetic.clean_verdict, ["✓ CLEAN", "growth of at most 27.0 MiB/h (95%)", "200 MiB/h"]),
-        (synthetic.open_verdict, ["? INCONCLUSIVE", "Run 44m", "--duration 44m"]),
+        (synthetic.open_verdict, ["? INCONCLUSIVE", "Run for 46m", "--duration 46m"]),
         (synthetic.invalid_verdict, ["∅ INVALID", "retracts seen 0, required 5", "✕ NOT MET"]),
         (synthetic.crash_verdict, ["✕ CRASHED", "alloc <failed> & gone", "0:03:32"]),
     ],
