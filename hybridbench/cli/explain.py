@@ -13,11 +13,15 @@ from hybridbench.cli.completion import complete_defect
 from hybridbench.cli.kernels import list_kernels
 from hybridbench.cli.models import list_models
 from hybridbench.cli.stored import list_stored
+from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hybridbench.defects.defect import Defect
+    from hybridbench.defects.defect import Defect, Signature
+
+_EXACT = "an exact check, as soon as it fails; no trend is needed"
+_STATISTICAL = "statistics over the judged window"
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -136,9 +140,15 @@ def _rows(defect: Defect) -> Iterator[tuple[str, str]]:
         yield "rate", f"{default}; set another with {defect.slug}@{others[0]}"
     if defect.healthy_twin:
         yield "healthy twin", f"{defect.healthy_twin}: the same work, with all memory freed"
-    yield ("found after" if signature.kinds else "duration"), _duration(defect)
+    yield from _finding(signature)
     if defect.corrupts:
         yield "warning", "the generated tokens may change, too"
+
+
+def _finding(signature: Signature) -> Iterator[tuple[str, str]]:
+    if signature.kinds:
+        yield "found by", _EXACT if signature.is_exact else _STATISTICAL
+    yield "duration", f"about {format_duration(signature.duration_s)}"
 
 
 def _span(releases: tuple[str, str]) -> str:
@@ -159,19 +169,9 @@ def _expected(defect: Defect) -> str:
     return f"{verdicts}, with finding {kinds} of {subject}"
 
 
-def _duration(defect: Defect) -> str:
-    from hybridbench.units import format_duration
-
-    length = format_duration(defect.signature.duration_s)
-    if not defect.signature.kinds:
-        return f"about {length}"
-    return f"about {length}, by {'exact counts' if defect.signature.exact else 'statistics'}"
-
-
 def _command(defect: Defect) -> str:
     """What to type to see it."""
     from hybridbench.defects.defect import FoundBy, Role
-    from hybridbench.units import format_duration
 
     if defect.role is Role.PLANTED or defect.signature.found_by is FoundBy.COMPARE:
         return f"hybridbench compare . defect:{defect.slug} --profile {defect.profile}"

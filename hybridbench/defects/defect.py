@@ -10,11 +10,25 @@ from types import CodeType, FunctionType
 from typing import Final, TypeAlias
 
 from hybridbench.defects.truth import Truth
+from hybridbench.records.codes import FindingCode
 
 # What a defect of memory alone counts: bytes that stay, and the time in which they came to stay.
 # ``per`` of its signature is the latter, and its rate is compared for each hour.
 BYTES_KEPT: Final = "bytes_kept"
 MILLISECONDS: Final = "milliseconds"
+
+# Findings that rest on a fit or an interval.
+_STATISTICAL: Final = frozenset(
+    {
+        FindingCode.CONTAINER_GROWS,
+        FindingCode.GROWTH,
+        FindingCode.OBSERVER_GROWS,
+        FindingCode.DECAY,
+        FindingCode.BELOW_THRESHOLD,
+        FindingCode.THRESHOLD,
+        FindingCode.UNDECIDED,
+    }
+)
 
 # Replacements have the signature of the method they stand in for, which only that method knows.
 Replacement: TypeAlias = Callable[..., object] | property
@@ -70,10 +84,10 @@ class Signature:
         scale: one of ``harm`` in the unit of the finding.
         at_most: the report can only see part of it: it may say less than the truth, never more.
         alone: nothing but this finding may say that anything leaks.
-        exact: found by arithmetic, not by statistics: seconds suffice.
-        duration_s: how long a run must be for the finding.
+        duration_s: how long a run must be for the finding, its driver and its rate.
         quick_s: how long the quick self-test runs it; more where half a minute has too few events,
-            0 where it is left out so that the quick self-test stays within half an hour.
+            0 where it is left out: it needs minutes, or the quick self-test would need more than
+            half an hour.
         found_by: what a soak cannot find is found by a comparison with the engine without it; its
             verdict is that of the comparison, and its kinds are words of compared metrics.
     """
@@ -90,10 +104,14 @@ class Signature:
     scale: float = 1.0
     at_most: bool = False
     alone: bool = False
-    exact: bool = True
     duration_s: float = 45.0
     quick_s: float = 30.0
     found_by: FoundBy = FoundBy.SOAK
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a count shows it, for which no run is too short; else a fit or a test does."""
+        return self.found_by is FoundBy.SOAK and not _STATISTICAL & set(self.kinds)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def private_memory_grows(rate: str) -> Signature:
         harm=BYTES_KEPT,
         per=MILLISECONDS,
         alone=True,
-        exact=False,
         duration_s=300.0,
+        quick_s=0.0,
     )
 
 

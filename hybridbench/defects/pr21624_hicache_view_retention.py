@@ -94,8 +94,8 @@ DEFECT = Defect(
         harm=BYTES_KEPT,
         per=MILLISECONDS,
         alone=True,
-        exact=False,
         duration_s=300.0,
+        quick_s=0.0,
     ),
     patches=(
         Patch(HostTier, "_clone_host_indices", _clone_host_indices, fingerprint="ffaf5d56da0f"),

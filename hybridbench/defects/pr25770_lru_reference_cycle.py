@@ -95,8 +95,8 @@ DEFECT = Defect(
         drivers=("nodes_evicted",),
         harm="nodes_kept",
         per="nodes_evicted",
-        exact=False,
         duration_s=300.0,
+        quick_s=0.0,
     ),
     patches=(
         Patch(FullLRUList, "_remove_node", _remove_node_from_full, fingerprint="eb67f7f61912"),

@@ -54,8 +54,8 @@ DEFECT = Defect(
         per="steps",
         counted="value",
         scale=1e-6,
-        exact=False,
         duration_s=240.0,
+        quick_s=0.0,
     ),
     patches=(
         Patch(Engine, "_check", _check, fingerprint="590f97f78e66"),

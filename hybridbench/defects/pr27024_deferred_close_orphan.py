@@ -44,8 +44,8 @@ DEFECT = Defect(
         drivers=("session_deferred_closes",),
         harm="sessions_left_open",
         per="closes_put_off",
-        exact=False,
         duration_s=180.0,
+        quick_s=0.0,
     ),
     patches=(
         Patch(SessionController, "close", close, fingerprint="8ae9f51952c0"),

@@ -59,8 +59,8 @@ DEFECT = Defect(
         harm="tokens_hit",
         per="prompt_tokens",
         counted="other",
-        exact=False,
         duration_s=240.0,
+        quick_s=0.0,
         found_by=FoundBy.COMPARE,
     ),
     patches=(

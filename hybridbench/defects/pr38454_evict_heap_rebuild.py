@@ -64,8 +64,8 @@ DEFECT = Defect(
         per="heaps_built",
         counted="value",
         scale=1e-6,
-        exact=False,
         duration_s=240.0,
+        quick_s=0.0,
     ),
     patches=(
         Patch(RadixCache, "_oldest_leaves", _oldest_leaves_of_radix, fingerprint="bc3465299542"),

@@ -69,7 +69,6 @@ DEFECT = Defect(
         rate="5% of the throughput of the same engine without it",
         harm="burned_us",
         per="steps",
-        exact=False,
         duration_s=600.0,
     ),
     patches=(Patch(Engine, "step", step, fingerprint="83bc9659d934"),),

@@ -88,14 +88,13 @@ class Row:
 
 
 def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
-    """The defects that arithmetic finds, and one healthy twin for each of their profiles; one
+    """The defects that half a minute shows, and one healthy twin for each of their profiles; one
     defect that only a trend of memory shows, with the control that does the same work.
 
     Nothing is extended: fifteen twins that each go on until memory is bounded would take hours, and
-    what the others try needs no statistics.  Their growth of memory stays undecided, and says so.
+    what the others try needs no trend of memory.  Their growth of it stays undecided, and says so.
     """
-    exact = [d for d in defects if d.role is Role.DEFECT and d.signature.exact]
-    chosen = [d for d in exact if d.signature.quick_s]
+    chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.quick_s]
     trends = [d for d in defects if d.quick]
     working_alike = {d.healthy_twin for d in trends}
     rows = [

@@ -41,7 +41,6 @@ def silent(rate: str, verdicts: tuple[str, ...] = SILENT, duration_s: float = 30
         subject="",
         event="none",
         rate=rate,
-        exact=False,
         duration_s=duration_s,
     )
 

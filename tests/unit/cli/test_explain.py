@@ -33,6 +33,27 @@ def test_what_a_soak_cannot_find_is_shown_by_a_comparison(defect: Defect) -> Non
     assert f"hybridbench compare . defect:{defect.slug}" in result.output
 
 
+def test_how_a_defect_is_found_follows_from_the_finding_that_it_must_cause() -> None:
+    said = {
+        defect.slug: "an exact check" in CliRunner().invoke(app, ["explain", defect.slug]).output
+        for defect in DEFECTS
+    }
+
+    # What grows, becomes slower or misses a limit: a fit, or an interval.
+    assert {slug for slug, exact in said.items() if not exact} == {
+        "rid-state-orphan",
+        "undrained-recorder",
+        "deferred-close-orphan",
+        "hicache-view-retention",
+        "state-row-view",
+        "unreleased-mappings",
+        "pinned-receive-buffers",
+        "evict-heap-rebuild",
+        "idle-sanity-walk",
+        "whole-chain-lru-refresh",
+    }
+
+
 def test_the_list_names_every_defect_and_control() -> None:
     output = CliRunner().invoke(app, ["list", "defects"]).output
 
