@@ -577,6 +577,15 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
     assert f"did you mean {near}?" in str(refusal(typed.split()))
 
 
+@pytest.mark.parametrize("option", ["--pid", "--url"])
+def test_who_has_another_program_to_test_is_told_of_judge(option: str) -> None:
+    said = str(refusal(["soak", option, "1234"]))
+
+    assert said.startswith(f"soak: there is no option {option}; hybridbench soaks the engine that ")
+    assert said.endswith("'hybridbench judge'.")
+    assert "did you mean" not in said
+
+
 def test_a_command_with_many_options_has_them_in_panels_and_an_example() -> None:
     tree = dict(commands(typer.main.get_command(app)))
 
