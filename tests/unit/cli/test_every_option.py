@@ -469,6 +469,8 @@ SINGLE: Final = [
 ]
 
 
+# Behind the doors: a command that took the last value would begin its work.
+@pytest.mark.usefixtures("doors")
 @pytest.mark.parametrize(("name", "option"), SINGLE, ids=identity)
 def test_two_values_for_an_option_that_takes_one_are_refused(name: str, option: str) -> None:
     error = refusal([*name.split(), option, "one", f"{option}=two"])
