@@ -10,25 +10,12 @@ from types import CodeType, FunctionType
 from typing import Final, TypeAlias
 
 from hybridbench.defects.truth import Truth
-from hybridbench.records.codes import FindingCode
+from hybridbench.records.codes import Evidence, evidence_of
 
 # What a defect of memory alone counts: bytes that stay, and the time in which they came to stay.
 # ``per`` of its signature is the latter, and its rate is compared for each hour.
 BYTES_KEPT: Final = "bytes_kept"
 MILLISECONDS: Final = "milliseconds"
-
-# Findings that rest on a fit or an interval.
-_STATISTICAL: Final = frozenset(
-    {
-        FindingCode.CONTAINER_GROWS,
-        FindingCode.GROWTH,
-        FindingCode.OBSERVER_GROWS,
-        FindingCode.DECAY,
-        FindingCode.BELOW_THRESHOLD,
-        FindingCode.THRESHOLD,
-        FindingCode.UNDECIDED,
-    }
-)
 
 # Replacements have the signature of the method they stand in for, which only that method knows.
 Replacement: TypeAlias = Callable[..., object] | property
@@ -111,7 +98,8 @@ class Signature:
     @property
     def is_exact(self) -> bool:
         """Whether a count shows it, for which no run is too short; else a fit or a test does."""
-        return self.found_by is FoundBy.SOAK and not _STATISTICAL & set(self.kinds)
+        counted = all(evidence_of(kind) is Evidence.EXACT for kind in self.kinds)
+        return self.found_by is FoundBy.SOAK and counted
 
 
 @dataclass(frozen=True)
