@@ -37,6 +37,7 @@ from hybridbench.rundir.layout import WORKER_STDERR
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
+from hybridbench.runs.bench_failure import record_bench_failure
 from hybridbench.runs.crash import record_crash
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
@@ -308,6 +309,11 @@ class LiveSide:
             # It could not say where it hangs.
             target.thaw()
             record_crash(target, self._recorder, self._context.clock, lost, self._kills_before)
+
+    def record_failure(self, error: Exception) -> None:
+        """The bench failed while this version was compared: note it in the run."""
+        part = "the comparison"
+        record_bench_failure(self.run_dir, self._recorder, part, error, ended_run=True)
 
     def close(self) -> None:
         """Write the last words; the worker and the directory are let go in any case."""

@@ -73,6 +73,7 @@ class ComparedSide(Protocol):
     def retire(self) -> None: ...
     def finish(self) -> None: ...
     def record_loss(self, lost: WorkerLostError) -> None: ...
+    def record_failure(self, error: Exception) -> None: ...
     def close(self) -> None: ...
 
 
@@ -153,6 +154,14 @@ class _Comparison:
                 ended = self._compare(sides, held)
             except (SecondSignalError, StartRefusedError):
                 ended = "interrupted"
+            except Exception as error:
+                if not self._blocks:
+                    raise
+                # What was compared up to now stands, and is told.
+                self._view.note(f"the comparison failed: {type(error).__name__}: {error}")
+                for side in sides:
+                    side.record_failure(error)
+                ended = "failed"
             last_words = replace(
                 self._writer.manifest,
                 ended=ended,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import msgspec
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import ConfigError, RunDirectoryError, WorkerFailedError
 from hybridbench.records import events
-from hybridbench.records.events import BenchFailed, DiskFull, Interrupted, WorkloadFailed
+from hybridbench.records.events import DiskFull, Interrupted, WorkloadFailed
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.layout import (
     ALLOCATIONS,
-    BENCH_ERRORS,
     WORKER_STDERR,
     make_run_dir,
     new_run_id,
@@ -25,6 +23,7 @@ from hybridbench.rundir.layout import (
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
+from hybridbench.runs.bench_failure import record_bench_failure
 from hybridbench.runs.boot import boot_worker, check_same_engine
 from hybridbench.runs.crash import record_crash, unreaped_text
 from hybridbench.runs.driver import Driver
@@ -223,19 +222,8 @@ class _Soak:
                 target.kill()
 
     def _bench_failed(self, part: str, error: BaseException, *, ended_run: bool) -> None:
-        """A bug of ours, or a machine that refuses us: its traceback goes into the run directory.
-
-        Nothing that fails here may hide the run's result.
-        """
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        trace = "".join(traceback.format_exception(error))
-        with contextlib.suppress(OSError):
-            path = self._writer.run_dir / BENCH_ERRORS
-            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(f"{part}\n\n{trace}\n")
-        with contextlib.suppress(Exception):
-            failed = BenchFailed(part=part, error=said, file=BENCH_ERRORS, ended_run=ended_run)
-            self._recorder.event(failed)
+        run_dir = self._writer.run_dir
+        said = record_bench_failure(run_dir, self._recorder, part, error, ended_run=ended_run)
         with contextlib.suppress(Exception):
             self._view.note(f"hybridbench failed in {part}: {said}; what was measured is judged")
 

@@ -24,7 +24,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.reading import number, number_list, text
 from hybridbench.metrics import Unit, label_of
-from hybridbench.records.codes import ComparedCode
+from hybridbench.records.codes import ComparedCode, FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind, Why, memory_result
 from hybridbench.sentences.rates import full_rate_text
@@ -178,10 +178,14 @@ def _run_parts(base: Version, version: Version, leaks: Sequence[LeakComparison])
 
 
 def _why_unjudged(verdict: Verdict) -> str:
-    invalid = VerdictKind.INVALID
-    if verdict.kind in (VerdictKind.CRASHED, invalid):
+    void = (VerdictKind.CRASHED, VerdictKind.INVALID)
+    if verdict.kind in void:
         return verdict.headline
-    return f"{invalid}: {next(f.title for f in verdict.findings if f.verdict is invalid)}"
+    because = (
+        f for f in verdict.findings if f.verdict in void or f.kind == FindingCode.BENCH_FAILED
+    )
+    first = next(because)
+    return f"{first.verdict}: {first.title}"
 
 
 def _side_notes(

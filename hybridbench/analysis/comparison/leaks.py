@@ -122,7 +122,8 @@ def leaks_judged(base: Version, other: Version) -> bool:
 
 def unjudged(verdict: Verdict) -> bool:
     """Whether a run says nothing about what it did not find."""
-    return verdict.invalid or verdict.kind is VerdictKind.CRASHED
+    failed = any(finding.kind == FindingCode.BENCH_FAILED for finding in verdict.findings)
+    return verdict.invalid or failed or verdict.kind is VerdictKind.CRASHED
 
 
 _Key = tuple[str, str]  # kind and subject of a finding

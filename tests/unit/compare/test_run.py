@@ -43,6 +43,8 @@ class Script:
         self.requests: list[int] = []
         self.turns: list[str] = []  # who served, slice by slice
         self.slower = 1.0  # how much longer the second version takes
+        self.failed_in: str | None = None  # the tag of the block in which the bench fails
+        self.failures: list[str] = []  # who was told of it
         self.lost_in: str | None = None  # the tag of the block in which the second one falls
         self.signal_in: str | None = None
         self.manifests: dict[str, Manifest] = {}
@@ -101,6 +103,8 @@ class ScriptedSide:
         script = self.script
         script.asked.append((self.label, tag, seed))
         script.requests.append(requests)
+        if self.label == "b" and tag == script.failed_in:
+            raise ZeroDivisionError("on purpose")
         if self.label == "b" and tag == script.lost_in:
             raise WorkerLostError("exit", "it fell")
         if tag == script.signal_in and self.label == "a":
@@ -123,6 +127,9 @@ class ScriptedSide:
 
     def record_loss(self, lost: WorkerLostError) -> None:
         self.lost = lost.detail
+
+    def record_failure(self, error: Exception) -> None:
+        self.script.failures.append(f"{self.label}: {error}")
 
     def close(self) -> None:
         self.script.closed.append(self.label)
@@ -187,6 +194,21 @@ def test_no_round_begins_that_would_end_after_the_time(script: Script, plan: Com
 
     assert facts(outcome)["ended"] == "max-time"
     assert facts(outcome)["rounds"] == 3
+
+
+def test_a_bench_that_fails_keeps_the_rounds_before_and_without_one_it_raises(
+    script: Script, plan: ComparePlan
+) -> None:
+    script.failed_in = "3."
+
+    outcome = script.run(plan)
+
+    assert (facts(outcome)["ended"], facts(outcome)["rounds"]) == ("failed", 2)
+    assert script.failures == ["a: on purpose", "b: on purpose"]
+    assert script.closed == ["b", "a"]
+    script.failed_in = "1."
+    with pytest.raises(ZeroDivisionError):
+        script.run(plan)
 
 
 def test_a_version_that_falls_ends_the_rounds_and_its_half_pair_is_kept(

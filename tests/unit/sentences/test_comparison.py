@@ -13,6 +13,7 @@ from hybridbench.analysis.comparison.records import (
     ComparisonTerms,
     ComparisonVerdict,
     Look,
+    Outcome,
 )
 from hybridbench.records.codes import ComparedCode
 from hybridbench.records.json_value import JsonValue
@@ -109,6 +110,17 @@ def test_a_crash_or_an_invalid_run_says_that_leaks_were_not_compared() -> None:
     assert said.format(". (working tree)", "CRASHED") in first.headline
     assert said.format("b", "INVALID") in second.headline
     assert alike.headline.count(said.format(". (working tree)", "INVALID")) == 1
+
+
+def test_a_bench_that_failed_leaves_the_comparison_open_and_says_so() -> None:
+    title = "hybridbench failed in the comparison (OSError: no)"
+    failure = Finding("bench-failed", VerdictKind.INCONCLUSIVE, "the comparison", title)
+    cut = verdict(VerdictKind.INCONCLUSIVE, [failure])
+
+    found = answer(pair(SAME, version(".", CLEAN), version("b", cut)))
+
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert f"because the run of b is INCONCLUSIVE: {title}" in found.headline
 
 
 def test_without_a_common_round_there_is_nothing_to_compare() -> None:
