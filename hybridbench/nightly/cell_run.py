@@ -161,7 +161,8 @@ class CellRun:
         attempt = msgspec.structs.replace(attempt, command=tuple(command))
         try:
             ended = self._to_its_end(attempt, store)
-            if self.child.stopped_by is None and ended.exit_code not in _SIGNALLED:
+            by_itself = ended.timed_out or ended.exit_code not in _SIGNALLED
+            if self.child.stopped_by is None and by_itself:
                 attempt = self._completed(attempt, store, ended)
         except RunDirectoryError as error:
             attempt = msgspec.structs.replace(
@@ -203,7 +204,7 @@ class CellRun:
             return with_result(kind, attempt, stored.run_dir, self.cell_dir)
         complaint = ended.last_words or f"it ended with exit code {ended.exit_code} and no verdict"
         if ended.timed_out:
-            complaint = "it did not end in time and was killed"
+            complaint = "it did not end in time and was stopped"
         return msgspec.structs.replace(attempt, exit_code=ended.exit_code, complaint=complaint)
 
     def _start(self, command: list[str], attempt: Attempt, store: Path) -> Completed:

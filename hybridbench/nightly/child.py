@@ -32,7 +32,7 @@ class Child:
     def run(self, command: list[str], output: Path, patience_s: float) -> Completed:
         """Run ``command`` to its end; stdout is appended to ``output``.
 
-        After ``patience_s`` it is killed: nothing of ours may hang for the rest of the run.
+        After ``patience_s`` it is ended: nothing of ours may hang for the rest of the run.
         """
         with (
             output.open("ab") as file,

@@ -24,6 +24,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _LAST_LINES: Final = 3
 _POLL_S: Final = 0.2
+# For one that was asked to end: a soak drains its engine, judges what it has and reports.
+_LAST_WORDS_S: Final = 300.0
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ class BackgroundProcess:
         self._process.send_signal(number)
 
     def run(self, patience_s: float, words: TextIO | None = None) -> Completed:
-        """Wait for its end, its stderr passed on to ``words``; kill it when it could have run for
-        ``patience_s``.
+        """Wait for its end, its stderr passed on to ``words``; end it when it could have run for
+        ``patience_s``: asked first, so that a soak still judges what it has, then killed.
 
         Needs ``keep_errors``.
         """
@@ -127,8 +129,10 @@ class BackgroundProcess:
 
         def watch() -> None:
             while not over.wait(_POLL_S):
-                if self.could_run_s > patience_s:
+                if not late.is_set() and self.could_run_s > patience_s:
                     late.set()
+                    self._process.terminate()
+                elif self.could_run_s > patience_s + _LAST_WORDS_S:
                     self._process.kill()
                     return
 
@@ -136,7 +140,8 @@ class BackgroundProcess:
         watcher.start()
         try:
             last_words = self._pass_on(words)
-            code = await_end(self._process, patience_s)
+            # It may close its stderr before its end.
+            code = await_end(self._process, patience_s + _LAST_WORDS_S)
         finally:
             over.set()
             watcher.join()

@@ -283,10 +283,10 @@ def test_a_child_comes_to_its_end_though_nobody_reads_its_words(tmp_path: Path) 
     assert ended == Completed(7, "2 | 3 | 4")
 
 
-def test_a_child_that_hangs_is_killed(tmp_path: Path) -> None:
+def test_a_child_that_hangs_is_asked_to_end(tmp_path: Path) -> None:
     script = "import signal; signal.pause()"
 
     ended = Child(io.StringIO()).run([sys.executable, "-c", script], tmp_path / "console", 1.0)
 
     assert ended.timed_out
-    assert ended.exit_code == -signal.SIGKILL
+    assert ended.exit_code == -signal.SIGTERM

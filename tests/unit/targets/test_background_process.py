@@ -43,13 +43,17 @@ def test_its_settings_are_set_on_top_of_the_callers(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "1 1\n"
 
 
-def test_one_that_takes_too_long_is_killed() -> None:
-    process = BackgroundProcess(ENDLESS, keep_errors=True)
+def test_one_that_takes_too_long_is_asked_to_end_and_then_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
 
-    ended = process.run(0.1)
+    asked = BackgroundProcess(ENDLESS, keep_errors=True).run(0.1)
+    monkeypatch.setattr(background_process, "_LAST_WORDS_S", 0.1)
+    killed = BackgroundProcess(python(deaf), keep_errors=True).run(1.0)
 
-    assert ended.timed_out
-    assert ended.exit_code == -signal.SIGKILL
+    assert (asked.timed_out, asked.exit_code) == (True, -signal.SIGTERM)
+    assert (killed.timed_out, killed.exit_code) == (True, -signal.SIGKILL)
 
 
 def test_closing_ends_it_at_once_or_when_its_time_is_over() -> None:
