@@ -135,6 +135,14 @@ def no_commands(text: str) -> str:
     return _COMMAND.sub(lambda m: "##\\[" if m[0] == "##[" else f"{m[1]}\\::", text)
 
 
+def replace_closed_streams() -> None:
+    """A stream that was closed before the start (``>&-``) takes words and loses them."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for the process's life
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
 def escape_unencodable() -> None:
     """Let both streams show what their encoding lacks as an escape, never as an error."""
     for stream in (sys.stdout, sys.stderr):

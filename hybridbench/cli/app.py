@@ -37,6 +37,7 @@ from hybridbench.safe_output import (
     give_up,
     one_line,
     print_error,
+    replace_closed_streams,
 )
 
 # What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
@@ -121,6 +122,7 @@ def main() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
     # A soak has evidence to show once it has a run directory; asked before, it goes on.
     signal.signal(signal.SIGUSR1, _nothing_yet)
+    replace_closed_streams()
     escape_unencodable()
     try:
         _check_working_directory()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import subprocess
@@ -10,7 +11,14 @@ import sys
 import pytest
 
 from hybridbench.cli.app import main
-from hybridbench.safe_output import echo, no_commands, one_line, output_after_verdict, visible
+from hybridbench.safe_output import (
+    echo,
+    no_commands,
+    one_line,
+    output_after_verdict,
+    replace_closed_streams,
+    visible,
+)
 from hybridbench.terminal import Terminal
 
 
@@ -105,3 +113,15 @@ class FullStream(io.StringIO):
 
     def write(self, text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_that_was_closed_before_the_start_takes_words_and_loses_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, name, None)
+
+    replace_closed_streams()
+
+    with contextlib.closing(getattr(sys, name)) as stream:
+        assert stream.write("lost") == 4
