@@ -25,7 +25,7 @@ from hybridbench.cli.options import (
     detail_of,
     given_thresholds,
 )
-from hybridbench.cli.render import OutputOptions, render
+from hybridbench.cli.render import OutputOptions, render_ended
 
 EXIT_CODES = (
     "Exit codes: 0 nothing is worse, 12 a regression (slower, or a leak introduced), "
@@ -183,5 +183,4 @@ def compare(
         ui=CompareUi.NONE if quiet else ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)
-    code = render(directory, OutputOptions(format_, detail=detail))
-    raise typer.Exit(int(hint or code))
+    raise typer.Exit(render_ended(directory, OutputOptions(format_, detail=detail), hint))

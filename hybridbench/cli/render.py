@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import traceback
 from collections.abc import Sequence
@@ -61,6 +62,29 @@ def render(
     code = _render(read.document, options, page.path)
     failed = page.failed and code == ExitCode.CLEAN
     return int(ExitCode.INCONCLUSIVE) if failed else code
+
+
+def render_ended(directory: Path, options: OutputOptions, hint: ExitCode | None) -> int:
+    """Render the report of what has just ended; a signal meanwhile does not cost it.
+
+    Args:
+        directory: a run or a comparison.
+        options: format and place.
+        hint: 130 or 143 if somebody ended it by a signal: then the next one is the second.
+
+    Returns:
+        The exit code: ``hint`` if there is one, else the verdict's; after two signals 130 or 143.
+    """
+    from hybridbench.runs.interrupts import SecondSignalError, handled_interrupts
+
+    with handled_interrupts() as interrupts:
+        if hint is not None:
+            interrupts.first = signal.SIGINT if hint is ExitCode.INTERRUPTED else signal.SIGTERM
+        try:
+            code = render(directory, options)
+        except SecondSignalError:
+            code = int(interrupts.exit_code or ExitCode.INTERRUPTED)
+    return code if hint is None else int(hint)
 
 
 def write_interim_report(run_dir: Path) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hybridbench.cli.options import parse_seconds
 from hybridbench.cli.user_settings import typed_command
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ _STORED: Mapping[str, Callable[[Manifest], object]] = {
 _DURATIONS = frozenset({"duration", "watchdog", "memray", "extend"})
 
 
-def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[Path, int | None]:
+def resume(
+    run_dir: Path, given: Mapping[str, object], hold_s: float
+) -> tuple[Path, ExitCode | None]:
     """Go on with the run in ``run_dir``.
 
     Args:
@@ -67,7 +69,7 @@ def resume(run_dir: Path, given: Mapping[str, object], hold_s: float) -> tuple[P
             command=typed_command(),
         )
     )
-    return outcome.run_dir, None if outcome.exit_hint is None else int(outcome.exit_hint)
+    return outcome.run_dir, outcome.exit_hint
 
 
 def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:

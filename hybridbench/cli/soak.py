@@ -33,7 +33,7 @@ from hybridbench.cli.options import (
     parse_seconds,
 )
 from hybridbench.cli.preview import print_preview
-from hybridbench.cli.render import OutputOptions, render
+from hybridbench.cli.render import OutputOptions, render_ended
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, UsageError
@@ -289,8 +289,7 @@ def soak(
                 listener.start(resume)
             given = _given(context) | ({"ui": ui} if quiet else {})
             run_dir, hint = resume_run(resume, given, hold_s)
-        code = render(run_dir, shown)
-        raise typer.Exit(code if hint is None else hint)
+        raise typer.Exit(render_ended(run_dir, shown, hint))
     if dry_run and format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
         raise UsageError(
             f"--dry-run --format {format_}: choose console or json.", code=ErrorCode.OPTION_CONFLICT
@@ -349,8 +348,7 @@ def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
     if outcome.unwritten:
         echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
-    code = render(outcome.run_dir, options)
-    raise typer.Exit(int(outcome.exit_hint or code))
+    raise typer.Exit(render_ended(outcome.run_dir, options, outcome.exit_hint))
 
 
 def _listener(port: int | None) -> AbstractContextManager[Listener | None]:

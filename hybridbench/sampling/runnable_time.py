@@ -20,7 +20,7 @@ _READ_EVERY_S: Final = 0.5
 _ATTENTION_S: Final = 2.0
 # A process that got nothing at all for so long will not get anything: time counts again, so that
 # nobody waits for ever.
-_FROZEN_MAX_S: Final = 600.0
+_FROZEN_MAX_S: Final = 300.0
 _SLEEPS: Final = frozenset("SI")
 _GONE: Final = frozenset("ZX")
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # behind the name in /proc/PID/stat

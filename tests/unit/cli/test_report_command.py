@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,9 @@ import pytest
 
 from hybridbench.cli import results
 from hybridbench.cli.options import ReportFormat
-from hybridbench.cli.render import OutputOptions, render
+from hybridbench.cli.render import OutputOptions, render, render_ended
 from hybridbench.clock import FakeClock
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.records.events import Steady
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report import formats
@@ -281,3 +282,31 @@ def test_quiet_prints_less_verbose_more_and_both_together_are_refused(
     assert "INVALID" in brief
     assert "How this was run" in full
     assert one_sentence(both) == "hybridbench: -q and -v: choose one of them."
+
+
+@pytest.mark.parametrize(
+    ("hint", "signals", "code"),
+    [
+        (None, 1, ExitCode.INVALID),
+        (None, 2, ExitCode.INTERRUPTED),
+        (ExitCode.TERMINATED, 0, ExitCode.TERMINATED),
+        (ExitCode.INTERRUPTED, 1, ExitCode.INTERRUPTED),
+    ],
+)
+def test_a_signal_while_a_report_is_written_does_not_cost_it_and_a_second_stops_at_once(
+    hint: ExitCode | None,
+    signals: int,
+    code: ExitCode,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(directory: Path) -> results.Result:
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGINT)
+        return results.run_result(directory)
+
+    monkeypatch.setattr("hybridbench.cli.render.read_result", lambda place, _: interrupted(place))
+
+    assert render_ended(run_dir, OutputOptions(), hint) == code
+    stopped = signals + (hint is not None) > 1
+    assert (run_dir / "verdict.json").is_file() is not stopped

@@ -81,11 +81,11 @@ def test_a_thread_without_a_processor_excuses_one_that_waits_for_it(threads: Thr
 
 
 @pytest.mark.parametrize("state", ["T", "t", "D"])
-def test_a_stopped_process_has_ten_minutes(threads: Threads, state: str) -> None:
+def test_a_stopped_process_has_five_minutes(threads: Threads, state: str) -> None:
     threads.state[1] = state
 
     assert threads.pass_time(40.0) == 0.0
-    assert threads.pass_time(600.0) == pytest.approx(40.0, abs=1.0)
+    assert threads.pass_time(300.0) == pytest.approx(40.0, abs=1.0)
 
 
 def test_a_zombie_and_a_process_that_is_gone_excuse_nothing(threads: Threads) -> None:
