@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import tempfile
 import traceback
@@ -14,7 +15,8 @@ from hybridbench.cli.options import Detail, ReportFormat
 from hybridbench.cli.output import write_output
 from hybridbench.cli.results import Result, read_result, run_result
 from hybridbench.errors import ExitCode, HybridbenchError, RunDirectoryError
-from hybridbench.safe_output import echo, emit, output_after_verdict
+from hybridbench.rundir.layout import BENCH_ERRORS
+from hybridbench.safe_output import echo, emit, one_line, output_after_verdict
 
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
@@ -67,6 +69,9 @@ def render(
 def render_ended(directory: Path, options: OutputOptions, hint: ExitCode | None) -> int:
     """Render the report of what has just ended; a signal meanwhile does not cost it.
 
+    Where nothing can be made of it, for want of memory or of file descriptors, what was measured is
+    kept: the verdict is open then, and a later ``report`` decides it.
+
     Args:
         directory: a run or a comparison.
         options: format and place.
@@ -84,6 +89,15 @@ def render_ended(directory: Path, options: OutputOptions, hint: ExitCode | None)
             code = render(directory, options)
         except SecondSignalError:
             code = int(interrupts.exit_code or ExitCode.INTERRUPTED)
+        except HybridbenchError:
+            raise
+        except Exception as error:
+            with contextlib.suppress(OSError), (directory / BENCH_ERRORS).open("a") as file:
+                traceback.print_exc(file=file)
+            said = f"the report cannot be made: {type(error).__name__}: {one_line(str(error))}"
+            later = f"what was measured is kept, and 'hybridbench report {directory}' judges it"
+            echo(f"hybridbench: INCONCLUSIVE: {said}; {later}", err=True)
+            code = int(ExitCode.INCONCLUSIVE)
     return code if hint is None else int(hint)
 
 

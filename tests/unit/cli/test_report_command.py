@@ -20,6 +20,7 @@ from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.records.events import Steady
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report import formats
+from hybridbench.rundir.layout import BENCH_ERRORS
 from hybridbench.rundir.writer import RunWriter
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence
@@ -310,3 +311,20 @@ def test_a_signal_while_a_report_is_written_does_not_cost_it_and_a_second_stops_
     assert render_ended(run_dir, OutputOptions(), hint) == code
     stopped = signals + (hint is not None) > 1
     assert (run_dir / "verdict.json").is_file() is not stopped
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("no numpy"), OSError(24, "no files")])
+def test_a_run_of_which_nothing_can_be_made_is_inconclusive_and_kept(
+    error: Exception,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("hybridbench.cli.render.read_result", refused)
+
+    assert render_ended(run_dir, OutputOptions(), None) == ExitCode.INCONCLUSIVE
+    assert f"'hybridbench report {run_dir}' judges it" in capsys.readouterr().err
+    assert type(error).__name__ in (run_dir / BENCH_ERRORS).read_text()
