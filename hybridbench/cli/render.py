@@ -67,15 +67,15 @@ def render(
 
 
 def render_ended(directory: Path, options: OutputOptions, hint: ExitCode | None) -> int:
-    """Render the report of what has just ended; a signal meanwhile does not cost it.
+    """Render the report of what has just ended; a signal that comes now does not cost it.
 
-    Where nothing can be made of it, for want of memory or of file descriptors, what was measured is
+    Where the machine refuses the memory or the files that a report needs, what was measured is
     kept: the verdict is open then, and a later ``report`` decides it.
 
     Args:
         directory: a run or a comparison.
         options: format and place.
-        hint: 130 or 143 if somebody ended it by a signal: then the next one is the second.
+        hint: 130 or 143 if a signal ended it: then the next signal is the second.
 
     Returns:
         The exit code: ``hint`` if there is one, else the verdict's; after two signals 130 or 143.

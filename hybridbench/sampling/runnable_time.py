@@ -18,8 +18,8 @@ from typing import Final
 _READ_EVERY_S: Final = 0.5
 # A caller that did not look for longer was kept away itself: it cannot say what happened meanwhile.
 _ATTENTION_S: Final = 2.0
-# A process that got nothing at all for so long will not get anything: time counts again, so that
-# nobody waits for ever.
+# A process that got nothing at all for so long will not get anything: time counts again, so that no
+# wait is endless.
 _FROZEN_MAX_S: Final = 300.0
 _SLEEPS: Final = frozenset("SI")
 _GONE: Final = frozenset("ZX")
@@ -53,7 +53,7 @@ class RunnableTime:
         """Seconds since this object was made in which the process could have run.
 
         One of its threads that waits for a processor may keep all others waiting.  Of a process
-        that is gone every second counts: nobody has to wait for it.
+        that is gone every second counts: there is nothing to wait for.
         """
         now_s = self._now_s()
         passed_s = now_s - self._read_s
