@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,29 @@ class LatencySeries:
 
 
 @dataclass(frozen=True)
+class Drivers:
+    """Which series of a target say what it did, and how busy it was.
+
+    Args:
+        works: cumulative counters of work, the most telling first.
+        requests: the one of which a rate per request is told; empty if none counts requests.
+        loads: requests in flight, which move most levels.
+    """
+
+    works: tuple[str, ...] = ()
+    requests: str = ""
+    loads: tuple[str, ...] = ()
+
+
+# Of the bundled engine, and of engines that speak its wire.
+BUNDLED_DRIVERS: Final = Drivers(
+    works=("events.finishes", "events.output_tokens", "events.prompt_tokens"),
+    requests="events.finishes",
+    loads=("running_requests", "waiting_requests"),
+)
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """Everything a stored run has to say."""
 
@@ -78,6 +101,7 @@ class RunRecord:
     series: Mapping[str, Series]
     events: Sequence[Event]
     latencies: Mapping[str, LatencySeries] = field(default_factory=dict)
+    drivers: Drivers = BUNDLED_DRIVERS
 
     @property
     def span_s(self) -> tuple[float, float]:
@@ -98,7 +122,7 @@ class RunRecord:
         events = tuple(event for event in self.events if event.t_s <= end_s)
         counted = {name: one.where(one.t_s <= end_s) for name, one in self.latencies.items()}
         kept = {name: one for name, one in series.items() if len(one)}
-        return RunRecord(self.manifest, kept, events, counted)
+        return replace(self, series=kept, events=events, latencies=counted)
 
     def last_event(self, kind: type[_Event]) -> _Event | None:
         """The latest event of ``kind``, or None."""

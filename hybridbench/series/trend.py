@@ -7,7 +7,7 @@ counters but those in the file.  So everything rests on trends, and says what th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
-from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.record import Drivers, FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit
 from hybridbench.records.codes import ReasonCode
@@ -34,8 +34,7 @@ _GAP_SHARE_TOLD = 0.02
 _GAP_SHARE_MAX = 0.5
 _SHARE_WITHOUT_UNIT = 0.002  # an hour
 _MOST_WORKS = 2
-_WORK_SLOTS = ("finishes", "tokens")  # the places that a trend looks for work in
-_LOAD_SLOT = "running_requests"  # and the one for requests in flight
+_LOAD = "requests in flight"  # the sum of all columns of them
 
 
 @dataclass(frozen=True)
@@ -157,14 +156,21 @@ def _record(
     """The column as a run with one metric: what it stands on is what a run's metrics stand on."""
     own = Series(series.name, series.t_s, series.value).between(*stretch)
     all_series = {series.name: only_readings(own)}
-    for slot, work in zip(_WORK_SLOTS, question.works[:_MOST_WORKS], strict=False):
-        done = only_readings(Series(slot, work.t_s, work.value).between(*stretch))
+    works = []
+    for work in question.works[:_MOST_WORKS]:
+        done = only_readings(Series(work.name, work.t_s, work.value).between(*stretch))
         if len(done) >= 2 and work.name != series.name:
-            name = f"events.{slot}"
-            all_series[name] = replace(done, name=name)
+            works.append(work.name)
+            all_series[work.name] = done
     load = _load(series, question.loads)
     if load is not None:
         all_series[load.name] = load.between(*stretch)
+    first = question.works[0].name if question.works else ""
+    drivers = Drivers(
+        works=tuple(works),
+        requests=first if first in works else "",
+        loads=() if load is None else (load.name,),
+    )
     events: list[Event] = []
     steady_s = question.steady_s
     # A restarted process warms up anew: what was said of the first holds for its own time only.
@@ -175,7 +181,7 @@ def _record(
     manifest = Manifest(
         profile=ResolvedProfile(limits_as_planned=limits), target=TargetFacts(kind=SERIES)
     )
-    return RunRecord(manifest, all_series, tuple(events))
+    return RunRecord(manifest, all_series, tuple(events), drivers=drivers)
 
 
 def _load(series: ExternalSeries, loads: Sequence[ExternalSeries]) -> Series | None:
@@ -186,7 +192,7 @@ def _load(series: ExternalSeries, loads: Sequence[ExternalSeries]) -> Series | N
         return None
     t = read[0].t_s
     total = np.sum([np.interp(t, one.t_s, one.value) for one in read], axis=0)
-    return Series(_LOAD_SLOT, t, total)
+    return Series(_LOAD, t, total)
 
 
 def _spec(series: ExternalSeries, threshold: float | None, size: float) -> MetricSpec:

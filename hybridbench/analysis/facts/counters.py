@@ -59,7 +59,8 @@ _TELLING = (
 
 @dataclass(frozen=True)
 class EventCounters:
-    """All ``events.*`` series of a run, by their bare names in order; they only grow.
+    """All ``events.*`` series of a run, by their bare names in order, and the counters of work of
+    another program; they only grow.
 
     ``restarts_s`` are the times of the first samples after a worker had started anew.
     """
@@ -84,16 +85,20 @@ class EventCounters:
 
 def event_counters(record: RunRecord) -> EventCounters:
     """The event counters of ``record`` that have samples."""
-    names = sorted(n for n, s in record.series.items() if n.startswith(_PREFIX) and len(s))
+    works = record.drivers.works
+    counters = (n for n in record.series if n.startswith(_PREFIX) or n in works)
+    names = sorted(n for n in counters if len(record.series[n]))
     fallen = [np.flatnonzero(np.diff(record.series[n].value) < 0) + 1 for n in names]
     restarts = [record.series[n].t_s[at] for n, at in zip(names, fallen, strict=True)]
     return EventCounters(
-        {
-            n.removeprefix(_PREFIX): _growing(record.series[n], at)
-            for n, at in zip(names, fallen, strict=True)
-        },
+        {bare(n): _growing(record.series[n], at) for n, at in zip(names, fallen, strict=True)},
         np.unique(np.concatenate(restarts)) if restarts else np.empty(0),
     )
+
+
+def bare(name: str) -> str:
+    """The name of a counter without ``events.``."""
+    return name.removeprefix(_PREFIX)
 
 
 def _growing(series: Series, fallen: NDArray[np.int64]) -> Series:
@@ -118,7 +123,7 @@ def telling(name: str) -> int:
 
 def singular(counter: str) -> str:
     """One event of ``counter`` in words: ``nodes_evicted`` is an evicted node."""
-    name = counter.removeprefix(_PREFIX)
+    name = bare(counter)
     if name in _SINGULAR:
         return _SINGULAR[name]
     words = name.replace("_", " ")

@@ -69,8 +69,7 @@ def idle_checkpoints(record: RunRecord) -> list[Checkpoint]:
 
 def in_flight(record: RunRecord) -> list[Series]:
     """What moves with the requests in the engine, and so moves most levels."""
-    names = ("running_requests", "waiting_requests")
-    return [record.series[name] for name in names if name in record.series]
+    return [record.series[name] for name in record.drivers.loads if name in record.series]
 
 
 def all_readings(

@@ -146,7 +146,7 @@ def _part(record: RunRecord, start_s: float, end_s: float, manifest: Manifest) -
         name: one.where((one.t_s >= start_s) & (one.t_s < end_s))
         for name, one in record.latencies.items()
     }
-    return RunRecord(manifest, series, events, counted)
+    return replace(record, manifest=manifest, series=series, events=events, latencies=counted)
 
 
 def _without_coverage(manifest: Manifest) -> Manifest:

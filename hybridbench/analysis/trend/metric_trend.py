@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import growth_limits, next_limit_s, run_length_s
 from hybridbench.analysis.facts.window import Window
@@ -70,7 +70,6 @@ _PAGE_BYTES = 4096.0
 _HANDLES = ("open_fds", "threads")
 _FEW_HANDLES = 3.0
 
-_WORKS = ("finishes", "output_tokens", "prompt_tokens", "tokens")
 _MOST_WORKS = 2
 _LONGEST_ADVICE = 50.0  # times the window
 
@@ -124,13 +123,14 @@ def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
     needed = MIN_PROBES if spec.name == COLLECTIBLE else MIN_SAMPLES
     if t.size < needed:
         return _too_few(terms, t, needed)
-    works = [name for name in _WORKS if name in facts.counters.series][:_MOST_WORKS]
+    counted = map(bare, facts.record.drivers.works)
+    works = [name for name in counted if name in facts.counters.series][:_MOST_WORKS]
     load = None if spec.name == AT_REST else _load(facts, t)  # nothing runs at a rest
     found = estimate(
         Samples(t, sign * value, [facts.counters.at(name, t) for name in works], load),
         terms.options(effort),
     )
-    return _result(terms, found, sign, _requests(facts.counters, found))
+    return _result(terms, found, sign, _requests(facts, found))
 
 
 @dataclass(frozen=True)
@@ -250,10 +250,11 @@ def _load(facts: Facts, t: FloatArray) -> FloatArray | None:
     return load if np.ptp(load) else None
 
 
-def _requests(counters: EventCounters, found: Estimate) -> float:
-    if "finishes" not in counters.series:
+def _requests(facts: Facts, found: Estimate) -> float:
+    counter = bare(facts.record.drivers.requests)
+    if counter not in facts.counters.series:
         return 0.0
-    at = counters.at("finishes", np.array([found.blocks.start_s, found.blocks.end_s]))
+    at = facts.counters.at(counter, np.array([found.blocks.start_s, found.blocks.end_s]))
     return float(at[1] - at[0])
 
 
