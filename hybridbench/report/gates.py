@@ -139,7 +139,9 @@ def _other_fate(kind: str, findings: Iterable[Finding]) -> Gate | None:
     for finding in findings:
         count = finding.data.get(key)
         if finding.kind == reported_as and isinstance(count, int | float) and count > _LOCALS:
-            text = f"{format_count(count)} {finding.subject} objects {said} (see {reported_as})"
+            text = (
+                f"up to {format_count(count)} {finding.subject} objects {said} (see {reported_as})"
+            )
             return Gate(kind, "findings", _STATE[finding.verdict], text, _lines([finding]))
     return None
 

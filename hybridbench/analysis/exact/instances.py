@@ -156,9 +156,21 @@ def _waits(scans: _Scans, seen: NDArray[np.bool_]) -> bool:
 
 
 def _shares(scans: _Scans, seen: NDArray[np.bool_]) -> dict[str, JsonValue]:
-    """Which share survives a full collection; the largest counts may be of different probes."""
+    """Which share survives a full collection, over all probes that tried one, and both counts of
+    the one probe that found most: the largest counts of either may be of different probes.
+    """
     freed, kept = _tried(scans, seen)
-    return {"retained_share": kept / (freed + kept)} if freed and kept else {}
+    if not freed or not kept:
+        return {}
+    both = np.where(seen, scans.collectible + scans.retained, np.nan)
+    fullest = int(np.nanargmax(both))
+    return {
+        "retained_share": kept / (freed + kept),
+        "probes_tried": int(np.isfinite(both).sum()),
+        "fullest_s": float(scans.t_s[fullest]),
+        "fullest_retained": float(scans.retained[fullest]),
+        "fullest_collectible": float(scans.collectible[fullest]),
+    }
 
 
 def _tried(scans: _Scans, seen: NDArray[np.bool_]) -> tuple[float, float]:

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from hybridbench.records.codes import FindingCode
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import (
     Finding,
@@ -155,3 +156,21 @@ def test_a_threshold_of_the_report_that_is_missed_is_in_the_command_that_repeats
     fact = next_step(verdict, Manifest(command=COMMAND, thresholds=(THRESHOLD,)))
 
     assert fact.code == "hybridbench soak --duration 3m --threshold 'rss.slope<1MiB/h'"
+
+
+@pytest.mark.parametrize("kind", ["instances-retained", "instances-wait-for-collector"])
+def test_each_part_of_the_instances_has_its_own_remedy(kind: str) -> None:
+    """A third survives a collection: "freed by reference count at once" would be false for it."""
+    data: dict[str, JsonValue] = {
+        "retained_share": 0.33,
+        "retained_most": 1200.0,
+        "collectible_most": 1990.0,
+    }
+    finding = Finding(kind, VerdictKind.LEAK, "TreeNode", "stay alive", data=data)
+    verdict = Verdict(VerdictKind.LEAK, "LEAK", (finding,), (), None, "")
+
+    text = next_step(verdict, Manifest(command=COMMAND)).text
+
+    assert "the 67% in cycles" in text
+    assert "the 33% that survive gc.collect()" in text
+    assert "reference count at once" not in text

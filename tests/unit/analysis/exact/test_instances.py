@@ -8,6 +8,7 @@ import pytest
 from hybridbench.analysis.exact.instances import instance_findings
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
+from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import Checkpoint
 from hybridbench.records.heap import InstanceCount
@@ -188,6 +189,9 @@ def test_the_kind_follows_what_most_of_the_instances_do(survives: float, kind: s
     assert isinstance(freed, float)
     assert (retained > freed) == (survives > 0.5)
     assert finding.data["retained_share"] == pytest.approx(survives)
+    # Both counts of one probe: they add up to its strays.
+    both = [number(finding.data, f"fullest_{of}") for of in ("retained", "collectible")]
+    assert sum(both) == pytest.approx(finding.data["most"])
 
 
 def test_checkpoints_count_as_probes() -> None:
