@@ -183,7 +183,8 @@ def _parts(
         row.objects.size_bytes for row in holdings if not row.objects.dragged and not row.in_cache
     )
     unknown = kept - held - (dragged - hung)
-    # Garbage that was freed and did not come back left its arenas in use by others.
+    # Garbage whose memory does not come back when it is freed, as others use its arenas too, is
+    # part of what grew all the same.
     stuck = max(0.0, garbage.size_bytes - weighed_then - max(0.0, collector))
     stuck = min(stuck, max(0.0, unknown))
 
@@ -192,9 +193,9 @@ def _parts(
 
     return (
         part(PartKind.RETAINED, held + dragged),
-        part(PartKind.COLLECTOR, collector),
+        part(PartKind.COLLECTOR, collector + stuck),
         part(PartKind.CACHE, flushed - hung),
-        part(PartKind.ALLOCATOR, allocator + stuck),
+        part(PartKind.ALLOCATOR, allocator),
         part(PartKind.UNEXPLAINED, unknown - stuck),
     )
 

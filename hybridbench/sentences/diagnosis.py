@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from hybridbench.analysis.diagnosis import Diagnosis, Garbage, Holding, PartKind, Site
 from hybridbench.analysis.facts.counters import singular
@@ -13,6 +14,13 @@ from hybridbench.units import format_bytes, format_duration, format_percent
 _HOLDINGS_TOLD = 3
 _SHARE_NAMED = 0.01  # of the growth; imports and caches of libraries are less
 OBJECTS_MIN = 32
+_PARTS: Final[Mapping[PartKind, str]] = {
+    PartKind.RETAINED: "is still referenced",
+    PartKind.COLLECTOR: "waited for a full collection",
+    PartKind.CACHE: "is cache",
+    PartKind.ALLOCATOR: "is free memory of malloc",
+    PartKind.UNEXPLAINED: "is unexplained",
+}
 
 
 def bug_report(diagnosis: Diagnosis) -> str:
@@ -30,7 +38,7 @@ def part_detail(found: Diagnosis, kind: PartKind) -> str:
         case PartKind.CACHE:
             return "freed by a cache flush, beyond the baseline"
         case PartKind.ALLOCATOR:
-            return "malloc's free memory, and gaps that freed garbage left in arenas still in use"
+            return "free memory of malloc"
         case PartKind.UNEXPLAINED:
             return ""
 
@@ -84,9 +92,9 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
     types = ", ".join(f"{count:,} {name}" for name, count in garbage.types[:4])
     gave = next((row.gave_bytes for row in found.rungs if row.name == "collect"), 0.0)
     yield (
-        f"{_of_growth(found, PartKind.COLLECTOR)}{garbage.objects:,} objects "
-        f"({format_bytes(garbage.size_bytes)}) that only a full garbage collection frees: {types}; "
-        f"gc.collect() freed {format_bytes(max(0.0, gave))}."
+        f"{garbage.objects:,} objects ({format_bytes(garbage.size_bytes)}) waited for a full "
+        f"garbage collection: {types}; gc.collect() returned {format_bytes(max(0.0, gave))} to the "
+        "system."
     )
     if garbage.cycles:
         kinds = ", ".join(f"{count:,} {name}" for name, count in garbage.cycle_types[:2])
@@ -100,7 +108,7 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
 def _held(found: Diagnosis) -> Iterable[str]:
     told = [row.objects for row in found.holdings if _is_named(row, found)][:_HOLDINGS_TOLD]
     if told:
-        yield f"{_of_growth(found, PartKind.RETAINED)}objects that are still referenced:"
+        yield "Still referenced are:"
         yield "; ".join(_holding(row) for row in told) + "."
 
 
@@ -173,23 +181,16 @@ def _told_sites(found: Diagnosis) -> list[Site]:
 
 
 def _rest(found: Diagnosis) -> Iterable[str]:
+    """All parts of the growth in one sentence: together they are all of it."""
     if found.explained is None:
         yield "The growth is too small to attribute."
         return
-    shares = {part.kind: part.share for part in found.parts}
-    yield (
-        f"Cache (flush) {format_percent(shares[PartKind.CACHE], 1)} of the growth, allocator "
-        f"(malloc_trim) {format_percent(shares[PartKind.ALLOCATOR], 1)}; "
-        f"{format_percent(found.explained)} of it is explained."
-    )
-
-
-def _of_growth(found: Diagnosis, kind: PartKind) -> str:
-    share = next(part.share for part in found.parts if part.kind is kind)
-    if found.explained is None:
-        return "There were " if kind is PartKind.COLLECTOR else "There are "
-    # Next to nothing is "0%", whichever sign it has.
-    return f"{format_percent(round(share, 2) + 0.0)} of the growth is "
+    # Next to nothing is "0.0%", whichever sign it has.
+    said = [
+        f"{format_percent(round(part.share, 3) + 0.0, 1)} {_PARTS[part.kind]}"
+        for part in found.parts
+    ]
+    yield f"Of the growth, {', '.join(said[:-1])} and {said[-1]}."
 
 
 def _plural(counter: str) -> str:

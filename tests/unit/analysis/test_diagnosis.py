@@ -78,13 +78,13 @@ def test_a_cache_that_grew_is_no_retained_object() -> None:
     assert part(found, PartKind.CACHE) == 30 * MIB
 
 
-def test_garbage_that_was_freed_and_did_not_come_back_is_the_allocator_s() -> None:
+def test_garbage_that_was_freed_and_did_not_come_back_is_garbage_all_the_same() -> None:
     found = diagnosed(
         ladder_record(base=(100, 90, 90, 70), end=(160, 150, 110, 90), now=survey(garbage=55 * MIB))
     )
 
-    assert part(found, PartKind.COLLECTOR) == 40 * MIB
-    assert part(found, PartKind.ALLOCATOR) == 15 * MIB
+    assert part(found, PartKind.COLLECTOR) == 55 * MIB
+    assert part(found, PartKind.ALLOCATOR) == 0
     assert part(found, PartKind.UNEXPLAINED) == 5 * MIB
 
 
