@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -50,6 +50,7 @@ from hybridbench.rundir.reader import read_run
 from hybridbench.sentences.comparison import phrased_comparison
 from hybridbench.sentences.thresholds import phrased_ratios
 from hybridbench.sentences.verdict import phrased
+from hybridbench.sentences.words import HEADLINE_MAX, shortened
 from hybridbench.thresholds import parse_threshold
 
 
@@ -67,7 +68,8 @@ def judged_comparison(
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
     """The answer in words, and the thresholds on ratios that it was held against."""
     verdict = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
-    return phrased_ratios(*check_ratios(verdict, stored.manifest.thresholds))
+    verdict, ratios = phrased_ratios(*check_ratios(verdict, stored.manifest.thresholds))
+    return replace(verdict, headline=shortened(verdict.headline, HEADLINE_MAX)), ratios
 
 
 class ComparisonWriter:

@@ -72,6 +72,8 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "bench-failed": "Report this with bench-errors.txt of the run, then repeat the run.",
     "unreadable": "Find what wrote these samples: check the engine's counters and the sampler for "
     "the series named in the evidence.",
+    "probe-stall": "Raise probe.collectible_every in the profile, or lower the ballast, then "
+    "repeat the run.",
     "crash": "Read the last lines of the worker in the evidence; the samples up to that moment are "
     "complete.",
 }

@@ -53,6 +53,7 @@ from hybridbench.sentences.rates import (
     per_text,
     rate_text,
 )
+from hybridbench.sentences.words import certain
 from hybridbench.units import format_duration
 
 _EVENTS_MAX = 200
@@ -207,17 +208,23 @@ def _others(verdict: Verdict, first: Finding) -> str:
 
 def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
     """Rates of ``finding`` against time and events; bytes an hour may come from its fellows."""
-    by_time = [full_rate_text(rate) for rate in finding.rates if rate.per in TIME_UNITS]
-    by_event = [full_rate_text(rate) for rate in finding.rates if rate.per not in TIME_UNITS]
-    if not any(rate.per in TIME_UNITS and rate.unit == Unit.BYTES for rate in finding.rates):
+    told = [rate for rate in finding.rates if _is_told(rate, finding)]
+    by_time = [full_rate_text(rate) for rate in told if rate.per in TIME_UNITS]
+    by_event = [full_rate_text(rate) for rate in told if rate.per not in TIME_UNITS]
+    if not any(rate.per in TIME_UNITS and rate.unit == Unit.BYTES for rate in told):
         others = (f for f in verdict.findings if f is not finding and f.verdict is finding.verdict)
         by_time += [
             f"{metric_label(other.subject)}: {full_rate_text(rate)}"
             for other in others
             for rate in other.rates
-            if rate.per in TIME_UNITS and rate.unit == Unit.BYTES
+            if rate.per in TIME_UNITS and rate.unit == Unit.BYTES and _is_told(rate, other)
         ][:1]
     return by_time, by_event
+
+
+def _is_told(rate: Rate, finding: Finding) -> bool:
+    """Whether ``rate`` may lead a page: of a leak only one that is certainly more than none."""
+    return finding.verdict is not VerdictKind.LEAK or certain(rate)
 
 
 def _since_text(verdict: Verdict, since_s: float) -> str:

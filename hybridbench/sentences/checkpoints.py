@@ -30,8 +30,8 @@ def residual(found: Finding) -> Words:
         samples = number(found.data, "last_samples")
         seen = f"residual over the last {samples:,.0f} samples: at least {missing:,.0f}"
     return Words(
-        f"{missing:,.0f} {pool_unit(pool)} are missing: neither free nor held by anyone"
-        f"{per_event(found)}",
+        f"{missing:,.0f} {pool_unit(pool)} are missing{per_event(found)}: neither free nor held by "
+        "anyone",
         evidence=(
             seen,
             *_missing_slots(found.data, pool),

@@ -27,8 +27,9 @@ from hybridbench.metrics import Unit, label_of
 from hybridbench.records.codes import ComparedCode, FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind, Why, memory_result
-from hybridbench.sentences.rates import full_rate_text
+from hybridbench.sentences.rates import full_rate_text, rate_text
 from hybridbench.sentences.trend import faster_than_memory
+from hybridbench.sentences.words import certain, headline
 from hybridbench.units import format_byte_rate, format_percent
 
 _Data = Mapping[str, JsonValue]
@@ -42,14 +43,14 @@ def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> Co
     sides = tuple(_phrased_side(comparison, side) for side in verdict.sides)
     verdict = replace(verdict, sides=sides)
     notes = list(_common_notes(comparison))
-    headline = _headline(verdict)
+    said = _headline(verdict)
     if verdict.failures:
         parts = ", ".join(dict.fromkeys(failure.part for failure in verdict.failures))
         failed = f"the analysis of {parts} failed, a defect of hybridbench"
         notes.append(failed)
         if verdict.outcome is Outcome.INCONCLUSIVE:
-            headline = f"{verdict.word}: {failed}. {headline}"
-    return replace(verdict, headline=headline, notes=tuple(notes))
+            said = headline(f"{verdict.word}: {failed}", [said])
+    return replace(verdict, headline=said, notes=tuple(notes))
 
 
 def display_name(version: Version) -> str:
@@ -105,10 +106,18 @@ def _phrased_side(comparison: Comparison, side: SideComparison) -> SideCompariso
     )
     side = replace(side, metrics=metrics, leaks=tuple(map(_phrased_leak, side.leaks)))
     base, version = comparison.versions[0], comparison.versions[side.version]
-    parts = [*_leak_parts(side), *_metric_parts(side), *_run_parts(base, version, side.leaks)]
+    open_runs = list(_unjudged_runs(base, version))
+    first, *rest = [*_leak_parts(side), *_metric_parts(side), *_not_compared(side, open_runs)]
     # Of two runs of one name, as in `compare . .`, the same may be said.
-    headline = f"{side.word}: {'; '.join(dict.fromkeys(parts))}"
-    return replace(side, headline=headline, notes=tuple(_side_notes(base, version, metrics)))
+    reasons = [
+        f"{_what_is_open(side)} not compared, because the run of {name} is {_why_unjudged(own)}"
+        for name, own in open_runs
+    ]
+    return replace(
+        side,
+        headline=headline(f"{side.word}: {first}", rest),
+        notes=(*dict.fromkeys(reasons), *_side_notes(base, version, metrics)),
+    )
 
 
 def _phrased_leak(row: LeakComparison) -> LeakComparison:
@@ -122,7 +131,7 @@ def _headline(verdict: ComparisonVerdict) -> str:
     if len(verdict.sides) == 1:
         return worst.headline
     rest = ", ".join(f"{side.name} {side.word}" for side in verdict.sides if side is not worst)
-    return f"{worst.name}: {worst.headline} (and {rest})"
+    return headline(f"{worst.name}: {worst.headline}", tail=f" (and {rest})")
 
 
 def _leak_parts(side: SideComparison) -> Iterator[str]:
@@ -135,7 +144,18 @@ def _leak_parts(side: SideComparison) -> Iterator[str]:
         word = f"{noun} {change.value}"
         lead = "" if word == side.word else f"{word}: "
         more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
-        yield f"{lead}{leak_text(rows[0], side.leaks)}{more}"
+        yield f"{lead}{_brief_leak(rows[0], side.leaks)}{more}"
+
+
+def _brief_leak(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
+    """What leaks, and how fast where that is beyond doubt; the intervals are in the answer."""
+    rate = leak_difference(leaks, row)
+    rate = None if rate is None or not certain(rate) else rate
+    if row.kind == GROWTH:
+        return label_of(row.subject) + ("" if rate is None else f" {rate_text(rate)}")
+    if rate is None or row.change not in (Change.WORSE, Change.LESS):
+        return row.title
+    return f"{row.title}; difference {rate_text(rate)}"
 
 
 def leak_text(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
@@ -150,31 +170,38 @@ def leak_text(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
     return f"{row.title}; difference {full_rate_text(rate)}"
 
 
-def _metric_parts(side: SideComparison) -> list[str]:
+def _metric_parts(side: SideComparison) -> Iterator[str]:
     primary = side.primary()
     told = [*([] if primary is None else [primary]), *worse_guards(side.metrics)]
     if not told:
-        return ["no complete round has a throughput or a cost to compare"]
-    return [_metric_part(side, metric) for metric in told]
+        yield "no complete round has a throughput or a cost to compare"
+    for metric in told:
+        said = f"{metric.label} {change_text(metric)}"
+        yield said if metric.word == side.word else f"{said}, {metric.word}"
+        if metric.word == side.word and metric.reason:
+            yield metric.reason
 
 
-def _metric_part(side: SideComparison, metric: MetricComparison) -> str:
-    said = f"{metric.label} {change_text(metric)}"
-    if metric.word != side.word:
-        return f"{said} ({metric.word})"
-    undecided = undecided_text(metric)
-    return f"{said}: {undecided}" if undecided else said
+def _not_compared(side: SideComparison, runs: Sequence[tuple[str, Verdict]]) -> Iterator[str]:
+    """What keeps leaks from being compared; the notes say why those runs are what they are."""
+    if runs:
+        said = " and ".join(dict.fromkeys(f"{name} is {_word(own)}" for name, own in runs))
+        yield f"{_what_is_open(side)} not compared: {said}"
 
 
-def _run_parts(base: Version, version: Version, leaks: Sequence[LeakComparison]) -> list[str]:
-    """What keeps leaks from being compared; what was counted is compared all the same."""
-    told = ((display_name(base), base), (display_name(version), version))
-    what = "growth was" if any(row.exact for row in leaks) else "leaks were"
-    return [
-        f"{what} not compared, because the run of {name} is {_why_unjudged(one.verdict)}"
-        for name, one in told
-        if unjudged(one.verdict)
-    ]
+def _unjudged_runs(base: Version, version: Version) -> Iterator[tuple[str, Verdict]]:
+    for one in (base, version):
+        if unjudged(one.verdict):
+            yield display_name(one), one.verdict
+
+
+def _what_is_open(side: SideComparison) -> str:
+    """What was counted is compared all the same."""
+    return "growth was" if any(row.exact for row in side.leaks) else "leaks were"
+
+
+def _word(verdict: Verdict) -> VerdictKind:
+    return VerdictKind.CRASHED if verdict.kind is VerdictKind.CRASHED else VerdictKind.INVALID
 
 
 def _why_unjudged(verdict: Verdict) -> str:

@@ -11,7 +11,7 @@ from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import Finding
 from hybridbench.sentences.rates import amount, per_text
 from hybridbench.sentences.trend import collectible_split
-from hybridbench.sentences.words import Words, driver_evidence, times
+from hybridbench.sentences.words import Words, certain, driver_evidence, times
 from hybridbench.units import format_bytes, format_count, format_duration
 
 
@@ -66,7 +66,7 @@ def _fate(found: Finding) -> str:
 def _certain_rates(found: Finding) -> Iterable[str]:
     """``0.99 per evicted node``, ``131 k/h``: those that are certainly more than zero."""
     for rate in found.rates:
-        if rate.unit != Unit.BYTES and rate.lower > 0.0:
+        if rate.unit != Unit.BYTES and certain(rate):
             yield amount(rate.value, Unit.COUNT) + per_text(rate.per)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hybridbench.analysis.reading import mappings, number, numbers, text
 from hybridbench.records.json_value import JsonValue
@@ -11,6 +11,7 @@ from hybridbench.sentences.words import Words, listed, times
 from hybridbench.units import format_bytes, format_count, format_duration, format_percent
 
 _SERIES_NAMED = 3
+_PATHS_NAMED = 2
 
 
 def too_few_samples(found: Finding) -> Words:
@@ -21,20 +22,40 @@ def too_few_samples(found: Finding) -> Words:
 
 def coverage(found: Finding) -> Words:
     """The traffic missed what the profile is for."""
-    return Words(f"the traffic did not cause the required events: {missing_paths(found.data)}")
+    return Words(
+        f"the traffic did not cause the required events: {_first_paths(found.data)}",
+        evidence=tuple(_all_paths(found.data)),
+    )
 
 
 def interrupted(found: Finding) -> Words:
     """Cut short before the paths of the profile were taken."""
-    return Words(f"interrupted before the required events were seen: {missing_paths(found.data)}")
+    return Words(
+        f"interrupted before the required events were seen: {_first_paths(found.data)}",
+        evidence=tuple(_all_paths(found.data)),
+    )
 
 
 def missing_paths(data: Mapping[str, JsonValue]) -> str:
     """``retracts 11 of 1,000, aborts 0 of 5``."""
-    return ", ".join(
+    return ", ".join(_paths(data))
+
+
+def _first_paths(data: Mapping[str, JsonValue]) -> str:
+    """As many as a headline has room for: ``retracts 11 of 1,000, aborts 0 of 5 and 7 more``."""
+    return listed(_paths(data), _PATHS_NAMED)
+
+
+def _all_paths(data: Mapping[str, JsonValue]) -> Iterable[str]:
+    if len(_paths(data)) > _PATHS_NAMED:
+        yield missing_paths(data)
+
+
+def _paths(data: Mapping[str, JsonValue]) -> list[str]:
+    return [
         f"{text(row, 'counter')} {number(row, 'seen'):,.0f} of {number(row, 'required'):,.0f}"
         for row in mappings(data, "missing")
-    )
+    ]
 
 
 def gaps(found: Finding) -> Words:
@@ -71,8 +92,8 @@ def worker_silent(found: Finding) -> Words:
 def clock_jump(found: Finding) -> Words:
     """The wall clock jumped."""
     return Words(
-        f"the wall clock jumped by {_seconds(found, 'jumped_s')} against the monotonic clock in "
-        "the judged window: the machine was suspended, or its clock was set"
+        f"the wall clock jumped by {_seconds(found, 'jumped_s')} in the judged window: the machine "
+        "was suspended, or its clock was set"
     )
 
 
@@ -90,10 +111,7 @@ def starved(found: Finding) -> Words:
 def probe_stall(found: Finding) -> Words:
     """The bench itself stood in the way."""
     share = format_percent(number(found.data, "share"))
-    return Words(
-        f"heap scans and checkpoints stopped the engine for {share} of the time; raise "
-        "probe.collectible_every, or lower the ballast"
-    )
+    return Words(f"heap scans and checkpoints stopped the engine for {share} of the time")
 
 
 def metric_missing(found: Finding) -> Words:

@@ -11,10 +11,10 @@ from hybridbench.metrics import Unit, label_of
 from hybridbench.records.codec import from_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate, ThresholdResult
-from hybridbench.sentences.rates import full_rate_text
+from hybridbench.sentences.rates import full_rate_text, rate_text
 from hybridbench.sentences.reasons import reason_text
 from hybridbench.sentences.thresholds import threshold_text
-from hybridbench.sentences.words import Words, driver_evidence
+from hybridbench.sentences.words import Words, certain, driver_evidence
 from hybridbench.units import (
     format_bytes,
     format_count,
@@ -28,12 +28,13 @@ _DERIVED: Final[Mapping[str, DerivedMetric]] = {d.name: d for d in DERIVED_METRI
 
 def growth(found: Finding) -> Words:
     """A metric that grows without end."""
-    rates = found.rates
-    per_event = "" if found.driver is None else f"; {_grown(rates[1])}"
+    told = found.rates[: 1 if found.driver is None else 2]
+    # One that may be none is said with its interval only, which stands beside the title.
+    by = ", ".join(rate_text(rate, signed=False) for rate in told if certain(rate))
     split = collectible_split(found.data)
     garbage = number(mapping(found.data, "collectible"), "share") > 0.5
     return Words(
-        f"{label_of(found.subject)} grows by {_grown(rates[0])}{per_event}",
+        f"{label_of(found.subject)} grows{f' by {by}' if by else ''}",
         cause="uncollected cyclic garbage, which only a full collection frees" if garbage else "",
         evidence=(
             *_judged(found),
@@ -138,11 +139,12 @@ def observer_grows(found: Finding) -> Words:
     share, probes = number(found.data, "share"), number(found.data, "probes")
     return Words(
         f"answering probes makes the worker grow: {format_bytes(per_probe.value)} per probe, "
-        f"{_grown(hourly)}; the run says nothing about the engine's own growth",
+        f"{rate_text(hourly, signed=False)}",
         cause="the answers to probes are kept, or each is larger than the one before",
         evidence=(
             f"of {whole} in all, {format_percent(min(share, 1.0))} or more came while "
             f"{probes:.0f} probes were answered",
+            "the run says nothing about the engine's own growth",
         ),
     )
 

@@ -28,7 +28,7 @@ from hybridbench.sentences.notes import not_seen_text, note_text
 from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.reasons import phrased_metric
 from hybridbench.sentences.thresholds import threshold_text
-from hybridbench.sentences.words import Words
+from hybridbench.sentences.words import Words, headline
 from hybridbench.units import format_byte_rate, format_duration
 
 _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
@@ -85,7 +85,7 @@ def phrased(verdict: Verdict) -> Verdict:
     return replace(
         verdict,
         findings=findings,
-        headline=f"{verdict.kind}: {_headline(verdict, findings, unphrased.memory)}",
+        headline=_headline(verdict, findings, unphrased.memory),
         metrics=tuple(phrased_metric(result) for result in verdict.metrics),
         thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
         can_rule_out=can_rule_out(unphrased, valid=not verdict.invalid),
@@ -126,16 +126,17 @@ def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResul
         kind = verdict.kind
         more = sum(f.verdict is kind and verdict.stands(f) for f in findings[1:])
         others = f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
-        return f"{findings[0].title}{others}"
+        # The title is whole below: in the answer where it is cut here, and among the findings.
+        return headline(f"{kind}: {findings[0].title}", tail=others)
     if memory is None:
-        return "no findings; the worker's memory was not judged"
+        return f"{verdict.kind}: no findings; the worker's memory was not judged"
     # That of the gated metrics' table; memory samples span a little less.
     start_s, end_s = verdict.window_s or memory.window_s
     length = format_duration(end_s - start_s)
     if memory.rate_per_hour is None:
-        return f"no findings in {length}; too few samples to bound memory growth"
+        return f"{verdict.kind}: no findings in {length}; too few samples to bound memory growth"
     bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
-    return f"no findings in {length}; memory growth is at most {bound} (95%)"
+    return f"{verdict.kind}: no findings in {length}; memory growth is at most {bound} (95%)"
 
 
 def can_rule_out(run: Unphrased, *, valid: bool = True) -> str:

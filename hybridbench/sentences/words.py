@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.reading import number, number_list, texts
+from hybridbench.metrics import Unit
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding
-from hybridbench.sentences.rates import full_rate_text
+from hybridbench.records.verdict import Finding, Rate
+from hybridbench.sentences.rates import amount, per_text, rate_text
 from hybridbench.units import format_percent
 
 _RIVALS_NAMED = 4
+
+# Characters of a headline: two lines of a terminal.
+HEADLINE_MAX: Final = 160
 
 
 @dataclass(frozen=True)
@@ -24,14 +29,46 @@ class Words:
     evidence: tuple[str, ...] = ()
 
 
+def headline(lead: str, parts: Sequence[str] = (), tail: str = "") -> str:
+    """``lead``, as many of ``parts`` as a headline has room for, and ``tail``.
+
+    What has no room must be said elsewhere in the report.
+    """
+    room = HEADLINE_MAX - len(tail)
+    said = shortened(lead, room)
+    for part in parts:
+        if len(said) + len(part) + 2 > room:
+            break
+        said += f"; {part}"
+    return said + tail
+
+
+def shortened(text: str, most: int) -> str:
+    """``text`` with at most so many characters, cut between two words."""
+    if len(text) <= most:
+        return text
+    whole = text[:most].rpartition(" ")[0] or text[: most - 1]
+    return f"{whole[: most - 1].rstrip(' ,;:')}…"
+
+
+def certain(rate: Rate) -> bool:
+    """Whether the interval of ``rate`` leaves no doubt about its direction."""
+    return rate.lower > 0.0 or rate.upper < 0.0
+
+
 def per_event(found: Finding) -> str:
-    """``; +3.00 state slots per session close, exactly``; nothing without a driver."""
-    if found.driver is None:
+    """``, 3.00 per session close``: of what the title names, without the interval, which stands
+    beside it in every report; nothing without a driver or a certain rate.
+    """
+    if found.driver is None or not certain(found.rates[0]):
         return ""
-    rate = replace(found.rates[0], per=singular(found.driver))
-    if not found.data.get("driver_exact"):
-        return f"; {full_rate_text(rate)}"
-    return f"; {rate.value:+.2f} {rate.unit} per {rate.per}, exactly"
+    rate = found.rates[0]
+    per = per_text(singular(found.driver))
+    if rate.unit == Unit.BYTES:
+        return f", {rate_text(replace(rate, per=singular(found.driver)), signed=False)}"
+    if found.data.get("driver_exact"):
+        return f", {rate.value:.2f}{per}"
+    return f", {amount(rate.value, Unit.COUNT)}{per}"
 
 
 def driver_evidence(found: Finding) -> Iterable[str]:

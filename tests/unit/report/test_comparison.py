@@ -24,7 +24,7 @@ def test_the_badge_is_the_word_and_the_headline_does_not_repeat_it() -> None:
 
     assert made.kind is DocumentKind.COMPARISON
     assert (made.badge.word, made.badge.tone) == ("LEAK INTRODUCED", Tone.BAD)
-    assert made.headline.startswith("Private memory +3.70 GiB/h (99.9% interval ")
+    assert made.headline.startswith("Private memory +3.70 GiB/h; throughput ")
     assert made.exit_code == 12
 
 
