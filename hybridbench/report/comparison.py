@@ -224,10 +224,10 @@ def _ruling(verdict: ComparisonVerdict) -> str:
         return ""
     widest = max(primary, key=lambda m: m.upper / m.lower)
     half = 50.0 * (widest.upper - widest.lower)
-    return (
-        f"{widest.pairs} rounds resolve {widest.label} to ±{half:.2g}% (margin: "
-        f"{100.0 * verdict.terms.margin:.3g}%)."
-    )
+    margin = f"(margin: {100.0 * verdict.terms.margin:.3g}%)"
+    if not half < 100.0:
+        return f"{widest.pairs} rounds are too few to resolve a change of {widest.label} {margin}."
+    return f"{widest.pairs} rounds resolve changes of {widest.label} of {half:.2g}% {margin}."
 
 
 def _findings(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[FindingText]:

@@ -163,7 +163,8 @@ def _decay_gate(verdict: Verdict, result: DecayResult) -> Gate:
     if result.change is not None:
         text += f", {_share(result.change)}"
         if result.change_lower is not None and result.change_upper is not None:
-            text += f" (95% interval {_share(result.change_lower)} to "
+            # A fitted line may fall below zero, which nothing that is measured does.
+            text += f" (95% interval {_share(max(result.change_lower, -1.0))} to "
             text += f"{_share(result.change_upper)})"
     found = [finding for finding in verdict.findings if finding.subject == result.name]
     state = _DECAY_STATE.get(result.outcome, GateState.SKIPPED)

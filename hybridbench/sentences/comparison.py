@@ -38,6 +38,9 @@ _Data = Mapping[str, JsonValue]
 TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
 
 
+_LARGEST_TOLD: Final = 11.0
+
+
 def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> ComparisonVerdict:
     """``verdict`` in sentences."""
     sides = tuple(_phrased_side(comparison, side) for side in verdict.sides)
@@ -71,18 +74,24 @@ def look_text(seen: Look) -> str:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: ``−4.9%``."""
-    change = 100.0 * (ratio - 1.0)
+    """A ratio as a change: ``−4.9%``, ``+651%``; nothing falls by more than all of it."""
+    change = max(-100.0, 100.0 * (ratio - 1.0))
     sign = "\N{MINUS SIGN}" if change < -0.05 else ("+" if change > 0.05 else "")
-    return f"{sign}{abs(change):.1f}%"
+    places = 1 if abs(change) < 99.95 else 0
+    return f"{sign}{abs(change):,.{places}f}%"
 
 
 def change_text(metric: MetricComparison) -> str:
-    """``−4.9% ± 0.8%``, the half width being that of the interval's ends."""
-    half = 50.0 * (metric.upper - metric.lower)
-    if not math.isfinite(half) or half > 100.0:
-        return f"{percent(metric.ratio)} ± >100%"
-    return f"{percent(metric.ratio)} ± {half:.1f}%"
+    """``−4.9% (−5.7% to −4.1%)``: the ends themselves, as most intervals lean to one side."""
+    return f"{percent(metric.ratio)} ({ends_text(metric)})"
+
+
+def ends_text(metric: MetricComparison) -> str:
+    """``−5.7% to −4.1%``; an end that is not known is said in words."""
+    lower = percent(metric.lower) if math.isfinite(metric.lower) else "no lower bound"
+    # How far beyond tenfold says nothing any more.
+    upper = percent(metric.upper) if metric.upper < _LARGEST_TOLD else "over +1,000%"
+    return f"{lower} to {upper}"
 
 
 def undecided_text(metric: MetricComparison) -> str:

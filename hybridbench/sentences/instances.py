@@ -9,9 +9,8 @@ from hybridbench.analysis.reading import number, text
 from hybridbench.metrics import Unit
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import Finding
-from hybridbench.sentences.rates import amount, per_text
 from hybridbench.sentences.trend import collectible_split
-from hybridbench.sentences.words import Words, certain, driver_evidence, times
+from hybridbench.sentences.words import Words, bare_rate_text, certain, driver_evidence, times
 from hybridbench.units import format_bytes, format_count, format_duration
 
 
@@ -67,7 +66,7 @@ def _certain_rates(found: Finding) -> Iterable[str]:
     """``0.99 per evicted node``, ``131 k/h``: those that are certainly more than zero."""
     for rate in found.rates:
         if rate.unit != Unit.BYTES and certain(rate):
-            yield amount(rate.value, Unit.COUNT) + per_text(rate.per)
+            yield bare_rate_text(rate)
 
 
 def _cause(found: Finding) -> str:

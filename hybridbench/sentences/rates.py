@@ -57,7 +57,12 @@ def per_text(per: str) -> str:
 
 def rate_text(rate: Rate, *, signed: bool = True) -> str:
     """``+3.45 GiB/h``."""
-    return amount(rate.value, rate.unit, signed=signed, digits=_digits(rate)) + per_text(rate.per)
+    digits = _digits(rate)
+    if rate.lower == rate.upper:
+        said = amount(rate.value, rate.unit, signed=signed, digits=digits)
+    else:
+        said = _measured(rate.value, rate, digits, signed=signed)
+    return said + per_text(rate.per)
 
 
 def interval_text(rate: Rate) -> str:
@@ -116,12 +121,22 @@ def _digits(rate: Rate) -> int:
     return digits_apart(one, (rate.value, rate.lower, rate.upper))
 
 
+def _measured(value: float, rate: Rate, digits: int, *, signed: bool) -> str:
+    """``amount``, but for whole numbers that are no count: ``1.00 nodes``, not ``1 nodes``."""
+    is_whole = value == int(value) if math.isfinite(value) else False
+    if rate.unit == Unit.BYTES or not is_whole or not 0.0 < abs(value) < 100.0:
+        return amount(value, rate.unit, signed=signed, digits=digits)
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    sign = "\N{MINUS SIGN}" if value < 0 else ("+" if signed else "")
+    counted = "" if rate.unit == Unit.COUNT else rate.unit
+    return f"{sign}{abs(value):.{places}f}{'' if counted == '%' else ' '}{counted}".rstrip()
+
+
 def _span_text(rate: Rate, *, signed: bool = True) -> str:
     digits = _digits(rate)
-    lower = amount(rate.lower, rate.unit, signed=signed, digits=digits)
-    upper = amount(rate.upper, rate.unit, signed=signed, digits=digits)
     if rate.lower == rate.upper or max(abs(rate.lower), abs(rate.upper)) < TINY:
-        return f"exactly {lower}"
+        return f"exactly {amount(rate.lower, rate.unit, signed=signed, digits=digits)}"
+    lower, upper = (_measured(end, rate, digits, signed=signed) for end in (rate.lower, rate.upper))
     if math.isfinite(rate.lower) and math.isfinite(rate.upper):
         return f"{_common_unit(lower, upper)} to {upper}"
     if math.isfinite(rate.lower):

@@ -11,7 +11,7 @@ from hybridbench.analysis.reading import number, number_list, texts
 from hybridbench.metrics import Unit
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate
-from hybridbench.sentences.rates import amount, per_text, rate_text
+from hybridbench.sentences.rates import per_text, rate_text
 from hybridbench.units import format_percent
 
 _RIVALS_NAMED = 4
@@ -62,13 +62,16 @@ def per_event(found: Finding) -> str:
     """
     if found.driver is None or not certain(found.rates[0]):
         return ""
-    rate = found.rates[0]
-    per = per_text(singular(found.driver))
-    if rate.unit == Unit.BYTES:
-        return f", {rate_text(replace(rate, per=singular(found.driver)), signed=False)}"
+    rate = replace(found.rates[0], per=singular(found.driver))
     if found.data.get("driver_exact"):
-        return f", {rate.value:.2f}{per}"
-    return f", {amount(rate.value, Unit.COUNT)}{per}"
+        return f", {rate.value:.2f}{per_text(rate.per)}"
+    return f", {bare_rate_text(rate)}"
+
+
+def bare_rate_text(rate: Rate) -> str:
+    """``0.990 per evicted node``, ``131 k/h``: of what stands before it; bytes with their unit."""
+    unit = rate.unit if rate.unit == Unit.BYTES else Unit.COUNT.value
+    return rate_text(replace(rate, unit=unit), signed=False)
 
 
 def driver_evidence(found: Finding) -> Iterable[str]:

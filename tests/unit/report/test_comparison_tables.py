@@ -28,16 +28,22 @@ def test_a_ratio_is_said_as_a_signed_change(ratio: float, said: str) -> None:
     assert percent(ratio) == said
 
 
-def test_a_change_has_its_half_width() -> None:
+def test_a_change_has_the_ends_of_its_interval() -> None:
     metric = replace(_metric(), ratio=0.951, lower=0.943, upper=0.959)
 
-    assert change_text(metric) == "\N{MINUS SIGN}4.9% ± 0.8%"
+    assert change_text(metric) == "\N{MINUS SIGN}4.9% (\N{MINUS SIGN}5.7% to \N{MINUS SIGN}4.1%)"
+
+
+def test_nothing_falls_by_more_than_all_of_it() -> None:
+    metric = replace(_metric(), ratio=0.355, lower=-0.5, upper=1.21)
+
+    assert change_text(metric) == "\N{MINUS SIGN}64.5% (\N{MINUS SIGN}100% to +21.0%)"
 
 
 def test_an_interval_that_says_nothing_is_not_spelt_out() -> None:
     metric = replace(_metric(), ratio=1.1, lower=0.001, upper=900.0)
 
-    assert change_text(metric) == "+10.0% ± >100%"
+    assert change_text(metric) == "+10.0% (\N{MINUS SIGN}99.9% to over +1,000%)"
 
 
 def test_versions_are_lettered() -> None:

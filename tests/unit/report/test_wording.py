@@ -25,7 +25,9 @@ MIB = float(2**20)
          "\N{MINUS SIGN}2.00 MiB/h (95% interval \N{MINUS SIGN}3.00 to +1.00 MiB/h)"),
         (Rate(3, 3, 3, "slots", "session close"), "+3 slots per session close, exactly"),
         (Rate(2.5, 2, math.inf, "slots", "close", 0.999),
-         "+2.50 slots per close (99.9% interval at least +2)"),
+         "+2.50 slots per close (99.9% interval at least +2.00)"),
+        (Rate(1, 0.995, 1, "nodes", "evicted node"),
+         "+1.00 nodes per evicted node (95% interval +0.995 to +1.00)"),
         (Rate(1, -math.inf, math.inf, "B", "h"), "+1 B/h (no 95% interval)"),
     ],
 )  # fmt: skip
@@ -35,7 +37,7 @@ def test_a_rate_is_told_with_its_interval(rate: Rate, text: str) -> None:
 
 def test_an_interval_alone_carries_its_unit() -> None:
     assert interval_text(Rate(0, -MIB, MIB, "B", "h")) == "\N{MINUS SIGN}1.00 to +1.00 MiB/h"
-    assert interval_text(Rate(0, 0, 2, "slots", "request")) == "0 to +2 slots per request"
+    assert interval_text(Rate(0, 0, 2, "slots", "request")) == "0 to +2.00 slots per request"
 
 
 def test_times_are_hours_minutes_seconds() -> None:

@@ -48,7 +48,7 @@ def test_an_introduced_leak_leads_with_its_rate_and_the_speed_follows() -> None:
     found = answer(pair(SAME, version(".", CLEAN), version("defect:x", LEAKS)))
 
     assert found.headline.startswith("LEAK INTRODUCED: private memory +3.70 GiB/h; throughput ")
-    assert found.headline.endswith("%, SAME")
+    assert found.headline.endswith("%), SAME")
 
 
 def test_an_exact_finding_leads_with_its_title() -> None:
