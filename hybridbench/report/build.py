@@ -16,11 +16,26 @@ from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
 from hybridbench.records.events import Interrupted, Note, event_data, kind_of
-from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import (
+    Finding,
+    MetricResult,
+    Rate,
+    Verdict,
+    VerdictKind,
+    memory_result,
+)
 from hybridbench.report.advice import MEANING, NEXT, next_step, top_finding
 from hybridbench.report.charts import chart_groups
 from hybridbench.report.diagnosis import diagnosis_text
-from hybridbench.report.document import Document, DocumentKind, Fact, FindingText, Measure, Table
+from hybridbench.report.document import (
+    DETECTION_LIMIT,
+    Document,
+    DocumentKind,
+    Fact,
+    FindingText,
+    Measure,
+    Table,
+)
 from hybridbench.report.gates import bare_headline, gates_of
 from hybridbench.report.provenance import (
     model_note,
@@ -63,6 +78,10 @@ _LATE_S: Final = 10.0
 _HIGHER_IS_BETTER: Final = {
     derived.name for derived in DERIVED_METRICS if not derived.higher_is_worse
 }
+_LIMIT_NOTE: Final = (
+    "Growth passes if all of its interval is below the limit; growth that is certain and beyond "
+    "the tolerance is a LEAK, below the limit too."
+)
 # The label of what a verdict's first finding is about.
 _QUESTIONS: Final = {
     VerdictKind.LEAK: "What leaks",
@@ -97,6 +116,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         suite=_suite(record),
         measures=tuple(_measures(verdict)),
         ruling=verdict.can_rule_out,
+        ruling_label=_ruling_label(verdict),
         tables=(thresholds_table(verdict), serving_table(verdict)),
         findings=tuple(_finding_text(finding) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
@@ -133,6 +153,13 @@ def _subtitle(record: RunRecord, recorded_s: float) -> str:
     if defects:
         parts.insert(2, f"defect {plain_text(defects)}")
     return " · ".join(part for part in parts if part)
+
+
+def _ruling_label(verdict: Verdict) -> str:
+    """Memory that leaks has a rate, and no limit of detection."""
+    memory = memory_result(verdict.metrics)
+    leaks = memory is not None and memory.outcome == VerdictKind.LEAK and not verdict.invalid
+    return "Memory growth" if leaks else DETECTION_LIMIT
 
 
 def _suite(record: RunRecord) -> str:
@@ -237,9 +264,8 @@ def _since_text(verdict: Verdict, since_s: float) -> str:
 def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
     facts = []
     for result in verdict.metrics:
+        # The profile's limit is in the table of gated metrics: here it would be a second bound.
         text = bound_text(result)
-        if text and result.limit_per_hour is not None:
-            text += f"; limit {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
         if text:
             facts.append(Fact(metric_label(result.metric), text))
     return tuple(facts)
@@ -299,7 +325,7 @@ def _bounds_table(verdict: Verdict) -> Table:
         start_s, end_s = verdict.window_s
         note = (
             f"Judged from {clock_text(start_s)} to {clock_text(end_s)} "
-            f"({format_duration(end_s - start_s)})."
+            f"({format_duration(end_s - start_s)}). {_LIMIT_NOTE}"
         )
     empty = "No gated metric was judged in this run."
     return Table("Gated metrics", columns, rows, frozenset({2, 3, 4, 5}), note, empty)

@@ -27,7 +27,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hybridbench.report.document import (
-    DETECTION_LIMIT,
     DiagnosisText,
     Document,
     Fact,
@@ -90,7 +89,7 @@ def _panel(document: Document) -> RenderableType:
     if document.answer:
         body += [_shown(), _facts(document.answer)]
     if document.ruling:
-        body += [_shown(), _shown(f"{DETECTION_LIMIT}: {document.ruling}")]
+        body += [_shown(), _shown(f"{document.ruling_label}: {document.ruling}")]
     return Panel(
         Group(*body),
         title=_shown(f" {document.badge.glyph} {document.badge.word} ", style=f"bold {style}"),

@@ -141,7 +141,7 @@ class Table:
     optional: frozenset[int] = frozenset()  # columns that a narrow terminal leaves out first
 
 
-# The label of ``Document.ruling`` in every format.
+# What leads ``Document.ruling`` where it says what would have been found.
 DETECTION_LIMIT: Final = "Detection limit"
 NO_TABLE = Table("", (), ())
 
@@ -261,6 +261,7 @@ class Document:
     suite: str = "hybridbench"  # what was tested, the same every night: model and profile
     measures: tuple[Measure, ...] = ()
     ruling: str = ""  # what this length can and cannot rule out
+    ruling_label: str = DETECTION_LIMIT
     tables: tuple[Table, ...] = ()  # right after the verdict
     findings: tuple[FindingText, ...] = ()
     bounds: Table = NO_TABLE

@@ -19,7 +19,7 @@ from jinja2 import BaseLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from hybridbench.report.chart_data import page_data
-from hybridbench.report.document import DETECTION_LIMIT, Chart, Document, Ink, tally
+from hybridbench.report.document import Chart, Document, Ink, tally
 from hybridbench.report.wording import BADGES
 from hybridbench.sentences.rates import number
 
@@ -41,7 +41,6 @@ def render_html(document: Document) -> str:
         .from_string(_asset("report.html.j2"))
         .render(
             doc=document,
-            limit_label=DETECTION_LIMIT,
             policy=_policy(scripts, styles),
             styles=styles,
             scripts=scripts,

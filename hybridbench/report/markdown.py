@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import quote
 
-from hybridbench.report.document import DETECTION_LIMIT, Document, Fact, FindingText, Table
+from hybridbench.report.document import Document, Fact, FindingText, Table
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~])")
 # A step summary over 1 MiB is dropped whole, so that endless evidence ends here.
@@ -37,7 +37,7 @@ def _answer(doc: Document) -> Iterator[str]:
     yield ""
     yield from _facts(doc.answer)
     if doc.ruling:
-        yield f"> **{DETECTION_LIMIT}**: {markdown_text(doc.ruling)}"
+        yield f"> **{doc.ruling_label}**: {markdown_text(doc.ruling)}"
         yield ""
 
 

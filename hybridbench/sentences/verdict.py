@@ -15,6 +15,7 @@ from hybridbench.records.verdict import (
     Note,
     Unphrased,
     Verdict,
+    VerdictKind,
 )
 from hybridbench.sentences import (
     checkpoints,
@@ -140,8 +141,8 @@ def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResul
 
 
 def can_rule_out(run: Unphrased, *, valid: bool = True) -> str:
-    """What the run's memory rules out, and the smallest leak that it would have called; nothing
-    where the run is not ``valid``.
+    """What the run's memory rules out, and the smallest leak that it would have called, in one
+    sentence; nothing where the run is not ``valid``.  Of memory that leaks: its growth.
     """
     memory = run.memory
     if memory is None:
@@ -152,22 +153,23 @@ def can_rule_out(run: Unphrased, *, valid: bool = True) -> str:
     length, rate = format_duration(length_s), memory.rate_per_hour
     if rate is None:
         return f"{length} of steady state has too few memory samples to rule out any growth."
-    if memory.outcome == "LEAK":
-        grows = full_rate_text(rate, signed=False)
-        return f"Private memory, judged over {length}, grows by {grows}."
+    if memory.outcome == VerdictKind.LEAK:
+        return (
+            f"Private memory grows by {full_rate_text(rate, signed=False)}, judged over {length}."
+        )
     upper = format_byte_rate(max(rate.upper, 0.0))
-    bound = (
-        f"growth above {upper} is ruled out"
-        if memory.outcome == "CLEAN"
-        else f"undecided, growth of up to {upper} is possible"
-    )
-    said = f"Private memory, judged over {length}: {bound} (95%)."
+    bound = f"Private memory may grow by up to {upper} (95%, {length} judged)"
+    if memory.outcome == VerdictKind.CLEAN:
+        bound = f"Growth of private memory above {upper} is ruled out (95%, {length} judged)"
     shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S
     if length_s < shortest:
-        before = f"Before {format_duration(shortest)}"
-        when = f"{before} of steady state" if run.steady else f"{before} without a steady event"
-        return f"{said} {when}, a growing trend is INCONCLUSIVE, not a LEAK."
-    if run.smallest_leak is None:
-        return f"{said} The smallest growth that would be called a leak is not known."
-    called = format_byte_rate(run.smallest_leak)
-    return f"{said} Steady growth of about {called} or more would be called a leak."
+        before = format_duration(shortest)
+        called = f"before {before} of steady state no growth is called a LEAK"
+        if not run.steady:
+            called = f"without a steady event no growth is called a LEAK before {before}"
+    elif run.smallest_leak is None:
+        called = "the smallest growth that would be called a LEAK is not known"
+    else:
+        least = format_byte_rate(run.smallest_leak)
+        called = f"steady growth of about {least} or more would be called a LEAK"
+    return f"{bound}; {called}."

@@ -115,3 +115,18 @@ def test_of_many_events_of_a_kind_the_first_mark_alone_has_a_label() -> None:
 
     labels = [mark.label for mark in marks if mark.kind == "engine_violation"]
     assert labels == ["engine violation at 0:01:40, first of 3", "", ""]
+
+
+def test_a_clean_page_has_one_bound_of_memory_and_its_limit_in_the_table_alone() -> None:
+    record = synthetic.record_of(leaky=False)
+    document = build_document(record, synthetic.clean_verdict(record))
+
+    assert document.ruling_label == "Detection limit"
+    assert not any("limit" in fact.text for fact in document.answer)
+    assert all("≤ 200 MiB/h" in row for row in document.bounds.rows)
+
+
+def test_the_growth_of_a_leak_is_not_labelled_as_a_detection_limit() -> None:
+    record = synthetic.record_of()
+
+    assert build_document(record, synthetic.leak_verdict(record)).ruling_label == "Memory growth"
