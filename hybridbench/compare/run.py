@@ -340,7 +340,7 @@ class _Comparison:
     def _round_line(self, sides: Sequence[ComparedSide]) -> str:
         of_round = {b.version: b.values for b in self._blocks if b.round == self._rounds}
         speeds = [
-            f"{side.label} {of_round[index].get('throughput_tokens_per_s', 0.0):,.0f} tok/s"
+            f"{side.label} {of_round[index].get('throughput_tokens_per_s', 0.0):,.0f} served tok/s"
             for index, side in enumerate(sides)
         ]
         most = self._plan.terms.looks[-1]

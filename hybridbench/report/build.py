@@ -146,7 +146,7 @@ def _subtitle(record: RunRecord, recorded_s: float) -> str:
     parts = [
         model_text(model),
         manifest.profile.name,
-        format_duration(recorded_s),
+        f"{format_duration(recorded_s)} recorded",
         started_text(manifest.started_wall_s),
     ]
     defects = manifest.defects
@@ -378,7 +378,8 @@ def _coverage_table(verdict: Verdict) -> Table:
         rows.append((counter, required, number(row.seen), word))
     columns = ("counter", "required", "seen", "")
     empty = "The profile requires nothing to be covered."
-    return Table("Coverage", columns, tuple(rows), frozenset({1, 2}), empty=empty)
+    note = "Counted over the whole run, its warm-up included."
+    return Table("Coverage", columns, tuple(rows), frozenset({1, 2}), note, empty)
 
 
 def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:

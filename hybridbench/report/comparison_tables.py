@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hybridbench.analysis.comparison.leaks import GROWTH
+from hybridbench.analysis.comparison.metrics import THROUGHPUT
 from hybridbench.analysis.comparison.records import (
     Change,
     Comparison,
@@ -92,7 +93,15 @@ def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> str:
     blocks = f"{primary.pairs} pairs" if verdict.interleaved else f"{primary.pairs} windows a run"
     levels = {m.role: f"{100.0 * m.confidence:.4g}%" for m in side.metrics}
     said = ", ".join(f"{_ROLE[role]} {level}" for role, level in levels.items())
-    return f"{blocks}. Intervals, {kind}: {said}."
+    served = ""
+    if primary.metric == THROUGHPUT:
+        served = (
+            " Throughput counts prompt and output tokens served, those from the cache included."
+        )
+    return (
+        f"{blocks}; A and {letter(side.version)}: geometric means over them.{served} Intervals, "
+        f"{kind}: {said}."
+    )
 
 
 def _leak_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:

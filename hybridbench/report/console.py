@@ -269,6 +269,8 @@ def _coverage(document: Document, *, whole: bool) -> Iterator[RenderableType]:
     if table.rows:
         yield _heading(table.title)
         yield _table(table, keep=(0, 1, 2, 3) if asserted or whole else (0, 2))
+        if table.note:
+            yield _shown(table.note, style="dim")
 
 
 def _table(

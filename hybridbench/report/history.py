@@ -38,6 +38,7 @@ from hybridbench.units import format_percent, sparkline
 _SPARKS_MOST: Final = 40
 _ROWS_MOST: Final = 30
 _WORD: Final = {True: "WORSE", False: "BETTER"}
+_THROUGHPUT: Final = "throughput_tokens_per_s"
 
 
 def history_document(series: Sequence[Series], unread: Sequence[Unread], where: str) -> Document:
@@ -180,6 +181,8 @@ def _notes(series: Sequence[Series], unread: Sequence[Unread]) -> Iterable[str]:
             f"it is outside the {format_percent(1 - ALPHA)} prediction interval of {FEWEST_BEFORE} "
             "or more runs before it."
         )
+    if any(trend.quantity.metric == _THROUGHPUT for one in series for trend in one.trends):
+        yield "throughput.mean is in computed tokens: those from the cache are left out."
     invalid = sum(point.invalid for one in series for point in one.points)
     if invalid:
         yield f"{times(invalid, 'INVALID run')} shown, and left out of the trends."

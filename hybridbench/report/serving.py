@@ -26,6 +26,9 @@ _LABELS: Final[Mapping[str, str]] = {
     "aborts": "Aborts",
     "hit_rate": "Cache hit rate",
 }
+_COUNTS: Final = frozenset({"errors", "aborts"})
+# What no row of the table of metrics is about.
+_NOT_COMPARED: Final = _COUNTS | {"output_tokens_per_s", "input_tokens_per_s", "e2e_ms"}
 _SHARES: Final = ("p50", "p90", "p99")
 
 
@@ -46,10 +49,13 @@ def serving_table(verdict: Verdict) -> Table:
     if verdict.window_s is not None:
         start, end = (clock_text(t_s) for t_s in verdict.window_s)
         note = f"From {start} to {end}, without the pauses for checkpoints{_traffic(verdict)}. "
-    note += "n counts finished requests"
+    note += "n: requests finished in that time (rates)"
     if timed:
-        note += ", for TTFT first tokens, for ITL gaps between tokens"
-    note += ", for errors and aborts all requests that ended, for the hit rate admissions."
+        note += (
+            ", first tokens (TTFT), gaps between tokens (ITL) and requests finished "
+            "(end-to-end) in whole sampling intervals"
+        )
+    note += ", requests ended (errors, aborts), admissions (hit rate)."
     if timed:
         note += f" Latencies are rounded to {100 * RELATIVE_ERROR:g}%."
     columns = ("", "mean or total", *shares, "n")
@@ -67,14 +73,14 @@ def _traffic(verdict: Verdict) -> str:
 def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table:
     """What each version's own run served, side by side; without rows where nothing was measured.
 
-    Of versions that took turns only counts: their times are in the table of metrics, of blocks.
+    What the table of metrics has, over blocks, is not told again with other numbers; of versions
+    that took turns there are only counts.
     """
     of_each = [{result.name: result for result in one.verdict.serving} for one in versions]
-    counts = {"errors", "aborts"}
     rows: list[tuple[str, ...]] = []
     for name, label in _LABELS.items():
         found = [results.get(name) for results in of_each]
-        if not any(found) or (interleaved and name not in counts):
+        if not any(found) or name not in (_COUNTS if interleaved else _NOT_COMPARED):
             continue
         rows.append((label, *("" if one is None else _value(one) for one in found)))
         for share in _SHARES:
@@ -82,7 +88,9 @@ def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table
             if any(cells):
                 rows.append((f"{label} {share}", *cells))
     columns = ("", *(letter(index) for index in range(len(versions))))
-    note = "Each version in its own judged window; the first row of a latency is its mean."
+    note = (
+        "Each version over the whole of its judged window; the first row of a latency is its mean."
+    )
     return Table(
         "Serving",
         columns,

@@ -63,6 +63,11 @@ def decoded_sample(line: bytes) -> SampleLine | None:
     return _decoded(line, SAMPLE)
 
 
+def decoded_event(line: bytes) -> EventLine | None:
+    """The event in ``line``, or None for a damaged one."""
+    return _decoded(line, EVENT)
+
+
 class LineFile:
     """One append-only file of JSON lines, without a buffer of ours in between."""
 

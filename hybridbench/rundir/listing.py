@@ -27,12 +27,13 @@ from hybridbench.rundir.layout import (
     CELL,
     CELLS,
     COMPARISON,
+    EVENTS,
     MANIFEST,
     NIGHTLY,
     SAMPLES,
     VERDICT,
 )
-from hybridbench.rundir.lines import SampleLine, decoded_sample
+from hybridbench.rundir.lines import SampleLine, decoded_event, decoded_sample
 from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import read_manifest
 from hybridbench.rundir.proof import is_foreign
@@ -66,7 +67,7 @@ class RunSummary:
     profile: str = ""
     defects: tuple[str, ...] = ()
     started_wall_s: float | None = None
-    duration_s: float | None = None  # time of the last sample that can be read
+    duration_s: float | None = None  # time of the last sample or event that can be read
     verdict: str | None = None  # None: not judged yet
     headline: str = ""
     exit_code: int | None = None  # of the answer; 0 is good
@@ -114,18 +115,30 @@ def kind_of(path: Path) -> EntryKind | None:
 
 def last_sample(path: Path) -> SampleLine | None:
     """The last whole sample; reads the end of the file only, for a store of long runs."""
+    return next(filter(None, map(decoded_sample, _last_lines(path))), None)
+
+
+def _recorded_s(path: Path) -> float | None:
+    """When the last thing was recorded, as in the run's report: a checkpoint may follow the last
+    sample.
+    """
+    sample = last_sample(path / SAMPLES)
+    if sample is None:
+        return None
+    event = next(filter(None, map(decoded_event, _last_lines(path / EVENTS))), None)
+    return sample.t if event is None else max(sample.t, event.t)
+
+
+def _last_lines(path: Path) -> Iterator[bytes]:
+    """The lines at the end of ``path``, the last one first."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).split(b"\n")
     except (OSError, ForeignDataError):
-        return None
-    for line in reversed(lines):
-        sample = decoded_sample(line)
-        if sample is not None:
-            return sample
-    return None
+        return
+    yield from reversed(lines)
 
 
 def _newest_first(entries: Iterable[RunSummary]) -> list[RunSummary]:
@@ -171,7 +184,6 @@ _MARKER: Final = {
 def _run(path: Path) -> RunSummary:
     manifest = read_manifest(path)
     judged = read_verdict_part(path / VERDICT, VerdictHead)
-    last = last_sample(path / SAMPLES)
     return RunSummary(
         path=path,
         run_id=manifest.run_id,
@@ -179,7 +191,7 @@ def _run(path: Path) -> RunSummary:
         profile=manifest.profile.name,
         defects=manifest.defects,
         started_wall_s=manifest.started_wall_s,
-        duration_s=None if last is None else last.t,
+        duration_s=_recorded_s(path),
         verdict=judged.verdict or None,
         headline=judged.headline,
         exit_code=judged.exit_code,

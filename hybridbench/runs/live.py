@@ -119,7 +119,8 @@ class PlainView(View):
         self._line(
             f"{status.phase:<7} {_elapsed(status)}  "
             f"private memory {format_bytes(status.private_bytes)}  "
-            f"{status.requests_per_s:.0f} req/s  {format_count(status.tokens_per_s)} tok/s  "
+            f"{status.requests_per_s:.0f} req/s  "
+            f"{format_count(status.tokens_per_s)} computed tok/s  "
             f"{pools}  {status.so_far}"
         )
 
@@ -185,7 +186,7 @@ def picture(status: RunStatus, width: int) -> RenderableType:
     table.add_row(
         "traffic",
         f"{status.requests_per_s:.0f} req/s",
-        f"{format_count(status.tokens_per_s)} tokens/s, {status.running} running, "
+        f"{format_count(status.tokens_per_s)} computed tok/s, {status.running} running, "
         f"{status.waiting} waiting, {format_count(status.finished)} done, "
         f"{status.aborted} aborted, {status.rejected} rejected",
     )

@@ -89,7 +89,7 @@ def phrased(verdict: Verdict) -> Verdict:
         headline=_headline(verdict, findings, unphrased.memory),
         metrics=tuple(phrased_metric(result) for result in verdict.metrics),
         thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
-        can_rule_out=can_rule_out(unphrased, valid=not verdict.invalid),
+        can_rule_out=can_rule_out(unphrased, verdict.window_s, valid=not verdict.invalid),
         not_seen=tuple(not_seen_text(metric) for metric in unphrased.not_seen),
         notes=tuple(_note(note) for note in unphrased.notes),
         unphrased=None,
@@ -131,16 +131,22 @@ def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResul
         return headline(f"{kind}: {findings[0].title}", tail=others)
     if memory is None:
         return f"{verdict.kind}: no findings; the worker's memory was not judged"
-    # That of the gated metrics' table; memory samples span a little less.
-    start_s, end_s = verdict.window_s or memory.window_s
-    length = format_duration(end_s - start_s)
+    length = format_duration(_judged_s(memory, verdict.window_s))
     if memory.rate_per_hour is None:
         return f"{verdict.kind}: no findings in {length}; too few samples to bound memory growth"
     bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
     return f"{verdict.kind}: no findings in {length}; memory growth is at most {bound} (95%)"
 
 
-def can_rule_out(run: Unphrased, *, valid: bool = True) -> str:
+def _judged_s(memory: MetricResult, window_s: tuple[float, float] | None) -> float:
+    """That of the gated metrics' table; memory samples span a little less."""
+    start_s, end_s = window_s or memory.window_s
+    return end_s - start_s
+
+
+def can_rule_out(
+    run: Unphrased, window_s: tuple[float, float] | None = None, *, valid: bool = True
+) -> str:
     """What the run's memory rules out, and the smallest leak that it would have called, in one
     sentence; nothing where the run is not ``valid``.  Of memory that leaks: its growth.
     """
@@ -150,7 +156,7 @@ def can_rule_out(run: Unphrased, *, valid: bool = True) -> str:
     if not valid:
         return "The run is INVALID, so no growth is ruled out."
     length_s = memory.window_s[1] - memory.window_s[0]
-    length, rate = format_duration(length_s), memory.rate_per_hour
+    length, rate = format_duration(_judged_s(memory, window_s)), memory.rate_per_hour
     if rate is None:
         return f"{length} of steady state has too few memory samples to rule out any growth."
     if memory.outcome == VerdictKind.LEAK:

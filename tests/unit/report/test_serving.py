@@ -39,18 +39,22 @@ def test_a_run_of_which_nothing_is_known_has_no_table() -> None:
     assert serving_table(replace(VERDICT, serving=())).rows == ()
 
 
-def test_stored_runs_are_compared_in_all_rows_and_versions_that_took_turns_in_counts_only() -> None:
+def test_what_the_metrics_of_a_comparison_have_is_not_told_again_with_other_numbers() -> None:
     versions = comparison().versions
     served = [
         replace(one, verdict=replace(one.verdict, serving=VERDICT.serving)) for one in versions
     ]
-    served[1] = replace(served[1], verdict=replace(served[1].verdict, serving=VERDICT.serving[:1]))
+    served[1] = replace(
+        served[1],
+        verdict=replace(served[1].verdict, serving=VERDICT.serving[:1] + VERDICT.serving[-3:-1]),
+    )
 
     stored = {row[0]: row[1:] for row in compared_serving(served, interleaved=False).rows}
     turns = compared_serving(served, interleaved=True).rows
 
-    assert stored["Requests/s"] == ("38", "38")
-    assert stored["TTFT (ms)"] == ("43.1", "")
-    assert stored["TTFT (ms) p90"] == ("63", "")
+    assert stored["Output tokens/s"] == ("608", "")
+    assert stored["End-to-end (ms)"] == ("208", "")
+    assert stored["End-to-end (ms) p90"] == ("260", "")
+    assert not any(row.startswith(("Requests", "TTFT", "ITL", "Cache")) for row in stored)
     assert [row[0] for row in turns] == ["Errors", "Aborts"]
     assert compared_serving(versions, interleaved=False).rows == ()

@@ -12,6 +12,7 @@ from hybridbench.clock import FakeClock
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.listing import EntryKind, find_runs, list_runs, list_store
+from hybridbench.rundir.reader import read_run
 from hybridbench.rundir.writer import RunWriter
 
 
@@ -46,6 +47,18 @@ def test_runs_are_listed_newest_first_with_their_verdict(tmp_path: Path) -> None
         ("lru-reference-cycle",),
     )
     assert new.duration_s == 15.0
+
+
+def test_a_run_is_as_long_as_its_report_says(tmp_path: Path) -> None:
+    """The last thing recorded may be an event: "5m8s" was listed of a run of "5m9s"."""
+    path = make_run(tmp_path, "run", 100.0)
+    (path / "events.jsonl").write_text(
+        '{"t": 15.9, "kind": "phase", "data": {"name": "end"}}\n{"t": 99'
+    )
+
+    (listed,) = list_runs(tmp_path)
+
+    assert listed.duration_s == read_run(path).last_moment_s == 15.9
 
 
 def test_damaged_runs_are_listed_with_what_is_wrong(tmp_path: Path) -> None:
