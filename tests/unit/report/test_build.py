@@ -130,3 +130,15 @@ def test_the_growth_of_a_leak_is_not_labelled_as_a_detection_limit() -> None:
     record = synthetic.record_of()
 
     assert build_document(record, synthetic.leak_verdict(record)).ruling_label == "Memory growth"
+
+
+def test_private_memory_has_an_axis_of_its_own() -> None:
+    """Beside RSS and PSS a leak of 12 MiB is a flat line."""
+    record = synthetic.record_of()
+
+    (memory, *_) = build_document(record, synthetic.leak_verdict(record)).charts
+
+    by_key = {chart.key: {line.label for line in chart.lines} for chart in memory.charts}
+    assert by_key["private"] >= {"private (RssAnon + swap)", "fit"}
+    assert not by_key["private"] & by_key["rss"]
+    assert by_key["rss"] == {"resident (RSS)", "proportional (PSS)"}

@@ -150,10 +150,19 @@ def test_every_chart_of_the_page_has_its_data() -> None:
     charts = page.data()["charts"]
     assert set(named) == set(charts)
     assert len(named) == len(charts)
-    for wanted in ("rss", "collectible-bytes", "pool-kv", "throughput", "ttft", "sampler", "share"):
+    for wanted in (
+        "private",
+        "rss",
+        "collectible-bytes",
+        "pool-kv",
+        "throughput",
+        "ttft",
+        "sampler",
+        "share",
+    ):
         assert wanted in named
-    assert {line["ink"] for line in charts["rss"]["lines"]} == {"plain", "fit", "spread"}
-    assert charts["rss"]["unit"] == "MiB"
+    assert {line["ink"] for line in charts["private"]["lines"]} == {"plain", "fit", "spread"}
+    assert charts["private"]["unit"] == "MiB"
     assert charts["pool-mamba"]["stacked"]
 
 
