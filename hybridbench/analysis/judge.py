@@ -24,7 +24,7 @@ from hybridbench.analysis.exact.validity import (
     workload_findings,
 )
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.facts.limits import planned_s
+from hybridbench.analysis.facts.limits import planned_s, served_s
 from hybridbench.analysis.facts.readings import beyond_findings, readable
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.notes import not_seen, run_notes
@@ -207,8 +207,14 @@ def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
     for failed in facts.last.all_events(BenchFailed):
         yield replace(_bench_failed(failed.part, failed.error, failed.file), since_s=failed.t_s)
     missing = facts.coverage.missing
-    if missing and facts.last.last_event(Interrupted) is not None:
-        yield replace(_open(FindingCode.INTERRUPTED, missing=list(missing)), subject="coverage")
+    interrupted = facts.last.last_event(Interrupted)
+    if missing and interrupted is not None:
+        served: dict[str, JsonValue] = {
+            "missing": list(missing),
+            "served_s": sum(served_s(part.record) for part in facts.segments),
+            "planned_s": planned_s(facts.record),
+        }
+        yield replace(_open(FindingCode.INTERRUPTED, **served), subject="coverage")
     if window is None:
         yield _no_window()
 

@@ -30,9 +30,11 @@ def coverage(found: Finding) -> Words:
 
 def interrupted(found: Finding) -> Words:
     """Cut short before the paths of the profile were taken."""
+    served, planned_s = _seconds(found, "served_s"), number(found.data, "planned_s")
+    of = f" of {format_duration(planned_s)}" if planned_s else ""
     return Words(
-        f"interrupted before the required events were seen: {_first_paths(found.data)}",
-        evidence=tuple(_all_paths(found.data)),
+        f"interrupted after {served}{of} of traffic, before all required events were seen",
+        evidence=(f"not seen as often as required: {missing_paths(found.data)}",),
     )
 
 

@@ -841,9 +841,16 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     "interrupted": (
         found(
             FindingCode.INTERRUPTED,
-            {"missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
+            {
+                "missing": [{"counter": "aborts", "seen": 0.0, "required": 5}],
+                "served_s": 4400.0,
+                "planned_s": 7200.0,
+            },
         ),
-        Words("interrupted before the required events were seen: aborts 0 of 5"),
+        Words(
+            "interrupted after 1h13m of 2h of traffic, before all required events were seen",
+            evidence=("not seen as often as required: aborts 0 of 5",),
+        ),
     ),
     "gaps": (
         found(FindingCode.GAPS, {"missing_s": 30.0, "judged_s": 300.0}),
