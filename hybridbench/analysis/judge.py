@@ -211,6 +211,7 @@ def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
     if missing and interrupted is not None:
         served: dict[str, JsonValue] = {
             "missing": list(missing),
+            "at_s": interrupted.t_s,
             "served_s": sum(served_s(part.record) for part in facts.segments),
             "planned_s": planned_s(facts.record),
         }

@@ -30,11 +30,14 @@ def coverage(found: Finding) -> Words:
 
 def interrupted(found: Finding) -> Words:
     """Cut short before the paths of the profile were taken."""
-    served, planned_s = _seconds(found, "served_s"), number(found.data, "planned_s")
-    of = f" of {format_duration(planned_s)}" if planned_s else ""
+    planned_s = number(found.data, "planned_s")
+    of = f" of the planned {format_duration(planned_s)}" if planned_s else ""
     return Words(
-        f"interrupted after {served}{of} of traffic, before all required events were seen",
-        evidence=(f"not seen as often as required: {missing_paths(found.data)}",),
+        f"interrupted after {_seconds(found, 'at_s')}, before all required events were seen",
+        evidence=(
+            f"{_seconds(found, 'served_s')}{of} of traffic were served",
+            f"not seen as often as required: {missing_paths(found.data)}",
+        ),
     )
 
 

@@ -48,8 +48,9 @@ def growth(found: Finding) -> Words:
 
 def _judged(found: Finding) -> Iterable[str]:
     data = found.data
-    judged = format_duration(number(data, "judged_s"))
-    yield f"{judged} judged; best model: {text(data, 'model')}; {_why(data)}"
+    # The window has one length on a page; samples may begin and end a little inside of it.
+    span = format_duration(number(data, "judged_s"))
+    yield f"best model: {text(data, 'model')}; {_why(data)}; its samples span {span}"
     if found.driver != "finishes":
         yield from (_grown(rate) for rate in found.rates if rate.per == "request")
 

@@ -533,7 +533,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         Words(
             "private memory grows by 2.79 GiB/h, 97.7 KiB per retract",
             evidence=(
-                "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
+                "best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h); its samples "
+                "span 10m",
                 "false-alarm probability: 1 in 10,000 runs (Holm-adjusted over 9 gated metrics)",
                 (
                     "at this rate the limit of 14.9 GiB is reached in 1h (50m to 1h6m) (the "
@@ -572,7 +573,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             "private memory grows by 2.79 GiB/h",
             cause="uncollected cyclic garbage, which only a full collection frees",
             evidence=(
-                "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
+                "best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h); its samples "
+                "span 10m",
                 (
                     "collectible memory grows by 2.98 GiB/h (95% interval 2.89 to 3.07 GiB/h), "
                     "faster than private memory: it accounts for all of the growth and reuses "
@@ -615,7 +617,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                     "collections, more than private memory grows by (at most 2.86 MiB/h, 95%): "
                     "they reuse memory that was freed before, so this is not growth of the process"
                 ),
-                "10m judged; best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h)",
+                "best model: linear; growing by 2.79 GiB/h (2.70 GiB/h to 2.89 GiB/h); its samples "
+                "span 10m",
                 "in segments 1 and 2",
             ),
         ),
@@ -843,13 +846,17 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             FindingCode.INTERRUPTED,
             {
                 "missing": [{"counter": "aborts", "seen": 0.0, "required": 5}],
+                "at_s": 4412.0,
                 "served_s": 4400.0,
                 "planned_s": 7200.0,
             },
         ),
         Words(
-            "interrupted after 1h13m of 2h of traffic, before all required events were seen",
-            evidence=("not seen as often as required: aborts 0 of 5",),
+            "interrupted after 1h13m, before all required events were seen",
+            evidence=(
+                "1h13m of the planned 2h of traffic were served",
+                "not seen as often as required: aborts 0 of 5",
+            ),
         ),
     ),
     "gaps": (
