@@ -79,7 +79,10 @@ def _busy_checkpoints(data: Mapping[str, JsonValue]) -> str:
 
 def _overhead(data: Mapping[str, JsonValue]) -> str:
     share, scans = format_percent(number(data, "share"), 2), number(data, "heap_scans")
-    return f"measurement overhead: {share} of engine-loop time ({scans:,.0f} heap scans)"
+    return (
+        f"measurement overhead: {share} of engine-loop time in the whole run ({scans:,.0f} heap "
+        "scans)"
+    )
 
 
 def _cpu_wait(data: Mapping[str, JsonValue]) -> str:

@@ -110,13 +110,14 @@ def starved(found: Finding) -> Words:
         if stolen
         else "the worker waited for a CPU"
     )
-    return Words(f"{why} for {format_percent(number(found.data, 'share'))} of the time")
+    share = format_percent(number(found.data, "share"))
+    return Words(f"{why} for {share} of the judged window")
 
 
 def probe_stall(found: Finding) -> Words:
     """The bench itself stood in the way."""
     share = format_percent(number(found.data, "share"))
-    return Words(f"heap scans and checkpoints stopped the engine for {share} of the time")
+    return Words(f"heap scans and checkpoints stopped the engine for {share} of the judged window")
 
 
 def metric_missing(found: Finding) -> Words:

@@ -888,15 +888,15 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "starved by the hypervisor": (
         found(FindingCode.STARVED, {"metric": "host_steal_s", "share": 0.3}),
-        Words("the hypervisor ran other machines on its processors for 30% of the time"),
+        Words("the hypervisor ran other machines on its processors for 30% of the judged window"),
     ),
     "starved by processes": (
         found(FindingCode.STARVED, {"metric": "run_delay_s", "share": 0.3}),
-        Words("the worker waited for a CPU for 30% of the time"),
+        Words("the worker waited for a CPU for 30% of the judged window"),
     ),
     "stalled by probes": (
         found(FindingCode.PROBE_STALL, {"share": 0.16}),
-        Words("heap scans and checkpoints stopped the engine for 16% of the time"),
+        Words("heap scans and checkpoints stopped the engine for 16% of the judged window"),
     ),
     "a metric that was declared": (
         found(FindingCode.METRIC_MISSING, {}),
@@ -1117,7 +1117,7 @@ NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
     (
         NoteCode.OVERHEAD,
         {"share": 0.007, "heap_scans": 12},
-        "measurement overhead: 0.70% of engine-loop time (12 heap scans)",
+        "measurement overhead: 0.70% of engine-loop time in the whole run (12 heap scans)",
     ),
     (
         NoteCode.CPU_WAIT,
