@@ -58,7 +58,8 @@ def per_text(per: str) -> str:
 def rate_text(rate: Rate, *, signed: bool = True) -> str:
     """``+3.45 GiB/h``."""
     digits = _digits(rate)
-    if rate.lower == rate.upper:
+    # One is told as 1.00: what is counted stands in the plural.
+    if rate.lower == rate.upper and abs(rate.value) != 1.0:
         said = amount(rate.value, rate.unit, signed=signed, digits=digits)
     else:
         said = _measured(rate.value, rate, digits, signed=signed)

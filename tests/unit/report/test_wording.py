@@ -24,6 +24,7 @@ MIB = float(2**20)
         (Rate(-2 * MIB, -3 * MIB, 1 * MIB, "B", "h"),
          "\N{MINUS SIGN}2.00 MiB/h (95% interval \N{MINUS SIGN}3.00 to +1.00 MiB/h)"),
         (Rate(3, 3, 3, "slots", "session close"), "+3 slots per session close, exactly"),
+        (Rate(1, 1, 1, "slots", "session close"), "+1.00 slots per session close, exactly"),
         (Rate(2.5, 2, math.inf, "slots", "close", 0.999),
          "+2.50 slots per close (99.9% interval at least +2.00)"),
         (Rate(1, 0.995, 1, "nodes", "evicted node"),
