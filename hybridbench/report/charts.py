@@ -44,8 +44,8 @@ _MEMORY: Final[tuple[_Plan, ...]] = (
             "rss",
             "Memory of the engine process with shared pages",
             from_zero=False,
-            note="PSS counts a shared page in part: it drops in samples during which the forked "
-            "process of a heap scan shares the pages.",
+            note="PSS counts a shared page in part: it drops while other processes share pages, as "
+            "the forked process of a heap scan does, or another one with the same libraries.",
         ),
         {"rss_bytes": "resident (RSS)", "pss_bytes": "proportional (PSS)"},
     ),
