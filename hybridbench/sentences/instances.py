@@ -74,12 +74,13 @@ def _cause(found: Finding) -> str:
     if shares is not None:
         return (
             f"{shares[0]} form reference cycles or hang from one, which only a full collection "
-            f"frees; objects in use still refer to the other {shares[1]}, which nothing frees"
+            f"frees; the other {shares[1]} are still referenced by objects in use, so a collection "
+            "keeps them"
         )
     if _is_mixed(found):
         return (
             "some form reference cycles or hang from one, which only a full collection frees; "
-            "objects in use still refer to the others, which nothing frees"
+            "the others are still referenced by objects in use, so a collection keeps them"
         )
     if _freed(found) <= TOLERANCE:
         return "something still refers to objects that the engine has removed"

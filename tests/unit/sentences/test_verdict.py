@@ -447,7 +447,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             ),
             cause=(
                 "48% form reference cycles or hang from one, which only a full collection frees; "
-                "objects in use still refer to the other 52%, which nothing frees"
+                "the other 52% are still referenced by objects in use, so a collection keeps them"
             ),
             evidence=(
                 "removed objects alive in 20 of 24 heap scans, first at 1m15s; at most 2.20 k at "
@@ -476,7 +476,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             ("up to 2.20 k removed subject objects stay alive (some survive a full gc.collect())"),
             cause=(
                 "some form reference cycles or hang from one, which only a full collection frees; "
-                "objects in use still refer to the others, which nothing frees"
+                "the others are still referenced by objects in use, so a collection keeps them"
             ),
             evidence=(
                 "removed objects alive in 20 of 24 heap scans, first at 1m15s; at most 2.20 k at "
