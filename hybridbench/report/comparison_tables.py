@@ -19,7 +19,7 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.metrics import label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
-from hybridbench.sentences.comparison import change_text, display_name
+from hybridbench.sentences.comparison import change_cell, display_name
 from hybridbench.sentences.rates import amount, interval_text, level_text, rate_text
 from hybridbench.units import format_duration
 
@@ -61,7 +61,7 @@ def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str
     rows = tuple(
         (
             m.label,
-            change_text(m),
+            change_cell(m),
             m.word,
             level_text(m.base, m.unit),
             level_text(m.other, m.unit),

@@ -86,6 +86,11 @@ def change_text(metric: MetricComparison) -> str:
     return f"{percent(metric.ratio)} ({ends_text(metric)})"
 
 
+def change_cell(metric: MetricComparison) -> str:
+    """``−4.9% (−5.7 to −4.1)``: the same for a column of a table, which has 80 columns in all."""
+    return f"{percent(metric.ratio)} ({ends_text(metric).replace('%', '')})"
+
+
 def ends_text(metric: MetricComparison) -> str:
     """``−5.7% to −4.1%``; an end that is not known is said in words."""
     lower = percent(metric.lower) if math.isfinite(metric.lower) else "no lower bound"

@@ -22,6 +22,7 @@ _LENGTH: Final = r"((?:\d+[dhms]){1,2})"
 _PER_HOUR: Final = r"([\d.,]+ [KMGT]?i?B/h)"
 _COUNT: Final = r"([\d.,]+(?: [kMG])?)"
 _MINUS: Final = "[\N{MINUS SIGN}-]"
+# In a table the ends have no sign of their own for percent.
 _CHANGE: Final = rf"((?:{_MINUS}|\+)?[\d.,]+% \([^()]+\))"
 
 # By name and window: what stands around the number.
@@ -75,7 +76,7 @@ _NEGATIVE_COUNT: Final = re.compile(
     rf"[\d.]+(?: [kM])? (?:nodes|objects|\w+ instances)[^()]*\(9[\d.]+% interval {_MINUS}[^)]*\)"
 )
 _INTERVAL: Final = re.compile(
-    rf"((?:{_MINUS}|\+)?[\d,.]+)% \(((?:{_MINUS}|\+)?[\d,.]+)% to ((?:{_MINUS}|\+)?[\d,.]+)%\)"
+    rf"((?:{_MINUS}|\+)?[\d,.]+)% \(((?:{_MINUS}|\+)?[\d,.]+)%? to ((?:{_MINUS}|\+)?[\d,.]+)%?\)"
 )
 
 
@@ -103,7 +104,8 @@ def different(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for key, patterns in _SAID.items():
             for pattern in patterns:
-                values.setdefault(key, set()).update(re.findall(pattern, text))
+                said = (re.sub(r"%(?= to|\))", "", one) for one in re.findall(pattern, text))
+                values.setdefault(key, set()).update(said)
     for (name, window), seen in values.items():
         if len(seen) > 1:
             yield f"{name} ({window}): {', '.join(sorted(seen))}"

@@ -52,7 +52,7 @@ def test_the_console_puts_the_effect_before_the_levels() -> None:
 
     row = next(line for line in text.splitlines() if line.startswith("throughput"))
     assert row.split()[1].startswith("\N{MINUS SIGN}20.")
-    assert "(\N{MINUS SIGN}20.5% to \N{MINUS SIGN}19.5%)" in row
+    assert "(\N{MINUS SIGN}20.5 to \N{MINUS SIGN}19.5)" in row
     assert "SLOWER" in row
 
 
@@ -150,3 +150,20 @@ def test_a_call_is_never_broken_on_a_narrow_terminal() -> None:
     )
 
     assert "INCONCLUSIVE" in out.getvalue()
+
+
+def test_the_metrics_of_both_versions_are_on_a_terminal_of_80_columns() -> None:
+    row = (
+        "throughput",
+        "\N{MINUS SIGN}10.0% (\N{MINUS SIGN}10.5 to \N{MINUS SIGN}9.5)",
+        "INCONCLUSIVE",
+    )
+    table = next(t for t in document(comparison(0.9)).tables if t.title.startswith("Metrics"))
+    wide = replace(table, rows=((*row, "30,260 tok/s", "30,012 tok/s", "3%", "primary"),))
+    out = io.StringIO()
+
+    Console(file=out, width=80).print(
+        render_console(replace(document(comparison()), tables=(wide,)))
+    )
+
+    assert "30,012 tok/s" in out.getvalue()
