@@ -215,7 +215,9 @@ def _what_is_open(side: SideComparison) -> str:
 
 
 def _word(verdict: Verdict) -> VerdictKind:
-    return VerdictKind.CRASHED if verdict.kind is VerdictKind.CRASHED else VerdictKind.INVALID
+    if verdict.kind is VerdictKind.CRASHED:
+        return verdict.kind
+    return VerdictKind.INVALID if verdict.invalid else VerdictKind.INCONCLUSIVE
 
 
 def _why_unjudged(verdict: Verdict) -> str:

@@ -154,7 +154,7 @@ def can_rule_out(
     if memory is None:
         return "No memory samples were judged, so no growth is ruled out."
     if not valid:
-        return "The run is INVALID, so no growth is ruled out."
+        return "No growth is ruled out, because only exact counts hold in this run."
     length_s = memory.window_s[1] - memory.window_s[0]
     length, rate = format_duration(_judged_s(memory, window_s)), memory.rate_per_hour
     if rate is None:
