@@ -11,6 +11,7 @@ from hybridbench.records.verdict import (
     Verdict,
 )
 from hybridbench.report.document import Gate, GateState, Table
+from hybridbench.sentences.thresholds import measured_text
 from hybridbench.units import format_duration
 
 STATE: Final = {
@@ -41,16 +42,10 @@ def has_threshold_gate(verdict: Verdict, finding: Finding) -> bool:
 def thresholds_table(verdict: Verdict) -> Table:
     """Threshold, outcome, and what was measured; without rows if none was set."""
     rows = tuple(
-        (result.text, result.outcome.value, _after(result), _needed(result))
+        (result.text, result.outcome.value, measured_text(result), _needed(result))
         for result in verdict.thresholds
     )
     return Table("Thresholds", ("threshold", "outcome", "measured", "would decide"), rows)
-
-
-def _after(result: ThresholdResult) -> str:
-    """What the sentence says behind the threshold and its outcome."""
-    measured = result.said.partition(": ")[2] or result.said
-    return measured.partition(" is on both sides")[0]
 
 
 def _needed(result: ThresholdResult) -> str:

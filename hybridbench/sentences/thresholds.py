@@ -51,15 +51,9 @@ def _ratio_text(ratio: CheckedRatio) -> str:
 
 def threshold_text(result: ThresholdResult) -> str:
     """One sentence with the numbers."""
-    name = result.text
+    name, seen = result.text, measured_text(result)
     if result.unmeasured is not None:
-        why = result.unmeasured
-        sentence = _UNMEASURED.get(why.code)
-        return f"{name} was not checked: {why.code if sentence is None else sentence(why.data)}"
-    seen = _quantity(result, result.value)
-    if (result.lower, result.upper) != (result.value, result.value):
-        lower, upper = _quantity(result, result.lower), _quantity(result, result.upper)
-        seen += f" ({lower} to {upper}, 95%)"
+        return f"{name} was not checked: {seen}"
     match result.outcome:
         case ThresholdOutcome.MET:
             return f"{name} is met: {seen}"
@@ -71,6 +65,18 @@ def threshold_text(result: ThresholdResult) -> str:
     if result.needed_s is not None:
         longer = f"; a judged window of about {format_duration(result.needed_s)} would decide"
     return f"{name} is undecided: {seen} includes {limit_text(name)}{longer}"
+
+
+def measured_text(result: ThresholdResult) -> str:
+    """``190 MiB/h (150 MiB/h to 230 MiB/h, 95%)``, or why nothing was measured."""
+    why = result.unmeasured
+    if why is not None:
+        sentence = _UNMEASURED.get(why.code)
+        return why.code if sentence is None else sentence(why.data)
+    seen = _quantity(result, result.value)
+    if (result.lower, result.upper) == (result.value, result.value):
+        return seen
+    return f"{seen} ({_quantity(result, result.lower)} to {_quantity(result, result.upper)}, 95%)"
 
 
 def _quantity(result: ThresholdResult, value: float | None) -> str:

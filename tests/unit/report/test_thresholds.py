@@ -51,6 +51,19 @@ def test_what_a_gate_of_a_threshold_tells_no_other_gate_repeats() -> None:
     assert said == ["verdict", "running_requests.max<1"]
 
 
+def test_a_row_says_what_was_measured_and_nothing_that_another_column_says() -> None:
+    document = build_document(*judged(["rss.max<1MiB", "rss.slope<1MiB/h", "threads.max<9"]))
+
+    (table,) = (table for table in document.tables if table.title == "Thresholds")
+
+    assert table.rows[1:] == (
+        ("rss.slope<1MiB/h", "UNDECIDED", "0 B/h (-410 KiB/h to 1.88 MiB/h, 95%)", "42m34s"),
+        ("threads.max<9", "UNDECIDED", "threads was never sampled in this run", ""),
+    )
+    assert table.rows[0][1:] == ("MISSED", table.rows[0][2], "")
+    assert table.rows[0][2].endswith(" MiB")
+
+
 def test_a_run_without_thresholds_has_no_table_of_them() -> None:
     document = build_document(*judged([]))
 
