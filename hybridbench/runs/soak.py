@@ -181,6 +181,8 @@ class _Soak:
                 self._record_failure(part, error, target)
             except RunDirectoryError as unwritten:
                 self._cannot_write(unwritten)
+            except SecondSignalError:
+                target.kill()
             except Exception as further:
                 self._bench_failed(part, further, ended_run=True)
 

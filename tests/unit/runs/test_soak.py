@@ -255,6 +255,20 @@ def test_a_second_signal_at_the_very_end_still_ends_with_a_report(
     assert (run_dir / VERDICT).is_file()
 
 
+def test_a_third_signal_while_the_second_is_written_down_changes_nothing(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> NoReturn:
+        raise SecondSignalError
+
+    monkeypatch.setattr(FakeTarget, "stop", interrupted)
+    monkeypatch.setattr(soak, "Interrupted", interrupted)
+
+    run_dir, _ = serve()
+
+    assert (run_dir / VERDICT).is_file()
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "part"),
     [
