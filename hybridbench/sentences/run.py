@@ -130,7 +130,8 @@ def workload_failed(found: Finding) -> Words:
     planned_s = number(found.data, "planned_s")
     planned = f" (planned traffic: {format_duration(planned_s)})" if planned_s else ""
     at = format_duration(found.since_s or 0.0)
-    return Words(f"no request was sent after {at}{planned}: {text(found.data, 'message')}")
+    # The place comes first: a headline may be cut at its end.
+    return Words(f"{text(found.data, 'message')}; no request was sent after {at}{planned}")
 
 
 def unreadable(found: Finding) -> Words:

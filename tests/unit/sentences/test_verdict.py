@@ -906,7 +906,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         found(
             FindingCode.WORKLOAD_FAILED, {"message": "a.jsonl:301: not JSON", "planned_s": 7200.0}
         ),
-        Words("no request was sent after 1m15s (planned traffic: 2h): a.jsonl:301: not JSON"),
+        Words("a.jsonl:301: not JSON; no request was sent after 1m15s (planned traffic: 2h)"),
     ),
     "a machine that ended the run": (
         found(FindingCode.STOPPED_EARLY, {"message": "3 MiB left"}),
