@@ -57,7 +57,10 @@ def test_private_memory_grows_by_what_the_truth_says_and_not_at_all_with_the_twi
     kept, grew = found["defect"]
     assert twin_kept == 0
     assert twin_grew < BLOCK_BYTES
-    assert kept > 99 * BLOCK_BYTES
+    # What a message pins depends on the layout of the heap: a hole with some free bytes beside it
+    # takes a buffer now and then.  Its signature says "at most".
+    least = 75 if find_defect(f"{slug}@1GiB/h").signature.at_most else 99
+    assert kept > least * BLOCK_BYTES
     # A block of slack: the heap grows in pieces.
     assert abs(grew - kept) < 0.01 * kept + BLOCK_BYTES
 
