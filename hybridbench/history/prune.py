@@ -19,9 +19,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from hybridbench.analysis.comparison.answer import LEAK_WORDS
 from hybridbench.errors import RunDirectoryError
 from hybridbench.history.comparable import series_facts
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import CELLS, KEEP, LOCK
 from hybridbench.rundir.listing import EntryKind, RunSummary, find_runs, list_runs
 from hybridbench.rundir.lock import locked_run
@@ -155,8 +155,7 @@ def _protected(entry: RunSummary, rules: Rules, *, last_green: bool) -> Iterator
         yield "damaged; --damaged deletes it"
     if last_green:
         yield "the last green run of its plan"
-    leaks = (entry.verdict or "").startswith(VerdictKind.LEAK.value)
-    if leaks and entry.exit_code != 0 and not rules.leaks:
+    if entry.verdict in LEAK_WORDS and entry.exit_code != 0 and not rules.leaks:
         yield "a leak; --leaks deletes it"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from hybridbench.analysis.comparison.leaks import GROWTH, leaks_judged
 from hybridbench.analysis.comparison.metrics import COMPARED, PRIMARIES, word_of
@@ -25,8 +26,11 @@ from hybridbench.metrics import COLLECTIBLE, MEMORY
 from hybridbench.records.verdict import Rate, ThresholdOutcome, ThresholdResult, VerdictKind
 from hybridbench.thresholds import Stat, Threshold, parse_thresholds
 
+_LEAK: Final = VerdictKind.LEAK.value
 _RED = (Change.INTRODUCED, Change.WORSE)
 THRESHOLD_MISSED, THRESHOLD_UNDECIDED = "THRESHOLD MISSED", "THRESHOLD UNDECIDED"
+# The word of a run that leaks, and those of comparisons that are about a leak.
+LEAK_WORDS: Final = frozenset((_LEAK, *(f"{_LEAK} {change.value}" for change in Change)))
 
 
 def answer_of(
@@ -144,7 +148,7 @@ def _regression(
 def finding_noun(verdict: VerdictKind) -> str:
     """What a finding with this verdict is called in a comparison."""
     words = {VerdictKind.INVARIANT: "CONTRADICTION", VerdictKind.DEGRADED: "DECAY"}
-    return words.get(verdict, "LEAK")
+    return words.get(verdict, _LEAK)
 
 
 @dataclass(frozen=True)
