@@ -109,10 +109,7 @@ def _comparable(base: CellResult, cell: CellResult) -> bool:
 def _compared(cell: CellResult, base: CellResult, name: str, least_ratio: float) -> CellResult:
     known = {entry.finding.signature: entry.finding for entry in base.findings if _says(entry)}
     findings = tuple(
-        msgspec.structs.replace(
-            entry,
-            news=f"known in {name}" if entry.finding.signature in known else f"new since {name}",
-        )
+        _with_news(entry, name, is_new=entry.finding.signature not in known)
         if _says(entry)
         else entry
         for entry in cell.findings
@@ -126,6 +123,7 @@ def _compared(cell: CellResult, base: CellResult, name: str, least_ratio: float)
         findings=findings,
         gone=tuple(f for signature, f in known.items() if signature not in seen),
         changes=tuple(_changes(cell, base, known, ratio)),
+        throughput_ratio=ratio,
     )
     if not slow or cell.state is not CellState.PASS:
         return changed
@@ -136,6 +134,11 @@ def _compared(cell: CellResult, base: CellResult, name: str, least_ratio: float)
         exit_code=int(ExitCode.REGRESSION),
         headline=f"throughput is {ratio:.3f} of {name}, and the plan asks for {least_ratio:g}",
     )
+
+
+def _with_news(entry: CellFinding, name: str, *, is_new: bool) -> CellFinding:
+    news = f"new since {name}" if is_new else f"known in {name}"
+    return msgspec.structs.replace(entry, news=news, is_new=is_new)
 
 
 def _says(entry: CellFinding) -> bool:

@@ -243,7 +243,7 @@ def _judged(finding: AttemptFinding, waivers: Sequence[Waiver], today: date) -> 
         why_not = _refusal(waiver, finding, today)
         if not why_not:
             until = f"until {waiver.expires.isoformat()}: {waiver.reason} ({waiver.link})"
-            return CellFinding(finding=finding, waived=until)
+            return CellFinding(finding=finding, waived=until, waived_until=waiver.expires)
         reasons.append(why_not)
     return CellFinding(finding=finding, why_not="; ".join(reasons))
 

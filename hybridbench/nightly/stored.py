@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.documents import read_document
-from hybridbench.records.json_value import json_text
+from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.records.nightly import CELL_SCHEMA, NIGHTLY_SCHEMA, CellRecord, NightlyRun
 from hybridbench.rundir.atomic import write_atomically
 
+_RATIO: Final = re.compile(r"throughput ratio ([0-9.]+)")
+_UNTIL: Final = re.compile(r"until (\d{4}-\d\d-\d\d): ")
 _Record = TypeVar("_Record", CellRecord, NightlyRun)
 
 
@@ -53,10 +56,30 @@ def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
     stored = read_document(path, schema)
     cells = stored.get("cells")
     for cell in cells if isinstance(cells, list) else ():
-        # Older versions wrote the cell of a result that never came back as an empty object.
-        if isinstance(cell, dict) and cell.get("cell") == {}:
-            cell["cell"] = None
+        if isinstance(cell, dict):
+            _complete(cell)
     try:
         return from_json(stored, kind)
     except msgspec.ValidationError as error:
         raise RunDirectoryError(f"{path} is damaged: {error}", code=ErrorCode.DAMAGED) from error
+
+
+def _complete(cell: dict[str, JsonValue]) -> None:
+    """Give the ``cell`` of an older version what it said in words alone."""
+    # One that never came back was an empty object.
+    if cell.get("cell") == {}:
+        cell["cell"] = None
+    if "throughput_ratio" not in cell:
+        ratios = (_RATIO.fullmatch(change) for change in _texts(cell.get("changes")))
+        cell["throughput_ratio"] = next((float(found[1]) for found in ratios if found), None)
+    findings = cell.get("findings")
+    for entry in findings if isinstance(findings, list) else ():
+        if isinstance(entry, dict) and "is_new" not in entry:
+            (news,), (waived,) = _texts([entry.get("news")]), _texts([entry.get("waived")])
+            until = _UNTIL.match(waived)
+            entry["is_new"] = news.startswith("new since ")
+            entry["waived_until"] = None if until is None else until[1]
+
+
+def _texts(values: JsonValue) -> list[str]:
+    return [str(value) for value in values] if isinstance(values, list) else []

@@ -224,8 +224,10 @@ class CellFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     finding: AttemptFinding
     waived: str = ""  # until when, why and where; empty: it counts
+    waived_until: date | None = None
     why_not: str = ""  # a waiver names it and does not hold
-    news: str = ""
+    news: str = ""  # since or in which run it is new or known; empty: neither
+    is_new: bool = False
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +249,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = ""
     baseline: str = ""  # the nightly run it was compared with
     changes: tuple[str, ...] = ()
+    throughput_ratio: float | None = None  # to that of the baseline
     gone: tuple[AttemptFinding, ...] = ()
 
     @property

@@ -106,7 +106,7 @@ def _answer(run: NightlyRun) -> Iterator[Fact]:
     fresh = [
         (f"{entry.finding.subject} ({entry.finding.kind})", "", cell.id)
         for cell, entry in entries
-        if entry.news.startswith("new") and _counts(entry)
+        if entry.is_new and _counts(entry)
     ]
     if fresh:
         yield Fact("New since the last green run", _by_cells(fresh))
@@ -172,7 +172,7 @@ def _filled(table: Table) -> Table:
 
 def _cell_row(cell: CellResult) -> tuple[str, ...]:
     throughput = cell.metrics.get("throughput_tokens_per_s")
-    ratio = next((c.rsplit(" ", 1)[-1] for c in cell.changes if c.startswith("throughput")), "")
+    ratio = cell.throughput_ratio
     return (
         cell.id,
         cell.state.upper() if cell.state is not CellState.NEUTRAL else "neutral",
@@ -180,7 +180,7 @@ def _cell_row(cell: CellResult) -> tuple[str, ...]:
         format_duration(cell.judged_s) if cell.judged_s else "",
         str(len(cell.attempts)),
         "" if throughput is None else number(round(throughput, 1)),
-        ratio,
+        "" if ratio is None else f"{ratio:.3f}",
     )
 
 
@@ -193,7 +193,8 @@ def _findings_table(run: NightlyRun) -> Table:
         # The interval is shown with the finding; here it would tear the table on a terminal.
         rate = rate_text(found.rates[0]) if found.rates else ""
         # Until when; why and where is shown with the finding.
-        said = entry.waived.partition(":")[0] or entry.why_not
+        until = entry.waived_until
+        said = entry.why_not if until is None else f"until {until.isoformat()}"
         badge = "WAIVED" if entry.waived else found.verdict
         rows.append((cell.id, badge, found.kind, found.subject, rate, entry.news, said))
     rows += [

@@ -61,6 +61,7 @@ def test_a_second_run_says_what_is_new(tmp_path: Path) -> None:
 
     assert cell.baseline == "night-0"
     assert cell.findings[0].news == "new since night-0"
+    assert cell.findings[0].is_new
     assert cell.exit_code == 10
 
 
@@ -91,6 +92,7 @@ def test_a_known_finding_that_grew_is_told_with_both_rates(tmp_path: Path) -> No
     cell = last_cell(tmp_path, attempt("LEAK", NODES), attempt("LEAK", faster), text=WAIVED)
 
     assert cell.findings[0].news == "known in night-0"
+    assert not cell.findings[0].is_new
     assert "TreeNode: +0.850 nodes per evicted node" in cell.changes[0]
     assert "now +1.20" in cell.changes[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,21 @@ from pathlib import Path
 import pytest
 
 from hybridbench.errors import RunDirectoryError
+from hybridbench.nightly.baseline import GreenRun
 from hybridbench.nightly.merge import find_cells, merged
 from hybridbench.nightly.stored import read_cell, read_nightly_run, write_record
 from hybridbench.rundir.layout import CELL, NIGHTLY
-from tests.unit.nightly.planned_runs import GROWTH, attempt, finished, planned_run, rate, store
+from tests.unit.nightly.planned_runs import (
+    GROWTH,
+    NODES,
+    PLAN,
+    at,
+    attempt,
+    finished,
+    planned_run,
+    rate,
+    store,
+)
 
 
 def test_a_rate_without_bounds_is_read_back(tmp_path: Path) -> None:
@@ -35,6 +47,35 @@ def test_a_lost_cell_of_an_older_version_has_none(tmp_path: Path) -> None:
     place.write_text(older, "utf-8")
 
     assert [cell.cell is None for cell in read_nightly_run(place).cells] == [False, True]
+
+
+def test_what_an_older_version_said_in_words_alone_is_read_from_them(tmp_path: Path) -> None:
+    waiver = (
+        "waivers: [{kind: instances-wait-for-collector, subject: TreeNode, expires: 2027-11-20, "
+        "link: tracker/1, reason: 'known: yes'}]\n"
+    )
+    planned = planned_run(tmp_path, PLAN + waiver)
+    store(finished(planned, "one", attempt()), tmp_path / "before")
+    store(finished(planned, "one", at(attempt("LEAK", NODES, GROWTH), 1)), tmp_path / "cells")
+    green = merged(planned.record, find_cells([tmp_path / "before"]), [])
+    run = merged(planned.record, find_cells([tmp_path / "cells"]), [GreenRun("last", green)])
+    place = tmp_path / NIGHTLY
+    write_record(place, run)
+    stored = json.loads(place.read_text("utf-8"))
+    for cell in stored["cells"]:
+        del cell["throughput_ratio"]
+        for entry in cell["findings"]:
+            del entry["is_new"], entry["waived_until"]
+    place.write_text(json.dumps(stored), "utf-8")
+
+    again = read_nightly_run(place)
+
+    assert again == run
+    assert again.cells[0].throughput_ratio == 1.0
+    assert [(e.is_new, bool(e.waived_until)) for e in again.cells[0].findings] == [
+        (True, True),
+        (True, False),
+    ]
 
 
 @pytest.mark.parametrize(
