@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 
 from hybridbench.metrics import METRICS, Kind, MetricSpec, Unit, declared, spec_of
-from hybridbench.units import parse_bytes
+from hybridbench.units import PER_HOUR, Amount, parse_amount
 
 
 class Stat(StrEnum):
@@ -65,9 +65,7 @@ _USUAL = {
 }
 # The longest first: slope.lower is no statistic "lower" of a metric "slope".
 _STATS = sorted(Stat, key=len, reverse=True)
-_PER_HOUR = {"h": 1.0, "min": 60.0, "s": 3600.0, "d": 1.0 / 24.0}
 _OPERATOR = re.compile(r"<=|>=|<|>")
-_AMOUNT = re.compile(r"(-?)(\d+(?:\.\d+)?)\s*([A-Za-z%/1]*)")
 _TIMES_MS = {"ms": 1.0, "s": 1000.0}
 _FORM = "write METRIC.STAT<LIMIT, for example rss.slope<200MiB/h or throughput.p50>900/s"
 
@@ -224,8 +222,8 @@ def _growth_limit(limit: str, metric: str) -> tuple[float, str]:
         )
     value = _limit(amount, declared(metric).unit, metric)
     per = per.strip()
-    if per in _PER_HOUR:
-        return value * _PER_HOUR[per], HOUR
+    if per in ("h", "min", "s", "d"):
+        return value * PER_HOUR[per], HOUR
     counter = "finishes" if per == "request" else per
     if not re.fullmatch(r"[a-z][a-z0-9_]*", counter):
         raise ValueError(
@@ -237,33 +235,34 @@ def _growth_limit(limit: str, metric: str) -> tuple[float, str]:
 
 def _limit(text: str, unit: Unit, name: str) -> float:
     """``text`` in ``unit``; a bare number where the unit would be a guess is refused."""
-    match = _AMOUNT.fullmatch(text.strip())
-    if match is None:
+    amount = parse_amount(text)
+    if amount is None:
         raise ValueError(f"{text!r} is not a limit; write {_examples(unit)}")
-    minus, digits, written = match.groups()
-    value = _in_unit(float(digits), written, unit)
+    value = _in_unit(amount, unit)
     if value is None:
+        written = f"{amount.unit}/{amount.per}" if amount.per else amount.unit
         said = f"{written} is not a unit of {name}" if written else f"{text} has no unit"
         raise ValueError(f"{said}; write {_examples(unit)}")
-    return -value if minus else value
+    return value
 
 
-def _in_unit(number: float, written: str, unit: Unit) -> float | None:
-    if unit is Unit.BYTES:
-        try:
-            return float(parse_bytes(f"{number}{written}")) if written else None
-        except ValueError:
-            return None
-    if unit in (Unit.MILLISECONDS, Unit.SECONDS):
-        in_ms = _TIMES_MS.get(written)
-        scale = 1.0 if unit is Unit.MILLISECONDS else 1e-3
-        return None if in_ms is None else number * in_ms * scale
+def _in_unit(amount: Amount, unit: Unit) -> float | None:
     if unit is Unit.PER_SECOND:
-        per = {"/s": 1.0, "1/s": 1.0, "/min": 1.0 / 60.0, "/h": 1.0 / 3600.0}.get(written)
-        return None if per is None else number * per
+        if amount.unit not in ("", "1") or amount.per not in ("s", "min", "h"):
+            return None
+        return amount.number * PER_HOUR[amount.per] / 3600.0
+    if amount.per:
+        return None
+    if unit is Unit.BYTES:
+        size = amount.in_bytes
+        return None if size is None else float(size)
+    if unit in (Unit.MILLISECONDS, Unit.SECONDS):
+        in_ms = _TIMES_MS.get(amount.unit)
+        scale = 1.0 if unit is Unit.MILLISECONDS else 1e-3
+        return None if in_ms is None else amount.number * in_ms * scale
     if unit is Unit.RATIO:
-        return {"": number, "%": number / 100.0}.get(written)
-    return number if written in ("", unit.value) else None
+        return {"": amount.number, "%": amount.number / 100.0}.get(amount.unit)
+    return amount.number if amount.unit in ("", unit.value) else None
 
 
 def _examples(unit: Unit) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 # Ten years.  What is planned for longer has no end that anybody waits for.
 DURATION_MAX_S = 3650 * 86400.0
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kKMGT]B|[KMGT]iB)")
+_AMOUNT = re.compile(r"(-?)(\d+(?:\.\d+)?)\s*([A-Za-z%/1][\w %/]*)?")
+# How many of each are in an hour.
+PER_HOUR = {"h": 1.0, "hour": 1.0, "min": 60.0, "s": 3600.0, "d": 1 / 24, "day": 1 / 24}
 _BYTES_MAX = 2.0**62
 _SHOWN_CHARS = 40
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -30,6 +33,54 @@ _BYTE_UNITS = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number with what stands behind it, as written: ``-2 GiB/h`` is "2", "GiB" and "h".
+
+    ``digits`` keeps the number as text, so that 0.1 MB are 100,000 bytes exactly; ``unit`` and
+    ``per`` are empty where nothing was written.
+    """
+
+    digits: str
+    unit: str
+    per: str = ""
+    minus: bool = False
+
+    @property
+    def number(self) -> float:
+        return -float(self.digits) if self.minus else float(self.digits)
+
+    @property
+    def in_bytes(self) -> int | None:
+        """Of an amount of bytes; None for one in another unit or in none.
+
+        Raises:
+            ValueError: more than any memory has.
+        """
+        if self.unit not in _BYTE_UNITS:
+            return None
+        size = float(self.digits) * _BYTE_UNITS[self.unit]
+        if size >= _BYTES_MAX:
+            shown = f"{self.digits}{self.unit}"[:_SHOWN_CHARS]
+            raise ValueError(f"{shown!r} is larger than any memory; write 512MiB or less")
+        return round(-size if self.minus else size)
+
+
+def parse_amount(text: str) -> Amount | None:
+    """The amount that ``text`` spells; None where it spells none.
+
+    It is a number, then perhaps a unit, then perhaps a slash and a time or an event.
+    """
+    amount, slash, per = text.strip().rpartition("/")
+    if not slash:
+        amount, per = per, ""
+    match = _AMOUNT.fullmatch(amount.strip())
+    if match is None or (slash and not per.strip()):
+        return None
+    minus, digits, unit = match.groups()
+    return Amount(digits, (unit or "").strip(), per.strip(), bool(minus))
 
 
 def parse_duration_s(text: str) -> float:
@@ -59,13 +110,11 @@ def parse_bytes(text: str) -> int:
     Raises:
         ValueError: for anything else; a bare number is refused because its unit is a guess.
     """
-    match = _BYTES.fullmatch(text.strip())
-    if match is None:
+    amount = parse_amount(text)
+    size = None if amount is None or amount.per or amount.minus else amount.in_bytes
+    if size is None:
         raise ValueError(f"{text!r} is not a size; write 512MiB (2^20) or 512MB (10^6)")
-    size = float(match.group(1)) * _BYTE_UNITS[match.group(2)]
-    if size >= _BYTES_MAX:
-        raise ValueError(f"{text[:_SHOWN_CHARS]!r} is larger than any memory; write 512MiB or less")
-    return round(size)
+    return size
 
 
 def parse_byte_rate(text: str) -> float:
@@ -74,11 +123,11 @@ def parse_byte_rate(text: str) -> float:
     Raises:
         ValueError: naming the text and the accepted forms.
     """
-    size, slash, per = text.strip().rpartition("/")
-    per_hour = {"h": 1.0, "min": 60.0, "s": 3600.0}
-    if not slash or per not in per_hour:
+    amount = parse_amount(text)
+    size = None if amount is None or amount.minus else amount.in_bytes
+    if amount is None or size is None or amount.per not in ("h", "min", "s"):
         raise ValueError(f"{text!r} is not a rate; write 200MiB/h or 1.5GB/h")
-    return parse_bytes(size) * per_hour[per]
+    return size * PER_HOUR[amount.per]
 
 
 def format_duration(duration_s: float) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from hybridbench.foreign import TIME_S_MAX
 from hybridbench.records.manifest import Int64, Wall
 from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
-from hybridbench.units import parse_byte_rate, parse_bytes
+from hybridbench.units import PER_HOUR, parse_amount
 
 CELL_SCHEMA: Final = "hybridbench.cell/1"
 NIGHTLY_SCHEMA: Final = "hybridbench.night/1"
@@ -21,7 +21,7 @@ NIGHTLY_SCHEMA: Final = "hybridbench.night/1"
 # What a clock and the rest of the bench can take.
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=TIME_S_MAX)]
 
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z][\w ]*?)/([\w ]+)")
+_WORDS: Final = re.compile(r"[A-Za-z][\w ]*/[\w ]+")
 
 
 class CellKind(StrEnum):
@@ -101,19 +101,17 @@ def parse_max_rate(text: str) -> MaxRate:
     Raises:
         ValueError: half a sentence with the accepted forms.
     """
-    try:
-        return MaxRate(parse_byte_rate(text), "B", "h")
-    except ValueError:
-        match = _RATE.fullmatch(text.strip())
-    if match is None:
+    amount = parse_amount(text)
+    if amount is None or amount.minus or not _WORDS.fullmatch(f"{amount.unit}/{amount.per}"):
         raise ValueError(
             f"{text!r} is not a rate; write 200MiB/h, 4KiB/request or 1.1 slots/retract"
         )
-    amount, unit, per = match.groups()
-    try:
-        return MaxRate(parse_bytes(f"{amount}{unit}"), "B", per)
-    except ValueError:
-        return MaxRate(float(amount), unit, per)
+    size = amount.in_bytes
+    if size is None:
+        return MaxRate(amount.number, amount.unit, amount.per)
+    if amount.per in ("min", "s"):
+        return MaxRate(size * PER_HOUR[amount.per], "B", "h")
+    return MaxRate(float(size), "B", amount.per)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.metrics import Unit
 from hybridbench.series.units import Meaning
-from hybridbench.units import parse_bytes
+from hybridbench.units import PER_HOUR, Amount, parse_amount, parse_bytes
 
-_PER_HOUR = {"h": 1.0, "hour": 1.0, "min": 60.0, "s": 3600.0, "d": 1.0 / 24.0, "day": 1.0 / 24.0}
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _FORM = "write NAME<200MiB/h, or NAME<5/h for a count"
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """One threshold as written: ``amount`` still has its unit."""
+    """One threshold as written: ``limit`` is in whatever unit the column has."""
 
     text: str
     name: str
-    amount: str
-    per: str
+    limit: Amount
 
 
 def parse_threshold(text: str) -> Threshold:
@@ -32,13 +28,19 @@ def parse_threshold(text: str) -> Threshold:
         UsageError: it is no threshold.
     """
     name, less, limit = text.partition("<")
-    amount, slash, per = limit.removeprefix("=").strip().rpartition("/")
-    if not less or not name.strip() or not slash or per.strip() not in _PER_HOUR:
+    amount = parse_amount(limit.removeprefix("="))
+    if (
+        not (less and name.strip())
+        or amount is None
+        or amount.minus
+        or amount.per not in PER_HOUR
+        or not (amount.unit.isalpha() or not amount.unit)
+    ):
         raise UsageError(
             f"--threshold {text}: not a threshold; {_FORM} (per h, min, s or d).",
             code=ErrorCode.BAD_VALUE,
         )
-    return Threshold(text, name.strip(), amount.strip(), per.strip())
+    return Threshold(text, name.strip(), amount)
 
 
 def per_hour(threshold: Threshold, meaning: Meaning) -> float:
@@ -47,26 +49,24 @@ def per_hour(threshold: Threshold, meaning: Meaning) -> float:
     Raises:
         UsageError: its unit is not the column's.
     """
-    match = _NUMBER.fullmatch(threshold.amount)
-    if match is None:
-        raise UsageError(
-            f"--threshold {threshold.text}: {threshold.amount!r} is not an amount; {_FORM}.",
-            code=ErrorCode.BAD_VALUE,
-        )
-    number, unit = match.groups()
-    factor = _PER_HOUR[threshold.per]
+    limit = threshold.limit
+    factor = PER_HOUR[limit.per]
     if meaning.unit is Unit.BYTES:
-        try:
-            return parse_bytes(threshold.amount) * factor
-        except ValueError as error:
-            raise UsageError(
-                f"--threshold {threshold.text}: {error}.", code=ErrorCode.BAD_VALUE
-            ) from error
-    if unit and unit != meaning.unit.value:
+        return _size(threshold) * factor
+    if limit.unit and limit.unit != meaning.unit.value:
         raise UsageError(
-            f"--threshold {threshold.text}: {threshold.name} is not known to be in {unit}; give "
-            f"it a unit with --metric '{threshold.name}:{unit}', or write "
-            f"{number}/{threshold.per}.",
+            f"--threshold {threshold.text}: {threshold.name} is not known to be in {limit.unit}; "
+            f"give it a unit with --metric '{threshold.name}:{limit.unit}', or write "
+            f"{limit.digits}/{limit.per}.",
             code=ErrorCode.BAD_VALUE,
         )
-    return float(number) * factor
+    return limit.number * factor
+
+
+def _size(threshold: Threshold) -> int:
+    try:
+        return parse_bytes(f"{threshold.limit.digits}{threshold.limit.unit}")
+    except ValueError as error:
+        raise UsageError(
+            f"--threshold {threshold.text}: {error}.", code=ErrorCode.BAD_VALUE
+        ) from error

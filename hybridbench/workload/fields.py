@@ -22,7 +22,7 @@ from pydantic import (
 from hybridbench.foreign import SEED_MAX
 from hybridbench.setting_types import Strict, decimal, duration_s
 from hybridbench.thresholds import Stat, parse_threshold
-from hybridbench.units import parse_byte_rate, parse_bytes
+from hybridbench.units import parse_amount, parse_byte_rate, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ class TokenRange:
 # A hundred times what a serving process holds: 10 GB of Python objects.
 OBJECTS_MAX: Final = 100_000_000
 _ZIPF = re.compile(r"zipf\((\d+(?:\.\d+)?)\)")
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|min))?")
 _MAX_ZIPF_EXPONENT: Final = 8.0
 
 
@@ -65,10 +64,10 @@ def _byte_rate(value: object) -> float:
 
 
 def _request_rate(value: object) -> float:
-    match = None if isinstance(value, bool) else _RATE.fullmatch(str(value).strip())
-    if match is None or float(match.group(1)) <= 0:
+    amount = None if isinstance(value, bool) else parse_amount(str(value))
+    if amount is None or amount.unit or amount.number <= 0 or amount.per not in ("", "s", "min"):
         raise ValueError(f"{value!r} is not a request rate; write 40 (a second), 40/s or 90/min")
-    return float(match.group(1)) / (60.0 if match.group(2) == "min" else 1.0)
+    return amount.number / (60.0 if amount.per == "min" else 1.0)
 
 
 def _token_range(value: object) -> TokenRange:
