@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.clock import Clock
 from hybridbench.compare.alike import children_on
 from hybridbench.compare.sides import Side
 from hybridbench.engine_config import EngineConfig
@@ -56,7 +55,6 @@ class Launch:
     side: Side
     plan: SoakPlan
     stderr_path: Path
-    clock: Clock
     interrupts: Interrupts
     cpu: int | None = None
 

@@ -169,9 +169,7 @@ class LiveSide:
             WorkerFailedError: the system cannot start it.
         """
         context, stderr_path = self._context, self.run_dir / WORKER_STDERR
-        launch = Launch(
-            self.side, self._plan, stderr_path, context.clock, context.interrupts, context.cpu
-        )
+        launch = Launch(self.side, self._plan, stderr_path, context.interrupts, context.cpu)
         begun = launch.begin()
         self._held.callback(self._stop_process, begun)
         self._launched = (launch, begun)

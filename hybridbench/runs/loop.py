@@ -360,7 +360,7 @@ class SoakLoop:
             recorder.note(f"a heap scan stopped the engine for {said}: not repeated")
 
     def _on_counters(self, reply: CountersReply) -> None:
-        # At the age of a minute on the wall's clock a step may be one second of work old.
+        # The clock counts what the worker waited for a processor, so it only raises the suspicion.
         self._stands_still = reply.step_age_s > self.watchdog_s
         self._last_step_s = self._could_run_at(reply.t_s - reply.step_age_s)
         # Those of a late reply belong to the next sample: the slowest requests would be lost.

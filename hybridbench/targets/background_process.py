@@ -50,7 +50,7 @@ class Answer:
 def answer_of(
     command: Sequence[str], patience_s: float, settings: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run ``command``, a Python of ours; it is killed when it could have run for ``patience_s``.
+    """Run ``command``, a Python of ours; it is ended when it could have run for ``patience_s``.
 
     Raises:
         OSError: the system cannot start it.
