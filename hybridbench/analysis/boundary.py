@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import Failure, Finding, VerdictKind
+from hybridbench.records.verdict import Failure, Finding, VerdictKind, untyped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def failure_findings(failures: Iterable[Failure]) -> list[Finding]:
     """One finding for each part that failed: what it would have found is not known."""
     first = {failure.part: failure for failure in reversed(list(failures))}
     return [
-        Finding(
+        untyped(
             kind=FindingCode.ANALYSIS_FAILED,
             verdict=VerdictKind.INCONCLUSIVE,
             subject=failure.part,

@@ -8,25 +8,25 @@ from dataclasses import replace
 import msgspec
 
 from hybridbench.analysis.boundary import Boundary, failure_findings
-from hybridbench.analysis.exact.checkpoints import checkpoint_findings
-from hybridbench.analysis.exact.containers import container_findings
-from hybridbench.analysis.exact.engine_reports import (
-    crash_findings,
-    log_findings,
-    violation_findings,
-)
-from hybridbench.analysis.exact.instances import instance_findings
-from hybridbench.analysis.exact.requests import liveness_findings, waiting_findings
-from hybridbench.analysis.exact.sanity import sanity_findings
-from hybridbench.analysis.exact.validity import (
-    coverage_findings,
-    validity_findings,
-    workload_findings,
-)
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s, served_s
 from hybridbench.analysis.facts.readings import beyond_findings, readable
 from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.findings.checkpoints import checkpoint_findings
+from hybridbench.analysis.findings.containers import container_findings
+from hybridbench.analysis.findings.engine_reports import (
+    crash_findings,
+    log_findings,
+    violation_findings,
+)
+from hybridbench.analysis.findings.instances import instance_findings
+from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
+from hybridbench.analysis.findings.sanity import sanity_findings
+from hybridbench.analysis.findings.validity import (
+    coverage_findings,
+    validity_findings,
+    workload_findings,
+)
 from hybridbench.analysis.notes import not_seen, run_notes
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
@@ -61,6 +61,7 @@ from hybridbench.records.verdict import (
     Why,
     memory_result,
     precedence,
+    untyped,
 )
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
@@ -238,7 +239,7 @@ def _bench_failed(part: str, error: str, file: str) -> Finding:
 
 
 def _open(code: FindingCode, **data: JsonValue) -> Finding:
-    return Finding(code, VerdictKind.INCONCLUSIVE, "run", data=data)
+    return untyped(code, VerdictKind.INCONCLUSIVE, "run", data=data)
 
 
 def _verdict(

@@ -14,7 +14,6 @@ import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
-from hybridbench.analysis.reading import number_list
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.metrics import Unit
@@ -243,7 +242,7 @@ def _kept(part: SegmentResult, index: int, *, any_proves: bool) -> Iterable[Find
         doubtful = part.is_invalid and not finding.exact
         if any_proves and (void or doubtful):
             continue
-        yield replace(finding, data={**finding.data, "segments": [index + 1]})
+        yield replace(finding, segments=(index + 1,))
 
 
 def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
@@ -255,8 +254,7 @@ def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
         )
     for same in by_key.values():
         strongest = max(same, key=lambda finding: (len(finding.rates), finding.since_s or 0.0))
-        segments = [number for f in same for number in number_list(f.data, "segments")]
-        yield replace(strongest, data={**strongest.data, "segments": segments})
+        yield replace(strongest, segments=tuple(n for finding in same for n in finding.segments))
 
 
 def _with_pooled_rate(

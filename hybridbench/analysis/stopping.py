@@ -152,7 +152,7 @@ def _bounded(stage: _Stage) -> StopReason | None:
 def is_undecided(verdict: Verdict) -> bool:
     """Whether nothing is wrong so far, and a growth or a threshold is open for want of time."""
     return verdict.kind is VerdictKind.INCONCLUSIVE and any(
-        finding.verdict is VerdictKind.INCONCLUSIVE and finding.data.get("needed_s") is not None
+        finding.verdict is VerdictKind.INCONCLUSIVE and finding.basis.needed_s is not None
         for finding in verdict.findings
     )
 

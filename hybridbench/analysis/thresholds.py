@@ -42,6 +42,7 @@ from hybridbench.records.verdict import (
     ThresholdResult,
     VerdictKind,
     Why,
+    untyped,
 )
 from hybridbench.thresholds import (
     GROWTH,
@@ -102,7 +103,7 @@ def check_thresholds(
             # A later version may know it: what cannot be checked must not pass.
             unknown = {"threshold": text, "error": str(error)}
             findings.append(
-                Finding(FindingCode.THRESHOLD, VerdictKind.INCONCLUSIVE, text, data=unknown)
+                untyped(FindingCode.THRESHOLD, VerdictKind.INCONCLUSIVE, text, data=unknown)
             )
             continue
         result = _judged(_Run(facts, metrics, decay), threshold)
@@ -303,7 +304,7 @@ def _finding(
         upper = math.inf if result.upper is None else result.upper
         rates = (Rate(result.value, lower, upper, result.unit, per),)
     measured = {key: held for key, held in to_json(result).items() if key != "said"}
-    yield Finding(
+    yield untyped(
         kind=FindingCode.THRESHOLD,
         verdict=kind,
         subject=threshold.metric,

@@ -25,6 +25,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.comparison.stored import stored_blocks
+from hybridbench.analysis.findings.words import HEADLINE_MAX, shortened
 from hybridbench.analysis.judge import judge
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import (
@@ -50,7 +51,6 @@ from hybridbench.rundir.reader import read_run
 from hybridbench.sentences.comparison import phrased_comparison
 from hybridbench.sentences.thresholds import phrased_ratios
 from hybridbench.sentences.verdict import phrased
-from hybridbench.sentences.words import HEADLINE_MAX, shortened
 from hybridbench.thresholds import parse_threshold
 
 

@@ -42,7 +42,7 @@ from hybridbench.records.nightly import (
     attempt_finding,
 )
 from hybridbench.records.stored_verdict import read_verdict
-from hybridbench.records.verdict import Finding, ThresholdOutcome, Verdict, VerdictKind
+from hybridbench.records.verdict import ThresholdOutcome, Verdict, VerdictKind, recorded
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.reader import read_run
@@ -244,13 +244,13 @@ def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str,
 def _findings(side: SideComparison) -> Iterator[AttemptFinding]:
     """What makes ``side`` worse than the first version; one undecided answer otherwise."""
     if side.outcome is Outcome.INCONCLUSIVE:
-        said = Finding("undecided", VerdictKind.INCONCLUSIVE, side.name, side.headline)
+        said = recorded("undecided", VerdictKind.INCONCLUSIVE, side.name, side.headline)
         yield attempt_finding(said, exact=True)
     if side.outcome is not Outcome.REGRESSION:
         return
     found = [*_leaks(side), *_slower(side)]
     # A version that fell has neither: its end is the finding.
-    fell = Finding("crash", VerdictKind.CRASHED, side.name, side.headline)
+    fell = recorded("crash", VerdictKind.CRASHED, side.name, side.headline)
     yield from found or [attempt_finding(fell, exact=True)]
 
 
@@ -258,10 +258,10 @@ def _ratio_findings(ratio: CheckedRatio, verdict: ComparisonVerdict) -> Iterator
     """A threshold on a ratio that was missed, or that keeps the comparison undecided."""
     outcome = None if ratio.result is None else ratio.result.outcome
     if outcome is ThresholdOutcome.MISSED:
-        missed = Finding("threshold", VerdictKind.DEGRADED, ratio.text, ratio.said)
+        missed = recorded("threshold", VerdictKind.DEGRADED, ratio.text, ratio.said)
         yield attempt_finding(missed, exact=False)
     elif outcome is not ThresholdOutcome.MET and verdict.outcome is Outcome.INCONCLUSIVE:
-        open_ = Finding("undecided", VerdictKind.INCONCLUSIVE, ratio.text, ratio.said)
+        open_ = recorded("undecided", VerdictKind.INCONCLUSIVE, ratio.text, ratio.said)
         yield attempt_finding(open_, exact=True)
 
 
@@ -269,7 +269,7 @@ def _leaks(side: SideComparison) -> Iterator[AttemptFinding]:
     for leak in side.leaks:
         if leak.change in _WORSE:
             rate = leak.difference or leak.other
-            found = Finding(
+            found = recorded(
                 kind=leak.kind,
                 verdict=leak.verdict,
                 subject=leak.subject,
@@ -287,5 +287,5 @@ def _slower(side: SideComparison) -> Iterator[AttemptFinding]:
                 f"{metric.label} of {side.name} is {metric.word}: ratio {metric.ratio:.3f} "
                 f"({metric.lower:.3f} to {metric.upper:.3f})"
             )
-            found = Finding(SLOWER, VerdictKind.DEGRADED, metric.metric, said)
+            found = recorded(SLOWER, VerdictKind.DEGRADED, metric.metric, said)
             yield attempt_finding(found, exact=False)

@@ -11,6 +11,7 @@ import msgspec
 
 from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.nightly.stored import read_nightly_run, write_record
+from hybridbench.rates import full_rate_text
 from hybridbench.records.nightly import (
     AttemptFinding,
     CellFinding,
@@ -22,7 +23,6 @@ from hybridbench.records.verdict import Rate, VerdictKind
 from hybridbench.report.wording import metric_label
 from hybridbench.rundir.layout import NIGHTLY, make_directory
 from hybridbench.rundir.lock import locked_run
-from hybridbench.sentences.rates import full_rate_text
 
 _THROUGHPUT: Final = "throughput_tokens_per_s"
 # Runs that --keep-baseline leaves: enough for a fleet whose machines are of several classes.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hybridbench.analysis.findings.words import times
 from hybridbench.metrics import METRICS, Check
 from hybridbench.records.nightly import Cell, CellKind, Policy
-from hybridbench.sentences.words import times
 from hybridbench.units import format_percent
 
 # detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hybridbench.analysis.findings.words import times
 from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError
 from hybridbench.nightly.baseline import GreenRun, against
 from hybridbench.nightly.policy import Rules, expired, missing, result
@@ -22,7 +23,6 @@ from hybridbench.records.nightly import (
     counted,
 )
 from hybridbench.rundir.layout import CELL
-from hybridbench.sentences.words import times
 
 # The first of these that a failed cell says is the run's: what was found outranks what could not
 # be looked at.

@@ -156,9 +156,15 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class AttemptFinding(Finding):
+class AttemptFinding:
     """A finding of an attempt; its evidence is in the run."""
 
+    kind: str
+    verdict: VerdictKind
+    subject: str
+    title: str = ""
+    driver: str | None = None
+    rates: tuple[Rate, ...] = ()
     exact: bool = True  # needs no statistics: running again with another seed proves nothing more
 
     @property

@@ -14,8 +14,9 @@ from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.documents import read_document
+from hybridbench.records.finding import Recorded
 from hybridbench.records.json_value import JsonValue, json_text
-from hybridbench.records.verdict import NO_MODEL, Verdict
+from hybridbench.records.verdict import NO_MODEL, Finding, Rate, Verdict, VerdictKind
 
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
 _REBUILD: Final = "rebuild it with 'hybridbench report'"
@@ -67,6 +68,40 @@ class FindingHead(msgspec.Struct, frozen=True):
     verdict: str = ""
 
 
+class StoredFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding as verdict.json has it; versions before December 2026 did not store ``exact``."""
+
+    kind: str
+    verdict: VerdictKind
+    subject: str
+    title: str
+    driver: str | None = None
+    rates: tuple[Rate, ...] = ()
+    cause: str = ""
+    evidence: tuple[str, ...] = ()
+    since_s: float | None = None
+    data: dict[str, JsonValue] = {}
+    exact: bool | None = None
+
+
+class _Findings(msgspec.Struct, frozen=True):
+    findings: tuple[StoredFinding, ...]
+
+
+# Kinds that rest on a fit, in a verdict.json that does not say what its findings rest on.
+_STATISTICAL: Final = frozenset(
+    {
+        "container-grows",
+        "growth",
+        "observer-grows",
+        "decay",
+        "below-threshold",
+        "threshold",
+        "undecided",
+    }
+)
+
+
 class VerdictValues(msgspec.Struct, frozen=True):
     """What runs are compared by: read from a thousand files, so that fits are skipped unread."""
 
@@ -79,7 +114,7 @@ class VerdictValues(msgspec.Struct, frozen=True):
 
 def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue]:
     """``verdict`` as schema ``hybridbench.verdict/1`` wants it."""
-    fields = to_json(verdict)
+    fields = to_json(replace(verdict, findings=()))
     # A failure is a finding as well; its traceback has a file of its own.
     del fields["failures"], fields["unphrased"]
     metrics = [{**to_json(result), "unit": result.unit} for result in verdict.metrics]
@@ -94,8 +129,45 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
         "verdict": fields.pop("kind"),
         "exit_code": int(verdict.exit_code),
         **fields,
+        "findings": [_finding_to_json(finding) for finding in verdict.findings],
         "metrics": metrics,
     }
+
+
+def _finding_to_json(finding: Finding) -> dict[str, JsonValue]:
+    return to_json(
+        StoredFinding(
+            kind=finding.kind,
+            verdict=finding.verdict,
+            subject=finding.subject,
+            title=finding.title,
+            driver=finding.driver,
+            rates=finding.rates,
+            cause=finding.cause,
+            evidence=finding.evidence,
+            since_s=finding.since_s,
+            data=finding.data,
+            exact=finding.exact,
+        )
+    )
+
+
+def _finding_from_json(stored: StoredFinding) -> Finding:
+    """The finding with its sentences as they were stored, whatever would be said today."""
+    exact = stored.exact
+    if exact is None:
+        exact = stored.kind not in _STATISTICAL
+    basis = Recorded(
+        name=stored.kind,
+        title=stored.title,
+        cause=stored.cause,
+        lines=stored.evidence,
+        data=stored.data,
+        exact=exact,
+    )
+    return Finding(
+        basis, stored.verdict, stored.subject, stored.driver, stored.rates, stored.since_s
+    )
 
 
 def verdict_text(verdict: Verdict, run_id: str | None) -> str:
@@ -110,12 +182,15 @@ def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
         RunDirectoryError: a key is missing or of another type.
     """
     try:
-        verdict = from_json({**stored, "kind": stored.get("verdict")}, Verdict)
+        fields = {**stored, "kind": stored.get("verdict"), "findings": []}
+        findings = from_json({"findings": stored.get("findings")}, _Findings).findings
+        verdict = from_json(fields, Verdict)
     except msgspec.ValidationError as error:
         raise RunDirectoryError(
             f"verdict.json is damaged ({error}): {_REBUILD}", code=ErrorCode.DAMAGED
         ) from error
-    return _without_rates_of_too_few_samples(verdict)
+    found = tuple(map(_finding_from_json, findings))
+    return _without_rates_of_too_few_samples(replace(verdict, findings=found))
 
 
 def read_verdict(path: Path) -> Verdict:

@@ -6,13 +6,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Final
 
 import msgspec
 
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import MEMORY, spec_of
+from hybridbench.records.codec import to_json
 from hybridbench.records.codes import Evidence, NoteCode, evidence_of
+from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Untyped, Words
 from hybridbench.records.json_value import JsonValue
 
 
@@ -89,25 +92,96 @@ class Finding:
     """One thing that is wrong.
 
     ``subject`` is what leaks or contradicts itself (metric, pool, class), ``driver`` the event
-    counter that explains it (None when only time does), ``data`` the values that it rests on.
-    ``title``, ``cause`` and ``evidence`` are made of these by ``sentences/``: empty until then.
+    counter that explains it (None when only time does) and ``driven`` how that is known.
+    ``segments`` are those of a resumed run in which it was found, counted from 1.
     """
 
-    kind: str  # "instances-wait-for-collector", "waiting-holds-slots", "growth", "residual", ...
+    basis: Basis
     verdict: VerdictKind
     subject: str
-    title: str = ""  # one sentence: what, how much, since when
     driver: str | None = None
     rates: tuple[Rate, ...] = ()
-    cause: str = ""
-    evidence: tuple[str, ...] = ()
     since_s: float | None = None
-    data: Mapping[str, JsonValue] = field(default_factory=dict)
+    driven: HowDriven | None = None
+    faster_than_memory: Faster | None = None
+    segments: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The stable name of what was found: ``residual``, ``growth``."""
+        return self.basis.code
 
     @property
     def exact(self) -> bool:
         """Whether it was counted: then no doubt about the run sets it aside."""
-        return evidence_of(self.kind) is Evidence.EXACT
+        return self.basis.is_exact
+
+    @property
+    def title(self) -> str:
+        """One sentence: what, how much, since when."""
+        return self._words.title
+
+    @property
+    def cause(self) -> str:
+        """What explains it; empty where nothing is known."""
+        return self._words.cause
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """One line for each thing that shows it."""
+        faster, parts = self.faster_than_memory, [f"{number}" for number in self.segments]
+        return (
+            *(() if faster is None else (faster.text,)),
+            *self._words.evidence,
+            *((f"in segment{'s' * (len(parts) > 1)} {' and '.join(parts)}",) if parts else ()),
+        )
+
+    @property
+    def data(self) -> dict[str, JsonValue]:
+        """All that it rests on, by name, as verdict.json has it."""
+        faster = self.faster_than_memory
+        return {
+            **self.basis.as_data(),
+            **({} if self.driven is None else to_json(self.driven)),
+            **({} if faster is None else {"faster_than_memory": faster.as_data()}),
+            **({"segments": list(self.segments)} if self.segments else {}),
+        }
+
+    @cached_property
+    def _words(self) -> Words:
+        return self.basis.words(self)
+
+
+def recorded(  # noqa: PLR0913 the fields of a finding and its title
+    kind: str,
+    verdict: VerdictKind,
+    subject: str,
+    title: str = "",
+    *,
+    driver: str | None = None,
+    rates: tuple[Rate, ...] = (),
+    exact: bool = False,
+    data: Mapping[str, JsonValue] | None = None,
+) -> Finding:
+    """A finding whose title is given."""
+    basis = Recorded(name=kind, title=title, exact=exact, data=data or {})
+    return Finding(basis, verdict, subject, driver, rates)
+
+
+def untyped(  # noqa: PLR0913 until the last family is converted
+    kind: str,
+    verdict: VerdictKind,
+    subject: str,
+    *,
+    driver: str | None = None,
+    rates: tuple[Rate, ...] = (),
+    since_s: float | None = None,
+    driven: HowDriven | None = None,
+    data: Mapping[str, JsonValue] | None = None,
+) -> Finding:
+    """A finding of a family that is not converted yet."""
+    basis = Untyped(name=kind, data=data or {}, exact=evidence_of(kind) is Evidence.EXACT)
+    return Finding(basis, verdict, subject, driver, rates, since_s, driven)
 
 
 @dataclass(frozen=True)

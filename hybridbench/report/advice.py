@@ -35,8 +35,6 @@ NEXT: Final = "Next"
 _BY_FINDING: Final[Mapping[str, str]] = {
     "instances-wait-for-collector": "Find where {subject} is unlinked and clear its remaining "
     "pointers there (prev and next): an object in no cycle is freed by reference count at once.",
-    "waiting-holds-slots": "Find where {subject} are allocated before the last admission check, "
-    "and release them on every refusal; a waiting request must hold nothing.",
     "residual": "Check every exit path of a request (finish, abort, retract, refusal) for a "
     "missing release of {subject}; verdict.json names the checkpoint at which the loss appears.",
     "instances-retained": "Find what still refers to the removed {subject} objects "
@@ -48,14 +46,6 @@ _BY_FINDING: Final[Mapping[str, str]] = {
     "node split, and that an idle engine still acknowledges the transfers that hold a lock.",
     "container-grows": "Find where entries of {subject} are removed, and which exit path of a "
     "request skips that.",
-    "running-without-client": "Trace how a client's disconnect is handled: the request's entry "
-    "must exist until its abort has been processed.",
-    "request-too-old": "Inspect the oldest request in the engine: it waits for a completion that "
-    "was lost, and holds its slots until then.",
-    "stalled": "Check why the scheduler refuses its oldest request: a full pool, a lock, or a "
-    "transfer that was never acknowledged.",
-    "not-idle": "Find what the engine was still waiting for when the run ended: its oldest "
-    "request, or a transfer that was never acknowledged.",
     "negative-count": "Find the second code path that subtracts the same amount from {subject}.",
     "more-free-than-exist": "Find the slot that is in the free list of {subject} twice: it will be "
     "allocated to two requests at once.",
@@ -136,6 +126,8 @@ def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     elif first is not None and (shares := instance_parts(first)) is not None:
         freed, kept = shares
         text = _BOTH_PARTS.format(subject=first.subject, freed=freed, kept=kept)
+    elif first is not None and (own := first.basis.advice(first)):
+        text = own
     elif first is not None and first.kind in _BY_FINDING:
         text = _BY_FINDING[first.kind].format(subject=_things(first))
     again = "" if verdict.kind is VerdictKind.CLEAN else again_command(manifest)
@@ -215,6 +207,5 @@ def _decided_at(verdict: Verdict, start_s: float) -> Iterator[float]:
         if result.needed_s is not None:
             yield start_s + result.needed_s
     for finding in verdict.findings:
-        needed_s = finding.data.get("needed_s")
-        if isinstance(needed_s, int | float):
-            yield start_s + needed_s
+        if finding.basis.needed_s is not None:
+            yield start_s + finding.basis.needed_s

@@ -11,10 +11,21 @@ from typing import Final
 from hybridbench.analysis import reading
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.window import last_segment
+from hybridbench.analysis.findings.words import certain
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
+from hybridbench.rates import (
+    TIME_UNITS,
+    amount,
+    bound_text,
+    full_rate_text,
+    interval_text,
+    number,
+    per_text,
+    rate_text,
+)
 from hybridbench.records.events import Interrupted, Note, event_data, kind_of
 from hybridbench.records.verdict import (
     Finding,
@@ -58,17 +69,6 @@ from hybridbench.report.wording import (
     plain_text,
     rate_facts,
 )
-from hybridbench.sentences.rates import (
-    TIME_UNITS,
-    amount,
-    bound_text,
-    full_rate_text,
-    interval_text,
-    number,
-    per_text,
-    rate_text,
-)
-from hybridbench.sentences.words import certain
 from hybridbench.units import format_duration
 
 _EVENTS_MAX = 200

@@ -20,6 +20,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
+from hybridbench.rates import full_rate_text
 from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.verdict import Finding, ThresholdOutcome
 from hybridbench.report.advice import NEXT
@@ -49,7 +50,6 @@ from hybridbench.sentences.comparison import (
     leak_text,
     undecided_text,
 )
-from hybridbench.sentences.rates import full_rate_text
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
     Outcome.REGRESSION: ("▲", Tone.BAD),

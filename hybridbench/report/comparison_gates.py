@@ -19,11 +19,11 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import label_of
+from hybridbench.rates import full_rate_text
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.document import Gate, GateState, Measure
 from hybridbench.report.gates import stopped_short
 from hybridbench.sentences.comparison import change_text, percent
-from hybridbench.sentences.rates import full_rate_text
 
 _OUTCOME: Final = {
     Outcome.REGRESSION: GateState.FAILED,

@@ -17,10 +17,10 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.metrics import label_of
+from hybridbench.rates import amount, interval_text, level_text, rate_text
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.sentences.comparison import change_cell, display_name
-from hybridbench.sentences.rates import amount, interval_text, level_text, rate_text
 from hybridbench.units import format_duration
 
 _ROLE: Final = {

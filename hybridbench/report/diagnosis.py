@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from hybridbench import __version__
 from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
+from hybridbench.rates import amount
 from hybridbench.records.codec import by_name, to_json
 from hybridbench.records.events import Allocations, Reclaim
 from hybridbench.records.json_value import JsonValue, json_text
@@ -15,8 +17,6 @@ from hybridbench.report.document import NO_TABLE, DiagnosisText, Table
 from hybridbench.report.wording import clock_text
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
 from hybridbench.sentences.diagnosis import OBJECTS_MIN, bug_report, part_detail
-from hybridbench.sentences.rates import amount
-from hybridbench.sentences.words import times
 from hybridbench.units import format_duration, format_percent
 
 _RUNG_WORDS = {

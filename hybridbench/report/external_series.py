@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybridbench.metrics import Unit
+from hybridbench.rates import full_rate_text, interval_text, rate_text
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import EXIT_CODE, Rate, VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.document import Document, DocumentKind, FindingText, Table
 from hybridbench.report.wording import BADGES, NO_RATE
-from hybridbench.sentences.rates import full_rate_text, interval_text, rate_text
 from hybridbench.series.judge import FileVerdict, worst
 from hybridbench.series.trend import JudgedSeries
 from hybridbench.units import format_duration

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.errors import ExitCode
+from hybridbench.rates import full_rate_text
 from hybridbench.records.verdict import (
     RETAINED,
     WAITING,
@@ -23,26 +25,20 @@ from hybridbench.records.verdict import (
 from hybridbench.report.document import Gate, GateState
 from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
 from hybridbench.report.wording import NO_RATE, metric_label, plain_text
-from hybridbench.sentences.rates import full_rate_text
 from hybridbench.units import format_count, format_duration
 
 # What each kind of finding decides.  Growth and decay are asked of every metric by name.
-QUESTIONS: Final[Mapping[str, str]] = {
+_QUESTIONS: Final[Mapping[str, str]] = {
     "residual": "no slot is unaccounted for at an idle checkpoint",
     "held-at-idle": "no request holds slots while the engine is idle",
     "locks-at-idle": "no lock is held while the engine is idle",
-    "waiting-holds-slots": "no waiting request holds slots",
     "instances-wait-for-collector": "no removed object waits for the garbage collector",
     "instances-retained": "no removed object survives a full gc.collect()",
     "container-grows": "no container only grows",
-    "running-without-client": "no request keeps running after its client left",
-    "request-too-old": "no request stays in the engine for good",
     "negative-locks": "no lock count is negative",
     "negative-count": "no pool count is negative",
     "more-free-than-exist": "no pool has more free slots than exist",
     "below-threshold": "every threshold of the profile is met",
-    "stalled": "the engine never stops serving its requests",
-    "not-idle": "the engine becomes idle when its traffic ends",
     "crash": "the worker ran to the end",
 }
 
@@ -102,21 +98,28 @@ def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
     return Gate("verdict", "run", state, text, verdict.can_rule_out, judged_s)
 
 
+def questions_asked() -> dict[str, str]:
+    """What CI asks of every run, by the kind of finding that answers it."""
+    own = {kind: of.question for kind, of in finding_kinds().items() if of.question}
+    return {**_QUESTIONS, **own}
+
+
 def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
+    questions = questions_asked()
     by_name = {result.metric for result in verdict.metrics} | {d.name for d in verdict.decay}
     # What is not decided is in the metric's own gate and by the verdict's.
     decided = [f for f in verdict.findings if f.verdict is not VerdictKind.INCONCLUSIVE]
     others = [
         finding
         for finding in decided
-        if (finding.kind in QUESTIONS or finding.subject not in by_name)
+        if (finding.kind in questions or finding.subject not in by_name)
         and not has_threshold_gate(verdict, finding)
     ]
-    for kind in dict.fromkeys((*QUESTIONS, *(finding.kind for finding in others))):
+    for kind in dict.fromkeys((*questions, *(finding.kind for finding in others))):
         found = [finding for finding in others if finding.kind == kind]
         if not found:
             yield _other_fate(kind, decided) or Gate(
-                kind, "findings", GateState.PASSED, QUESTIONS[kind]
+                kind, "findings", GateState.PASSED, questions[kind]
             )
             continue
         states = {_STATE[finding.verdict] for finding in found}

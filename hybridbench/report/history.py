@@ -10,10 +10,12 @@ from typing import Final
 import numpy as np
 
 from hybridbench.analysis.change_points import ALPHA, FEWEST_BEFORE, FEWEST_ON_A_SIDE, Change
+from hybridbench.analysis.findings.words import times
 from hybridbench.errors import ExitCode
 from hybridbench.history.points import Point, Quantity, Unread
 from hybridbench.history.series import Series, Trend
 from hybridbench.metrics import declared
+from hybridbench.rates import amount, level_text
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.charts import scaled
@@ -30,8 +32,6 @@ from hybridbench.report.document import (
     Table,
     Tone,
 )
-from hybridbench.sentences.rates import amount, level_text
-from hybridbench.sentences.words import times
 from hybridbench.thresholds import Stat
 from hybridbench.units import format_percent, sparkline
 

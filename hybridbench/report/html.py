@@ -18,10 +18,10 @@ import numpy as np
 from jinja2 import BaseLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
+from hybridbench.rates import number
 from hybridbench.report.chart_data import page_data
 from hybridbench.report.document import Chart, Document, Ink, tally
 from hybridbench.report.wording import BADGES
-from hybridbench.sentences.rates import number
 
 # Between two letters only: a decimal point or a unit per hour must stay whole.
 _NAME_JOINT: Final = re.compile(r"(?<=[A-Za-z])([._/]|::)(?=[A-Za-z]{2})")

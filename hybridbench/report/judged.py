@@ -12,7 +12,8 @@ from typing import Final
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.judge import judge, with_failures
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.verdict import Failure, Unphrased, Verdict, VerdictKind
+from hybridbench.records.finding import Recorded
+from hybridbench.records.verdict import Failure, Finding, Unphrased, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Document, DocumentKind
@@ -74,11 +75,14 @@ def _judged(
 
 def _bare(verdict: Verdict) -> Verdict:
     """``verdict`` with the codes of its findings for sentences."""
-    findings = tuple(
-        replace(found, title=f"{found.kind} of {found.subject}") for found in verdict.findings
-    )
+    findings = tuple(replace(found, basis=_code_alone(found)) for found in verdict.findings)
     first = findings[0].title if findings else "no findings"
     return replace(verdict, findings=findings, headline=f"{verdict.kind}: {first}", unphrased=None)
+
+
+def _code_alone(found: Finding) -> Recorded:
+    title = f"{found.kind} of {found.subject}"
+    return Recorded(name=found.kind, title=title, exact=found.exact)
 
 
 def _bare_document(record: RunRecord, verdict: Verdict) -> Document:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from hybridbench.rates import number, rate_text
 from hybridbench.records.nightly import (
     CellFinding,
     CellResult,
@@ -26,7 +27,6 @@ from hybridbench.report.document import (
 )
 from hybridbench.report.wording import BADGES, rate_facts
 from hybridbench.rundir.layout import NIGHTLY
-from hybridbench.sentences.rates import number, rate_text
 from hybridbench.units import format_duration
 
 _GATE: Final = {

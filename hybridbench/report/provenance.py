@@ -10,6 +10,7 @@ from typing import Final
 import yaml
 
 from hybridbench.metrics import Unit
+from hybridbench.rates import amount
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_value
 from hybridbench.records.manifest import (
     Manifest,
@@ -20,7 +21,6 @@ from hybridbench.records.manifest import (
 )
 from hybridbench.report.document import Table
 from hybridbench.report.wording import plain_text
-from hybridbench.sentences.rates import amount
 from hybridbench.units import format_duration
 
 _SECTIONS: Final = (

@@ -8,11 +8,11 @@ from typing import Final
 from hybridbench.analysis.comparison.records import Version
 from hybridbench.latency import RELATIVE_ERROR
 from hybridbench.metrics import Unit
+from hybridbench.rates import number
 from hybridbench.records.verdict import ServingResult, Verdict
 from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Table
 from hybridbench.report.wording import clock_text
-from hybridbench.sentences.rates import number
 from hybridbench.units import format_duration
 
 _LABELS: Final[Mapping[str, str]] = {

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from hybridbench.metrics import label_of, spec_of
+from hybridbench.rates import TIME_UNITS, full_rate_text, number
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Model
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Badge, Fact, Tone
-from hybridbench.sentences.rates import TIME_UNITS, full_rate_text, number
 
 _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
     Tone.GOOD: {

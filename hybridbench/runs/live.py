@@ -16,10 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hybridbench.analysis.findings.words import times
 from hybridbench.runs.memory_slope import Slope
 from hybridbench.runs.status import PoolLevel, RunStatus, View
 from hybridbench.safe_output import give_up, one_line
-from hybridbench.sentences.words import times
 from hybridbench.terminal import Terminal
 from hybridbench.units import (
     format_byte_rate,

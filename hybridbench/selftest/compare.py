@@ -9,7 +9,7 @@ from hybridbench.analysis.comparison.records import Call, ComparisonVerdict, Met
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.defects.defect import MILLISECONDS, Signature
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind, recorded
 from hybridbench.selftest.matrix import Expect, Row
 
 # Findings carry 95% intervals.  Many rows are compared at once, so each is taken at 99.9%: the
@@ -138,7 +138,7 @@ class _Said:
 
 def _worse(metric: MetricComparison) -> Finding:
     span = f"{metric.ratio:.4g} ({metric.lower:.4g} to {metric.upper:.4g})"
-    return Finding(
+    return recorded(
         kind=metric.word,
         verdict=VerdictKind.DEGRADED,
         subject=metric.metric,
@@ -198,9 +198,8 @@ def _named(signature: Signature, findings: Iterable[Finding]) -> Finding | None:
 
 def _knows_driver(finding: Finding, drivers: Sequence[str]) -> bool:
     """Whether the finding names a right driver, or one that it says cannot be told from it."""
-    rivals = finding.data.get("rivals")
-    known = rivals if isinstance(rivals, Sequence) and not isinstance(rivals, str) else ()
-    return finding.driver in drivers or any(driver in known for driver in drivers)
+    rivals = () if finding.driven is None else finding.driven.rivals
+    return finding.driver in drivers or any(driver in rivals for driver in drivers)
 
 
 def _accuses(finding: Finding) -> bool:

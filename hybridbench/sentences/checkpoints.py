@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hybridbench.analysis.facts.pools import pool_unit
+from hybridbench.analysis.findings.words import driver_evidence, per_event, readings
 from hybridbench.analysis.reading import mappings, number, number_list, text, texts
+from hybridbench.records.finding import Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
-from hybridbench.sentences.words import Words, driver_evidence, per_event, readings
 from hybridbench.units import format_count, format_duration, format_percent
 
 _HOLDERS = {
@@ -25,7 +26,7 @@ def residual(found: Finding) -> Words:
     """Slots that nobody holds."""
     missing, pool = number(found.data, "missing"), text(found.data, "pool")
     if "at_checkpoints" in found.data:
-        seen = f"residual at the last checkpoints: {readings(found.data)}"
+        seen = f"residual at the last checkpoints: {_readings(found)}"
     else:
         samples = number(found.data, "last_samples")
         seen = f"residual over the last {samples:,.0f} samples: at least {missing:,.0f}"
@@ -48,7 +49,7 @@ def negative_residual(found: Finding) -> Words:
         f"{surplus:,.0f} {unit} have more than one holder while idle{per_event(found)}",
         cause="a slot was freed twice, or is counted by two holders",
         evidence=(
-            f"residual at the last checkpoints: {readings(found.data)}",
+            f"residual at the last checkpoints: {_readings(found)}",
             *driver_evidence(found),
         ),
     )
@@ -129,7 +130,7 @@ def more_free_than_exist(found: Finding) -> Words:
 
 
 def _locks(found: Finding) -> Iterable[str]:
-    yield f"locks at the last checkpoints: {readings(found.data)}"
+    yield f"locks at the last checkpoints: {_readings(found)}"
 
 
 def _missing_slots(data: Mapping[str, JsonValue], pool: str) -> Iterable[str]:
@@ -157,6 +158,10 @@ def _losing_steps(data: Mapping[str, JsonValue]) -> Iterable[str]:
             f"{format_percent(number(row, 'share'))} of the slots were lost in steps with "
             f"{text(row, 'counter')}, which are {of_steps} of all steps"
         )
+
+
+def _readings(found: Finding) -> str:
+    return readings(number_list(found.data, "at_checkpoints"))
 
 
 def _looks(found: Finding) -> str:

@@ -22,14 +22,13 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
+from hybridbench.analysis.findings.words import certain, headline
 from hybridbench.analysis.reading import number, number_list, text
 from hybridbench.metrics import Unit, label_of
+from hybridbench.rates import full_rate_text, rate_text
 from hybridbench.records.codes import ComparedCode, FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind, Why, memory_result
-from hybridbench.sentences.rates import full_rate_text, rate_text
-from hybridbench.sentences.trend import faster_than_memory
-from hybridbench.sentences.words import certain, headline
 from hybridbench.units import format_byte_rate, format_percent
 
 _Data = Mapping[str, JsonValue]
@@ -314,5 +313,5 @@ _SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
     ),
     ComparedCode.BELOW_LIMIT: lambda _: "growth differs, and is below the limit in both versions",
     ComparedCode.NO_LEAK: lambda _: "growth differs, but is a leak in neither run alone",
-    ComparedCode.FASTER_THAN_MEMORY: faster_than_memory,
+    ComparedCode.FASTER_THAN_MEMORY: lambda data: text(data, "text"),
 }

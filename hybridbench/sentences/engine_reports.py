@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from hybridbench.analysis.exact.engine_reports import Trouble
+from hybridbench.analysis.findings.engine_reports import Trouble
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.reading import number, text, texts
+from hybridbench.records.finding import Words
 from hybridbench.records.verdict import Finding
-from hybridbench.sentences.words import Words, times
 from hybridbench.units import format_duration
 
 _QUOTED_CHARS = 160

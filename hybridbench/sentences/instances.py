@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hybridbench.analysis.exact.instances import TOLERANCE
+from hybridbench.analysis.findings.instances import TOLERANCE
+from hybridbench.analysis.findings.words import bare_rate_text, certain, driver_evidence, times
 from hybridbench.analysis.reading import number, text
 from hybridbench.metrics import Unit
 from hybridbench.records.codes import FindingCode
+from hybridbench.records.finding import Words
 from hybridbench.records.verdict import Finding
 from hybridbench.sentences.trend import collectible_split
-from hybridbench.sentences.words import Words, bare_rate_text, certain, driver_evidence, times
 from hybridbench.units import format_bytes, format_count, format_duration
 
 

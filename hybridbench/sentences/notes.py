@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.reading import mappings, number, text, texts
 from hybridbench.metrics import declared
 from hybridbench.records.codes import NoteCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Note
 from hybridbench.sentences.run import missing_paths
-from hybridbench.sentences.words import times
 from hybridbench.units import format_bytes, format_duration, format_percent
 
 _CUT_BY: Final[Mapping[str, str]] = {

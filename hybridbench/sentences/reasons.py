@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 from hybridbench.analysis.reading import mapping, number, text
+from hybridbench.rates import TINY, amount
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult
-from hybridbench.sentences.rates import TINY, amount
 from hybridbench.units import format_duration, format_percent
 
 _Data = Mapping[str, JsonValue]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hybridbench.analysis.findings.words import listed, times
 from hybridbench.analysis.reading import mappings, number, numbers, text
+from hybridbench.records.finding import Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
-from hybridbench.sentences.words import Words, listed, times
 from hybridbench.units import format_bytes, format_count, format_duration, format_percent
 
 _SERIES_NAMED = 3

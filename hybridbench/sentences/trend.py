@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from hybridbench.analysis.findings.words import certain, driver_evidence
 from hybridbench.analysis.reading import mapping, number, text
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, DerivedMetric
 from hybridbench.metrics import Unit, label_of
+from hybridbench.rates import full_rate_text, rate_text
 from hybridbench.records.codec import from_json
+from hybridbench.records.finding import Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate, ThresholdResult
-from hybridbench.sentences.rates import full_rate_text, rate_text
 from hybridbench.sentences.reasons import reason_text
 from hybridbench.sentences.thresholds import threshold_text
-from hybridbench.sentences.words import Words, certain, driver_evidence
 from hybridbench.units import (
     format_bytes,
     format_count,
@@ -91,13 +92,6 @@ def collectible_split(data: Mapping[str, JsonValue]) -> str:
             "of the growth and reuses memory that was freed before"
         )
     return f"collectible memory grows by {grows}: {format_percent(share)} of the memory growth"
-
-
-def reused_memory(data: Mapping[str, JsonValue]) -> Iterable[str]:
-    """Why a part can grow by more than the process does."""
-    part = mapping(data, "faster_than_memory")
-    if part:
-        yield faster_than_memory(part)
 
 
 def faster_than_memory(part: Mapping[str, JsonValue]) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from hybridbench.analysis.reading import number_list
+from hybridbench.analysis.findings.words import headline
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
+from hybridbench.rates import full_rate_text
 from hybridbench.records.codes import FindingCode
+from hybridbench.records.finding import Recorded, Untyped, Words
 from hybridbench.records.verdict import (
     Finding,
     MetricResult,
@@ -21,15 +23,12 @@ from hybridbench.sentences import (
     checkpoints,
     engine_reports,
     instances,
-    requests,
     run,
     trend,
 )
 from hybridbench.sentences.notes import not_seen_text, note_text
-from hybridbench.sentences.rates import full_rate_text
 from hybridbench.sentences.reasons import phrased_metric
 from hybridbench.sentences.thresholds import threshold_text
-from hybridbench.sentences.words import Words, headline
 from hybridbench.units import format_byte_rate, format_duration
 
 _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
@@ -38,11 +37,6 @@ _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
     FindingCode.HELD_AT_IDLE: checkpoints.held_at_idle,
     FindingCode.LOCKS_AT_IDLE: checkpoints.locks_at_idle,
     FindingCode.NEGATIVE_LOCKS: checkpoints.negative_locks,
-    FindingCode.WAITING_HOLDS_SLOTS: requests.waiting_holds_slots,
-    FindingCode.RUNNING_WITHOUT_CLIENT: requests.running_without_client,
-    FindingCode.REQUEST_TOO_OLD: requests.request_too_old,
-    FindingCode.STALLED: requests.stalled,
-    FindingCode.NOT_IDLE: requests.not_idle,
     FindingCode.INSTANCES_WAIT_FOR_COLLECTOR: instances.instances,
     FindingCode.INSTANCES_RETAINED: instances.instances,
     FindingCode.CONTAINER_GROWS: checkpoints.container_grows,
@@ -104,22 +98,19 @@ def _note(note: Note) -> str:
 
 def phrased_finding(finding: Finding) -> Finding:
     """``finding`` in words."""
+    if not isinstance(finding.basis, Untyped):
+        return finding
     # A check of the engine's own may have any name.
     words = _SENTENCES.get(finding.kind, engine_reports.violation)(finding)
-    return replace(
-        finding,
+    basis = Recorded(
+        name=finding.kind,
         title=words.title,
         cause=words.cause,
-        evidence=(*trend.reused_memory(finding.data), *words.evidence, *_segments(finding)),
+        lines=words.evidence,
+        data=finding.basis.data,
+        exact=finding.exact,
     )
-
-
-def _segments(finding: Finding) -> Iterable[str]:
-    """In which segments of a resumed run it was found."""
-    seen = number_list(finding.data, "segments")
-    if seen:
-        names = " and ".join(f"{segment:.0f}" for segment in seen)
-        yield f"in segment{'s' * (len(seen) > 1)} {names}"
+    return replace(finding, basis=basis)
 
 
 def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResult | None) -> str:

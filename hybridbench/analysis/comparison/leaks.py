@@ -29,6 +29,7 @@ from hybridbench.records.verdict import (
     Why,
     leak_kind,
     memory_result,
+    recorded,
 )
 
 GROWTH, DECAY = "growth", "decay"
@@ -286,7 +287,7 @@ def _growth(
     if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
         change, why = Change.UNDECIDED, Why(ComparedCode.INVALID_RUN)
     finding = other.growth.get(name) or base.growth.get(name)
-    told = finding or Finding(GROWTH, VerdictKind.CLEAN, name)
+    told = finding or recorded(GROWTH, VerdictKind.CLEAN, name)
     row = _row(told, change, why, rates, changed)
     in_bytes = changed is not None and changed.unit == Unit.BYTES
     yield replace(row, bytes_per_hour=changed if in_bytes else None)

@@ -23,8 +23,8 @@ from hybridbench.analysis.comparison.metrics import (
 )
 from hybridbench.analysis.comparison.pairs import PairedMean, widening
 from hybridbench.analysis.comparison.records import Block
-from hybridbench.analysis.exact.validity import share_of_time
 from hybridbench.analysis.facts.window import Window, judged_window
+from hybridbench.analysis.findings.validity import share_of_time
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.work_cost import summed
 from hybridbench.records.codes import ComparedCode

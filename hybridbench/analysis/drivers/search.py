@@ -34,7 +34,7 @@ from hybridbench.analysis.drivers.rates import (
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular, telling
 from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray, Series
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.finding import HowDriven
 from hybridbench.records.verdict import Finding, Rate
 
 TIME = "time"
@@ -114,15 +114,12 @@ class Driver:
         per = singular(self.counter)
         return Rate(self.per_event, self.lower, self.upper, unit, per)
 
-    def as_data(self) -> dict[str, JsonValue]:
-        """For a finding's ``data``: how the driver is known."""
-        rivals: dict[str, JsonValue] = {"rivals": list(self.rivals)} if self.rivals else {}
-        return {
-            "driver_events": self.events,
-            "driver_share": self.covered,
-            "driver_exact": self.exact,
-            **rivals,
-        }
+    @property
+    def how(self) -> HowDriven:
+        """How it is known, for a finding."""
+        return HowDriven(
+            events=self.events, share=self.covered, exact=self.exact, rivals=self.rivals
+        )
 
 
 def explained(finding: Finding, driver: Driver | None, unit: str) -> Finding:
@@ -133,7 +130,7 @@ def explained(finding: Finding, driver: Driver | None, unit: str) -> Finding:
         finding,
         driver=driver.counter,
         rates=(driver.rate(unit), *finding.rates),
-        data={**finding.data, **driver.as_data()},
+        driven=driver.how,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.records.json_value import JsonValue
+from hybridbench.records.finding import HowDriven
 from hybridbench.records.verdict import Rate
 
 _COVERS = 0.9  # of all rises must fall into intervals in which the counter moved
@@ -50,15 +50,12 @@ class StepDriver:
         low = max(0.0, self.per_event - error)
         return Rate(self.per_event, low, self.per_event + error, unit, singular(self.counter))
 
-    def as_data(self) -> dict[str, JsonValue]:
-        """For a finding's ``data``: how the driver is known."""
-        of_steps = {} if self.base_rate is None else {"driver_of_steps": self.base_rate}
-        return {
-            "driver_events": self.events,
-            "driver_share": self.covered,
-            "driver_rise": self.rise,
-            **of_steps,
-        }
+    @property
+    def how(self) -> HowDriven:
+        """How it is known, for a finding."""
+        return HowDriven(
+            events=self.events, share=self.covered, rise=self.rise, of_steps=self.base_rate
+        )
 
 
 def find_step_driver(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.verdict import Finding, VerdictKind, untyped
 
 # Bytes, nanoseconds or events: no process gets there.
 LARGEST = 1e30
@@ -66,4 +66,4 @@ def beyond_findings(beyond: Mapping[str, int]) -> list[Finding]:
     if not beyond:
         return []
     data: dict[str, JsonValue] = {"samples": dict(beyond), "largest": LARGEST}
-    return [Finding(FindingCode.UNREADABLE, VerdictKind.INCONCLUSIVE, "samples", data=data)]
+    return [untyped(FindingCode.UNREADABLE, VerdictKind.INCONCLUSIVE, "samples", data=data)]

@@ -25,7 +25,7 @@ from hybridbench.analysis.trend.work_cost import (
 )
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, Worsening, worsening
 from hybridbench.records.codes import FindingCode, NoteCode
-from hybridbench.records.verdict import DecayResult, Finding, Note, VerdictKind
+from hybridbench.records.verdict import DecayResult, Finding, Note, VerdictKind, untyped
 
 # Steady traffic that a trend or a step must have: the first minute of a full tree is no rule.
 LEAST_WINDOW_S = 90.0
@@ -227,7 +227,7 @@ def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks)
     missed = lower > limit if derived.higher_is_worse else upper < limit
     if not missed:
         return None
-    return Finding(
+    return untyped(
         kind=FindingCode.BELOW_THRESHOLD,
         verdict=VerdictKind.DEGRADED,
         subject=derived.name,
@@ -256,7 +256,7 @@ def decay_finding(
     """The finding that ``change`` makes."""
     before, after, since_s = _before_after(blocks, change)
     factor = float(np.exp(change.change))
-    return Finding(
+    return untyped(
         kind=FindingCode.DECAY,
         verdict=VerdictKind.DEGRADED,
         subject=derived.name,

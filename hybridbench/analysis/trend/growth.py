@@ -17,8 +17,10 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import judged_samples
 from hybridbench.metrics import AT_REST, COLLECTIBLE, DEVICE_MEMORY, MEMORY, Unit
+from hybridbench.rates import full_rate_text
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode
+from hybridbench.records.finding import Faster, with_data
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     WAITING,
@@ -27,7 +29,9 @@ from hybridbench.records.verdict import (
     Rate,
     VerdictKind,
     memory_result,
+    untyped,
 )
+from hybridbench.units import format_bytes
 
 _EXPLAINS = 0.05
 
@@ -69,7 +73,9 @@ def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
     """Findings of objects that wait for the collector, with the growth that they explain."""
     split = _collectible(results)
     return [
-        replace(finding, data={**finding.data, **split}) if finding.kind == WAITING else finding
+        replace(finding, basis=with_data(finding.basis, **split))
+        if finding.kind == WAITING
+        else finding
         for finding in findings
     ]
 
@@ -126,7 +132,7 @@ def _leak(
     if per_request is not None and (driver is None or driver.counter != "finishes"):
         rates = (*rates, per_request)
     left = _exhaustion(record, result)
-    return Finding(
+    return untyped(
         kind=FindingCode.GROWTH,
         verdict=VerdictKind.LEAK,
         subject=result.metric,
@@ -141,8 +147,8 @@ def _leak(
             "metrics_tested": sum(one.q_value is not None for one in results),
             **(_collectible(results) if result.metric == MEMORY else {}),
             **({} if left is None else {"exhaustion": left.as_data()}),
-            **({} if driver is None else driver.as_data()),
         },
+        driven=None if driver is None else driver.how,
     )
 
 
@@ -154,7 +160,7 @@ def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
 
 
 def _undecided(result: MetricResult) -> Finding:
-    return Finding(
+    return untyped(
         kind=FindingCode.UNDECIDED,
         verdict=VerdictKind.INCONCLUSIVE,
         subject=result.metric,
@@ -193,8 +199,19 @@ def _explained(finding: Finding, whole: Rate) -> Finding:
     if part is None:
         return finding
     most = max(whole.upper, 0.0)
-    faster: dict[str, JsonValue] = {**_ends(part), "memory_upper": most}
-    return replace(finding, data={**finding.data, "faster_than_memory": faster})
+    return replace(finding, faster_than_memory=faster_than(part, most))
+
+
+def faster_than(part: Rate, most: float) -> Faster:
+    """Why objects can grow by more than the process does, which grows by ``most`` bytes an hour."""
+    text = (
+        f"these objects accumulate {full_rate_text(part, signed=False)} between collections, more "
+        f"than private memory grows by (at most {format_bytes(most)}/h, 95%): they reuse memory "
+        "that was freed before, so this is not growth of the process"
+    )
+    return Faster(
+        value=part.value, lower=part.lower, upper=part.upper, memory_upper=most, text=text
+    )
 
 
 def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
@@ -224,7 +241,7 @@ def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) ->
     if share < _PROBES_EXPLAIN:
         return []
     return [
-        Finding(
+        untyped(
             kind=FindingCode.OBSERVER_GROWS,
             verdict=VerdictKind.INVALID,
             subject="the bench itself",

@@ -18,6 +18,7 @@ from hybridbench.records.verdict import (
     Verdict,
     VerdictKind,
 )
+from tests.unit.made_findings import a_finding
 
 THROUGHPUT = "throughput_tokens_per_s"
 MEMORY = "rss_anon_swap_bytes"
@@ -106,13 +107,13 @@ def growth(
 
 def leak(metric: str = MEMORY) -> Finding:
     """The finding that goes with a growth."""
-    return Finding("growth", VerdictKind.LEAK, metric, f"{metric} grows")
+    return a_finding("growth", VerdictKind.LEAK, metric, f"{metric} grows")
 
 
 def strays(per_event: float, driver: str = "nodes_evicted", half: float = 0.01) -> Finding:
     """An exact finding: nodes that wait for the collector, so many for each event."""
     rate = Rate(per_event, per_event - half, per_event + half, "nodes", "evicted node")
-    return Finding(
+    return a_finding(
         "instances-wait-for-collector",
         VerdictKind.LEAK,
         "TreeNode",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hybridbench.analysis.stopping import Look, StopReason, decide, settled
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Covered, Finding, MetricResult, Rate, Verdict, VerdictKind
+from tests.unit.made_findings import a_finding
 
 HOUR = 3600.0
 
@@ -24,7 +25,7 @@ def verdict(kind: VerdictKind, *findings: Finding) -> Verdict:
 def growth(expected_s: float | None = None) -> Finding:
     data = {} if expected_s is None else {"exhaustion": {"expected_s": expected_s}}
     title = "private memory grows"
-    return Finding("growth", VerdictKind.LEAK, "rss_anon_swap_bytes", title, data=data)
+    return a_finding("growth", VerdictKind.LEAK, "rss_anon_swap_bytes", title, data=data)
 
 
 def leak(t_s: float, finding: Finding | None = None) -> Look:
@@ -73,13 +74,13 @@ def test_growth_while_filling_stops_nothing_before_half_of_the_time() -> None:
 
 
 def test_a_leak_by_arithmetic_needs_no_steady_state() -> None:
-    lost = Finding("residual", VerdictKind.LEAK, "pool.mamba", "3 slots are lost")
+    lost = a_finding("residual", VerdictKind.LEAK, "pool.mamba", "3 slots are lost")
 
     assert word(decide([leak(300, lost), leak(400, lost)], HOUR, None)) == "leak"
 
 
 def test_two_different_leaks_do_not_confirm_each_other() -> None:
-    lost = Finding("residual", VerdictKind.LEAK, "pool.mamba", "3 slots are lost")
+    lost = a_finding("residual", VerdictKind.LEAK, "pool.mamba", "3 slots are lost")
 
     assert decide([leak(600), leak(700, lost)], HOUR, 120.0) is None
 
@@ -120,7 +121,7 @@ def test_nothing_stops_a_run_that_has_reached_its_end() -> None:
 
 def still_open(t_s: float) -> Look:
     data: dict[str, JsonValue] = {"needed_s": 300.0}
-    finding = Finding("undecided", VerdictKind.INCONCLUSIVE, "rss_anon_swap_bytes", "", data=data)
+    finding = a_finding("undecided", VerdictKind.INCONCLUSIVE, "rss_anon_swap_bytes", "", data=data)
     return Look(t_s, verdict(VerdictKind.INCONCLUSIVE, finding))
 
 
@@ -147,15 +148,17 @@ def test_a_trend_in_an_extension_needs_two_looks_as_well() -> None:
 
 
 def test_what_needs_no_statistics_ends_an_extension_at_once() -> None:
-    lost = Finding("residual", VerdictKind.LEAK, "mamba", "3 slots are lost")
-    broken = Look(330, verdict(VerdictKind.INVARIANT, Finding("x", VerdictKind.INVARIANT, "", "")))
+    lost = a_finding("residual", VerdictKind.LEAK, "mamba", "3 slots are lost")
+    broken = Look(
+        330, verdict(VerdictKind.INVARIANT, a_finding("x", VerdictKind.INVARIANT, "", ""))
+    )
 
     assert word(settled([still_open(300), leak(330, lost)])) == "decided"
     assert word(settled([still_open(300), broken])) == "decided"
 
 
 def decay(t_s: float, subject: str = "hit_rate") -> Look:
-    finding = Finding("decay", VerdictKind.DEGRADED, subject, "the hit rate fell")
+    finding = a_finding("decay", VerdictKind.DEGRADED, subject, "the hit rate fell")
     return Look(t_s, verdict(VerdictKind.DEGRADED, finding))
 
 
@@ -172,7 +175,7 @@ def test_a_decay_that_passes_or_becomes_another_is_none() -> None:
 
 
 def test_a_missed_threshold_is_degraded_at_once() -> None:
-    missed = Finding("below-threshold", VerdictKind.DEGRADED, "hit_rate", "below")
+    missed = a_finding("below-threshold", VerdictKind.DEGRADED, "hit_rate", "below")
     both = (missed, *decay(300).verdict.findings)
 
     assert word(settled([Look(300, verdict(VerdictKind.DEGRADED, *both))])) == "decided"

@@ -8,10 +8,11 @@ import pytest
 
 from hybridbench.records.codes import Evidence, FindingCode, evidence_of
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind, precedence
+from tests.unit.made_findings import a_finding
 
-EXACT_LEAK = Finding(FindingCode.RESIDUAL, VerdictKind.LEAK, "mamba")
-GROWTH = Finding(FindingCode.GROWTH, VerdictKind.LEAK, "rss_bytes")
-GAPS = Finding(FindingCode.GAPS, VerdictKind.INVALID, "sampler")
+EXACT_LEAK = a_finding(FindingCode.RESIDUAL, VerdictKind.LEAK, "mamba")
+GROWTH = a_finding(FindingCode.GROWTH, VerdictKind.LEAK, "rss_bytes")
+GAPS = a_finding(FindingCode.GAPS, VerdictKind.INVALID, "sampler")
 
 
 def verdict_of(kind: VerdictKind, *findings: Finding) -> Verdict:

@@ -17,7 +17,6 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import (
     Covered,
-    Finding,
     MetricResult,
     Rate,
     ServingResult,
@@ -27,6 +26,7 @@ from hybridbench.records.verdict import (
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Document
 from hybridbench.report.write import rendered, write_run
+from tests.unit.made_findings import a_finding
 
 MIB = float(2**20)
 GIB = float(2**30)
@@ -290,7 +290,7 @@ def leak_verdict(record: RunRecord) -> Verdict:
         fitted(record, "gc_collectible_bytes", heap, "LEAK", "lower bound passes the floor"),
     )
     since = metrics[0].window_s[0]
-    cycle = Finding(
+    cycle = a_finding(
         kind="instances-wait-for-collector",
         verdict=VerdictKind.LEAK,
         subject="TreeNode",
@@ -310,7 +310,7 @@ def leak_verdict(record: RunRecord) -> Verdict:
         since_s=since,
         data={"classes": {"TreeNode": 662, "dict": 1324, "Tensor": 662}, "survive_collection": 0},
     )
-    rss = Finding(
+    rss = a_finding(
         kind="growth",
         verdict=VerdictKind.LEAK,
         subject="rss_anon_swap_bytes",
@@ -388,7 +388,7 @@ def invalid_verdict(record: RunRecord) -> Verdict:
 
 
 def crash_verdict(record: RunRecord) -> Verdict:
-    crash = Finding(
+    crash = a_finding(
         kind="crash",
         verdict=VerdictKind.CRASHED,
         subject="worker",

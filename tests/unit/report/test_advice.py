@@ -10,7 +10,6 @@ from hybridbench.records.codes import FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import (
-    Finding,
     MetricResult,
     ThresholdOutcome,
     ThresholdResult,
@@ -18,12 +17,15 @@ from hybridbench.records.verdict import (
     VerdictKind,
 )
 from hybridbench.report.advice import next_step
+from tests.unit.made_findings import a_finding
 
 COMMAND = ("hybridbench", "soak", "--duration", "3m")
 
 
 def advice(kind: str, driver: str | None) -> str:
-    finding = Finding(kind, VerdictKind.LEAK, "mamba: state slots", "30 are missing", driver=driver)
+    finding = a_finding(
+        kind, VerdictKind.LEAK, "mamba: state slots", "30 are missing", driver=driver
+    )
     verdict = Verdict(VerdictKind.LEAK, "LEAK", (finding,), (), None, "")
     fact = next_step(verdict, Manifest(command=COMMAND))
     assert fact.code == "hybridbench soak --duration 3m"
@@ -46,7 +48,7 @@ def test_without_one_every_way_is_to_be_looked_at(kind: str) -> None:
 
 def test_a_crash_without_a_last_line_sends_nobody_to_read_one() -> None:
     def text(*evidence: str) -> str:
-        finding = Finding("crash", VerdictKind.CRASHED, "worker", "killed", evidence=evidence)
+        finding = a_finding("crash", VerdictKind.CRASHED, "worker", "killed", evidence=evidence)
         verdict = Verdict(VerdictKind.CRASHED, "CRASHED", (finding,), (), None, "")
         return next_step(verdict, Manifest(command=COMMAND)).text
 
@@ -150,7 +152,7 @@ def test_the_run_of_one_version_of_a_comparison_has_no_longer_command_of_its_own
 
 
 def test_a_threshold_of_the_report_that_is_missed_is_in_the_command_that_repeats_the_run() -> None:
-    finding = Finding(FindingCode.THRESHOLD, VerdictKind.DEGRADED, "rss", "missed")
+    finding = a_finding(FindingCode.THRESHOLD, VerdictKind.DEGRADED, "rss", "missed")
     verdict = Verdict(VerdictKind.DEGRADED, "DEGRADED", (finding,), (), None, "")
 
     fact = next_step(verdict, Manifest(command=COMMAND, thresholds=(THRESHOLD,)))
@@ -166,7 +168,7 @@ def test_each_part_of_the_instances_has_its_own_remedy(kind: str) -> None:
         "retained_most": 1200.0,
         "collectible_most": 1990.0,
     }
-    finding = Finding(kind, VerdictKind.LEAK, "TreeNode", "stay alive", data=data)
+    finding = a_finding(kind, VerdictKind.LEAK, "TreeNode", "stay alive", data=data)
     verdict = Verdict(VerdictKind.LEAK, "LEAK", (finding,), (), None, "")
 
     text = next_step(verdict, Manifest(command=COMMAND)).text

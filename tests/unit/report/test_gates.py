@@ -11,7 +11,8 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ExitCode
 from hybridbench.records.verdict import DecayResult, Verdict, VerdictKind
 from hybridbench.report.document import Gate, GateState, tally
-from hybridbench.report.gates import QUESTIONS, gates_of
+from hybridbench.report.gates import gates_of, questions_asked
+from tests.unit.made_findings import changed
 from tests.unit.report import synthetic
 
 RECORD = synthetic.record_of(300.0)
@@ -41,7 +42,7 @@ def test_a_leak_fails_its_metric_and_its_finding_with_slope_and_interval() -> No
 def test_no_row_passes_that_the_minority_of_the_instances_contradicts() -> None:
     verdict = synthetic.leak_verdict(RECORD)
     cycle, *others = verdict.findings
-    mixed = replace(
+    mixed = changed(
         cycle,
         kind="instances-retained",
         data={"retained_most": 10_400.0, "collectible_most": 200.0},
@@ -52,7 +53,7 @@ def test_no_row_passes_that_the_minority_of_the_instances_contradicts() -> None:
     assert found["instances-retained"].state is GateState.FAILED
     assert found["instances-wait-for-collector"].state is GateState.FAILED
     assert "200 TreeNode objects" in found["instances-wait-for-collector"].text
-    alone = replace(mixed, data={"retained_most": 10_400.0, "collectible_most": 0.0})
+    alone = changed(mixed, data={"retained_most": 10_400.0, "collectible_most": 0.0})
     pure = gates(replace(verdict, findings=(alone, *others)))
     assert pure["instances-wait-for-collector"].state is GateState.PASSED
 
@@ -62,7 +63,7 @@ def test_a_clean_run_passes_every_gate_and_asks_the_same_questions_as_a_leaking_
 
     assert {gate.state for gate in clean.values()} == {GateState.PASSED}
     assert set(clean) == set(leak)
-    assert set(QUESTIONS) < set(clean)
+    assert set(questions_asked()) < set(clean)
 
 
 def test_what_is_not_decided_is_skipped_and_says_how_long_it_needs() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hybridbench.records.verdict import Covered
 from hybridbench.report.build import build_document
 from hybridbench.report.markdown import render_markdown
+from tests.unit.made_findings import changed
 from tests.unit.report import synthetic
 
 
@@ -41,7 +42,7 @@ def test_hostile_texts_stay_on_their_line_and_in_their_cell() -> None:
 def test_endless_evidence_keeps_the_summary_small() -> None:
     record = synthetic.record_of(120.0)
     verdict = synthetic.leak_verdict(record)
-    long = replace(verdict.findings[0], evidence=tuple("x" * 5_000 for _ in range(1_000)))
+    long = changed(verdict.findings[0], evidence=tuple("x" * 5_000 for _ in range(1_000)))
 
     text = render_markdown(build_document(record, replace(verdict, findings=(long,))))
 

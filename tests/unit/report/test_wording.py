@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from hybridbench.rates import full_rate_text, interval_text, level_text, number
 from hybridbench.records.verdict import Rate
 from hybridbench.report.wording import clock_text
-from hybridbench.sentences.rates import full_rate_text, interval_text, level_text, number
 
 GIB = float(2**30)
 MIB = float(2**20)

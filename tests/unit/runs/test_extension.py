@@ -10,9 +10,10 @@ import pytest
 
 from hybridbench.clock import Clock
 from hybridbench.records.events import Checkpoint, Extended, ExtensionEnded, Phase
-from hybridbench.records.verdict import Finding, Verdict, VerdictKind
+from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Extension
+from tests.unit.made_findings import a_finding
 from tests.unit.runs.soaks import FakeSoak, make_plan, make_soak
 
 OPEN, CLEAN, FAILS = VerdictKind.INCONCLUSIVE, VerdictKind.CLEAN, None
@@ -50,7 +51,7 @@ class ScriptedLooks:
 
 def _verdict(kind: VerdictKind) -> Verdict:
     said = "growing by 1.00 GiB/h"
-    open_ = Finding("undecided", OPEN, "rss_anon_swap_bytes", said, data={"needed_s": 600.0})
+    open_ = a_finding("undecided", OPEN, "rss_anon_swap_bytes", said, data={"needed_s": 600.0})
     return Verdict(kind, f"{kind}: {said}", (open_,) if kind is OPEN else (), (), None, "")
 
 

@@ -12,9 +12,10 @@ from hybridbench.records.events import StoppedEarly
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.runs.stopping import Stopper, Watched
 from hybridbench.sampling.headroom import Floor, Headroom
+from tests.unit.made_findings import a_finding
 
 GIB = 2**30
-LEAK = Finding("residual", VerdictKind.LEAK, "mamba", "3 state slots are missing")
+LEAK = a_finding("residual", VerdictKind.LEAK, "mamba", "3 state slots are missing")
 
 
 @dataclass

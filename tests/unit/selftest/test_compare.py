@@ -17,11 +17,13 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.defects.defect import FoundBy, Signature
 from hybridbench.defects.paced import private_memory_grows
+from hybridbench.records.finding import HowDriven
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind
 from hybridbench.selftest.compare import Outcome as RowOutcome
 from hybridbench.selftest.compare import RowTruth, compare, compare_versions
 from hybridbench.selftest.matrix import Expect, Row
 from hybridbench.selftest.table import line, markdown, summary
+from tests.unit.made_findings import a_finding, changed
 
 CAUGHT = Row(
     expect=Expect.CAUGHT,
@@ -45,7 +47,7 @@ TWIN = Row(
     signature=Signature(("CLEAN", "INCONCLUSIVE"), (), "", "none", "none"),
     duration_s=45.0,
 )
-FINDING = Finding(
+FINDING = a_finding(
     kind="residual",
     verdict=VerdictKind.LEAK,
     subject="mamba pool",
@@ -70,7 +72,7 @@ MIB = 2.0**20
 
 def growth(lower: float, upper: float) -> Finding:
     """Private memory grows by 4,100 MiB/h, between these ends; with requests, and so on."""
-    return Finding(
+    return a_finding(
         kind="growth",
         verdict=VerdictKind.LEAK,
         subject="rss_anon_swap_bytes",
@@ -139,7 +141,7 @@ def compared(
 
 
 def leak(**changes: object) -> Verdict:
-    return verdict(VerdictKind.LEAK, replace(FINDING, **changes))  # type: ignore[arg-type]
+    return verdict(VerdictKind.LEAK, changed(FINDING, **changes))
 
 
 def test_a_finding_that_says_everything_right_is_right() -> None:
@@ -185,8 +187,9 @@ def test_a_trend_is_compared_with_what_happened_since_the_engine_was_steady() ->
 
 
 def test_a_driver_that_cannot_be_told_from_the_right_one_is_right_if_the_finding_says_so() -> None:
-    data = {"missing": 30, "rivals": ["finishes", "refusals"]}
-    said = compared(CAUGHT, leak(driver="retracts", data=data), TRUTH)
+    driven = HowDriven(events=30.0, share=1.0, rivals=("finishes", "refusals"))
+    data = {"missing": 30}
+    said = compared(CAUGHT, leak(driver="retracts", driven=driven, data=data), TRUTH)
 
     assert said.wrong == ()
 
@@ -223,8 +226,10 @@ def test_a_defect_that_did_nothing_was_not_found_whatever_the_report_says() -> N
 def test_a_finding_without_a_number_to_compare_is_wrong() -> None:
     row = replace(CAUGHT, signature=replace(CAUGHT.signature, counted=""))
 
+    driven = HowDriven(events=30.0, share=1.0, rivals=("refusals",))
+
     # Its driver cannot be told from the right one, and the rate is for the wrong one.
-    other = compared(row, leak(driver="retracts", data={"rivals": ["refusals"]}), TRUTH)
+    other = compared(row, leak(driver="retracts", driven=driven), TRUTH)
 
     assert other.wrong == ("nothing in the finding is compared with the truth, 1",)
     assert compared(row, leak(), TRUTH).wrong == ()
@@ -242,10 +247,10 @@ def test_what_work_costs_is_compared_for_each_event_in_the_units_of_the_finding(
     row = replace(CAUGHT, signature=cost)
     truth = {"slots_lost": 90_000_000, "refusals": 30}
     data = {"value": 2.9, "lower": 2.8, "upper": 3.1}
-    decay = replace(FINDING, kind="decay", driver=None, rates=(), data=data)
+    decay = changed(FINDING, kind="decay", driver=None, rates=(), data=data)
 
     assert compared(row, verdict(VerdictKind.LEAK, decay), truth).wrong == ()
-    off = replace(decay, data={**data, "upper": 2.95})
+    off = changed(decay, data={**data, "upper": 2.95})
     (wrong,) = compared(row, verdict(VerdictKind.LEAK, off), truth).wrong
     assert wrong == "value: 2.9 (2.8 to 2.95); the truth is 3"
 
@@ -289,8 +294,8 @@ def test_a_comparison_is_right_if_the_metric_is_worse_and_agrees_with_the_truth(
 
 def test_what_an_invalid_run_fitted_accuses_nobody_and_what_it_counted_does() -> None:
     row = replace(TWIN, signature=replace(TWIN.signature, verdicts=("INVALID", "LEAK")))
-    doubt = Finding("gaps", VerdictKind.INVALID, "sampler")
-    fitted = replace(FINDING, kind="growth")
+    doubt = a_finding("gaps", VerdictKind.INVALID, "sampler")
+    fitted = changed(FINDING, kind="growth")
 
     assert compared(row, verdict(VerdictKind.INVALID, doubt, fitted), {}).wrong == ()
     assert compared(row, verdict(VerdictKind.LEAK, fitted), {}).wrong
@@ -330,7 +335,7 @@ def test_growth_that_the_defect_did_not_count_is_wrong() -> None:
 
 
 def test_what_memory_alone_shows_is_shown_by_nothing_else() -> None:
-    also = replace(FINDING, kind="container-grows", title="a table grows")
+    also = changed(FINDING, kind="container-grows", title="a table grows")
     other = compared(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), also), KEPT)
     slower = replace(also, verdict=VerdictKind.DEGRADED)
     busy = compared(GROWING, verdict(VerdictKind.LEAK, growth(4000.0, 4200.0), slower), KEPT)

@@ -17,7 +17,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.records.codes import ComparedCode
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, VerdictKind, Why
+from hybridbench.records.verdict import VerdictKind, Why
 from hybridbench.sentences.comparison import compared_text, look_text, phrased_comparison
 from tests.unit.analysis.comparisons import (
     GIB,
@@ -31,6 +31,7 @@ from tests.unit.analysis.comparisons import (
     verdict,
     version,
 )
+from tests.unit.made_findings import a_finding, changed
 
 TERMS = ComparisonTerms()
 SAME = rounds(12, {THROUGHPUT: 1.0}, noise=0.004)
@@ -95,7 +96,7 @@ def test_other_changes_stay_in_the_headline_of_an_undecided_comparison() -> None
 
 
 def test_a_crash_or_an_invalid_run_says_that_leaks_were_not_compared() -> None:
-    crash = Finding("crash", VerdictKind.CRASHED, "worker", "the worker died")
+    crash = a_finding("crash", VerdictKind.CRASHED, "worker", "the worker died")
     dead = verdict(VerdictKind.CRASHED, [crash])
     void = verdict(VerdictKind.INVALID)
 
@@ -114,10 +115,10 @@ def test_a_crash_or_an_invalid_run_says_that_leaks_were_not_compared() -> None:
 def test_every_outcome_has_a_headline_of_two_lines() -> None:
     """Whatever leaks, is undecided and was not compared at once."""
     record = run_record({"nodes_evicted": 5000.0})
-    stray = replace(strays(0.9), title="removed TreeNode objects stay alive: 0.99 per node " * 3)
+    stray = changed(strays(0.9), title="removed TreeNode objects stay alive: 0.99 per node " * 3)
     void = replace(verdict(VerdictKind.INVALID, [stray]), headline="INVALID: too little " * 20)
     worse = verdict(VerdictKind.LEAK, [strays(2.7), leak()], [growth(3.7, 0.1, "LEAK")])
-    crash = verdict(VerdictKind.CRASHED, [Finding("crash", VerdictKind.CRASHED, "worker", "it")])
+    crash = verdict(VerdictKind.CRASHED, [a_finding("crash", VerdictKind.CRASHED, "worker", "it")])
     own = [CLEAN, LEAKS, void, worse, crash, verdict(metrics=[growth(1.0, 3.0, "INCONCLUSIVE")])]
     names = (".", "git:refs/remotes/origin/a-branch-with-a-long-name-of-somebody")
 
@@ -140,7 +141,7 @@ def test_every_outcome_has_a_headline_of_two_lines() -> None:
 
 def test_a_bench_that_failed_leaves_the_comparison_open_and_says_so() -> None:
     title = "hybridbench failed in the comparison (OSError: no)"
-    failure = Finding("bench-failed", VerdictKind.INCONCLUSIVE, "the comparison", title)
+    failure = a_finding("bench-failed", VerdictKind.INCONCLUSIVE, "the comparison", title)
     cut = verdict(VerdictKind.INCONCLUSIVE, [failure])
 
     found = answer(pair(SAME, version(".", CLEAN), version("b", cut)))

@@ -11,6 +11,7 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode, NoteCode, ReasonCode
+from hybridbench.records.finding import Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import (
@@ -26,8 +27,8 @@ from hybridbench.records.verdict import (
 )
 from hybridbench.sentences.notes import note_text
 from hybridbench.sentences.verdict import phrased, phrased_finding
-from hybridbench.sentences.words import Words
 from tests.unit.analysis.records import Run, healthy_record
+from tests.unit.made_findings import a_finding, typed_finding
 
 EXACTLY: dict[str, JsonValue] = {"driver_events": 40.0, "driver_share": 1.0, "driver_exact": True}
 MOSTLY: dict[str, JsonValue] = {
@@ -62,15 +63,7 @@ def found(
     subject: str = "subject",
     driver: str = "",
 ) -> Finding:
-    return Finding(
-        code,
-        VerdictKind.LEAK,
-        subject,
-        driver=driver or None,
-        rates=rates,
-        since_s=75.0,
-        data=data,
-    )
+    return typed_finding(code, data, rates, subject, driver or None)
 
 
 WORDS: dict[str, tuple[Finding, Words]] = {
@@ -977,7 +970,7 @@ def test_every_code_has_a_sentence_here() -> None:
 
 
 def test_the_words_of_a_stored_verdict_are_left_as_they_are() -> None:
-    said = Finding(FindingCode.RESIDUAL, VerdictKind.LEAK, "kv: KV tokens", "2 tokens are lost")
+    said = a_finding(FindingCode.RESIDUAL, VerdictKind.LEAK, "kv: KV tokens", "2 tokens are lost")
     stored = replace(verdict_of(said), unphrased=None)
 
     assert phrased(stored) is stored

@@ -15,7 +15,7 @@ from hybridbench.analysis.comparison.records import (
     Outcome,
 )
 from hybridbench.errors import ExitCode
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.comparisons import (
     THROUGHPUT,
     growth,
@@ -27,6 +27,7 @@ from tests.unit.analysis.comparisons import (
     verdict,
     version,
 )
+from tests.unit.made_findings import a_finding
 
 TERMS = ComparisonTerms()
 SAME = rounds(12, {THROUGHPUT: 1.0}, noise=0.004)
@@ -106,7 +107,7 @@ def test_an_undecided_finding_is_no_pass() -> None:
 
 
 def test_a_crash_of_the_second_version_alone_is_a_regression_that_is_named() -> None:
-    crash = Finding("crash", VerdictKind.CRASHED, "worker", "the worker died")
+    crash = a_finding("crash", VerdictKind.CRASHED, "worker", "the worker died")
     dead = version("git:HEAD", verdict(VerdictKind.CRASHED, [crash]))
 
     second = _answer(pair(SAME[:6], version(".", CLEAN), dead))

@@ -21,6 +21,7 @@ from tests.unit.analysis.comparisons import (
     verdict,
     version,
 )
+from tests.unit.made_findings import a_finding
 
 TERMS = ComparisonTerms()
 
@@ -68,7 +69,7 @@ def test_a_finding_is_not_gone_where_its_event_hardly_happened() -> None:
 
 
 def test_a_finding_without_a_driver_is_not_new_beside_a_run_that_was_cut_short() -> None:
-    found = Finding("residual", VerdictKind.LEAK, "mamba slots", "3 slots are missing")
+    found = a_finding("residual", VerdictKind.LEAK, "mamba slots", "3 slots are missing")
     own = verdict(VerdictKind.LEAK, [found])
     short = version("a", record=run_record(duration_s=60.0))
 
@@ -202,7 +203,7 @@ def test_an_invalid_run_neither_introduces_nor_fixes_growth() -> None:
 
 
 def test_a_doubt_beside_an_exact_leak_still_sets_growth_and_absence_aside() -> None:
-    doubt = Finding("coverage", VerdictKind.INVALID, "coverage")
+    doubt = a_finding("coverage", VerdictKind.INVALID, "coverage")
     base = _with(metrics=[growth(0.0, 0.1, "CLEAN")])
     own = verdict(VerdictKind.LEAK, [strays(1.0), doubt], [growth(3.7, 0.1, "LEAK")])
 
@@ -234,7 +235,7 @@ def _decaying(change: float, half: float, outcome: str) -> Version:
         "evict_ms", "time of an eviction", "ms", 1.0, outcome, 0.5, change, change - half,
         change + half,
     )  # fmt: skip
-    found = [Finding("decay", VerdictKind.DEGRADED, "evict_ms", "evictions take longer")]
+    found = [a_finding("decay", VerdictKind.DEGRADED, "evict_ms", "evictions take longer")]
     return _with(*(found if outcome == "worse" else []), decay=[result])
 
 
@@ -270,7 +271,9 @@ def test_an_open_interval_or_another_unit_gives_no_difference() -> None:
 
 
 def test_the_worst_change_comes_first() -> None:
-    base = _with(Finding("residual", VerdictKind.LEAK, "kv", "a"), metrics=[growth(0, 1, "CLEAN")])
+    base = _with(
+        a_finding("residual", VerdictKind.LEAK, "kv", "a"), metrics=[growth(0, 1, "CLEAN")]
+    )
     other = _with(strays(0.9), metrics=[growth(0, 1, "CLEAN")])
 
     rows = leak_comparisons(base, other, TERMS)

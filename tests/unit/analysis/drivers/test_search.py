@@ -100,7 +100,7 @@ def test_counters_that_move_alike_are_all_named() -> None:
 
     assert driver is not None
     assert (driver.counter, driver.rivals) == ("node_splits", ("tombstones",))
-    assert driver.as_data()["rivals"] == ["tombstones"]
+    assert driver.how.rivals == ("tombstones",)
 
 
 def test_nearly_collinear_counters_cannot_be_told_apart_in_noise() -> None:

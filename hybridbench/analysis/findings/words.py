@@ -1,32 +1,21 @@
-"""What a finding says: its title, its cause and its evidence, and the words that findings share."""
+"""The words that findings share: headlines, rates, drivers, lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.analysis.reading import number, number_list, texts
 from hybridbench.metrics import Unit
-from hybridbench.records.json_value import JsonValue
+from hybridbench.rates import per_text, rate_text
 from hybridbench.records.verdict import Finding, Rate
-from hybridbench.sentences.rates import per_text, rate_text
 from hybridbench.units import format_percent
 
 _RIVALS_NAMED = 4
 
 # Characters of a headline: two lines of a terminal.
 HEADLINE_MAX: Final = 160
-
-
-@dataclass(frozen=True)
-class Words:
-    """The sentences of one finding."""
-
-    title: str
-    cause: str = ""
-    evidence: tuple[str, ...] = ()
 
 
 def headline(lead: str, parts: Sequence[str] = (), tail: str = "") -> str:
@@ -63,7 +52,7 @@ def per_event(found: Finding) -> str:
     if found.driver is None or not certain(found.rates[0]):
         return ""
     rate = replace(found.rates[0], per=singular(found.driver))
-    if found.data.get("driver_exact"):
+    if found.driven is not None and found.driven.exact:
         return f", {rate.value:.2f}{per_text(rate.per)}"
     return f", {bare_rate_text(rate)}"
 
@@ -76,21 +65,19 @@ def bare_rate_text(rate: Rate) -> str:
 
 def driver_evidence(found: Finding) -> Iterable[str]:
     """How the driver is known, and the counters that explain the growth as well."""
-    if found.driver is None or "driver_events" not in found.data:
+    how = found.driven
+    if found.driver is None or how is None:
         return
-    events = number(found.data, "driver_events")
-    if found.data.get("driver_exact"):
+    if how.exact:
         each = found.rates[0].value
-        yield f"{found.driver} rose by {events:,.0f}; each event added exactly {each:g}"
+        yield f"{found.driver} rose by {how.events:,.0f}; each event added exactly {each:g}"
     else:
-        share = number(found.data, "driver_share")
         yield (
-            f"{format_percent(share)} of the growth came in intervals in which {found.driver} rose "
-            f"(by {events:,.0f} in all)"
+            f"{format_percent(how.share)} of the growth came in intervals in which {found.driver} "
+            f"rose (by {how.events:,.0f} in all)"
         )
-    rivals = texts(found.data, "rivals")
-    if rivals:
-        names = listed(rivals, _RIVALS_NAMED)
+    if how.rivals:
+        names = listed(how.rivals, _RIVALS_NAMED)
         yield f"{found.driver} cannot be distinguished in this run from {names}"
 
 
@@ -105,6 +92,6 @@ def times(count: float, noun: str, plural: str = "") -> str:
     return f"{count:,.0f} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-def readings(data: Mapping[str, JsonValue]) -> str:
+def readings(values: Sequence[float]) -> str:
     """What was read at the last checkpoints: ``0, 3, 6``."""
-    return ", ".join(f"{value:.0f}" for value in number_list(data, "at_checkpoints"))
+    return ", ".join(f"{value:.0f}" for value in values)

@@ -20,7 +20,7 @@ from hybridbench.metrics import MEMORY, METRICS, Check
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.verdict import Finding, VerdictKind, untyped
 
 _STANDS = (
     VerdictKind.LEAK,
@@ -95,11 +95,11 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     subject = "workload" if manifest.trace is None else "trace"
     message, planned_s = event.text.rstrip("."), manifest.planned_duration_s
     data: dict[str, JsonValue] = {"message": message, "planned_s": planned_s}
-    return [Finding(FindingCode.WORKLOAD_FAILED, kind, subject, since_s=event.t_s, data=data)]
+    return [untyped(FindingCode.WORKLOAD_FAILED, kind, subject, since_s=event.t_s, data=data)]
 
 
 def _invalid(code: FindingCode, subject: str, **data: JsonValue) -> Finding:
-    return Finding(code, VerdictKind.INVALID, subject, data=data)
+    return untyped(code, VerdictKind.INVALID, subject, data=data)
 
 
 def _sampling_findings(

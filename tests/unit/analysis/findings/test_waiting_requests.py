@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.requests import waiting_findings
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.requests import waiting_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import EngineViolation

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.requests import liveness_findings
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.requests import liveness_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Phase

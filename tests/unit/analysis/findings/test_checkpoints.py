@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.checkpoints import checkpoint_findings
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.checkpoints import checkpoint_findings
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import EngineViolation
 from hybridbench.records.verdict import Finding, VerdictKind

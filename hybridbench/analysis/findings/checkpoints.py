@@ -27,7 +27,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Checkpoint, EngineViolation
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.verdict import Finding, VerdictKind, untyped
 
 # Without a checkpoint at the end (the worker died), samples that never came back to zero stand in
 # for it.
@@ -66,7 +66,7 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
     lost = np.flatnonzero(sampled > 0)
     since = min(since, float(t[lost[0]])) if lost.size else since
     hourly = rate_per_hour(t, sampled, unit)
-    found = Finding(
+    found = untyped(
         kind=FindingCode.RESIDUAL,
         verdict=VerdictKind.LEAK,
         subject=pool_words(pool),
@@ -109,7 +109,7 @@ def _surplus(facts: Facts, pool: str) -> Finding:
     hints = Hints(load=facts.load, idle=seen, from_zero=True)
     driver = find_driver(t, -sampled, facts.counters, hints)
     unit = pool_unit(pool)
-    found = Finding(
+    found = untyped(
         kind=FindingCode.NEGATIVE_RESIDUAL,
         verdict=VerdictKind.INVARIANT,
         subject=pool_words(pool),
@@ -149,7 +149,7 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
     seen = facts.idle_readings(lambda at: at.pool(pool, "in_flight"))
     driver = _driver(facts, f"pool.{pool}.in_flight", seen)
     unit = pool_unit(pool)
-    found = Finding(
+    found = untyped(
         kind=FindingCode.HELD_AT_IDLE,
         verdict=VerdictKind.LEAK,
         subject=pool_words(pool),
@@ -178,7 +178,7 @@ def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     count = seen[-1].value
     pool = _LOCKED_POOL.get(component, component)
     twice = count < 0
-    found = Finding(
+    found = untyped(
         kind=FindingCode.NEGATIVE_LOCKS if twice else FindingCode.LOCKS_AT_IDLE,
         verdict=VerdictKind.INVARIANT if twice else VerdictKind.LEAK,
         subject=f"locks: {component}",

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.containers import container_findings
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.containers import container_findings
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Checkpoint
 from hybridbench.records.verdict import Finding, VerdictKind

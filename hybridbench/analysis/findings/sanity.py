@@ -17,7 +17,7 @@ from hybridbench.analysis.facts.pools import (
 )
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.verdict import Finding, VerdictKind, untyped
 
 _PARTS = ("available", "evictable", "protected", "in_flight", "session_held", "waiting_held")
 
@@ -42,7 +42,7 @@ def _negative(
     t, value = readings
     below = np.flatnonzero(value < 0)
     if below.size:
-        yield Finding(
+        yield untyped(
             kind=FindingCode.NEGATIVE_COUNT,
             verdict=VerdictKind.INVARIANT,
             subject=subject,
@@ -64,7 +64,7 @@ def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
     more = free - np.interp(t, total_t, total)
     over = np.flatnonzero(more > 0)
     if over.size:
-        yield Finding(
+        yield untyped(
             kind=FindingCode.MORE_FREE_THAN_EXIST,
             verdict=VerdictKind.INVARIANT,
             subject=pool_words(pool),

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.instances import make_probes, production_rate, with_counting_error
+from hybridbench.analysis.findings.instances import (
+    make_probes,
+    production_rate,
+    with_counting_error,
+)
 from hybridbench.analysis.record import Series
 from hybridbench.records.verdict import Rate
 

@@ -22,7 +22,7 @@ from hybridbench.analysis.facts.pools import IdleReading
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Checkpoint
-from hybridbench.records.verdict import Finding, Rate, VerdictKind
+from hybridbench.records.verdict import Finding, Rate, VerdictKind, untyped
 
 _PREFIX, _SUFFIX = "container.", ".len"
 _UNIT = "entries"
@@ -203,7 +203,7 @@ def _finding(container: _Container, driver: Driver | None) -> Finding:
     t, value = (samples.t_s, samples.value) if driver and len(samples) else at_idle.T
     measure = _between_idle if driver is None else rate_per_hour
     hourly = measure(t, value, unit)
-    found = Finding(
+    found = untyped(
         kind=FindingCode.CONTAINER_GROWS,
         verdict=VerdictKind.LEAK,
         subject=f"container: {name}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.sanity import sanity_findings
+from hybridbench.analysis.findings.sanity import sanity_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import Series
 from hybridbench.records.verdict import VerdictKind

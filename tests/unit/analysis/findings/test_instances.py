@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.instances import instance_findings
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.instances import instance_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunRecord, Series

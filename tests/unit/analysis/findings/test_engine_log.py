@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.exact.engine_reports import Trouble, log_findings, trouble_in
+from hybridbench.analysis.findings.engine_reports import Trouble, log_findings, trouble_in
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import EngineLog, Event
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, VerdictKind
+from tests.unit.made_findings import a_finding
 
 _POOL_LEAK = "ValueError: token_to_kv_pool_allocator memory leak detected! available_size=3189424"
 
@@ -79,7 +80,7 @@ def record(*events: Event) -> RunRecord:
 
 
 def finding(verdict: VerdictKind) -> Finding:
-    return Finding("other", verdict, "engine", "something else")
+    return a_finding("other", verdict, "engine", "something else")
 
 
 def test_one_finding_tells_the_text_how_often_and_when() -> None:

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hybridbench.analysis.exact.requests import WAITING_VIOLATION, violation_kind
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_words
+from hybridbench.analysis.findings.requests import WAITING_VIOLATION, violation_kind
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Crash, EngineLog, EngineViolation
-from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.records.verdict import Finding, VerdictKind, untyped
 
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.
 _HELD = {
@@ -54,7 +54,7 @@ def crash_findings(record: RunRecord) -> list[Finding]:
     if crash is None:
         return []
     return [
-        Finding(
+        untyped(
             kind=FindingCode.CRASH,
             verdict=VerdictKind.CRASHED,
             subject="worker",
@@ -76,7 +76,7 @@ def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding])
 def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]) -> Finding:
     held = kind == WAITING_VIOLATION or (kind in _HELD and not _counted_twice(kind, events[-1]))
     contradicted = kind == FindingCode.RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
-    return Finding(
+    return untyped(
         kind=FindingCode.FALSE_ALARM if contradicted else f"engine-{kind}",
         verdict=VerdictKind.LEAK if held and not contradicted else VerdictKind.INVARIANT,
         subject=pool_words(pool) if pool else "engine",
@@ -240,7 +240,7 @@ def _log_finding(words: Trouble, sayings: Sequence[_Message], verdict: VerdictKi
     count = sum(saying.count for saying in sayings)
     last_s = max(saying.last_s for saying in sayings)
     others = (saying.line for saying in sayings[1 : 1 + _QUOTES])
-    return Finding(
+    return untyped(
         kind=FindingCode.ENGINE_SAID,
         verdict=verdict,
         subject="engine",

@@ -28,7 +28,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import COLLECTIBLE, COLLECTIONS
 from hybridbench.records.events import Checkpoint
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import RETAINED, WAITING, Finding, Rate, VerdictKind
+from hybridbench.records.verdict import RETAINED, WAITING, Finding, Rate, VerdictKind, untyped
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
@@ -112,7 +112,7 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
     per_event = None if driver is None else _per_event(driver, facts.counters, scans, probes)
     if per_event is None:
         driver, found = None, None
-    return Finding(
+    return untyped(
         kind=WAITING if _waits(scans, seen) else RETAINED,
         verdict=VerdictKind.LEAK,
         subject=scans.name,
@@ -130,8 +130,8 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
             **_shares(scans, seen),
             "unit": scans.unit,
             **_collections(facts.record, probes),
-            **({} if found is None else found.as_data()),
         },
+        driven=None if found is None else found.how,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hybridbench.analysis.exact.validity import validity_findings
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.validity import validity_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.codes import NoteCode

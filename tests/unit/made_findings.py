@@ -1,0 +1,127 @@
+"""Findings for tests: of a kind with its values, or with sentences of one's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from hybridbench.analysis.findings.kinds import finding_kinds
+from hybridbench.analysis.trend.growth import faster_than
+from hybridbench.records.codec import from_json
+from hybridbench.records.codes import Evidence, evidence_of
+from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Untyped
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import Finding, Rate, VerdictKind
+
+_NOTHING: dict[object, JsonValue] = {int: 0, float: 0.0, str: "", bool: False}
+_DRIVEN = {field.encode_name for field in msgspec.structs.fields(HowDriven)}
+
+
+class _Ends(msgspec.Struct, frozen=True):
+    value: float
+    lower: float
+    upper: float
+    memory_upper: float
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    faster_than_memory: _Ends | None = None
+    segments: tuple[int, ...] = ()
+
+
+def a_finding(
+    kind: str,
+    verdict: VerdictKind,
+    subject: str,
+    title: str = "",
+    driver: str | None = None,
+    rates: tuple[Rate, ...] = (),
+    *,
+    cause: str = "",
+    evidence: tuple[str, ...] = (),
+    since_s: float | None = None,
+    data: Mapping[str, JsonValue] | None = None,
+) -> Finding:
+    """A finding with these sentences, as exact as its kind."""
+    basis = Recorded(
+        name=str(kind),
+        title=title,
+        cause=cause,
+        lines=evidence,
+        data=data or {},
+        exact=_is_exact(kind),
+    )
+    return Finding(basis, verdict, subject, driver, rates, since_s)
+
+
+def typed_finding(
+    kind: str,
+    data: Mapping[str, JsonValue],
+    rates: tuple[Rate, ...] = (),
+    subject: str = "subject",
+    driver: str | None = None,
+) -> Finding:
+    """A finding of ``kind`` with the values of a stored one, which says what follows from them."""
+    stored = from_json(data, _Stored)
+    faster = stored.faster_than_memory
+    added = {"faster_than_memory", "segments"}
+    own = {key: value for key, value in data.items() if key not in _DRIVEN | added}
+    return Finding(
+        _basis(kind, own),
+        VerdictKind.LEAK,
+        subject,
+        driver,
+        rates,
+        75.0,
+        from_json({"driver_share": 0.0, **data}, HowDriven) if "driver_events" in data else None,
+        None if faster is None else _faster(faster),
+        stored.segments,
+    )
+
+
+def _faster(ends: _Ends) -> Faster:
+    rate = Rate(ends.value, ends.lower, ends.upper, "B", "h")
+    return faster_than(rate, ends.memory_upper)
+
+
+def changed(finding: Finding, **changes: object) -> Finding:
+    """``finding`` with other sentences or another kind."""
+    basis = finding.basis
+    if not isinstance(basis, Recorded):
+        basis = Recorded(
+            name=finding.kind,
+            title=finding.title,
+            cause=finding.cause,
+            lines=finding.evidence,
+            data=finding.data,
+            exact=finding.exact,
+        )
+    names = {
+        "kind": "name",
+        "title": "title",
+        "cause": "cause",
+        "evidence": "lines",
+        "data": "data",
+    }
+    own = {names[key]: value for key, value in changes.items() if key in names}
+    if "kind" in changes:
+        own["exact"] = _is_exact(str(changes["kind"]))
+    others = {key: value for key, value in changes.items() if key not in names}
+    return replace(finding, basis=msgspec.structs.replace(basis, **own), **others)  # type: ignore[arg-type]
+
+
+def _basis(kind: str, data: Mapping[str, JsonValue]) -> Basis:
+    of = finding_kinds().get(kind)
+    if of is None:
+        return Untyped(name=kind, data=data, exact=_is_exact(kind))
+    # A case names the values that it is about; the others are 0, or empty.
+    required = (field for field in msgspec.structs.fields(of) if field.required)
+    unnamed = {field.encode_name: _NOTHING.get(field.type) for field in required}
+    return from_json({**unnamed, **data}, of)
+
+
+def _is_exact(kind: str) -> bool:
+    of = finding_kinds().get(kind)
+    return (of.evidence if of is not None else evidence_of(kind)) is Evidence.EXACT
