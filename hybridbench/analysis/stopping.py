@@ -188,7 +188,8 @@ def settled(looks: Sequence[Look]) -> StopReason | None:
     )
     if by_trend or is_undecided(last.verdict):
         return None
-    return StopReason("decided", f"decided by what needs no statistics: {last.verdict.headline}")
+    said = last.verdict.full_headline
+    return StopReason("decided", f"decided by what needs no statistics: {said}")
 
 
 def _only_decays(verdict: Verdict) -> frozenset[str]:
@@ -206,5 +207,5 @@ def _decay(stage: _Stage) -> StopReason | None:
             return subject in _only_decays(look.verdict)
 
         if stage.stands(decayed, _DECAY_APART_SHARE * stage.planned_s):
-            return StopReason("decay", f"stands in later data: {stage.last.verdict.headline}")
+            return StopReason("decay", f"stands in later data: {stage.last.verdict.full_headline}")
     return None

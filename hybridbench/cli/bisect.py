@@ -98,7 +98,7 @@ class _Search:
         if self._symptoms is None:
             self._symptoms = symptoms_of(verdict)
         answer = answer_of(stored.comparison, verdict, self._symptoms)
-        return _printed(Tried(revision, answer, verdict.headline))
+        return _printed(Tried(revision, answer, verdict.full_headline))
 
     def _comparison(self, revision: Revision) -> Path:
         """The directory of one that is in the store already, or of a new one."""

@@ -120,7 +120,7 @@ def write_interim_report(run_dir: Path) -> int:
     record = read_run(run_dir)
     verdict = phrased(judge_so_far(record))
     write_so_far(run_dir, record, verdict)
-    Terminal().print(f"{verdict.headline}\n{run_dir / REPORT_HTML_SO_FAR}", markup=False)
+    Terminal().print(f"{verdict.full_headline}\n{run_dir / REPORT_HTML_SO_FAR}", markup=False)
     return 0
 
 

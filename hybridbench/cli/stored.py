@@ -158,8 +158,8 @@ def _rows(store: Path, entries: Sequence[RunSummary]) -> list[tuple[str, str, st
 def _summary(entry: RunSummary) -> str:
     if entry.problem:
         return entry.problem
-    if entry.headline:
-        return entry.headline.removeprefix(f"{entry.verdict}: ")
+    if entry.bare_headline:
+        return entry.bare_headline
     what = " / ".join(part for part in (entry.model, entry.profile) if part)
     return f"{entry.kind} of {what}" if what else entry.kind.value
 

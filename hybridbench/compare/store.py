@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -25,7 +25,6 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.comparison.stored import stored_blocks
-from hybridbench.analysis.findings.words import HEADLINE_MAX, shortened
 from hybridbench.analysis.judge import judge
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import (
@@ -67,9 +66,8 @@ def judged_comparison(
     stored: StoredComparison,
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
     """The answer in words, and the thresholds on ratios that it was held against."""
-    verdict = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
-    verdict, ratios = phrased_ratios(*check_ratios(verdict, stored.manifest.thresholds))
-    return replace(verdict, headline=shortened(verdict.headline, HEADLINE_MAX)), ratios
+    compared = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
+    return phrased_ratios(compared, *check_ratios(compared, stored.manifest.thresholds))
 
 
 class ComparisonWriter:

@@ -179,7 +179,7 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
         attempt,
         exit_code=int(verdict.exit_code),
         verdict=verdict.kind.value,
-        headline=verdict.headline.removeprefix(f"{verdict.kind}: "),
+        headline=verdict.headline,
         findings=tuple(
             attempt_finding(finding, exact=finding.exact) for finding in verdict.findings
         ),
@@ -209,7 +209,7 @@ def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
         attempt,
         exit_code=int(verdict.exit_code),
         verdict=worst_kind(findings).value,
-        headline=verdict.headline,
+        headline=verdict.full_headline,
         findings=findings,
         judged_s=max(starts) - min(starts) if starts else 0.0,
         machine_class=machine(manifests[0]),
@@ -244,13 +244,13 @@ def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str,
 def _findings(side: SideComparison) -> Iterator[AttemptFinding]:
     """What makes ``side`` worse than the first version; one undecided answer otherwise."""
     if side.outcome is Outcome.INCONCLUSIVE:
-        said = recorded("undecided", VerdictKind.INCONCLUSIVE, side.name, side.headline)
+        said = recorded("undecided", VerdictKind.INCONCLUSIVE, side.name, side.full_headline)
         yield attempt_finding(said, exact=True)
     if side.outcome is not Outcome.REGRESSION:
         return
     found = [*_leaks(side), *_slower(side)]
     # A version that fell has neither: its end is the finding.
-    fell = recorded("crash", VerdictKind.CRASHED, side.name, side.headline)
+    fell = recorded("crash", VerdictKind.CRASHED, side.name, side.full_headline)
     yield from found or [attempt_finding(fell, exact=True)]
 
 

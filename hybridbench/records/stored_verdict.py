@@ -31,6 +31,11 @@ class VerdictHead(msgspec.Struct, frozen=True):
     headline: str = ""
     exit_code: int | None = None
 
+    @property
+    def bare_headline(self) -> str:
+        """The headline without its word."""
+        return _bare(self.word or self.verdict, self.headline)
+
 
 class MeasuredRate(msgspec.Struct, frozen=True):
     """A rate in a verdict.json; None where an end has no bound."""
@@ -130,6 +135,7 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
         "exit_code": int(verdict.exit_code),
         **fields,
         "findings": [_finding_to_json(finding) for finding in verdict.findings],
+        "headline": verdict.full_headline,
         "metrics": metrics,
     }
 
@@ -190,7 +196,8 @@ def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
             f"verdict.json is damaged ({error}): {_REBUILD}", code=ErrorCode.DAMAGED
         ) from error
     found = tuple(map(_finding_from_json, findings))
-    return _without_rates_of_too_few_samples(replace(verdict, findings=found))
+    bare = _bare(verdict.kind, verdict.headline)
+    return _without_rates_of_too_few_samples(replace(verdict, findings=found, headline=bare))
 
 
 def read_verdict(path: Path) -> Verdict:
@@ -208,6 +215,11 @@ def read_verdict_part(path: Path, kind: type[_Part]) -> _Part:
         return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
         return kind()
+
+
+def _bare(word: str, headline: str) -> str:
+    """``headline`` without ``word``, which files alone keep in front of it."""
+    return headline.removeprefix(f"{word}: ")
 
 
 def _without_rates_of_too_few_samples(verdict: Verdict) -> Verdict:

@@ -361,8 +361,8 @@ class Verdict:
     """The answer of a run with everything it rests on."""
 
     kind: VerdictKind
-    # One sentence a person reads first.  ``sentences/`` makes it, and the texts of
-    # ``can_rule_out``, ``not_seen`` and ``notes``: until then they are empty.
+    # One sentence a person reads first, behind the word of ``kind``.  ``sentences/`` makes it, and
+    # the texts of ``can_rule_out``, ``not_seen`` and ``notes``: until then they are empty.
     headline: str
     findings: tuple[Finding, ...]
     metrics: tuple[MetricResult, ...]
@@ -382,6 +382,11 @@ class Verdict:
     @property
     def exit_code(self) -> ExitCode:
         return EXIT_CODE[self.kind]
+
+    @property
+    def full_headline(self) -> str:
+        """The headline with its word, for where that does not stand before it."""
+        return f"{self.kind}: {self.headline}"
 
     @property
     def invalid(self) -> bool:

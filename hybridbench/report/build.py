@@ -47,7 +47,7 @@ from hybridbench.report.document import (
     Measure,
     Table,
 )
-from hybridbench.report.gates import bare_headline, gates_of
+from hybridbench.report.gates import gates_of
 from hybridbench.report.provenance import (
     model_note,
     profile_yaml,
@@ -69,6 +69,7 @@ from hybridbench.report.wording import (
     plain_text,
     rate_facts,
 )
+from hybridbench.sentences.verdict import in_headline
 from hybridbench.units import format_duration
 
 _EVENTS_MAX = 200
@@ -110,7 +111,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
         exit_code=int(code),
-        headline=capital(bare_headline(verdict)),
+        headline=capital(verdict.headline),
         answer=(*_answer(verdict), next_step(verdict, manifest)),
         gates=gates_of(verdict, code),
         suite=_suite(record),
@@ -209,8 +210,7 @@ def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:
 
 def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
     parts = [] if verdict.kind in _SUBJECT_IS_PLAIN else [metric_title(finding.subject)]
-    if finding.title not in verdict.headline:
-        # The headline has said the rest already where it quotes this finding.
+    if not in_headline(verdict, finding):
         parts = [": ".join([*parts, finding.title])]
     label = _QUESTIONS.get(verdict.kind, "What") if parts else "Also"
     facts = [Fact(label, ". ".join(parts))] if parts else []

@@ -90,7 +90,7 @@ def comparison_document(
         badge=Badge(verdict.word, glyph, tone),
         meaning=_MEANING[verdict.outcome],
         exit_code=int(code),
-        headline=capital(verdict.headline.removeprefix(f"{verdict.word}: ")),
+        headline=capital(verdict.headline),
         answer=tuple(_answer(comparison, verdict, manifest.command)),
         gates=(*comparison_gates(comparison, verdict, code), *map(_ratio_gate, ratios)),
         suite=f"hybridbench compare {_suite(comparison)}",

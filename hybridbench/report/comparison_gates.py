@@ -42,7 +42,7 @@ def comparison_gates(
     state = _OUTCOME[verdict.outcome]
     if stopped_short(state, code):
         state = GateState.ERROR
-    gates = [Gate("answer", "comparison", state, verdict.headline)]
+    gates = [Gate("answer", "comparison", state, verdict.full_headline)]
     for side in verdict.sides:
         group = f"{side.name} against {comparison.versions[0].name}"
         gates += _metric_gates(side, group)
@@ -111,5 +111,5 @@ def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate
 def _life_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate:
     own = comparison.versions[side.version].verdict
     if own.kind is VerdictKind.CRASHED:
-        return Gate("worker", group, GateState.ERROR, own.headline)
+        return Gate("worker", group, GateState.ERROR, own.full_headline)
     return Gate("worker", group, GateState.PASSED, "the worker lived to the end")

@@ -51,7 +51,7 @@ def comparison_to_json(
         "outcome": verdict.outcome.value,
         "word": verdict.word,
         "exit_code": document.exit_code,
-        "headline": verdict.headline,
+        "headline": verdict.full_headline,
         "interleaved": verdict.interleaved,
         "rounds": verdict.rounds,
         "terms": {
@@ -82,4 +82,4 @@ def _side(side: SideComparison) -> Mapping[str, JsonValue]:
     for stored in metrics:
         # A name for people, which the metric's declaration has.
         del stored["label"]
-    return {**to_json(side), "metrics": metrics}
+    return {**to_json(side), "headline": side.full_headline, "metrics": metrics}

@@ -69,8 +69,7 @@ def series_json(files: Sequence[FileVerdict]) -> str:
 def _headline(files: Sequence[FileVerdict]) -> str:
     """What grows and how fast, then what is undecided; else that all is bounded."""
     if len(files) == 1 and files[0].headline:
-        # The verdict's word stands before it anyway.
-        return files[0].headline.removeprefix(f"{files[0].kind}: ")
+        return files[0].headline
     rows = [(_name(row, file, files), row) for file in files for row in file.rows]
     worse = [(name, row) for name, row in rows if row.verdict in _WORSE]
     open_ = [(name, row) for name, row in rows if row.verdict not in (*_WORSE, VerdictKind.CLEAN)]

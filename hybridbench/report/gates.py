@@ -83,16 +83,10 @@ def stopped_short(state: GateState, code: ExitCode) -> bool:
     return code in _STOPPED and state in {GateState.PASSED, GateState.SKIPPED}
 
 
-def bare_headline(verdict: Verdict) -> str:
-    """The headline without the verdict's word, which stands before it anyway."""
-    return verdict.headline.removeprefix(f"{verdict.kind}: ")
-
-
 def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
     window = verdict.window_s
     judged_s = None if window is None else window[1] - window[0]
-    text = f"{verdict.kind}: {bare_headline(verdict)}"
-    state = _STATE[verdict.kind]
+    state, text = _STATE[verdict.kind], verdict.full_headline
     if stopped_short(state, code):
         state, text = GateState.ERROR, f"stopped by a signal before the planned end. {text}"
     return Gate("verdict", "run", state, text, verdict.can_rule_out, judged_s)

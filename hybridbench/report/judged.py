@@ -18,7 +18,6 @@ from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Document, DocumentKind
 from hybridbench.report.formats import FORMATS
-from hybridbench.report.gates import bare_headline
 from hybridbench.report.wording import BADGES
 from hybridbench.report.write import Pages, rendered
 from hybridbench.rundir.layout import ANALYSIS_ERRORS
@@ -77,7 +76,7 @@ def _bare(verdict: Verdict) -> Verdict:
     """``verdict`` with the codes of its findings for sentences."""
     findings = tuple(replace(found, basis=_code_alone(found)) for found in verdict.findings)
     first = findings[0].title if findings else "no findings"
-    return replace(verdict, findings=findings, headline=f"{verdict.kind}: {first}", unphrased=None)
+    return replace(verdict, findings=findings, headline=first, unphrased=None)
 
 
 def _code_alone(found: Finding) -> Recorded:
@@ -94,7 +93,7 @@ def _bare_document(record: RunRecord, verdict: Verdict) -> Document:
         badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
         exit_code=int(verdict.exit_code),
-        headline=bare_headline(verdict),
+        headline=verdict.headline,
         answer=(),
         gates=(),
         notes=tuple(found.title for found in verdict.findings),

@@ -69,7 +69,8 @@ class RunSummary:
     started_wall_s: float | None = None
     duration_s: float | None = None  # time of the last sample or event that can be read
     verdict: str | None = None  # None: not judged yet
-    headline: str = ""
+    headline: str = ""  # as stored: of a run and of a comparison with its word in front
+    bare_headline: str = ""  # without that
     exit_code: int | None = None  # of the answer; 0 is good
     problem: str = ""
     writer: int | None = None  # the process that writes it now
@@ -194,6 +195,7 @@ def _run(path: Path) -> RunSummary:
         duration_s=_recorded_s(path),
         verdict=judged.verdict or None,
         headline=judged.headline,
+        bare_headline=judged.bare_headline,
         exit_code=judged.exit_code,
         writer=holder_of(path),
     )
@@ -213,6 +215,7 @@ def _comparison(path: Path) -> RunSummary:
         started_wall_s=manifest.started_wall_s,
         verdict=judged.word or None,
         headline=judged.headline,
+        bare_headline=judged.bare_headline,
         exit_code=judged.exit_code,
         writer=_side_writer(path),
     )
@@ -232,6 +235,7 @@ def _nightly(path: Path) -> RunSummary:
         duration_s=None if ends[0] is None or ends[1] is None else ends[1] - ends[0],
         verdict=nightly.word or None,
         headline=nightly.headline,
+        bare_headline=nightly.headline,
         exit_code=nightly.exit_code,
         writer=holder_of(path / CELLS),
     )

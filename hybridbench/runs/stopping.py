@@ -227,7 +227,7 @@ class Extension:
             return
         self._extended = True
         verdict = self._verdicts.seen[-1].verdict
-        why = verdict.headline.partition(": ")[2]
+        why = verdict.headline
         self.recorder.event(Extended(self.limit_s, why))
         self.status.duration_s += self.limit_s
         word = "undecided" if verdict.kind is VerdictKind.INCONCLUSIVE else "to be confirmed"

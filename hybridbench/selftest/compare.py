@@ -123,7 +123,7 @@ def compare_versions(row: Row, answer: ComparisonVerdict, truth: Mapping[str, in
     What the defect counted must lie within what a comparison calls the same.
     """
     findings = tuple(_worse(metric) for metric in answer.sides[-1].metrics if metric.call is _WORSE)
-    said = _Said(answer.outcome.value, answer.headline, findings)
+    said = _Said(answer.outcome.value, answer.full_headline, findings)
     return _compared(row, said, _named(row.signature, findings), truth)
 
 

@@ -45,14 +45,15 @@ def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> Co
     sides = tuple(_phrased_side(comparison, side) for side in verdict.sides)
     verdict = replace(verdict, sides=sides)
     notes = list(_common_notes(comparison))
-    said = _headline(verdict)
+    said, names_version = _headline(verdict), len(sides) > 1
     if verdict.failures:
         parts = ", ".join(dict.fromkeys(failure.part for failure in verdict.failures))
         failed = f"the analysis of {parts} failed, a defect of hybridbench"
         notes.append(failed)
         if verdict.outcome is Outcome.INCONCLUSIVE:
-            said = headline(f"{verdict.word}: {failed}", [said])
-    return replace(verdict, headline=said, notes=tuple(notes))
+            alone = replace(verdict, headline=said, names_version=names_version).full_headline
+            said, names_version = headline(verdict.word, failed, [alone]), False
+    return replace(verdict, headline=said, names_version=names_version, notes=tuple(notes))
 
 
 def display_name(version: Version) -> str:
@@ -128,7 +129,7 @@ def _phrased_side(comparison: Comparison, side: SideComparison) -> SideCompariso
     ]
     return replace(
         side,
-        headline=headline(f"{side.word}: {first}", rest),
+        headline=headline(side.word, first, rest),
         notes=(*dict.fromkeys(reasons), *_side_notes(base, version, metrics)),
     )
 
@@ -144,7 +145,7 @@ def _headline(verdict: ComparisonVerdict) -> str:
     if len(verdict.sides) == 1:
         return worst.headline
     rest = ", ".join(f"{side.name} {side.word}" for side in verdict.sides if side is not worst)
-    return headline(f"{worst.name}: {worst.headline}", tail=f" (and {rest})")
+    return headline("", f"{worst.name}: {worst.full_headline}", tail=f" (and {rest})")
 
 
 def _leak_parts(side: SideComparison) -> Iterator[str]:
@@ -222,7 +223,7 @@ def _word(verdict: Verdict) -> VerdictKind:
 def _why_unjudged(verdict: Verdict) -> str:
     void = (VerdictKind.CRASHED, VerdictKind.INVALID)
     if verdict.kind in void:
-        return verdict.headline
+        return verdict.full_headline
     because = (
         f for f in verdict.findings if f.verdict in void or f.kind == FindingCode.BENCH_FAILED
     )

@@ -18,6 +18,7 @@ from hybridbench.metrics import Unit
 from hybridbench.records.codes import UnmeasuredCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult
+from hybridbench.sentences.words import headline
 from hybridbench.thresholds import HOUR, limit_text
 from hybridbench.units import format_bytes, format_count, format_duration
 
@@ -26,9 +27,11 @@ _SMALL_COUNT = 10.0
 
 
 def phrased_ratios(
-    verdict: ComparisonVerdict, ratios: Sequence[CheckedRatio]
+    compared: ComparisonVerdict, verdict: ComparisonVerdict, ratios: Sequence[CheckedRatio]
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
-    """Both with their sentences: in the headline where a ratio decided, else among the notes."""
+    """What ``check_ratios`` made of ``compared``, with its sentences: in the headline where a ratio
+    decided, else among the notes.
+    """
     held = tuple(replace(ratio, said=_ratio_text(ratio)) for ratio in ratios)
     wanted = (
         ThresholdOutcome.UNDECIDED
@@ -37,8 +40,9 @@ def phrased_ratios(
     )
     said = [ratio.said for ratio in held if ratio.outcome is wanted]
     if verdict.word in (THRESHOLD_MISSED, THRESHOLD_UNDECIDED):
-        headline = f"{verdict.word}: {'; '.join(said)}. {verdict.headline}"
-        return replace(verdict, headline=headline), held
+        lead = f"{'; '.join(said)}. {compared.full_headline}"
+        said_first = headline(verdict.word, lead)
+        return replace(verdict, headline=said_first, names_version=False), held
     # What is a regression by itself keeps its headline.
     return replace(verdict, notes=(*verdict.notes, *said)), held
 

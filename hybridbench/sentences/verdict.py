@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from hybridbench.analysis.findings.words import headline
+from hybridbench.analysis.findings.words import headline, headline_room
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
 from hybridbench.rates import full_rate_text
 from hybridbench.records.codes import FindingCode
@@ -115,18 +115,27 @@ def phrased_finding(finding: Finding) -> Finding:
 
 def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResult | None) -> str:
     if findings:
-        kind = verdict.kind
-        more = sum(f.verdict is kind and verdict.stands(f) for f in findings[1:])
-        others = f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
         # The title is whole below: in the answer where it is cut here, and among the findings.
-        return headline(f"{kind}: {findings[0].title}", tail=others)
+        return headline(verdict.kind, findings[0].title, tail=_more(verdict))
     if memory is None:
-        return f"{verdict.kind}: no findings; the worker's memory was not judged"
+        return "no findings; the worker's memory was not judged"
     length = format_duration(_judged_s(memory, verdict.window_s))
     if memory.rate_per_hour is None:
-        return f"{verdict.kind}: no findings in {length}; too few samples to bound memory growth"
+        return f"no findings in {length}; too few samples to bound memory growth"
     bound = format_byte_rate(max(0.0, memory.rate_per_hour.upper))
-    return f"{verdict.kind}: no findings in {length}; memory growth is at most {bound} (95%)"
+    return f"no findings in {length}; memory growth is at most {bound} (95%)"
+
+
+def _more(verdict: Verdict) -> str:
+    kind = verdict.kind
+    more = sum(f.verdict is kind and verdict.stands(f) for f in verdict.findings[1:])
+    return f" (and {more} more {kind} finding{'s' * (more > 1)})" if more else ""
+
+
+def in_headline(verdict: Verdict, finding: Finding) -> bool:
+    """Whether the headline of ``verdict`` has the title of ``finding``, one of its own, uncut."""
+    room = headline_room(verdict.kind, _more(verdict))
+    return finding is verdict.findings[0] and len(finding.title) <= room
 
 
 def _judged_s(memory: MetricResult, window_s: tuple[float, float] | None) -> float:

@@ -241,6 +241,11 @@ class SideComparison:
     headline: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def full_headline(self) -> str:
+        """The headline with its word, for where that does not stand before it."""
+        return f"{self.word}: {self.headline}"
+
     def primary(self) -> MetricComparison | None:
         """The metric that the answer rests on; None where no block had one."""
         return next((m for m in self.metrics if m.role is Role.PRIMARY), None)
@@ -257,12 +262,18 @@ class ComparisonVerdict:
     terms: ComparisonTerms
     interleaved: bool
     headline: str = ""
+    names_version: bool = False  # the headline begins with the gravest version and its own word
     notes: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()  # of the comparison's own analysis and of its runs'
 
     @property
     def exit_code(self) -> ExitCode:
         return EXIT_OF_OUTCOME[self.outcome]
+
+    @property
+    def full_headline(self) -> str:
+        """The headline as it is read alone."""
+        return self.headline if self.names_version else f"{self.word}: {self.headline}"
 
     def worst(self) -> SideComparison:
         """The side with the gravest outcome: the answer is its answer."""

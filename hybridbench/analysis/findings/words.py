@@ -18,18 +18,23 @@ _RIVALS_NAMED = 4
 HEADLINE_MAX: Final = 160
 
 
-def headline(lead: str, parts: Sequence[str] = (), tail: str = "") -> str:
-    """``lead``, as many of ``parts`` as a headline has room for, and ``tail``.
+def headline(word: str, lead: str, parts: Sequence[str] = (), tail: str = "") -> str:
+    """``lead``, as many of ``parts`` as a headline has room for behind ``word``, and ``tail``.
 
     What has no room must be said elsewhere in the report.
     """
-    room = HEADLINE_MAX - len(tail)
+    room = headline_room(word, tail)
     said = shortened(lead, room)
     for part in parts:
         if len(said) + len(part) + 2 > room:
             break
         said += f"; {part}"
     return said + tail
+
+
+def headline_room(word: str, tail: str) -> int:
+    """Characters that a headline has between ``word`` and ``tail``."""
+    return HEADLINE_MAX - len(tail) - (len(f"{word}: ") if word else 0)
 
 
 def shortened(text: str, most: int) -> str:

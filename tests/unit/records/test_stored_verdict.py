@@ -108,6 +108,20 @@ def test_no_number_however_odd_breaks_the_schema(
     assert verdict_text(again, None) == text
 
 
+def test_the_word_of_a_headline_is_stored_and_is_not_read(tmp_path: Path) -> None:
+    verdict = Verdict(VerdictKind.LEAK, "rss: LEAK: of all", (), (), None, "")
+    path = tmp_path / "verdict.json"
+    path.write_text(verdict_text(verdict, None))
+
+    stored = json.loads(path.read_text())
+
+    assert stored["headline"] == "LEAK: rss: LEAK: of all"
+    assert verdict_from_json(stored).headline == verdict.headline
+    assert read_verdict_part(path, VerdictHead).bare_headline == verdict.headline
+    # A headline that was stored without its word is left as it is.
+    assert verdict_from_json({**stored, "headline": "it grows"}).headline == "it grows"
+
+
 def test_an_open_interval_stays_open() -> None:
     rate = Rate(1.0, -math.inf, math.inf, "B", "h")
     finding = a_finding("growth", VerdictKind.LEAK, "rss", "t", rates=(rate,))

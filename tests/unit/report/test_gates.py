@@ -118,7 +118,7 @@ def test_what_work_costs_is_a_gate_that_may_stay_open() -> None:
 
 
 def test_the_word_of_the_verdict_is_not_said_twice() -> None:
-    verdict = replace(synthetic.open_verdict(RECORD), headline="INCONCLUSIVE: too short")
+    verdict = replace(synthetic.open_verdict(RECORD), headline="too short")
 
     assert gates(verdict)["verdict"].text == "INCONCLUSIVE: too short"
     assert verdict.kind is VerdictKind.INCONCLUSIVE

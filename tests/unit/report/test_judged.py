@@ -27,7 +27,7 @@ def test_a_clean_run_without_its_report_is_inconclusive(monkeypatch: pytest.Monk
     assert whole.verdict.kind is VerdictKind.CLEAN
     assert run.verdict.kind is VerdictKind.INCONCLUSIVE
     assert (
-        run.verdict.headline
+        run.verdict.full_headline
         == "INCONCLUSIVE: hybridbench failed in report.html (KeyError: 'a word')"
     )
     assert run.pages.texts[REPORT_HTML] is None

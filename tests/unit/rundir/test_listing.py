@@ -35,11 +35,14 @@ def make_run(store: Path, run_id: str, started_s: float) -> Path:
 def test_runs_are_listed_newest_first_with_their_verdict(tmp_path: Path) -> None:
     make_run(tmp_path, "old", 100.0)
     judged = make_run(tmp_path, "new", 200.0)
-    (judged / "verdict.json").write_text(json.dumps({"verdict": "LEAK", "headline": "it grows"}))
+    (judged / "verdict.json").write_text(
+        json.dumps({"verdict": "LEAK", "headline": "LEAK: it grows"})
+    )
 
     new, old = list_runs(tmp_path)
 
-    assert (new.run_id, new.verdict, new.headline) == ("new", "LEAK", "it grows")
+    assert (new.run_id, new.verdict) == ("new", "LEAK")
+    assert (new.headline, new.bare_headline) == ("LEAK: it grows", "it grows")
     assert (old.run_id, old.verdict) == ("old", None)
     assert (new.model, new.profile, new.defects) == (
         "qwen3-next",

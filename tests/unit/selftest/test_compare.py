@@ -86,7 +86,7 @@ def growth(lower: float, upper: float) -> Finding:
 
 
 def verdict(kind: VerdictKind, *findings: Finding) -> Verdict:
-    return Verdict(kind, f"{kind}: said", findings, (), None, "")
+    return Verdict(kind, "said", findings, (), None, "")
 
 
 COMPARED = replace(
@@ -352,7 +352,7 @@ def test_an_undecided_twin_is_wrong_where_it_must_be_clean_and_is_counted_where_
     )
 
     assert short.wrong == ()
-    assert full.wrong == ("verdict INCONCLUSIVE, not CLEAN: INCONCLUSIVE: said",)
+    assert full.wrong == ("verdict INCONCLUSIVE, not CLEAN: said",)
     assert "1 of 1 healthy rows stayed undecided" in summary([short])
     assert "too short to bound memory" in summary([short])
 

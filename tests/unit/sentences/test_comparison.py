@@ -48,7 +48,9 @@ def answer(comparison: Comparison) -> ComparisonVerdict:
 def test_an_introduced_leak_leads_with_its_rate_and_the_speed_follows() -> None:
     found = answer(pair(SAME, version(".", CLEAN), version("defect:x", LEAKS)))
 
-    assert found.headline.startswith("LEAK INTRODUCED: private memory +3.70 GiB/h; throughput ")
+    assert found.full_headline.startswith(
+        "LEAK INTRODUCED: private memory +3.70 GiB/h; throughput "
+    )
     assert found.headline.endswith("%), SAME")
 
 
@@ -59,7 +61,7 @@ def test_an_exact_finding_leads_with_its_title() -> None:
 
     found = answer(pair(SAME, version(".", record=record), version("defect:x", own, record)))
 
-    assert found.headline.startswith(f"LEAK INTRODUCED: {stray.title}; throughput")
+    assert found.full_headline.startswith(f"LEAK INTRODUCED: {stray.title}; throughput")
 
 
 def test_a_finding_of_both_versions_leads_with_its_title_and_the_difference() -> None:
@@ -75,8 +77,8 @@ def test_a_finding_of_both_versions_leads_with_its_title_and_the_difference() ->
 def test_a_slower_version_is_told_with_its_change_and_no_word_twice() -> None:
     found = answer(pair(SLOW, version(".", CLEAN), version("b", CLEAN)))
 
-    assert found.headline.startswith("SLOWER: throughput \N{MINUS SIGN}2")
-    assert found.headline.count("SLOWER") == 1
+    assert found.full_headline.startswith("SLOWER: throughput \N{MINUS SIGN}2")
+    assert found.full_headline.count("SLOWER") == 1
 
 
 def test_an_undecided_speed_says_why() -> None:
@@ -116,7 +118,7 @@ def test_every_outcome_has_a_headline_of_two_lines() -> None:
     """Whatever leaks, is undecided and was not compared at once."""
     record = run_record({"nodes_evicted": 5000.0})
     stray = changed(strays(0.9), title="removed TreeNode objects stay alive: 0.99 per node " * 3)
-    void = replace(verdict(VerdictKind.INVALID, [stray]), headline="INVALID: too little " * 20)
+    void = replace(verdict(VerdictKind.INVALID, [stray]), headline="too little " * 20)
     worse = verdict(VerdictKind.LEAK, [strays(2.7), leak()], [growth(3.7, 0.1, "LEAK")])
     crash = verdict(VerdictKind.CRASHED, [a_finding("crash", VerdictKind.CRASHED, "worker", "it")])
     own = [CLEAN, LEAKS, void, worse, crash, verdict(metrics=[growth(1.0, 3.0, "INCONCLUSIVE")])]
@@ -132,8 +134,8 @@ def test_every_outcome_has_a_headline_of_two_lines() -> None:
                 )
                 found = answer(pair(blocks, *sides))
                 words.add(found.word)
-                assert len(found.headline) <= 160, found.headline
-                assert found.headline.startswith(f"{found.word}: ")
+                assert len(found.full_headline) <= 160, found.headline
+                assert found.full_headline.startswith(f"{found.word}: ")
 
     assert words >= {"LEAK INTRODUCED", "LEAK WORSE", "LEAK FIXED", "SLOWER", "CRASHED", "SAME"}
     assert words >= {"INCONCLUSIVE", "FASTER"}
@@ -164,7 +166,7 @@ def test_of_several_versions_the_gravest_leads_with_its_name() -> None:
 
     found = answer(Comparison(versions, (*two, *third), True, (6, 12, 18, 24)))
 
-    assert found.headline.startswith("defect:slow: SLOWER")
+    assert found.full_headline.startswith("defect:slow: SLOWER: ")
     assert found.headline.endswith("(and git:HEAD SAME)")
 
 

@@ -26,7 +26,7 @@ from hybridbench.records.verdict import (
     Why,
 )
 from hybridbench.sentences.notes import note_text
-from hybridbench.sentences.verdict import phrased, phrased_finding
+from hybridbench.sentences.verdict import in_headline, phrased, phrased_finding
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.made_findings import a_finding, typed_finding
 
@@ -981,15 +981,15 @@ def test_the_headline_is_the_first_title_and_counts_the_rest() -> None:
 
     one, three = phrased(verdict_of(lost)), phrased(verdict_of(lost, lost, lost))
 
-    assert one.headline == "LEAK: 4 request rows are held by requests that no longer exist"
-    assert three.headline == f"{one.headline} (and 2 more LEAK findings)"
+    assert one.full_headline == "LEAK: 4 request rows are held by requests that no longer exist"
+    assert three.full_headline == f"{one.full_headline} (and 2 more LEAK findings)"
 
 
 @pytest.mark.parametrize("name", WORDS)
 def test_a_headline_has_two_lines_and_is_not_cut(name: str) -> None:
     finding, _ = WORDS[name]
 
-    said = phrased(verdict_of(finding, finding, finding)).headline
+    said = phrased(verdict_of(finding, finding, finding)).full_headline
 
     assert len(said) <= 160
     assert "…" not in said
@@ -1006,7 +1006,7 @@ def test_a_rate_that_may_be_none_is_not_in_a_headline() -> None:
         driver="retracts",
     )
 
-    said = [phrased(verdict_of(finding)).headline for finding in (grows, lost)]
+    said = [phrased(verdict_of(finding)).full_headline for finding in (grows, lost)]
 
     assert said == [
         "LEAK: private memory grows",
@@ -1020,9 +1020,17 @@ def test_a_message_of_any_length_leaves_a_headline_of_two_lines() -> None:
 
     verdict = phrased(verdict_of(long, long))
 
-    assert 140 <= len(verdict.headline) <= 160
+    assert 140 <= len(verdict.full_headline) <= 160
     assert verdict.headline.endswith("free slot… (and 1 more LEAK finding)")
     assert len(verdict.findings[0].title) > 600
+    assert not any(in_headline(verdict, finding) for finding in verdict.findings)
+
+
+def test_a_title_that_has_room_is_in_the_headline_and_that_of_the_next_finding_is_not() -> None:
+    lost: dict[str, JsonValue] = {"pool": "req", "held": 4.0}
+    verdict = phrased(verdict_of(*(found(FindingCode.HELD_AT_IDLE, lost) for _ in range(2))))
+
+    assert [in_headline(verdict, finding) for finding in verdict.findings] == [True, False]
 
 
 NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
@@ -1159,7 +1167,7 @@ def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> N
     short = phrased(judge(healthy_record(Run(180.0, 60.0, probe_s=2.0))))
     undecided = phrased(judge(healthy_record(Run(100.0, 40.0, probe_s=2.0))))
 
-    assert clean.headline.startswith("CLEAN: no findings in 7m54s; memory growth is at most ")
+    assert clean.full_headline.startswith("CLEAN: no findings in 7m54s; memory growth is at most ")
     assert re.fullmatch(
         r"Growth of private memory above [\d.]+ [KM]iB/h is ruled out \(95%, 7m54s judged\); "
         r"steady growth of about [\d.]+ [KM]iB/h or more would be called a LEAK\.",

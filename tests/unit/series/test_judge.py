@@ -326,7 +326,7 @@ def test_the_headline_names_what_grows_and_by_how_much_and_what_is_undecided(
 
 
 def test_the_headline_of_a_stored_run_does_not_repeat_its_verdict() -> None:
-    stored = FileVerdict("run", VerdictKind.INVALID, (), headline="INVALID: too few samples")
+    stored = FileVerdict("run", VerdictKind.INVALID, (), headline="too few samples")
 
     document = series_document([stored])
 

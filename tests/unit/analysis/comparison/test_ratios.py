@@ -39,24 +39,25 @@ def verdict(lower: float, upper: float, outcome: Outcome = Outcome.SAME) -> Comp
             0.99,
             Outcome.INCONCLUSIVE,
             13,
-            "THRESHOLD UNDECIDED: git:new: throughput.ratio>0.97 is undecided: 0.975 (0.96 to "
-            "0.99, 95%) includes 0.97. head",
+            "git:new: throughput.ratio>0.97 is undecided: 0.975 (0.96 to 0.99, 95%) includes "
+            "0.97. SAME: head",
         ),
         (
             0.95,
             0.968,
             Outcome.REGRESSION,
             12,
-            "THRESHOLD MISSED: git:new: throughput.ratio>0.97 is missed: 0.959 (0.95 to 0.968, "
-            "95%). head",
+            "git:new: throughput.ratio>0.97 is missed: 0.959 (0.95 to 0.968, 95%). SAME: head",
         ),
     ],
 )
 def test_a_ratio_is_met_undecided_or_missed_by_its_whole_interval(
     lower: float, upper: float, outcome: Outcome, code: int, headline: str
 ) -> None:
-    held, ratios = check_ratios(verdict(lower, upper), ["throughput.ratio>0.97"])
-    said, _ = phrased_ratios(held, ratios)
+    compared = verdict(lower, upper)
+
+    held, ratios = check_ratios(compared, ["throughput.ratio>0.97"])
+    said, _ = phrased_ratios(compared, held, ratios)
 
     assert held.outcome is outcome
     assert held.exit_code == code
@@ -65,10 +66,10 @@ def test_a_ratio_is_met_undecided_or_missed_by_its_whole_interval(
 
 
 def test_a_regression_stays_one_and_keeps_its_word() -> None:
+    compared = verdict(0.95, 0.96, Outcome.REGRESSION)
+
     held, _ = phrased_ratios(
-        *check_ratios(
-            verdict(0.95, 0.96, Outcome.REGRESSION), ["throughput.ratio>0.97", "rss.slope<1MiB/h"]
-        )
+        compared, *check_ratios(compared, ["throughput.ratio>0.97", "rss.slope<1MiB/h"])
     )
 
     assert held.word == "REGRESSION"
@@ -76,7 +77,9 @@ def test_a_regression_stays_one_and_keeps_its_word() -> None:
 
 
 def test_a_metric_that_no_block_measured_passes_nobody() -> None:
-    held, ratios = phrased_ratios(*check_ratios(verdict(0.99, 1.01), ["hit_rate.ratio>0.9"]))
+    compared = verdict(0.99, 1.01)
+
+    held, ratios = phrased_ratios(compared, *check_ratios(compared, ["hit_rate.ratio>0.9"]))
 
     assert held.outcome is Outcome.INCONCLUSIVE
     assert ratios[0].result is None
