@@ -13,12 +13,12 @@ from hybridbench.analysis.comparison.answer import (
 )
 from hybridbench.analysis.comparison.records import ComparisonVerdict
 from hybridbench.analysis.facts.counters import singular
+from hybridbench.analysis.findings.words import headline
 from hybridbench.analysis.reading import text, texts
 from hybridbench.metrics import Unit
 from hybridbench.records.codes import UnmeasuredCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult
-from hybridbench.sentences.words import headline
 from hybridbench.thresholds import HOUR, limit_text
 from hybridbench.units import format_bytes, format_count, format_duration
 
