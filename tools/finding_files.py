@@ -1,0 +1,212 @@
+"""How many files know each kind of finding, and how often a finding's data is read by a string.
+
+    python -m tools.finding_files
+
+A finding that lives in one file is cheap to add and to change; each further file that names its
+code is one more to keep in step.  A value that is read by a key is one that no type checker sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = Path(__file__).parents[1] / "hybridbench"
+CODES: Final = "records/codes.py"
+READING: Final = "analysis/reading.py"
+_ENUM: Final = "FindingCode"
+_DATA: Final = "data"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file of the package, by its name below it."""
+
+    name: str
+    tree: ast.Module
+
+
+@dataclass(frozen=True)
+class Read:
+    """One value of a mapping that is fetched by a string: ``how`` names the function or form."""
+
+    file: str
+    line: int
+    how: str
+
+
+def modules(package: Path) -> list[Module]:
+    """All files below ``package``, in the order of their names."""
+    return [
+        Module(path.relative_to(package).as_posix(), ast.parse(path.read_text("utf-8")))
+        for path in sorted(package.rglob("*.py"))
+    ]
+
+
+def declared_codes(files: Iterable[Module]) -> dict[str, str]:
+    """The members of ``FindingCode`` and their values, in the order of their declaration."""
+    codes = next(file for file in files if file.name == CODES)
+    (enum,) = (
+        node for node in codes.tree.body if isinstance(node, ast.ClassDef) and node.name == _ENUM
+    )
+    found = {}
+    for node in enum.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            value = node.value.elts[0] if isinstance(node.value, ast.Tuple) else node.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[node.targets[0].id] = value.value
+    return found
+
+
+def files_of_codes(files: Sequence[Module]) -> dict[str, list[str]]:
+    """By value, the files in which a finding's code is spelled as a member or as a string.
+
+    Members of other enumerations that have the same name, and the declaration's other strings, such
+    as docstrings, do not count.
+    """
+    codes = declared_codes(files)
+    found: dict[str, list[str]] = {value: [] for value in codes.values()}
+    for file in files:
+        members, strings = _spelled(file.tree)
+        if file.name == CODES:
+            members |= codes.keys()
+        for member, value in codes.items():
+            if member in members or value in strings:
+                found[value].append(file.name)
+    return found
+
+
+def keyed_reads(files: Iterable[Module]) -> list[Read]:
+    """Every read by a string: a call of a function of ``analysis/reading.py`` with one, and an item
+    of something called ``data``.
+    """
+    files = list(files)
+    readers = _readers(files)
+    found: list[Read] = []
+    for file in files:
+        if file.name != READING:
+            found += _reads(file, _imported(file.tree, readers))
+    return found
+
+
+def _spelled(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The members of ``FindingCode`` that are named, and the strings but for docstrings."""
+    members, strings = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _is_enum(node.value):
+            members.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            strings.add(node.value)
+    return members, strings - _docstrings(tree)
+
+
+def _is_enum(node: ast.expr) -> bool:
+    return (isinstance(node, ast.Name) and node.id == _ENUM) or (
+        isinstance(node, ast.Attribute) and node.attr == _ENUM
+    )
+
+
+def _docstrings(tree: ast.Module) -> set[str]:
+    return {
+        node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+
+
+def _readers(files: Iterable[Module]) -> set[str]:
+    """The public functions of ``analysis/reading.py``; none where there is no such file."""
+    return {
+        node.name
+        for file in files
+        if file.name == READING
+        for node in file.tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def _imported(tree: ast.Module, readers: set[str]) -> Mapping[str, str]:
+    """The names under which a file can call ``readers``, and what they are."""
+    room, _, module = READING.removesuffix(".py").rpartition("/")
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        for alias in node.names:
+            name = alias.asname or alias.name
+            if f".{node.module}".endswith(f".{room}.{module}") and alias.name in readers:
+                found[name] = alias.name
+            elif f".{node.module}".endswith(f".{room}") and alias.name == module:
+                found |= {f"{name}.{reader}": reader for reader in readers}
+    return found
+
+
+def _reads(file: Module, readers: Mapping[str, str]) -> Iterator[Read]:
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Call):
+            how = _call_that_reads(node, readers)
+            if how:
+                yield Read(file.name, node.lineno, how)
+        elif (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.ctx, ast.Load)
+            and _is_data(node.value)
+        ):
+            yield Read(file.name, node.lineno, "data[...]")
+
+
+def _call_that_reads(call: ast.Call, readers: Mapping[str, str]) -> str:
+    """``number(...)`` or ``data.get(...)``; empty for any other call."""
+    function = call.func
+    called = ast.unparse(function)
+    if called in readers:
+        return f"{readers[called]}(...)"
+    if isinstance(function, ast.Attribute) and function.attr == "get" and _is_data(function.value):
+        return "data.get(...)"
+    return ""
+
+
+def _is_data(node: ast.expr) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr == _DATA) or (
+        isinstance(node, ast.Name) and node.id == _DATA
+    )
+
+
+def lines(files: Sequence[Module]) -> Iterator[str]:
+    """The report."""
+    spread = files_of_codes(files)
+    counts = [len(names) for names in spread.values()]
+    yield (
+        f"files per kind of finding: mean {statistics.mean(counts):.1f}, "
+        f"median {statistics.median(counts):g}, most {max(counts)} ({len(counts)} kinds)"
+    )
+    for kind, names in sorted(spread.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield f"  {len(names):2d}  {kind}: {', '.join(names)}"
+    reads = keyed_reads(files)
+    yield f"reads by a string: {len(reads)}"
+    for title, names in (
+        ("form", [read.how for read in reads]),
+        ("file", [read.file for read in reads]),
+    ):
+        yield f"  by {title}"
+        for name in sorted(set(names), key=lambda name: (-names.count(name), name)):
+            yield f"    {names.count(name):3d}  {name}"
+
+
+def main() -> None:
+    """Print the report of a package."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("package", nargs="?", type=Path, default=PACKAGE)
+    for line in lines(modules(parser.parse_args().package)):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
