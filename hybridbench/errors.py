@@ -6,6 +6,7 @@ Programming errors stay ordinary exceptions and end in exit code 1 with a traceb
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from typing import Self
 
 
 class ExitCode(IntEnum):
@@ -67,6 +68,13 @@ class HybridbenchError(Exception):
     def __init__(self, *sentence: object, code: ErrorCode | None = None) -> None:
         super().__init__(*sentence)
         self.code = code or self.default_code
+        self.options: tuple[str, ...] = ()  # those that are wrong, or wrong together
+
+    def reworded(self, sentence: str) -> Self:
+        """The same error in another sentence."""
+        error = type(self)(sentence, code=self.code)
+        error.options = self.options
+        return error
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -86,6 +94,26 @@ class UsageError(HybridbenchError):
 
     exit_code = ExitCode.USAGE
     default_code = ErrorCode.USAGE
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        code: ErrorCode | None = None,
+        option: str = "",
+        also: tuple[str, ...] = (),
+    ) -> None:
+        """
+        Args:
+            sentence: what is wrong; of an ``option`` what follows its name.
+            code: what kind of error it is; of an ``option`` BAD_VALUE unless given.
+            option: the option that is wrong, with its dashes.
+            also: further options that are wrong, or wrong together with it.
+        """
+        space = " " if option and not sentence.startswith(":") else ""
+        code = code or (ErrorCode.BAD_VALUE if option else None)
+        super().__init__(f"{option}{space}{sentence}", code=code)
+        self.options = (option, *also) if option else also
 
 
 class ConfigError(HybridbenchError):

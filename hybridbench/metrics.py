@@ -63,7 +63,7 @@ class MetricSpec:
     higher_is_worse: bool = True
     floor_per_hour: float = 0.0
     floor_share_per_hour: float = 0.0
-    label: str = ""  # what a sentence calls it, where the name will not do
+    label: str = ""  # what it is called, or what it counts, where the name will not do
     erratic: bool = False
     on_device: bool = False
 
@@ -136,7 +136,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "number of threads of the worker",
         check=Check.TREND,
         floor_per_hour=1.0,
-        label="the number of threads",
+        label="threads",
     ),
     MetricSpec("worker_cpu_s", Unit.SECONDS, Kind.COUNTER, "CPU time of all threads of the worker"),
     MetricSpec(
@@ -160,7 +160,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "open file descriptors of the worker",
         check=Check.TREND,
         floor_per_hour=1.0,
-        label="the number of open files",
+        label="open files",
     ),
     MetricSpec(
         "malloc_in_use_bytes",
@@ -457,4 +457,6 @@ def declared(name: str) -> MetricSpec:
 def label_of(name: str) -> str:
     """What a sentence calls the metric; its name if nothing better was declared."""
     spec = spec_of(name)
-    return spec.label or name if spec is not None else name
+    if spec is None or not spec.label:
+        return name
+    return f"the number of {spec.label}" if spec.unit is Unit.COUNT else spec.label

@@ -140,7 +140,7 @@ def kernels(
     from hybridbench.workload.validation import full_stop
 
     for fault in filter(None, map(model_fault, model or ())):
-        raise UsageError(full_stop(f"--model: {fault}"), code=ErrorCode.UNKNOWN_NAME)
+        raise UsageError(full_stop(f": {fault}"), code=ErrorCode.UNKNOWN_NAME, option="--model")
     from hybridbench.bench.kernels import bench_kernels, default_models
 
     for number, name in enumerate(model or default_models(device)):

@@ -26,7 +26,7 @@ from hybridbench.cli.user_settings import (
     load_settings,
     option_name,
     origin_of,
-    origin_of_named,
+    origin_of_first,
 )
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.safe_output import named_output
@@ -90,10 +90,10 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            origin = origin_of_named(ctx, str(error))
+            origin = origin_of_first(ctx, error.options)
             if origin is None:
                 raise
-            raise UsageError(f"{origin}: {error}", code=error.code) from error
+            raise error.reworded(f"{origin}: {error}") from error
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
         """Arguments as their metavars say: typer puts braces around them, as around choices."""

@@ -106,9 +106,9 @@ def _live_plan(
     block_s = parse_seconds("--block", options.block)
     if block_s < SHORTEST_BLOCK_S:
         raise UsageError(
-            f"--block {options.block}: a block below {format_duration(SHORTEST_BLOCK_S)} has too "
+            f"{options.block}: a block below {format_duration(SHORTEST_BLOCK_S)} has too "
             "few requests to compare; use a longer one.",
-            code=ErrorCode.BAD_VALUE,
+            option="--block",
         )
     slice_s = parse_seconds("--slice", options.slice_)
     overrides = parse_overrides(options.set_, options.gc, options.ballast)
@@ -162,7 +162,6 @@ def _parse_margin(text: str) -> float:
         share = -1.0
     if rest.strip() or not 0.0 < share < 1.0:
         raise UsageError(
-            f"--margin {text}: write a share between 0 and 1, such as 3% or 0.03.",
-            code=ErrorCode.BAD_VALUE,
+            f"{text}: write a share between 0 and 1, such as 3% or 0.03.", option="--margin"
         )
     return share

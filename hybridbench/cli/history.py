@@ -114,8 +114,9 @@ def _quantities(names: list[str]) -> list[Quantity]:
         if not found:
             known = [quantity.name for quantity in QUANTITIES]
             raise UsageError(
-                full_stop(f"--metric {name}: there is no such quantity; {nearest(name, known)}"),
+                full_stop(f"{name}: there is no such quantity; {nearest(name, known)}"),
                 code=ErrorCode.UNKNOWN_NAME,
+                option="--metric",
             )
         chosen += [quantity for quantity in found if quantity not in chosen]
     return chosen
@@ -134,7 +135,6 @@ def _since(text: str | None) -> float:
             return time.time() - parse_duration_s(text)
         except ValueError as error:
             raise UsageError(
-                f"--since {text}: write a date such as 2026-11-01, or an age such as 30d.",
-                code=ErrorCode.BAD_VALUE,
+                f"{text}: write a date such as 2026-11-01, or an age such as 30d.", option="--since"
             ) from error
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

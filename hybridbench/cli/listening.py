@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.errors import UsageError
 from hybridbench.safe_output import echo
 
 if TYPE_CHECKING:
@@ -37,14 +37,13 @@ class Listener:
         except OSError as error:
             self._socket.close()
             raise UsageError(
-                f"--listen {port}: {_HOST} refuses it ({error.strerror}); choose another port, or "
-                "0 for any that is free."
+                f"{port}: {_HOST} refuses it ({error.strerror}); choose another port, or "
+                "0 for any that is free.",
+                option="--listen",
             ) from error
         except OverflowError as error:
             self._socket.close()
-            raise UsageError(
-                f"--listen {port}: the port must be 0 to 65535.", code=ErrorCode.BAD_VALUE
-            ) from error
+            raise UsageError(f"{port}: the port must be 0 to 65535.", option="--listen") from error
 
     @property
     def address(self) -> str:

@@ -188,11 +188,11 @@ def cell(
         raise UsageError(
             "name the cell with either --id or --index; see `hybridbench nightly plan`.",
             code=ErrorCode.OPTION_CONFLICT,
+            also=("--id", "--index"),
         )
     if index is not None and not 0 <= index < len(nightly.cells):
         raise UsageError(
-            f"--index {index}: the plan has cells 0 to {len(nightly.cells) - 1}.",
-            code=ErrorCode.BAD_VALUE,
+            f"{index}: the plan has cells 0 to {len(nightly.cells) - 1}.", option="--index"
         )
     cells = nightly.cells
     chosen = cells[index] if index is not None else find_cell(cells, cell_id or "")
@@ -250,7 +250,10 @@ def merge(
     record = None if plan is None else _planned(plan, budget, defect).record
     if record is None and (budget or defect):
         raise UsageError(
-            "--budget and --defect belong to --plan, which is missing.", code=ErrorCode.NEEDS_OPTION
+            "and --defect belong to --plan, which is missing.",
+            code=ErrorCode.NEEDS_OPTION,
+            option="--budget",
+            also=("--defect", "--plan"),
         )
     options = MergeOptions(record, baseline, keep_baseline, allow_partial)
     document = merge_cells(dirs, out, options)
@@ -350,9 +353,10 @@ def _check_baselines(places: list[Path]) -> None:
     missing = next((place for place in places if not place.is_dir()), None)
     if missing is not None:
         raise UsageError(
-            f"--baseline {missing}: there is no such directory; name a nightly run or a directory "
+            f"{missing}: there is no such directory; name a nightly run or a directory "
             "of them, or leave the option out.",
             code=ErrorCode.NOT_FOUND,
+            option="--baseline",
         )
 
 

@@ -214,13 +214,13 @@ def parse_overrides(pairs: Sequence[str], gc: str | None, ballast: int | None) -
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise UsageError(
-                f"--set {pair}: write KEY=VALUE, for example pools.mamba_slots=64.",
-                code=ErrorCode.BAD_VALUE,
+                f"{pair}: write KEY=VALUE, for example pools.mamba_slots=64.", option="--set"
             )
         if overrides.setdefault(key, value) != value:
             raise UsageError(
-                f"--set {key} is given as {overrides[key]} and as {value}; keep one of them.",
+                f"{key} is given as {overrides[key]} and as {value}; keep one of them.",
                 code=ErrorCode.OPTION_CONFLICT,
+                option="--set",
             )
     if gc is not None:
         overrides["gc.mode"] = gc
@@ -246,8 +246,8 @@ def chosen_model(given: str | None, profile: Profile, source: str) -> str:
     model = profile.model if given is None else given
     fault = model_fault(model)
     if fault is not None:
-        place = f"profile {source}: model" if given is None else "--model"
-        raise UsageError(full_stop(f"{place}: {fault}"), code=ErrorCode.UNKNOWN_NAME)
+        place, option = (f"profile {source}: model", "") if given is None else ("", "--model")
+        raise UsageError(full_stop(f"{place}: {fault}"), code=ErrorCode.UNKNOWN_NAME, option=option)
     return model
 
 
@@ -260,7 +260,7 @@ def parse_seconds(option: str, text: str) -> float:
     try:
         return parse_duration_s(text)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}.", code=ErrorCode.BAD_VALUE) from error
+        raise UsageError(f": {error}.", option=option) from error
 
 
 def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tuple[str, ...]:
@@ -275,15 +275,14 @@ def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tu
     try:
         parsed = parse_thresholds(texts)
     except ValueError as error:
-        message = f"--threshold {error}"
-        raise UsageError(
-            message if message.endswith("?") else f"{message}.", code=ErrorCode.BAD_VALUE
-        ) from error
+        from hybridbench.workload.validation import full_stop
+
+        raise UsageError(full_stop(str(error)), option="--threshold") from error
     for threshold in parsed:
         if threshold.stat is Stat.RATIO and not of_comparison:
             raise UsageError(
-                f"--threshold '{threshold.text}': a ratio compares two versions; give it to "
+                f"'{threshold.text}': a ratio compares two versions; give it to "
                 "hybridbench compare.",
-                code=ErrorCode.BAD_VALUE,
+                option="--threshold",
             )
     return tuple(threshold.text for threshold in parsed)

@@ -26,11 +26,15 @@ def write_output(path: Path, text: str) -> None:
         found = None
     if found is not None and stat.S_ISDIR(found.st_mode):
         raise UsageError(
-            f"--output {path}: that is a directory; name a file in it.", code=ErrorCode.NOT_WRITABLE
+            f"{path}: that is a directory; name a file in it.",
+            code=ErrorCode.NOT_WRITABLE,
+            option="--output",
         )
     if found is not None and stat.S_ISBLK(found.st_mode):
         raise UsageError(
-            f"--output {path}: that is a block device; name a file.", code=ErrorCode.NOT_WRITABLE
+            f"{path}: that is a block device; name a file.",
+            code=ErrorCode.NOT_WRITABLE,
+            option="--output",
         )
     if found is not None and _is_stdout(found):
         emit(text)
@@ -51,11 +55,13 @@ def check_place(option: str, path: Path | None) -> None:
     _refuse_results(option, path)
     if path.is_dir():
         raise UsageError(
-            f"{option} {path}: that is a directory; name a file in it.", code=ErrorCode.NOT_WRITABLE
+            f"{path}: that is a directory; name a file in it.",
+            code=ErrorCode.NOT_WRITABLE,
+            option=option,
         )
     if not path.absolute().parent.is_dir():
         raise UsageError(
-            f"{option} {path}: there is no directory {path.parent}.", code=ErrorCode.NOT_FOUND
+            f"{path}: there is no directory {path.parent}.", code=ErrorCode.NOT_FOUND, option=option
         )
 
 
@@ -72,8 +78,9 @@ def check_directory(option: str, path: Path | None) -> None:
         place = place.parent
     if not place.is_dir():
         raise UsageError(
-            f"{option} {path}: {place} is not a directory; choose another one.",
+            f"{path}: {place} is not a directory; choose another one.",
             code=ErrorCode.NOT_WRITABLE,
+            option=option,
         )
 
 
@@ -84,14 +91,16 @@ def _refuse_results(option: str, path: Path) -> None:
     for place in (path, Path(os.path.realpath(path))):
         if place.name in {MANIFEST, SAMPLES, EVENTS}:
             raise UsageError(
-                f"{option} {path}: that is the name of a run's evidence; choose another.",
+                f"{path}: that is the name of a run's evidence; choose another.",
                 code=ErrorCode.NOT_WRITABLE,
+                option=option,
             )
         if place.name in RECORDED and any((place.parent / name).exists() for name in MARKERS):
             raise UsageError(
-                f"{option} {path}: {place.name} belongs to the stored result in {place.parent}; "
+                f"{path}: {place.name} belongs to the stored result in {place.parent}; "
                 "choose another name.",
                 code=ErrorCode.NOT_WRITABLE,
+                option=option,
             )
 
 
@@ -112,7 +121,9 @@ def _write_into(path: Path, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise UsageError(
-            f"--output: cannot write {path}: {error.strerror}.", code=ErrorCode.NOT_WRITABLE
+            f": cannot write {path}: {error.strerror}.",
+            code=ErrorCode.NOT_WRITABLE,
+            option="--output",
         ) from error
 
 
@@ -122,4 +133,4 @@ def _replace(path: Path, text: str) -> None:
     try:
         write_atomically(path, text)
     except RunDirectoryError as error:
-        raise UsageError(f"--output: {error}.", code=error.code) from error
+        raise UsageError(f": {error}.", code=error.code, option="--output") from error

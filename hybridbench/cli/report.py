@@ -88,12 +88,18 @@ def report(
     if so_far:
         if format_ is not None or output is not None or open_page or threshold or quiet or verbose:
             raise UsageError(
-                "--so-far cannot be combined with other options.",
+                "cannot be combined with other options.",
                 code=ErrorCode.OPTION_CONFLICT,
+                option="--so-far",
             )
         raise typer.Exit(write_interim_report(directory))
     if output is not None and format_ is None:
-        raise UsageError("--output FILE needs --format.", code=ErrorCode.NEEDS_OPTION)
+        raise UsageError(
+            "FILE needs --format.",
+            code=ErrorCode.NEEDS_OPTION,
+            option="--output",
+            also=("--format",),
+        )
     detail = detail_of(quiet=quiet, verbose=verbose)
     options = OutputOptions(format_ or ReportFormat.CONSOLE, output, open_page, detail)
     thresholds = given_thresholds(threshold or [])

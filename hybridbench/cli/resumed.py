@@ -85,16 +85,20 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
         recorded = _STORED.get(name)
         if recorded is None:
             raise UsageError(
-                f"{option} cannot be combined with --resume: the manifest decides how the run "
+                "cannot be combined with --resume: the manifest decides how the run "
                 "continues; leave it out.",
                 code=ErrorCode.OPTION_CONFLICT,
+                option=option,
+                also=("--resume",),
             )
         stored = recorded(manifest)
         if not _same(name, value, stored):
             raise UsageError(
-                f"{option} {_text(value)}: cannot be changed on --resume (this run: "
+                f"{_text(value)}: cannot be changed on --resume (this run: "
                 f"{_stored_text(name, stored)}); leave the option out, or start a new run.",
                 code=ErrorCode.OPTION_CONFLICT,
+                option=option,
+                also=("--resume",),
             )
 
 

@@ -100,8 +100,10 @@ def selftest(
     check_place("--markdown", markdown)
     if resume and store is None:
         raise UsageError(
-            "--resume needs --store with the directory to resume in.",
+            "needs --store with the directory to resume in.",
             code=ErrorCode.NEEDS_OPTION,
+            option="--resume",
+            also=("--store",),
         )
     outcomes = _run(rows, jobs or _jobs(full=full), store, resume=resume, quiet=quiet)
     _show(outcomes, markdown)
@@ -151,8 +153,9 @@ def _run(
         store.mkdir(parents=True, exist_ok=resume)
     except OSError as error:
         raise UsageError(
-            f"--store {store}: {error.strerror}; name a directory that does not exist yet, or add "
-            "--resume."
+            f"{store}: {error.strerror}; name a directory that does not exist yet, or add "
+            "--resume.",
+            option="--store",
         ) from error
     return SelfTest(store, jobs).run(rows, print_line)
 

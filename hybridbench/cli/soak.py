@@ -292,14 +292,15 @@ def soak(
         raise typer.Exit(render_ended(run_dir, shown, hint))
     if dry_run and format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
         raise UsageError(
-            f"--dry-run --format {format_}: choose console or json.", code=ErrorCode.OPTION_CONFLICT
+            f"{format_} with --dry-run: choose console or json.",
+            code=ErrorCode.OPTION_CONFLICT,
+            option="--format",
+            also=("--dry-run",),
         )
     memray_s = _memray(memray, diagnose)
     thresholds = given_thresholds(threshold or [])
     if _DEVICE.fullmatch(device) is None:
-        raise UsageError(
-            f"--device {device}: write cpu, cuda or, of several, cuda:1.", code=ErrorCode.BAD_VALUE
-        )
+        raise UsageError(f"{device}: write cpu, cuda or, of several, cuda:1.", option="--device")
     defects = chosen_defects(defect or [])
     source, chosen = defects.profile_with(parse_overrides(set_ or [], gc, ballast), profile)
     from hybridbench.records.manifest import Options
@@ -376,8 +377,10 @@ def _trace(path: Path | None, length_scale: str, speedup: str) -> TraceOptions |
     if path is None:
         if length_scale != "1" or speedup != "1":
             raise UsageError(
-                "--length-scale and --speedup belong to --trace FILE, which is missing.",
+                "and --speedup belong to --trace FILE, which is missing.",
                 code=ErrorCode.NEEDS_OPTION,
+                option="--length-scale",
+                also=("--speedup", "--trace"),
             )
         return None
     return TraceOptions(path, parse_length_scale(length_scale), parse_speedup(speedup))
@@ -390,9 +393,8 @@ def _duration(given: str | None, of_profile_s: float) -> float:
     duration_s = of_profile_s if given is None else parse_seconds("--duration", given)
     if duration_s < _SHORTEST_S:
         raise UsageError(
-            f"--duration {given}: too short to be judged; use at least "
-            f"{format_duration(_SHORTEST_S)}.",
-            code=ErrorCode.BAD_VALUE,
+            f"{given}: too short to be judged; use at least {format_duration(_SHORTEST_S)}.",
+            option="--duration",
         )
     return duration_s
 
@@ -415,9 +417,9 @@ def _watchdog(given: str) -> float:
     watchdog_s = parse_seconds("--watchdog", given)
     if watchdog_s < _WATCHDOG_LEAST_S:
         raise UsageError(
-            f"--watchdog {given}: a healthy worker can be silent for seconds while its heap is "
+            f"{given}: a healthy worker can be silent for seconds while its heap is "
             f"scanned; use {format_duration(_WATCHDOG_LEAST_S)} or more.",
-            code=ErrorCode.BAD_VALUE,
+            option="--watchdog",
         )
     return watchdog_s
 
@@ -428,9 +430,7 @@ def _hold(on_leak: str | None) -> float:
         return 0.0
     action, equals, text = on_leak.partition("=")
     if action != "hold" or not equals:
-        raise UsageError(
-            f"--on-leak {on_leak}: write hold=TIME, for example hold=2h.", code=ErrorCode.BAD_VALUE
-        )
+        raise UsageError(f"{on_leak}: write hold=TIME, for example hold=2h.", option="--on-leak")
     return parse_seconds("--on-leak", text)
 
 
@@ -440,12 +440,16 @@ def _memray(given: str | None, diagnose: DiagnoseMode) -> float:
         return 0.0
     if diagnose is DiagnoseMode.NEVER:
         raise UsageError(
-            "--memray cannot be combined with --diagnose never.", code=ErrorCode.OPTION_CONFLICT
+            "cannot be combined with --diagnose never.",
+            code=ErrorCode.OPTION_CONFLICT,
+            option="--memray",
+            also=("--diagnose",),
         )
     from hybridbench.sampling.allocations import is_installed
 
     if not is_installed():
         raise UsageError(
-            "--memray: memray is not installed here; pip install 'hybridbench[memray]' first."
+            ": memray is not installed here; pip install 'hybridbench[memray]' first.",
+            option="--memray",
         )
     return parse_seconds("--memray", given)

@@ -104,7 +104,9 @@ def _check_verdict(text: str, entries: Sequence[RunSummary]) -> None:
     near = difflib.get_close_matches(text.casefold(), known, n=1)
     advice = f"did you mean {known[near[0]]}?" if near else f"choose one of {', '.join(_ANSWERS)}."
     raise UsageError(
-        f"--verdict {text}: there is no such verdict; {advice}", code=ErrorCode.UNKNOWN_CHOICE
+        f"{text}: there is no such verdict; {advice}",
+        code=ErrorCode.UNKNOWN_CHOICE,
+        option="--verdict",
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,14 +64,11 @@ def origin_of(context: Context | None, parameter: Parameter | None) -> str | Non
     return settings[parameter.name].origin
 
 
-def origin_of_named(context: Context, sentence: str) -> str | None:
-    """Where the first option that ``sentence`` names is set, if not on the command line."""
+def origin_of_first(context: Context, options: Iterable[str]) -> str | None:
+    """Where the first of ``options`` that was not typed is set; None if all were."""
     by_option = {name: one for one in context.command.params for name in one.opts}
-    for word in re.findall(r"--[a-z-]+", sentence):
-        origin = origin_of(context, by_option.get(word))
-        if origin is not None:
-            return origin
-    return None
+    origins = (origin_of(context, by_option.get(option)) for option in options)
+    return next((origin for origin in origins if origin is not None), None)
 
 
 def typed_command() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from hybridbench.analysis.comparison.leaks import unjudged
 from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
 from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.compare.worktree import Revision, find_revision
-from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.errors import RunDirectoryError, UsageError
 from hybridbench.records.comparison import FINISHED
 from hybridbench.records.verdict import leak_kind
 from hybridbench.rundir.layout import COMPARISON
@@ -61,9 +61,10 @@ def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revis
     commits = listed.split()
     if not commits:
         raise UsageError(
-            f"--good {good} --bad {bad}: the bad commit does not come after the good one; "
+            f"{good} --bad {bad}: the bad commit does not come after the good one; "
             f"`git log {good}..{bad}` must list something.",
-            code=ErrorCode.BAD_VALUE,
+            option="--good",
+            also=("--bad",),
         )
     return [first, *(find_revision(commit, first.root) for commit in commits[:-1]), last]
 

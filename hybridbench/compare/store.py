@@ -141,7 +141,7 @@ def opened_comparison(
         if remove_unused(directory):
             raise
         kept = f"{error} What has run is kept in {directory}."
-        raise type(error)(kept, code=error.code) from error
+        raise error.reworded(kept) from error
 
 
 def read_comparison(path: Path) -> StoredComparison:

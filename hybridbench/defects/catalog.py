@@ -139,20 +139,26 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
             return _at_rate(defect, rate, asked_by) if at else defect
     slugs = [defect.slug for defect in known]
     hint = full_stop(nearest(slug, slugs))
-    raise UsageError(f"{asked_by} {name}: no such defect; {hint} A .py file with DEFECT works too.")
+    raise UsageError(
+        f"{name}: no such defect; {hint} A .py file with DEFECT works too.", option=asked_by
+    )
 
 
 def _at_rate(defect: Defect, rate: str, asked_by: str) -> Defect:
-    asked = f"{asked_by} {defect.slug}@{rate}"
+    asked = f"{defect.slug}@{rate}"
     if defect.at_rate is None:
         having = ", ".join(known.slug for known in DEFECTS if known.at_rate is not None)
-        raise UsageError(f"{asked}: {defect.slug} has no rate to choose; {having} have one.")
+        raise UsageError(
+            f"{asked}: {defect.slug} has no rate to choose; {having} have one.", option=asked_by
+        )
     try:
         bytes_per_hour = parse_byte_rate(rate)
     except ValueError as error:
-        raise UsageError(f"{asked}: {error}.") from error
+        raise UsageError(f"{asked}: {error}.", option=asked_by) from error
     if bytes_per_hour <= 0:
-        raise UsageError(f"{asked}: the rate is zero; leave --defect out for a healthy engine.")
+        raise UsageError(
+            f"{asked}: the rate is zero; leave --defect out for a healthy engine.", option=asked_by
+        )
     return replace(defect.at_rate(bytes_per_hour), slug=f"{defect.slug}@{''.join(rate.split())}")
 
 

@@ -44,13 +44,14 @@ def defects_of(release: str) -> tuple[Defect, ...]:
         version = Version(number)
     except InvalidVersion as error:
         raise UsageError(
-            f"--defect {PREFIX}{release}: write PROJECT-VERSION, for example sglang-0.5.10."
+            f"{PREFIX}{release}: write PROJECT-VERSION, for example sglang-0.5.10.",
+            option="--defect",
         ) from error
     had = tuple(d for d in DEFECTS if d.source.startswith(f"{project}#") and _had(d, version))
     if not had:
         raise UsageError(
-            f"--defect {PREFIX}{release}: no defect of the catalog is known to have been in it; "
-            f"{_known()}"
+            f"{PREFIX}{release}: no defect of the catalog is known to have been in it; {_known()}",
+            option="--defect",
         )
     return had
 
@@ -76,6 +77,7 @@ def _refuse_overlaps(defects: Sequence[Defect]) -> None:
             other = taken.setdefault(target, defect.slug)
             if other != defect.slug:
                 raise UsageError(
-                    f"--defect {defect.slug}: it replaces {patch.holder.__name__}.{patch.method}, "
-                    f"and so does {other}; choose one of the two."
+                    f"{defect.slug}: it replaces {patch.holder.__name__}.{patch.method}, "
+                    f"and so does {other}; choose one of the two.",
+                    option="--defect",
                 )

@@ -111,7 +111,9 @@ def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:
             return cell
     hint = nearest(cell_id, [cell.id for cell in cells])
     raise UsageError(
-        full_stop(f"--id {cell_id}: the plan has no such cell; {hint}"), code=ErrorCode.UNKNOWN_NAME
+        full_stop(f"{cell_id}: the plan has no such cell; {hint}"),
+        code=ErrorCode.UNKNOWN_NAME,
+        option="--id",
     )
 
 

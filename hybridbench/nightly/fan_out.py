@@ -124,8 +124,9 @@ def _github(nightly: PlannedRun, target: Target) -> str:
     del target
     if len(nightly.cells) > _GITHUB_MAX:
         raise UsageError(
-            f"--format github: {len(nightly.cells)} cells, and one matrix has at most "
-            f"{_GITHUB_MAX}; split the plan."
+            f"github: {len(nightly.cells)} cells, and one matrix has at most "
+            f"{_GITHUB_MAX}; split the plan.",
+            option="--format",
         )
     include = [
         {
@@ -207,9 +208,10 @@ def _plan_files(nightly: PlannedRun) -> list[_File]:
     for index, (path, source) in enumerate(beside.items()):
         if path.startswith("../"):
             raise UsageError(
-                f"--format k8s: the profile {path} is outside the plan's directory, whose files "
+                f"k8s: the profile {path} is outside the plan's directory, whose files "
                 "alone are included; move it beside the plan, or use its absolute path in the "
-                "image."
+                "image.",
+                option="--format",
             )
         files.append(_File(f"profile-{index}.yaml", path, Path(source).read_text(encoding="utf-8")))
     return files

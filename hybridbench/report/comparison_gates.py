@@ -92,15 +92,17 @@ def _metric_text(metric: MetricComparison) -> str:
 def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate:
     red = [row for row in side.leaks if row.change in (Change.INTRODUCED, Change.WORSE)]
     open_ = [row for row in side.leaks if row.change is Change.UNDECIDED]
-    lines = "\n".join(
+    lines = [
         f"{row.change.value}: {row.title}"
         + (f" [{full_rate_text(row.difference)}]" if row.difference is not None else "")
         for row in (*red, *open_)
-    )
+    ]
     if red:
-        return Gate("leaks", group, GateState.FAILED, lines.partition("\n")[0], lines)
+        return Gate("leaks", group, GateState.FAILED, lines[0], "\n".join(lines))
     if open_:
-        return Gate("leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", lines)
+        return Gate(
+            "leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", "\n".join(lines)
+        )
     if not leaks_judged(comparison.versions[0], comparison.versions[side.version]):
         return Gate("leaks", group, GateState.SKIPPED, "not judged: a run is INVALID or CRASHED")
     faster = [label_of(row.subject) for row in side.leaks if row.change is Change.GROWS_FASTER]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from hybridbench.metrics import label_of, spec_of
+from hybridbench.metrics import spec_of
 from hybridbench.rates import TIME_UNITS, full_rate_text, number
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Model
@@ -104,8 +104,9 @@ def metric_title(name: str) -> str:
 
 def metric_label(name: str) -> str:
     """A gated metric in two words."""
-    label = label_of(name).removeprefix("the number of ")
-    return (label if label != name else name.removesuffix("_bytes").replace("_", " ")).capitalize()
+    spec = spec_of(name)
+    label = "" if spec is None else spec.label
+    return (label or name.removesuffix("_bytes").replace("_", " ")).capitalize()
 
 
 def command_text(command: Sequence[str]) -> str:

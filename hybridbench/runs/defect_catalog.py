@@ -37,7 +37,8 @@ def described_defects(*names: str) -> tuple[Defect, ...]:
         )
     said = answer.errors.strip()
     if answer.exit_code == ExitCode.USAGE:
-        raise UsageError(said)
+        # The sentence begins with the option already.
+        raise UsageError(said, also=("--defect",))
     if answer.exit_code != 0:
         raise _unread((said.splitlines() or ["it printed nothing"])[-1])
     # Our own child wrote it.

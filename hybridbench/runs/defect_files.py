@@ -42,19 +42,24 @@ def defects_to_resume(
         if not same:
             if files:
                 raise UsageError(
-                    f"--defect {files[0]}: this run was made with another file, {name}, and "
-                    "--resume changes nothing; give that one, or start a new run."
+                    f"{files[0]}: this run was made with another file, {name}, and "
+                    "--resume changes nothing; give that one, or start a new run.",
+                    option="--defect",
+                    also=("--resume",),
                 )
             raise UsageError(
-                f"--resume: this run was made with the Python file {name} as a defect, and no code "
-                f"is run because a manifest names it; add --defect {name} to run it again."
+                f": this run was made with the Python file {name} as a defect, and no code "
+                f"is run because a manifest names it; add --defect {name} to run it again.",
+                option="--resume",
             )
         taken.append(str(same[0]))
     extra = [str(path) for path in files if str(path) not in taken]
     if extra:
         raise UsageError(
-            f"--defect {extra[0]}: this run was made without it, and --resume changes nothing; "
-            "leave the option out, or start a new run."
+            f"{extra[0]}: this run was made without it, and --resume changes nothing; "
+            "leave the option out, or start a new run.",
+            option="--defect",
+            also=("--resume",),
         )
     return (*(name for name in recorded if not is_file(name)), *taken)
 

@@ -142,7 +142,8 @@ def only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(
-            f"--only {unknown[0]}: no row of this matrix; there are {', '.join(sorted(known))}."
+            f"{unknown[0]}: no row of this matrix; there are {', '.join(sorted(known))}.",
+            option="--only",
         )
     return [row for row in rows if set(_names(row)) & set(names)]
 

@@ -80,9 +80,9 @@ def read_series(
     table = _table(source, text, TableOptions(source, time_column, interval_s))
     if interval_s is not None and table.has_times:
         raise UsageError(
-            f"--interval {format_duration(interval_s)}: {source} already has times; leave the "
-            "option out.",
+            f"{format_duration(interval_s)}: {source} already has times; leave the option out.",
             code=ErrorCode.OPTION_CONFLICT,
+            option="--interval",
         )
     for column in table.columns:
         _refuse_far_times(column, source)

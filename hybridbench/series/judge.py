@@ -252,16 +252,18 @@ class _JudgedFile:
             return same[0]
         if same:
             raise UsageError(
-                f"{option} {name}: {len(same)} series of {self.file.source} have that name, the "
-                f"first is {same[0].name}; name one with its labels."
+                f"{name}: {len(same)} series of {self.file.source} have that name, the "
+                f"first is {same[0].name}; name one with its labels.",
+                option=option,
             )
         names = self.file.names()
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         there = ", ".join(names[:_NAMES_MAX]) + (", ..." if len(names) > _NAMES_MAX else "")
         hint = f"did you mean {near[0]}?" if near else f"there are {there}."
         raise UsageError(
-            f"{option} {name}: {self.file.source} has no such column; {hint}",
+            f"{name}: {self.file.source} has no such column; {hint}",
             code=ErrorCode.UNKNOWN_NAME,
+            option=option,
         )
 
     def _thresholds(self) -> dict[str, Threshold]:
@@ -422,16 +424,15 @@ class _JudgedFile:
             moment = parse_moment(text)
         except BadTimeError as error:
             raise UsageError(
-                f"--steady-at {text}: neither a duration (10m) nor a time; write one as the file "
-                "does.",
-                code=ErrorCode.BAD_VALUE,
+                f"{text}: neither a duration (10m) nor a time; write one as the file does.",
+                option="--steady-at",
             ) from error
         if moment.absolute != self._absolute:
             counts = "dates" if self._absolute else "seconds from its start"
             raise UsageError(
-                f"--steady-at {text}: {self.file.source} has its times as {counts}; write the time "
+                f"{text}: {self.file.source} has its times as {counts}; write the time "
                 "in that form, or a duration such as 10m.",
-                code=ErrorCode.BAD_VALUE,
+                option="--steady-at",
             )
         return max(0.0, float(moment.t_s[0]) - self._zero_s)
 
@@ -470,4 +471,4 @@ def _unit(option: str, text: str, unit: str) -> Meaning:
     try:
         return parse_unit(unit)
     except ValueError as error:
-        raise UsageError(f"{option} {text}: {error}.", code=ErrorCode.BAD_VALUE) from error
+        raise UsageError(f"{text}: {error}.", option=option) from error

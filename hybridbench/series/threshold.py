@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.errors import UsageError
 from hybridbench.metrics import Unit
 from hybridbench.series.units import Meaning
 from hybridbench.units import PER_HOUR, Amount, parse_amount, parse_bytes
@@ -37,8 +37,7 @@ def parse_threshold(text: str) -> Threshold:
         or not (amount.unit.isalpha() or not amount.unit)
     ):
         raise UsageError(
-            f"--threshold {text}: not a threshold; {_FORM} (per h, min, s or d).",
-            code=ErrorCode.BAD_VALUE,
+            f"{text}: not a threshold; {_FORM} (per h, min, s or d).", option="--threshold"
         )
     return Threshold(text, name.strip(), amount)
 
@@ -55,10 +54,10 @@ def per_hour(threshold: Threshold, meaning: Meaning) -> float:
         return _size(threshold) * factor
     if limit.unit and limit.unit != meaning.unit.value:
         raise UsageError(
-            f"--threshold {threshold.text}: {threshold.name} is not known to be in {limit.unit}; "
+            f"{threshold.text}: {threshold.name} is not known to be in {limit.unit}; "
             f"give it a unit with --metric '{threshold.name}:{limit.unit}', or write "
             f"{limit.digits}/{limit.per}.",
-            code=ErrorCode.BAD_VALUE,
+            option="--threshold",
         )
     return limit.number * factor
 
@@ -67,6 +66,4 @@ def _size(threshold: Threshold) -> int:
     try:
         return parse_bytes(f"{threshold.limit.digits}{threshold.limit.unit}")
     except ValueError as error:
-        raise UsageError(
-            f"--threshold {threshold.text}: {error}.", code=ErrorCode.BAD_VALUE
-        ) from error
+        raise UsageError(f"{threshold.text}: {error}.", option="--threshold") from error

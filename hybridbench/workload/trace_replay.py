@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.errors import ConfigError, UsageError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import Action, WaitUntil
@@ -50,9 +50,8 @@ def parse_length_scale(text: str) -> Fraction:
         scale = Fraction(0)
     if not 0 < scale <= 1:
         raise UsageError(
-            f"--length-scale {text} is not a factor; write a number of at most 1, such as 1/32 or "
-            "0.05.",
-            code=ErrorCode.BAD_VALUE,
+            f"{text} is not a factor; write a number of at most 1, such as 1/32 or 0.05.",
+            option="--length-scale",
         )
     return scale
 
@@ -69,8 +68,7 @@ def parse_speedup(text: str) -> float:
         speedup = 0.0
     if not 0 < speedup < _MAX_SPEEDUP:
         raise UsageError(
-            f"--speedup {text} is not a factor; write a number above 0, such as 20.",
-            code=ErrorCode.BAD_VALUE,
+            f"{text} is not a factor; write a number above 0, such as 20.", option="--speedup"
         )
     return speedup
 

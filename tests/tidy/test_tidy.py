@@ -6,10 +6,22 @@ import ast
 import re
 from pathlib import Path
 
-from tests.tidy.sources import ROOT, SOURCES, TESTS, Function, relative, source
+import pytest
+
+from tests.tidy.sources import PACKAGE, ROOT, SOURCES, TESTS, Function, relative, source
 
 FUNCTION_LINES_MAX = 65
 HOST_BOOKKEEPING = ("scheduler", "memory", "cache", "sessions")
+SENTENCES = {"title", "headline", "said", "news", "waived", "why_not", "cause", "meaning", "reason"}
+CUTS = {
+    "startswith", "endswith", "partition", "rpartition", "split", "rsplit", "removeprefix",
+    "removesuffix", "find", "index",
+}  # fmt: skip
+# Files of older versions hold the word of a verdict, and facts, in sentences alone.
+READERS_OF_OLDER_FILES = {
+    "hybridbench/records/stored_verdict.py",
+    "hybridbench/nightly/stored.py",
+}
 
 
 def test_there_is_something_to_check() -> None:
@@ -106,3 +118,65 @@ def test_nothing_committed_names_a_machine_or_an_index() -> None:
             if suspicious.search(line):
                 found.append(f"{relative(path)}:{number}: {line.strip()[:80]}")
     assert not found
+
+
+def _is_sentence(node: ast.AST) -> bool:
+    """Whether ``node`` is ``finding.title`` or the like."""
+    return isinstance(node, ast.Attribute) and node.attr in SENTENCES
+
+
+def _cuts(node: ast.AST) -> bool:
+    """Whether ``node`` looks for something in a sentence, or takes it apart."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in CUTS and _is_sentence(node.func.value)
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        return _is_sentence(node.comparators[0])
+    return False
+
+
+@pytest.mark.parametrize(
+    ("code", "cuts"),
+    [
+        ("verdict.headline.removeprefix('LEAK: ')", True),
+        ("entry.finding.title not in verdict.headline", True),
+        ("entry.news.startswith('new')", True),
+        ("metric.name.startswith('pool.')", False),
+        ("f'{finding.title}; waived'", False),
+    ],
+)
+def test_a_look_into_a_sentence_is_told_from_other_code(code: str, cuts: bool) -> None:
+    assert any(map(_cuts, ast.walk(ast.parse(code)))) is cuts
+
+
+def test_no_sentence_is_read_back_as_data() -> None:
+    """What it was made of is known where it was made, and travels beside it in a field."""
+    found = [
+        f"{relative(path)}:{getattr(node, 'lineno', 0)}"
+        for path in PACKAGE
+        if relative(path) not in READERS_OF_OLDER_FILES
+        for node in source(path).nodes
+        if _cuts(node)
+    ]
+
+    assert found == []
+
+
+def test_an_error_names_an_option_where_it_can_be_asked_for() -> None:
+    """Not in its sentence alone: which option is wrong is asked where the error is shown."""
+    in_words = [
+        f"{relative(path)}:{line}"
+        for path in PACKAGE
+        for line, name, call in source(path).calls()
+        if name == "UsageError" and call.args and _first_words(call.args[0]).startswith("-" * 2)
+    ]
+
+    assert in_words == []
+
+
+def _first_words(sentence: ast.expr) -> str:
+    """What a sentence begins with, as far as it is written in the code."""
+    if isinstance(sentence, ast.Call) and sentence.args:
+        return _first_words(sentence.args[0])
+    if isinstance(sentence, ast.JoinedStr):
+        return _first_words(sentence.values[0])
+    return str(sentence.value) if isinstance(sentence, ast.Constant) else ""

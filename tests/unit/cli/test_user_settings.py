@@ -127,6 +127,22 @@ def test_what_is_wrong_in_a_variable_is_told_with_its_name(
     assert str(error).startswith(name)
 
 
+def test_an_option_that_an_error_only_advises_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("time_s,load\n" + "".join(f"{i},1\n" for i in range(100)))
+    monkeypatch.setenv("HYBRIDBENCH_JUDGE_METRIC", "load")
+
+    typed = refusal("judge", str(tmp_path / "a.csv"), "--threshold", "load<3GiB/h")
+    monkeypatch.setenv("HYBRIDBENCH_JUDGE_THRESHOLD", "load<3GiB/h")
+    taken = refusal("judge", str(tmp_path / "a.csv"))
+
+    assert str(typed).startswith("--threshold load<3GiB/h: ")
+    assert "--metric 'load:GiB'" in str(typed)
+    assert str(taken) == f"HYBRIDBENCH_JUDGE_THRESHOLD: {typed}"
+    assert taken.code is typed.code is ErrorCode.BAD_VALUE
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
