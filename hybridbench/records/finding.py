@@ -39,7 +39,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         question: what CI asks of every run, as the answer it hopes for; empty where CI asks by
             the name of a metric.
         names_mechanism: such a finding comes before those that only say that something grows.
-        at_checkpoints: it is read off idle checkpoints alone.
+        from_checkpoints: it is read off idle checkpoints alone.
     """
 
     kind: ClassVar[str]
@@ -48,7 +48,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leads_to: ClassVar[str] = "LEAK"
     question: ClassVar[str] = ""
     names_mechanism: ClassVar[bool] = False
-    at_checkpoints: ClassVar[bool] = False
+    from_checkpoints: ClassVar[bool] = False
 
     @property
     def code(self) -> str:

@@ -20,7 +20,6 @@ from hybridbench.records.verdict import (
     VerdictKind,
 )
 from hybridbench.sentences import (
-    checkpoints,
     engine_reports,
     instances,
     run,
@@ -32,16 +31,8 @@ from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.units import format_byte_rate, format_duration
 
 _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
-    FindingCode.RESIDUAL: checkpoints.residual,
-    FindingCode.NEGATIVE_RESIDUAL: checkpoints.negative_residual,
-    FindingCode.HELD_AT_IDLE: checkpoints.held_at_idle,
-    FindingCode.LOCKS_AT_IDLE: checkpoints.locks_at_idle,
-    FindingCode.NEGATIVE_LOCKS: checkpoints.negative_locks,
     FindingCode.INSTANCES_WAIT_FOR_COLLECTOR: instances.instances,
     FindingCode.INSTANCES_RETAINED: instances.instances,
-    FindingCode.CONTAINER_GROWS: checkpoints.container_grows,
-    FindingCode.NEGATIVE_COUNT: checkpoints.negative_count,
-    FindingCode.MORE_FREE_THAN_EXIST: checkpoints.more_free_than_exist,
     FindingCode.UNREADABLE: run.unreadable,
     FindingCode.TOO_FEW_SAMPLES: run.too_few_samples,
     FindingCode.COVERAGE: run.coverage,

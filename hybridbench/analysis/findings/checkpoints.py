@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from hybridbench.analysis.drivers.rates import rate_per_hour
 from hybridbench.analysis.drivers.search import Driver, Hints, explained, find_driver
 from hybridbench.analysis.drivers.steps import LosingSteps, losing_steps
+from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
     IdleReading,
@@ -23,11 +26,12 @@ from hybridbench.analysis.facts.pools import (
     pool_values,
     pool_words,
 )
+from hybridbench.analysis.findings.words import driver_evidence, per_event, readings
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Checkpoint, EngineViolation
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, VerdictKind, untyped
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.units import format_duration, format_percent
 
 # Without a checkpoint at the end (the worker died), samples that never came back to zero stand in
 # for it.
@@ -36,7 +40,221 @@ _TAIL_SAMPLES = 5
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
 _SLOTS_NAMED = 10
 _CHECKPOINTS_NAMED = 5
+# What the engine's own check calls missing slots.
+_VIOLATION = "residual"
 _LOCKED_POOL = {"full": "kv", "swa": "swa", "mamba": "mamba"}
+_HOLDERS = {
+    "REQ": "a request",
+    "TREE": "the prefix tree",
+    "SESSION": "a session",
+    "TRACK": "a track buffer",
+    "HOST": "a transfer",
+    "FREE": "free in the ledger",
+}
+
+
+class CauseOfLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several causes: its share of the lost slots, and of all steps."""
+
+    counter: str
+    share: float
+    of_steps: float
+
+
+class Residual(Basis, frozen=True, kw_only=True):
+    """Slots of one pool that nobody holds.
+
+    Attributes:
+        at_checkpoints: slots that were missing at the last idle checkpoints; empty where
+            ``last_samples`` stand in for them.
+        slots: of the engine's own last report, the first missing ones, with their last holders in
+            ``slot_holders`` where the ledger knows them; it named ``slots_reported`` in all.
+        losing_steps: where no event is known to lose all of them.
+    """
+
+    kind: ClassVar[str] = "residual"
+    meaning: ClassVar[str] = "Slots of a pool are neither free nor held by anyone."
+    question: ClassVar[str] = "no slot is unaccounted for at an idle checkpoint"
+    names_mechanism: ClassVar[bool] = True
+    from_checkpoints: ClassVar[bool] = True
+
+    pool: str
+    missing: float
+    at_checkpoints: tuple[float, ...] = ()
+    last_samples: int | None = None
+    slots: tuple[int, ...] | None = None
+    slots_reported: int | None = None
+    slot_holders: tuple[str, ...] = ()
+    losing_steps: tuple[CauseOfLoss, ...] = ()
+
+    def words(self, found: Finding) -> Words:
+        if self.last_samples is None:
+            seen = f"residual at the last checkpoints: {readings(self.at_checkpoints)}"
+        else:
+            seen = (
+                f"residual over the last {self.last_samples:,.0f} samples: at least "
+                f"{self.missing:,.0f}"
+            )
+        return Words(
+            f"{self.missing:,.0f} {pool_unit(self.pool)} are missing{per_event(found)}: neither "
+            "free nor held by anyone",
+            evidence=(
+                seen,
+                *self._missing_slots(),
+                *driver_evidence(found),
+                *self._lost_in(),
+            ),
+        )
+
+    def _missing_slots(self) -> Iterable[str]:
+        if not self.slots:
+            return
+        holders = self.slot_holders
+        names = [
+            f"{slot:.0f} ({_HOLDERS.get(holders[i], holders[i])})"
+            if i < len(holders)
+            else f"{slot:.0f}"
+            for i, slot in enumerate(self.slots)
+        ]
+        left = (self.slots_reported or 0) - len(names)
+        more = f" and {left:,.0f} more" if left > 0 else ""
+        known = ", each with its last holder in the allocator's ledger" if holders else ""
+        yield f"missing {self.pool} slots{known}: {', '.join(names)}{more}"
+
+    def _lost_in(self) -> Iterable[str]:
+        for part in self.losing_steps:
+            of_steps = format_percent(part.of_steps, 1)
+            yield (
+                f"{format_percent(part.share)} of the slots were lost in steps with "
+                f"{part.counter}, which are {of_steps} of all steps"
+            )
+
+    def advice(self, found: Finding) -> str:
+        slots = pool_unit(self.pool)
+        appears = "verdict.json names the checkpoint at which the loss appears."
+        if found.driver is not None:
+            return (
+                f"Start with the {singular(found.driver)} handler: it acquires {slots} and never "
+                f"releases them; {appears}"
+            )
+        return (
+            "Check every exit path of a request (finish, abort, retract, refusal) for a missing "
+            f"release of {slots}; {appears}"
+        )
+
+
+class NegativeResidual(Basis, frozen=True, kw_only=True):
+    """More slots than the pool has: ``surplus`` of them are free or held twice."""
+
+    kind: ClassVar[str] = "negative-residual"
+    meaning: ClassVar[str] = (
+        "At an idle checkpoint, free and held slots add up to more than the pool has: a slot was "
+        "freed twice or has two holders."
+    )
+    leads_to: ClassVar[str] = "INVARIANT"
+    from_checkpoints: ClassVar[bool] = True
+
+    pool: str
+    surplus: float
+    at_checkpoints: tuple[float, ...]
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"{self.surplus:,.0f} {pool_unit(self.pool)} have more than one holder while idle"
+            f"{per_event(found)}",
+            cause="a slot was freed twice, or is counted by two holders",
+            evidence=(
+                f"residual at the last checkpoints: {readings(self.at_checkpoints)}",
+                *driver_evidence(found),
+            ),
+        )
+
+
+class HeldAtIdle(Basis, frozen=True, kw_only=True):
+    """Slots of requests that are gone, or of transfers whose end nobody has noticed."""
+
+    kind: ClassVar[str] = "held-at-idle"
+    meaning: ClassVar[str] = "Slots are charged to requests that no longer exist."
+    question: ClassVar[str] = "no request holds slots while the engine is idle"
+    from_checkpoints: ClassVar[bool] = True
+
+    pool: str
+    held: float
+
+    def words(self, found: Finding) -> Words:
+        holders = "requests that no longer exist"
+        if self.pool.startswith("host_"):
+            holders = "transfers that were never acknowledged"
+        return Words(
+            f"{self.held:,.0f} {pool_unit(self.pool)} are held by {holders}{per_event(found)}",
+            evidence=(
+                f"in flight at the checkpoint at {format_duration(found.since_s or 0.0)}",
+                *driver_evidence(found),
+            ),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "Look for a request or a transfer that was removed from every list without being "
+            f"released: nothing else frees its {pool_unit(self.pool)}."
+        )
+
+
+class _Locks(Basis, frozen=True, kw_only=True):
+    """The count of one component's locks on tree nodes, at the last idle checkpoints."""
+
+    from_checkpoints: ClassVar[bool] = True
+
+    pool: str
+    component: str
+    locks: float
+    at_checkpoints: tuple[float, ...]
+
+    def _counts(self) -> str:
+        return f"locks at the last checkpoints: {readings(self.at_checkpoints)}"
+
+
+class LocksAtIdle(_Locks, frozen=True, kw_only=True):
+    """Locks that outlived their holders."""
+
+    kind: ClassVar[str] = "locks-at-idle"
+    meaning: ClassVar[str] = "Tree nodes are still locked with no request in the engine."
+    question: ClassVar[str] = "no lock is held while the engine is idle"
+    names_mechanism: ClassVar[bool] = True
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"{self.locks:,.0f} {self.component} locks are held with no request in the engine"
+            f"{per_event(found)}",
+            cause="a lock was never released",
+            evidence=(self._counts(), *driver_evidence(found)),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "Check that lock and unlock traverse the same nodes, in particular after a node "
+            "split, and that an idle engine still acknowledges the transfers that hold a lock."
+        )
+
+
+class NegativeLocks(_Locks, frozen=True, kw_only=True):
+    """Locks that were released more often than taken."""
+
+    kind: ClassVar[str] = "negative-locks"
+    meaning: ClassVar[str] = "Tree nodes were unlocked more often than locked."
+    leads_to: ClassVar[str] = "INVARIANT"
+    question: ClassVar[str] = "no lock count is negative"
+
+    def words(self, found: Finding) -> Words:
+        del found
+        return Words(
+            f"the count of {self.component} locks is {self.locks:,.0f} with no request in the "
+            "engine",
+            cause="a lock was released twice",
+            evidence=(self._counts(),),
+        )
 
 
 def checkpoint_findings(facts: Facts) -> list[Finding]:
@@ -55,8 +273,8 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
     negative = [(when, value) for when, value in at_idle if value < 0]
     if negative:
         yield _surplus(facts, pool)
-    missing, seen_in = _missing(at_idle, t, sampled)
-    if missing <= 0:
+    basis = _missing(pool, at_idle, t, sampled)
+    if basis is None:
         return
     seen = facts.idle_readings(lambda at: at.pool(pool, "residual"))
     losing = losing_steps(facts.record, pool, facts.counters)
@@ -66,39 +284,35 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
     lost = np.flatnonzero(sampled > 0)
     since = min(since, float(t[lost[0]])) if lost.size else since
     hourly = rate_per_hour(t, sampled, unit)
-    found = untyped(
-        kind=FindingCode.RESIDUAL,
-        verdict=VerdictKind.LEAK,
-        subject=pool_words(pool),
+    basis = msgspec.structs.replace(
+        _with_slots(basis, facts.record), losing_steps=_losing_steps(losing, driver)
+    )
+    found = Finding(
+        basis,
+        VerdictKind.LEAK,
+        pool_words(pool),
         rates=() if hourly is None else (hourly,),
         since_s=since,
-        data={
-            "pool": pool,
-            "missing": missing,
-            **seen_in,
-            **_missing_slots(facts.record, pool),
-            **_losing_steps(losing, driver),
-        },
     )
     yield explained(found, driver, unit)
 
 
-def _missing_slots(record: RunRecord, pool: str) -> dict[str, JsonValue]:
-    """Which slots are missing and who held them last, by the engine's last report of them."""
+def _with_slots(basis: Residual, record: RunRecord) -> Residual:
+    """``basis`` with the slots and their last holders, by the engine's last report of them."""
     reports = [
         found
         for found in record.all_events(EngineViolation)
-        if found.kind == FindingCode.RESIDUAL and found.pool == pool
+        if found.kind == _VIOLATION and found.pool == basis.pool
     ]
     if not reports:
-        return {}
+        return basis
     last = reports[-1]
-    holders = last.owners[:_SLOTS_NAMED]
-    return {
-        "slots": list(last.slots[:_SLOTS_NAMED]),
-        "slots_reported": max(len(last.slots), int(last.count)),
-        **({"slot_holders": list(holders)} if holders else {}),
-    }
+    return msgspec.structs.replace(
+        basis,
+        slots=last.slots[:_SLOTS_NAMED],
+        slots_reported=max(len(last.slots), int(last.count)),
+        slot_holders=last.owners[:_SLOTS_NAMED],
+    )
 
 
 def _surplus(facts: Facts, pool: str) -> Finding:
@@ -109,36 +323,31 @@ def _surplus(facts: Facts, pool: str) -> Finding:
     hints = Hints(load=facts.load, idle=seen, from_zero=True)
     driver = find_driver(t, -sampled, facts.counters, hints)
     unit = pool_unit(pool)
-    found = untyped(
-        kind=FindingCode.NEGATIVE_RESIDUAL,
-        verdict=VerdictKind.INVARIANT,
-        subject=pool_words(pool),
-        since_s=first.t_s,
-        data={
-            "pool": pool,
-            "surplus": seen[-1].value,
-            "at_checkpoints": [-reading.value for reading in seen[-_CHECKPOINTS_NAMED:]],
-        },
+    basis = NegativeResidual(
+        pool=pool,
+        surplus=seen[-1].value,
+        at_checkpoints=tuple(-reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
     )
+    found = Finding(basis, VerdictKind.INVARIANT, pool_words(pool), since_s=first.t_s)
     return explained(found, driver, unit)
 
 
 def _missing(
-    at_idle: list[tuple[float, float]], t: FloatArray, sampled: FloatArray
-) -> tuple[float, dict[str, JsonValue]]:
+    pool: str, at_idle: list[tuple[float, float]], t: FloatArray, sampled: FloatArray
+) -> Residual | None:
     """Slots that did not come back, and the readings that show it."""
     last_idle = at_idle[-1][0] if at_idle else -np.inf
     if at_idle and at_idle[-1][1] > 0:
-        last = [value for _, value in at_idle[-_CHECKPOINTS_NAMED:]]
-        return last[-1], {"at_checkpoints": last}
+        last = tuple(value for _, value in at_idle[-_CHECKPOINTS_NAMED:])
+        return Residual(pool=pool, missing=last[-1], at_checkpoints=last)
     after = sampled[t > last_idle]
     if at_idle and after.size < 2 * _TAIL_SAMPLES:
-        return 0.0, {}
+        return None
     tail = after[-_TAIL_SAMPLES:]
     # Without a rest the smallest of the last samples is what surely did not come back.
     if tail.size == _TAIL_SAMPLES and float(tail.min()) > 0:
-        return float(tail.min()), {"last_samples": _TAIL_SAMPLES}
-    return 0.0, {}
+        return Residual(pool=pool, missing=float(tail.min()), last_samples=_TAIL_SAMPLES)
+    return None
 
 
 def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
@@ -149,12 +358,11 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
     seen = facts.idle_readings(lambda at: at.pool(pool, "in_flight"))
     driver = _driver(facts, f"pool.{pool}.in_flight", seen)
     unit = pool_unit(pool)
-    found = untyped(
-        kind=FindingCode.HELD_AT_IDLE,
-        verdict=VerdictKind.LEAK,
-        subject=pool_words(pool),
+    found = Finding(
+        HeldAtIdle(pool=pool, held=held),
+        VerdictKind.LEAK,
+        pool_words(pool),
         since_s=facts.idle[-1].t_s,
-        data={"pool": pool, "held": held},
     )
     yield explained(found, driver, unit)
 
@@ -178,17 +386,17 @@ def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
     count = seen[-1].value
     pool = _LOCKED_POOL.get(component, component)
     twice = count < 0
-    found = untyped(
-        kind=FindingCode.NEGATIVE_LOCKS if twice else FindingCode.LOCKS_AT_IDLE,
-        verdict=VerdictKind.INVARIANT if twice else VerdictKind.LEAK,
-        subject=f"locks: {component}",
+    kind = NegativeLocks if twice else LocksAtIdle
+    found = Finding(
+        kind(
+            pool=pool,
+            component=component,
+            locks=count,
+            at_checkpoints=tuple(reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
+        ),
+        VerdictKind.INVARIANT if twice else VerdictKind.LEAK,
+        f"locks: {component}",
         since_s=next(reading.t_s for reading in seen if reading.value),
-        data={
-            "pool": pool,
-            "component": component,
-            "locks": count,
-            "at_checkpoints": [reading.value for reading in seen[-_CHECKPOINTS_NAMED:]],
-        },
     )
     if twice:
         return found
@@ -219,13 +427,11 @@ def _driver(
     return driver
 
 
-def _losing_steps(losing: LosingSteps | None, driver: Driver | None) -> dict[str, JsonValue]:
+def _losing_steps(losing: LosingSteps | None, driver: Driver | None) -> tuple[CauseOfLoss, ...]:
     """Several causes, each with its share of the slots."""
-    if losing is None or (driver is not None and driver.exact) or not losing.parts:
-        return {}
-    return {
-        "losing_steps": [
-            {"counter": counter, "share": share, "of_steps": of_all}
-            for counter, share, of_all in losing.parts
-        ]
-    }
+    if losing is None or (driver is not None and driver.exact):
+        return ()
+    return tuple(
+        CauseOfLoss(counter=counter, share=share, of_steps=of_all)
+        for counter, share, of_all in losing.parts
+    )

@@ -11,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
 from hybridbench.analysis.drivers.rates import rate_per_hour
 from hybridbench.analysis.drivers.search import Driver, Hints, explained, find_driver
-from hybridbench.analysis.facts.counters import EventCounters
+from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import IdleReading
+from hybridbench.analysis.findings.words import driver_evidence, per_event
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.records.codes import FindingCode
+from hybridbench.records.codes import Evidence
 from hybridbench.records.events import Checkpoint
-from hybridbench.records.verdict import Finding, Rate, VerdictKind, untyped
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Finding, Rate, VerdictKind
+from hybridbench.units import format_count
 
 _PREFIX, _SUFFIX = "container.", ".len"
 _UNIT = "entries"
@@ -36,6 +40,54 @@ _FOLLOWS = 0.98  # R2 with what fills a pool, above which the two are one fill
 _FITS = 0.95  # R2 with the events that are named
 _FEWEST_ENTRIES = 3.0
 _CHECKPOINTS_NAMED = 5
+
+
+class ContainerGrows(Basis, frozen=True, kw_only=True):
+    """A container of the engine that is never emptied.
+
+    Attributes:
+        first: entries when the judged window began.
+        checkpoints: idle ones in the window; ``at_checkpoints`` are the lengths at the last.
+    """
+
+    kind: ClassVar[str] = "container-grows"
+    meaning: ClassVar[str] = "A list or table of the engine only grows."
+    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
+    question: ClassVar[str] = "no container only grows"
+    names_mechanism: ClassVar[bool] = True
+
+    container: str
+    first: float
+    last: float
+    checkpoints: int
+    at_checkpoints: tuple[float, ...]
+
+    def words(self, found: Finding) -> Words:
+        if found.driver is None:
+            grows = f"{self.container} was longer at each of {self.checkpoints:,.0f} checkpoints"
+        else:
+            grows = f"{self.container} only grows"
+        first, last = format_count(self.first), format_count(self.last)
+        at_idle = ", ".join(map(format_count, self.at_checkpoints))
+        return Words(
+            f"{grows}: {first} to {last} entries{per_event(found)}",
+            cause="entries are added and never removed",
+            evidence=(
+                *((f"length at idle checkpoints: {at_idle}",) if at_idle else ()),
+                *driver_evidence(found),
+            ),
+        )
+
+    def advice(self, found: Finding) -> str:
+        if found.driver is not None:
+            return (
+                f"Start with the {singular(found.driver)} handler: it adds entries to "
+                f"{self.container} and never removes them."
+            )
+        return (
+            f"Find where entries of {self.container} are removed, and which exit path of a "
+            "request skips that."
+        )
 
 
 @dataclass(frozen=True)
@@ -203,19 +255,18 @@ def _finding(container: _Container, driver: Driver | None) -> Finding:
     t, value = (samples.t_s, samples.value) if driver and len(samples) else at_idle.T
     measure = _between_idle if driver is None else rate_per_hour
     hourly = measure(t, value, unit)
-    found = untyped(
-        kind=FindingCode.CONTAINER_GROWS,
-        verdict=VerdictKind.LEAK,
-        subject=f"container: {name}",
+    found = Finding(
+        ContainerGrows(
+            container=name,
+            first=float(value[0]),
+            last=float(value[-1]),
+            checkpoints=len(container.idle),
+            at_checkpoints=tuple(at_idle[-_CHECKPOINTS_NAMED:, 1].tolist()),
+        ),
+        VerdictKind.LEAK,
+        f"container: {name}",
         rates=() if hourly is None else (hourly,),
         since_s=float(t[0]),
-        data={
-            "container": name,
-            "first": float(value[0]),
-            "last": float(value[-1]),
-            "checkpoints": len(container.idle),
-            "at_checkpoints": [float(length) for length in at_idle[-_CHECKPOINTS_NAMED:, 1]],
-        },
     )
     return explained(found, driver, unit)
 

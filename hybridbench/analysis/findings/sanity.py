@@ -7,19 +7,82 @@ whole, so a single one of these is a state that contradicts itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 
-from hybridbench.analysis.facts.pools import (
-    all_readings,
-    pool_names,
-    pool_words,
-)
+from hybridbench.analysis.facts.pools import all_readings, pool_names, pool_unit, pool_words
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import Finding, VerdictKind, untyped
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.units import format_duration
 
 _PARTS = ("available", "evictable", "protected", "in_flight", "session_held", "waiting_held")
+
+
+class NegativeCount(Basis, frozen=True, kw_only=True):
+    """A part of a pool, or the length of a container, that was below zero.
+
+    Attributes:
+        part: ``session_held``, ``length``.
+        least: the lowest of all readings.
+        looks: readings below zero, of so many ``readings``.
+    """
+
+    kind: ClassVar[str] = "negative-count"
+    meaning: ClassVar[str] = "A count fell below zero."
+    leads_to: ClassVar[str] = "INVARIANT"
+    question: ClassVar[str] = "no pool count is negative"
+
+    part: str
+    least: float
+    looks: int
+    readings: int
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"{self.part.replace('_', ' ')} is {self.least:,.0f}: the count fell below zero",
+            cause="something was released, or taken off the count, twice",
+            evidence=(_seen_in(self, found),),
+        )
+
+    def advice(self, found: Finding) -> str:
+        counted = found.subject.rpartition(": ")[2]
+        return f"Find the second code path that subtracts the same amount from {counted}."
+
+
+class MoreFreeThanExist(Basis, frozen=True, kw_only=True):
+    """A pool with up to ``most`` free slots too many, in ``looks`` of the ``readings``."""
+
+    kind: ClassVar[str] = "more-free-than-exist"
+    meaning: ClassVar[str] = "More slots of a pool are free than exist."
+    leads_to: ClassVar[str] = "INVARIANT"
+    question: ClassVar[str] = "no pool has more free slots than exist"
+
+    pool: str
+    most: float
+    looks: int
+    readings: int
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"free {pool_unit(self.pool)} exceed the size of the {self.pool} pool by "
+            f"{self.most:,.0f}",
+            cause="a slot was freed twice and is in the free list twice",
+            evidence=(_seen_in(self, found),),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            f"Find the slot that is in the free list of {pool_unit(self.pool)} twice: it will be "
+            "allocated to two requests at once."
+        )
+
+
+def _seen_in(basis: NegativeCount | MoreFreeThanExist, found: Finding) -> str:
+    first = format_duration(found.since_s or 0.0)
+    return f"in {basis.looks:,.0f} of {basis.readings:,.0f} readings, first at {first}"
 
 
 def sanity_findings(record: RunRecord) -> list[Finding]:
@@ -42,18 +105,10 @@ def _negative(
     t, value = readings
     below = np.flatnonzero(value < 0)
     if below.size:
-        yield untyped(
-            kind=FindingCode.NEGATIVE_COUNT,
-            verdict=VerdictKind.INVARIANT,
-            subject=subject,
-            since_s=float(t[below[0]]),
-            data={
-                "part": part,
-                "least": float(value.min()),
-                "looks": int(below.size),
-                "readings": int(t.size),
-            },
+        basis = NegativeCount(
+            part=part, least=float(value.min()), looks=int(below.size), readings=int(t.size)
         )
+        yield Finding(basis, VerdictKind.INVARIANT, subject, since_s=float(t[below[0]]))
 
 
 def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
@@ -64,18 +119,10 @@ def _too_many(record: RunRecord, pool: str) -> Iterable[Finding]:
     more = free - np.interp(t, total_t, total)
     over = np.flatnonzero(more > 0)
     if over.size:
-        yield untyped(
-            kind=FindingCode.MORE_FREE_THAN_EXIST,
-            verdict=VerdictKind.INVARIANT,
-            subject=pool_words(pool),
-            since_s=float(t[over[0]]),
-            data={
-                "pool": pool,
-                "most": float(more.max()),
-                "looks": int(over.size),
-                "readings": int(t.size),
-            },
+        basis = MoreFreeThanExist(
+            pool=pool, most=float(more.max()), looks=int(over.size), readings=int(t.size)
         )
+        yield Finding(basis, VerdictKind.INVARIANT, pool_words(pool), since_s=float(t[over[0]]))
 
 
 def _pool_counts(record: RunRecord, pool: str, part: str) -> tuple[FloatArray, FloatArray]:

@@ -163,7 +163,13 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     "a container that follows an event": (
         found(
             FindingCode.CONTAINER_GROWS,
-            {"container": "journal", "first": 3.0, "last": 3600.0, **MOSTLY},
+            {
+                "container": "journal",
+                "first": 3.0,
+                "last": 3600.0,
+                "at_checkpoints": [],
+                **MOSTLY,
+            },
             ABOUT,
             driver="retracts",
         ),
