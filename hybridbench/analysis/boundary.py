@@ -2,7 +2,7 @@
 
 A judged run is the sum of many analyses that do not need each other.  Each is called through a
 ``Boundary``, which keeps what one of them raises; the others go on, and the verdict says what is
-missing from it.
+missing from it (``findings/incomplete.py``).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
-from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import Failure, Finding, VerdictKind, untyped
+from hybridbench.records.verdict import Failure
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,20 +51,6 @@ class Boundary:
     ) -> list[T]:
         """All that ``analysis`` yields; nothing if it fails."""
         return self.value(part, [], lambda: list(analysis(*args, **kwargs)))
-
-
-def failure_findings(failures: Iterable[Failure]) -> list[Finding]:
-    """One finding for each part that failed: what it would have found is not known."""
-    first = {failure.part: failure for failure in reversed(list(failures))}
-    return [
-        untyped(
-            kind=FindingCode.ANALYSIS_FAILED,
-            verdict=VerdictKind.INCONCLUSIVE,
-            subject=failure.part,
-            data={"error": failure.said},
-        )
-        for failure in sorted(first.values(), key=lambda failure: failure.part)
-    ]
 
 
 def failures_text(failures: Iterable[Failure]) -> str:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import msgspec
 
-from hybridbench.analysis.boundary import Boundary, failure_findings
+from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.facts.limits import planned_s, served_s
-from hybridbench.analysis.facts.readings import beyond_findings, readable
+from hybridbench.analysis.facts.limits import planned_s
+from hybridbench.analysis.facts.readings import readable
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.checkpoints import checkpoint_findings
 from hybridbench.analysis.findings.containers import container_findings
@@ -19,13 +19,19 @@ from hybridbench.analysis.findings.engine_reports import (
     log_findings,
     violation_findings,
 )
+from hybridbench.analysis.findings.incomplete import (
+    bench_failed,
+    failure_findings,
+    incomplete_findings,
+    workload_findings,
+)
 from hybridbench.analysis.findings.instances import instance_findings
 from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.findings.sanity import sanity_findings
 from hybridbench.analysis.findings.validity import (
     coverage_findings,
+    unreadable_findings,
     validity_findings,
-    workload_findings,
 )
 from hybridbench.analysis.notes import not_seen, run_notes
 from hybridbench.analysis.record import RunRecord
@@ -47,7 +53,7 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.resolution import smallest_leak_called
 from hybridbench.records.codes import FindingCode, ReasonCode
-from hybridbench.records.events import BenchFailed, ExtensionEnded, Interrupted, StoppedEarly
+from hybridbench.records.events import ExtensionEnded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     RETAINED,
@@ -68,8 +74,6 @@ _QUICK = Effort(max_blocks=40, max_steps=1)
 # Of the planned time: no trend is called a leak in the live view before (detection.md,
 # "When a run may stop early").
 _FIRST_LOOK = 0.5
-# The machine ended the run, and nothing is known of the engine by that.
-_GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
 
 
 def judge(record: RunRecord) -> Verdict:
@@ -98,7 +102,7 @@ def judge(record: RunRecord) -> Verdict:
     levels = boundary.value("the levels", (), run_levels, longest.record, longest.window)
     findings = [*result.findings, *checked.findings]
     findings += boundary.listed("the workload", workload_findings, facts, findings)
-    findings += beyond_findings(beyond)
+    findings += unreadable_findings(beyond)
     verdict = _verdict(facts, result, findings, boundary)
     return replace(verdict, thresholds=checked.results, levels=levels)
 
@@ -109,7 +113,7 @@ def judge_so_far(record: RunRecord) -> Verdict:
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
     facts = Facts.of(record, boundary)
     result = _pooled(facts, [_judge_so_far(part, boundary) for part in facts.segments], boundary)
-    return _verdict(facts, result, [*result.findings, *beyond_findings(beyond)], boundary)
+    return _verdict(facts, result, [*result.findings, *unreadable_findings(beyond)], boundary)
 
 
 def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
@@ -202,21 +206,7 @@ def _not_yet(result: MetricResult) -> MetricResult:
 
 def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
     """What a run that ended early leaves open."""
-    stopped = facts.last.last_event(StoppedEarly)
-    if stopped is not None and stopped.reason in _GAVE_OUT:
-        yield replace(_open(FindingCode.STOPPED_EARLY, message=stopped.text), since_s=stopped.t_s)
-    for failed in facts.last.all_events(BenchFailed):
-        yield replace(_bench_failed(failed.part, failed.error, failed.file), since_s=failed.t_s)
-    missing = facts.coverage.missing
-    interrupted = facts.last.last_event(Interrupted)
-    if missing and interrupted is not None:
-        served: dict[str, JsonValue] = {
-            "missing": list(missing),
-            "at_s": interrupted.t_s,
-            "served_s": sum(served_s(part.record) for part in facts.segments),
-            "planned_s": planned_s(facts.record),
-        }
-        yield replace(_open(FindingCode.INTERRUPTED, **served), subject="coverage")
+    yield from incomplete_findings(facts)
     if window is None:
         yield _no_window()
 
@@ -232,10 +222,6 @@ def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Findi
 
 def _no_window() -> Finding:
     return _open(FindingCode.UNDECIDED, open="no-window")
-
-
-def _bench_failed(part: str, error: str, file: str) -> Finding:
-    return replace(_open(FindingCode.BENCH_FAILED, error=error, file=file), subject=part)
 
 
 def _open(code: FindingCode, **data: JsonValue) -> Finding:
@@ -275,7 +261,7 @@ def with_failures(verdict: Verdict, failures: Sequence[Failure], file: str) -> V
 
     ``file`` has the tracebacks.
     """
-    found = (_bench_failed(failure.part, failure.said, file) for failure in failures)
+    found = (bench_failed(failure.part, failure.said, file) for failure in failures)
     findings = tuple(sorted([*verdict.findings, *found], key=_rank))
     return replace(
         verdict,

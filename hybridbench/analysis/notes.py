@@ -9,6 +9,7 @@ from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
 from hybridbench.metrics import MEMORY, METRICS, Check
+from hybridbench.records.codec import to_json
 from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import (
     Checkpoint,
@@ -83,7 +84,7 @@ def _how_it_ended(facts: Facts) -> Iterable[Note]:
     elif facts.ended_early and facts.coverage.missing:
         cuts = [record.last_event(kind) for kind in (DiskFull, WorkloadFailed)]
         cut_by = next((kind_of(cut) for cut in cuts if cut is not None), "")
-        missing = list(facts.coverage.missing)
+        missing = [to_json(missed) for missed in facts.coverage.missing]
         yield Note(NoteCode.NOT_COVERED, {"cut_by": cut_by, "missing": missing})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from hybridbench.analysis.findings.words import times
@@ -11,7 +11,6 @@ from hybridbench.metrics import declared
 from hybridbench.records.codes import NoteCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Note
-from hybridbench.sentences.run import missing_paths
 from hybridbench.units import format_bytes, format_duration, format_percent
 
 _CUT_BY: Final[Mapping[str, str]] = {
@@ -50,7 +49,13 @@ def _interrupted(data: Mapping[str, JsonValue]) -> str:
 
 def _not_covered(data: Mapping[str, JsonValue]) -> str:
     cause = _CUT_BY.get(text(data, "cut_by"), "the worker died")
-    return f"{cause} before the required events were seen: {missing_paths(data)}"
+    return f"{cause} before the required events were seen: {', '.join(_missing(data))}"
+
+
+def _missing(data: Mapping[str, JsonValue]) -> Iterable[str]:
+    for row in mappings(data, "missing"):
+        seen, required = number(row, "seen"), number(row, "required")
+        yield f"{text(row, 'counter')} {seen:,.0f} of {required:,.0f}"
 
 
 def _extended(data: Mapping[str, JsonValue]) -> str:

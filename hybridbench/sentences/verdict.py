@@ -22,7 +22,6 @@ from hybridbench.records.verdict import (
 from hybridbench.sentences import (
     engine_reports,
     instances,
-    run,
     trend,
 )
 from hybridbench.sentences.notes import not_seen_text, note_text
@@ -33,23 +32,6 @@ from hybridbench.units import format_byte_rate, format_duration
 _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
     FindingCode.INSTANCES_WAIT_FOR_COLLECTOR: instances.instances,
     FindingCode.INSTANCES_RETAINED: instances.instances,
-    FindingCode.UNREADABLE: run.unreadable,
-    FindingCode.TOO_FEW_SAMPLES: run.too_few_samples,
-    FindingCode.COVERAGE: run.coverage,
-    FindingCode.GAPS: run.gaps,
-    FindingCode.SAMPLER_LATE: run.sampler_late,
-    FindingCode.SWAPPING: run.swapping,
-    FindingCode.DISK_FULL: run.disk_full,
-    FindingCode.WORKER_SILENT: run.worker_silent,
-    FindingCode.CLOCK_JUMP: run.clock_jump,
-    FindingCode.STARVED: run.starved,
-    FindingCode.PROBE_STALL: run.probe_stall,
-    FindingCode.METRIC_MISSING: run.metric_missing,
-    FindingCode.WORKLOAD_FAILED: run.workload_failed,
-    FindingCode.BENCH_FAILED: run.bench_failed,
-    FindingCode.STOPPED_EARLY: run.stopped_early,
-    FindingCode.INTERRUPTED: run.interrupted,
-    FindingCode.ANALYSIS_FAILED: run.analysis_failed,
     FindingCode.GROWTH: trend.growth,
     FindingCode.UNDECIDED: trend.undecided,
     FindingCode.OBSERVER_GROWS: trend.observer_grows,

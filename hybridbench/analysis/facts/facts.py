@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from hybridbench.analysis.boundary import Boundary
@@ -21,11 +22,23 @@ from hybridbench.records.events import (
     StoppedEarly,
     WorkloadFailed,
 )
-from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Covered
 
 _UNKNOWN = EventCounters({})
 _CUTS = (Crash, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
+
+
+class Missed(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that a run saw less often than its profile requires."""
+
+    counter: str
+    seen: int | float
+    required: int | float
+
+    @property
+    def text(self) -> str:
+        """``retracts 11 of 1,000``."""
+        return f"{self.counter} {self.seen:,.0f} of {self.required:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class Coverage:
     """
 
     table: Mapping[str, Covered]
-    missing: tuple[Mapping[str, JsonValue], ...]
+    missing: tuple[Missed, ...]
 
 
 @dataclass(frozen=True)
@@ -132,7 +145,7 @@ def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
         if name not in required and totals[name] > 0:
             table[name] = Covered(None, totals[name], met=True)
     missing = tuple(
-        {"counter": name, "seen": totals[name], "required": need}
+        Missed(counter=name, seen=totals[name], required=need)
         for name, need in required.items()
         if totals[name] < need
     )

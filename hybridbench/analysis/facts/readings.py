@@ -13,9 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.records.codes import FindingCode
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, VerdictKind, untyped
 
 # Bytes, nanoseconds or events: no process gets there.
 LARGEST = 1e30
@@ -59,11 +56,3 @@ def readable(record: RunRecord) -> tuple[RunRecord, Mapping[str, int]]:
     beyond = {name: beyond_reading(series.value) for name, series in record.series.items()}
     left = {name: series for name, series in kept.items() if len(series)}
     return replace(record, series=left), {name: n for name, n in beyond.items() if n}
-
-
-def beyond_findings(beyond: Mapping[str, int]) -> list[Finding]:
-    """At most one: what was left out could have been anything."""
-    if not beyond:
-        return []
-    data: dict[str, JsonValue] = {"samples": dict(beyond), "largest": LARGEST}
-    return [untyped(FindingCode.UNREADABLE, VerdictKind.INCONCLUSIVE, "samples", data=data)]

@@ -8,26 +8,23 @@ and one that stood still is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
-from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.facts.facts import Facts, Missed
+from hybridbench.analysis.facts.readings import LARGEST
 from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.findings.words import listed, times
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
-from hybridbench.records.codes import FindingCode
-from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, VerdictKind, untyped
+from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.units import format_bytes, format_count, format_duration, format_percent
 
-_STANDS = (
-    VerdictKind.LEAK,
-    VerdictKind.INVARIANT,
-    VerdictKind.CRASHED,
-    VerdictKind.DEGRADED,
-)
 _FEWEST_SAMPLES = 10
 _GAP_SHARE = 0.1  # of the window that may be missing
 _GAP_TIMES = 10.0  # the usual interval, and at least ten seconds, is a gap
@@ -39,6 +36,7 @@ _SWAP_SHARE = 0.01  # of the process's memory
 _SWAP_LEAST = 16 * 2.0**20
 
 STEPS = "events.finishes"
+_STEAL = "host_steal_s"
 
 # Of the judged window.
 _SILENT_SHARE = 0.1
@@ -53,6 +51,218 @@ _SILENT_LEAST_S = 5.0
 # Slower probes than this many in a window are not missed by their absence.
 _MISSED_AFTER_S = 180.0
 
+_COUNTERS_NAMED = 2
+_SERIES_NAMED = 3
+
+
+class _Void(Basis, frozen=True, kw_only=True):
+    """Sets aside all that the run fitted, and all that it did not find."""
+
+    leads_to: ClassVar[str] = "INVALID"
+
+
+class TooFewSamples(_Void, frozen=True, kw_only=True):
+    """Nothing to judge."""
+
+    kind: ClassVar[str] = "too-few-samples"
+    meaning: ClassVar[str] = "The run has fewer than 10 samples of private memory."
+
+    samples: int
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"only {self.samples:,.0f} samples of the worker's memory were taken; run longer"
+        )
+
+
+class NotCovered(_Void, frozen=True, kw_only=True):
+    """The traffic missed what the profile is for."""
+
+    kind: ClassVar[str] = "coverage"
+    meaning: ClassVar[str] = (
+        "Events that the profile requires did not occur often enough to test their path."
+    )
+
+    missing: tuple[Missed, ...]
+
+    def words(self, found: Finding) -> Words:
+        each = [missed.text for missed in self.missing]
+        return Words(
+            f"the traffic did not cause the required events: {listed(each, _COUNTERS_NAMED)}",
+            evidence=(", ".join(each),) if len(each) > _COUNTERS_NAMED else (),
+        )
+
+
+class Gaps(_Void, frozen=True, kw_only=True):
+    """Samples are missing."""
+
+    kind: ClassVar[str] = "gaps"
+    meaning: ClassVar[str] = "Samples are missing for a tenth of the judged window."
+
+    missing_s: float
+    judged_s: float
+
+    def words(self, found: Finding) -> Words:
+        missing, judged = format_duration(self.missing_s), format_duration(self.judged_s)
+        return Words(f"{missing} of the judged {judged} have no samples")
+
+
+class SamplerLate(_Void, frozen=True, kw_only=True):
+    """A ``share`` of the samples came more than ``limit_s`` late."""
+
+    kind: ClassVar[str] = "sampler-late"
+    meaning: ClassVar[str] = "Samples were taken late for a tenth of the judged window."
+
+    share: float
+    limit_s: float
+
+    def words(self, found: Finding) -> Words:
+        share, limit = format_percent(self.share), format_duration(self.limit_s)
+        return Words(f"{share} of the samples were more than {limit} late")
+
+
+class Swapping(_Void, frozen=True, kw_only=True):
+    """The worker was swapped out."""
+
+    kind: ClassVar[str] = "swapping"
+    meaning: ClassVar[str] = "The machine swapped out part of the worker during the judged window."
+
+    swapped_bytes: float
+
+    def words(self, found: Finding) -> Words:
+        size = format_bytes(self.swapped_bytes)
+        return Words(f"the host swapped out {size} of the worker in the judged window")
+
+
+class DiskIsFull(_Void, frozen=True, kw_only=True):
+    """Nothing more could be written."""
+
+    kind: ClassVar[str] = "disk-full"
+    meaning: ClassVar[str] = "A write to the run directory failed; earlier data is complete."
+
+    message: str
+
+    def words(self, found: Finding) -> Words:
+        return Words(f"the run could not be written to its end: {self.message}")
+
+
+class WorkerSilent(_Void, frozen=True, kw_only=True):
+    """The worker was stopped."""
+
+    kind: ClassVar[str] = "worker-silent"
+    meaning: ClassVar[str] = "The worker sent no counters for a tenth of the judged window."
+
+    silent_s: float
+    judged_s: float
+
+    def words(self, found: Finding) -> Words:
+        silent, judged = format_duration(self.silent_s), format_duration(self.judged_s)
+        return Words(
+            f"the worker did not answer for {silent} of the judged {judged}, as if it had been "
+            "stopped"
+        )
+
+
+class ClockJumped(_Void, frozen=True, kw_only=True):
+    """The wall clock jumped."""
+
+    kind: ClassVar[str] = "clock-jump"
+    meaning: ClassVar[str] = (
+        "The wall clock deviated from the monotonic clock: the machine was suspended or its clock "
+        "was set."
+    )
+
+    jumped_s: float
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"the wall clock jumped by {format_duration(self.jumped_s)} in the judged window: the "
+            "machine was suspended, or its clock was set"
+        )
+
+
+class Starved(_Void, frozen=True, kw_only=True):
+    """The worker did not get its processors; ``metric`` counted the time that it lost."""
+
+    kind: ClassVar[str] = "starved"
+    meaning: ClassVar[str] = (
+        "The worker waited for a CPU for 90% of the judged window, or the hypervisor gave half of "
+        "the CPU time to other machines."
+    )
+
+    metric: str
+    share: float
+
+    def words(self, found: Finding) -> Words:
+        why = "the worker waited for a CPU"
+        if self.metric == _STEAL:
+            why = "the hypervisor ran other machines on its processors"
+        return Words(f"{why} for {format_percent(self.share)} of the judged window")
+
+
+class ProbeStall(_Void, frozen=True, kw_only=True):
+    """The bench itself stood in the way."""
+
+    kind: ClassVar[str] = "probe-stall"
+    meaning: ClassVar[str] = (
+        "Heap scans and checkpoint readings stopped the engine loop for a tenth of the judged "
+        "window; draining does not count."
+    )
+
+    share: float
+
+    def words(self, found: Finding) -> Words:
+        share = format_percent(self.share)
+        return Words(
+            f"heap scans and checkpoints stopped the engine for {share} of the judged window"
+        )
+
+    def advice(self, found: Finding) -> str:
+        return (
+            "Raise probe.collectible_every in the profile, or lower the ballast, then repeat the "
+            "run."
+        )
+
+
+class MetricMissing(_Void, frozen=True, kw_only=True):
+    """A gated metric that was announced."""
+
+    kind: ClassVar[str] = "metric-missing"
+    meaning: ClassVar[str] = (
+        "A gated metric that the target provides was never sampled in three minutes or more."
+    )
+
+    def words(self, found: Finding) -> Words:
+        return Words(f"{found.subject} was declared by the target but never reported")
+
+
+class Unreadable(Basis, frozen=True, kw_only=True):
+    """Samples that no measurement can have made, by series: their size is beyond ``largest``."""
+
+    kind: ClassVar[str] = "unreadable"
+    meaning: ClassVar[str] = (
+        "A series has infinite values or values that no machine can have; they were left out."
+    )
+    leads_to: ClassVar[str] = "INCONCLUSIVE"
+
+    samples: Mapping[str, int]
+    largest: float
+
+    def words(self, found: Finding) -> Words:
+        left_out = format_count(sum(self.samples.values()))
+        names = sorted(self.samples)
+        return Words(
+            f"{left_out} samples of {listed(names, _SERIES_NAMED)} exceed {self.largest:g}, which "
+            "no measurement can; they are left out",
+            evidence=tuple(f"{name}: {times(self.samples[name], 'sample')}" for name in names),
+        )
+
+    def advice(self, found: Finding) -> str:
+        return (
+            "Find what wrote these samples: check the engine's counters and the sampler for the "
+            "series named in the evidence."
+        )
+
 
 def validity_findings(facts: Facts) -> list[Finding]:
     """Everything that makes the run prove nothing, one finding each."""
@@ -65,7 +275,7 @@ def validity_findings(facts: Facts) -> list[Finding]:
     series = record.series.get(MEMORY)
     if series is None or len(series) < _FEWEST_SAMPLES:
         count = 0 if series is None else len(series)
-        found.append(_invalid(FindingCode.TOO_FEW_SAMPLES, MEMORY, samples=count))
+        found.append(_invalid(TooFewSamples(samples=count), MEMORY))
     elif window is not None:
         t, value = window.samples(series)
         found.extend(_sampling_findings(record, window, t, value))
@@ -77,29 +287,19 @@ def coverage_findings(facts: Facts) -> list[Finding]:
     short.
     """
     missing = () if facts.ended_early else facts.coverage.missing
-    return [_invalid(FindingCode.COVERAGE, "coverage", missing=list(missing))] if missing else []
+    return [_invalid(NotCovered(missing=missing), "coverage")] if missing else []
 
 
-def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
-    """The traffic ended before its time because the workload could not go on.
-
-    INVALID, as the run exercised less than was asked for; but what ``others`` found was measured
-    before and stands: beside a leak this is only what the run leaves open.
-    """
-    event = facts.last.last_event(WorkloadFailed)
-    if event is None:
+def unreadable_findings(beyond: Mapping[str, int]) -> list[Finding]:
+    """At most one: what was left out of the series ``beyond`` could have been anything."""
+    if not beyond:
         return []
-    stands = any(finding.verdict in _STANDS for finding in others)
-    kind = VerdictKind.INCONCLUSIVE if stands else VerdictKind.INVALID
-    manifest = facts.record.manifest
-    subject = "workload" if manifest.trace is None else "trace"
-    message, planned_s = event.text.rstrip("."), manifest.planned_duration_s
-    data: dict[str, JsonValue] = {"message": message, "planned_s": planned_s}
-    return [untyped(FindingCode.WORKLOAD_FAILED, kind, subject, since_s=event.t_s, data=data)]
+    basis = Unreadable(samples=dict(beyond), largest=LARGEST)
+    return [Finding(basis, VerdictKind.INCONCLUSIVE, "samples")]
 
 
-def _invalid(code: FindingCode, subject: str, **data: JsonValue) -> Finding:
-    return untyped(code, VerdictKind.INVALID, subject, data=data)
+def _invalid(basis: Basis, subject: str) -> Finding:
+    return Finding(basis, VerdictKind.INVALID, subject)
 
 
 def _sampling_findings(
@@ -110,21 +310,20 @@ def _sampling_findings(
     usual = float(np.median(np.diff(t)))
     gaps = _missing_s(record, window, t, usual)
     if gaps > _GAP_SHARE * window.duration_s:
-        judged_s = window.duration_s
-        yield _invalid(FindingCode.GAPS, "sampler", missing_s=gaps, judged_s=judged_s)
+        yield _invalid(Gaps(missing_s=gaps, judged_s=window.duration_s), "sampler")
     late = record.series.get("sampler_late_s")
     if late is not None:
         _, lateness = window.samples(late)
         limit = max(_LATE_LEAST_S, _LATE_TIMES * usual)
         share = float(np.mean(lateness > limit)) if lateness.size else 0.0
         if share > _LATE_SHARE:
-            yield _invalid(FindingCode.SAMPLER_LATE, "sampler", share=share, limit_s=limit)
+            yield _invalid(SamplerLate(share=share, limit_s=limit), "sampler")
     swap = record.series.get("swap_bytes")
     if swap is not None:
         _, swapped = window.samples(swap)
         rise = float(np.max(swapped) - swapped[0]) if swapped.size else 0.0
         if rise > max(_SWAP_LEAST, _SWAP_SHARE * float(np.median(value))):
-            yield _invalid(FindingCode.SWAPPING, "host", swapped_bytes=rise)
+            yield _invalid(Swapping(swapped_bytes=rise), "host")
 
 
 def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -> float:
@@ -154,7 +353,7 @@ def _disk_full(record: RunRecord) -> Iterable[Finding]:
     """The disk refused a write: what came afterwards is nowhere."""
     full = record.last_event(DiskFull)
     if full is not None:
-        yield _invalid(FindingCode.DISK_FULL, "disk", message=full.text)
+        yield _invalid(DiskIsFull(message=full.text), "disk")
 
 
 def _worker_silent(record: RunRecord, window: Window) -> Iterable[Finding]:
@@ -173,8 +372,7 @@ def _worker_silent(record: RunRecord, window: Window) -> Iterable[Finding]:
         if after - before > limit and ((samples > before) & (samples < after)).sum() > 1
     )
     if silent > _SILENT_SHARE * window.duration_s:
-        judged_s = window.duration_s
-        yield _invalid(FindingCode.WORKER_SILENT, "worker", silent_s=silent, judged_s=judged_s)
+        yield _invalid(WorkerSilent(silent_s=silent, judged_s=window.duration_s), "worker")
 
 
 def _clock(record: RunRecord, window: Window) -> Iterable[Finding]:
@@ -185,20 +383,20 @@ def _clock(record: RunRecord, window: Window) -> Iterable[Finding]:
     ]
     jumped = sum(jumps)
     if jumped > max(_CLOCK_LEAST_S, _CLOCK_SHARE * window.duration_s):
-        yield _invalid(FindingCode.CLOCK_JUMP, "host", jumped_s=jumped)
+        yield _invalid(ClockJumped(jumped_s=jumped), "host")
 
 
 def _starved(record: RunRecord, window: Window) -> Iterable[Finding]:
-    for name, limit in (("worker_cpu_wait_s", _WAITING_SHARE), ("host_steal_s", _STEAL_SHARE)):
+    for name, limit in (("worker_cpu_wait_s", _WAITING_SHARE), (_STEAL, _STEAL_SHARE)):
         share = share_of_time(record.series.get(name), window)
         if share > limit:
-            yield _invalid(FindingCode.STARVED, "host", metric=name, share=share)
+            yield _invalid(Starved(metric=name, share=share), "host")
 
 
 def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Finding]:
     share = share_of_time(record.series.get("probe_stop_s"), window)
     if share > _PROBE_SHARE:
-        yield _invalid(FindingCode.PROBE_STALL, "probe", share=share)
+        yield _invalid(ProbeStall(share=share), "probe")
 
 
 def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Finding]:
@@ -213,7 +411,7 @@ def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Finding]:
     for name in sorted(gated & {str(item) for item in declared} - left_out):
         series = record.series.get(name)
         if series is None or not len(series):
-            yield _invalid(FindingCode.METRIC_MISSING, name)
+            yield _invalid(MetricMissing(), name)
 
 
 def share_of_time(series: Series | None, window: Window) -> float:

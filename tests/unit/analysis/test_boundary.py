@@ -15,11 +15,12 @@ import pytest
 import typer
 
 from hybridbench.analysis import judge as judge_module
-from hybridbench.analysis.boundary import Boundary, failure_findings
+from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.comparison import compare as comparison_module
 from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
 from hybridbench.analysis.facts import facts as facts_module
+from hybridbench.analysis.findings.incomplete import failure_findings
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend import growth

@@ -1,0 +1,195 @@
+"""What ended a run before its time, or failed in it: the rest is judged, and part of it is missing.
+
+The workload could not go on, the machine gave out, somebody interrupted it, or hybridbench itself
+failed, in the run or in the analysis of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from hybridbench.analysis.facts.facts import Facts, Missed
+from hybridbench.analysis.facts.limits import planned_s, served_s
+from hybridbench.records.events import BenchFailed, Interrupted, StoppedEarly, WorkloadFailed
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Failure, Finding, VerdictKind
+from hybridbench.units import format_duration
+
+_STANDS = (
+    VerdictKind.LEAK,
+    VerdictKind.INVARIANT,
+    VerdictKind.CRASHED,
+    VerdictKind.DEGRADED,
+)
+# The machine ended the run, and nothing is known of the engine by that.
+_GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
+
+
+class WorkloadEnded(Basis, frozen=True, kw_only=True):
+    """The traffic ended before its time."""
+
+    kind: ClassVar[str] = "workload-failed"
+    meaning: ClassVar[str] = "The workload ended early: the trace could not be read to its end."
+    leads_to: ClassVar[str] = (
+        "INVALID; INCONCLUSIVE beside a LEAK, INVARIANT, CRASHED or DEGRADED finding"
+    )
+
+    message: str
+    planned_s: float | None
+
+    def words(self, found: Finding) -> Words:
+        planned = ""
+        if self.planned_s:
+            planned = f" (planned traffic: {format_duration(self.planned_s)})"
+        at = format_duration(found.since_s or 0.0)
+        # The place comes first: a headline may be cut at its end.
+        return Words(f"{self.message}; no request was sent after {at}{planned}")
+
+    def advice(self, found: Finding) -> str:
+        return (
+            f"Correct the {found.subject} at the place named above, then repeat the run or "
+            "continue it with --resume; --dry-run checks a whole trace first."
+        )
+
+
+class MachineGaveOut(Basis, frozen=True, kw_only=True):
+    """The machine ended the run."""
+
+    kind: ClassVar[str] = "stopped-early"
+    meaning: ClassVar[str] = "The run ended before its planned time because memory or disk ran out."
+    leads_to: ClassVar[str] = "INCONCLUSIVE"
+
+    message: str
+
+    def words(self, found: Finding) -> Words:
+        return Words(f"stopped before the planned end: {self.message}")
+
+
+class InterruptedUncovered(Basis, frozen=True, kw_only=True):
+    """Interrupted at ``at_s``, before the paths of the profile were taken."""
+
+    kind: ClassVar[str] = "interrupted"
+    meaning: ClassVar[str] = (
+        "The run was interrupted before it had covered what the profile requires."
+    )
+    leads_to: ClassVar[str] = "INCONCLUSIVE"
+
+    missing: tuple[Missed, ...]
+    at_s: float
+    served_s: float
+    planned_s: float
+
+    def words(self, found: Finding) -> Words:
+        of = f" of the planned {format_duration(self.planned_s)}" if self.planned_s else ""
+        return Words(
+            f"interrupted after {format_duration(self.at_s)}, before all required events were seen",
+            evidence=(
+                f"{format_duration(self.served_s)}{of} of traffic were served",
+                f"not seen as often as required: {', '.join(m.text for m in self.missing)}",
+            ),
+        )
+
+
+class BenchError(Basis, frozen=True, kw_only=True):
+    """A defect of the bench, beside the engine; ``file`` has the traceback."""
+
+    kind: ClassVar[str] = "bench-failed"
+    meaning: ClassVar[str] = (
+        "hybridbench itself failed during the run because of a bug; what was measured counts."
+    )
+    leads_to: ClassVar[str] = "INCONCLUSIVE"
+
+    error: str
+    file: str
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"hybridbench failed in {found.subject} ({self.error})",
+            cause="a defect of hybridbench, or a machine that refused it what it needs",
+            evidence=(f"the traceback is in {self.file}; what was measured is judged",),
+        )
+
+    def advice(self, found: Finding) -> str:
+        return "Report this with bench-errors.txt of the run, then repeat the run."
+
+
+class AnalysisError(Basis, frozen=True, kw_only=True):
+    """A defect of the bench in one part of the analysis."""
+
+    kind: ClassVar[str] = "analysis-failed"
+    meaning: ClassVar[str] = (
+        "A part of the analysis failed because of a bug in hybridbench; the other parts count."
+    )
+    leads_to: ClassVar[str] = "INCONCLUSIVE"
+
+    error: str
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"the analysis of {found.subject} failed ({self.error}); its findings are missing",
+            cause="a defect of hybridbench, not of the engine",
+            evidence=("the other analyses are complete",),
+        )
+
+    def advice(self, found: Finding) -> str:
+        return (
+            "Report this with analysis-errors.txt of the run; a fixed version can judge the stored "
+            "samples again with `hybridbench report`."
+        )
+
+
+def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
+    """The traffic ended before its time because the workload could not go on.
+
+    INVALID, as the run exercised less than was asked for; but what ``others`` found was measured
+    before and stands: beside a leak this is only what the run leaves open.
+    """
+    event = facts.last.last_event(WorkloadFailed)
+    if event is None:
+        return []
+    stands = any(finding.verdict in _STANDS for finding in others)
+    kind = VerdictKind.INCONCLUSIVE if stands else VerdictKind.INVALID
+    manifest = facts.record.manifest
+    subject = "workload" if manifest.trace is None else "trace"
+    basis = WorkloadEnded(message=event.text.rstrip("."), planned_s=manifest.planned_duration_s)
+    return [Finding(basis, kind, subject, since_s=event.t_s)]
+
+
+def incomplete_findings(facts: Facts) -> Iterable[Finding]:
+    """What a run that ended early, or in which hybridbench failed, leaves open."""
+    stopped = facts.last.last_event(StoppedEarly)
+    if stopped is not None and stopped.reason in _GAVE_OUT:
+        yield _open(MachineGaveOut(message=stopped.text), "run", stopped.t_s)
+    for failed in facts.last.all_events(BenchFailed):
+        yield bench_failed(failed.part, failed.error, failed.file, failed.t_s)
+    missing = facts.coverage.missing
+    interrupted = facts.last.last_event(Interrupted)
+    if missing and interrupted is not None:
+        basis = InterruptedUncovered(
+            missing=missing,
+            at_s=interrupted.t_s,
+            served_s=sum(served_s(part.record) for part in facts.segments),
+            planned_s=planned_s(facts.record),
+        )
+        yield _open(basis, "coverage")
+
+
+def bench_failed(part: str, error: str, file: str, since_s: float | None = None) -> Finding:
+    """That hybridbench failed in ``part``; ``file`` of the run directory has the traceback."""
+    return _open(BenchError(error=error, file=file), part, since_s)
+
+
+def failure_findings(failures: Iterable[Failure]) -> list[Finding]:
+    """One finding for each part of the analysis that failed: what it would have found is not
+    known.
+    """
+    first = {failure.part: failure for failure in reversed(list(failures))}
+    return [
+        _open(AnalysisError(error=failure.said), failure.part)
+        for failure in sorted(first.values(), key=lambda failure: failure.part)
+    ]
+
+
+def _open(basis: Basis, subject: str, since_s: float | None = None) -> Finding:
+    return Finding(basis, VerdictKind.INCONCLUSIVE, subject, since_s=since_s)
