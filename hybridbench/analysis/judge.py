@@ -25,7 +25,7 @@ from hybridbench.analysis.findings.incomplete import (
     incomplete_findings,
     workload_findings,
 )
-from hybridbench.analysis.findings.instances import instance_findings
+from hybridbench.analysis.findings.instances import instance_findings, with_split
 from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.findings.sanity import sanity_findings
 from hybridbench.analysis.findings.validity import (
@@ -42,7 +42,6 @@ from hybridbench.analysis.trend.decay import Decay, judge_decay
 from hybridbench.analysis.trend.growth import (
     growth_findings,
     probe_growth_findings,
-    with_split,
     with_whole,
 )
 from hybridbench.analysis.trend.metric_trend import (

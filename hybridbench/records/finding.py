@@ -117,12 +117,6 @@ class Untyped(Recorded, frozen=True, kw_only=True):
     """A finding of a family that is not converted yet."""
 
 
-def with_data(basis: Basis, **data: JsonValue) -> Basis:
-    """``basis`` of a family that is not converted yet, with more data."""
-    assert isinstance(basis, Untyped)
-    return msgspec.structs.replace(basis, data={**basis.data, **data})
-
-
 _NAMES = ("events", "share", "exact", "rise", "of_steps")
 
 

@@ -12,7 +12,6 @@ from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
 from hybridbench.report.wording import command_text, without_options
-from hybridbench.sentences.instances import parts as instance_parts
 from hybridbench.units import format_duration
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
@@ -88,13 +87,6 @@ _BY_DRIVEN_FINDING: Final[Mapping[str, str]] = {
     "removes them.",
 }
 
-# Instances of which a full collection frees a part only: each part has a remedy of its own.
-_BOTH_PARTS: Final = (
-    "Where {subject} objects are removed, clear the pointers between them (prev and next): that "
-    "frees the {freed} in cycles. Then find what still refers to the {kept} that survive "
-    "gc.collect() (gc.get_referrers in the live process, or the diagnosis), and clear that too."
-)
-
 _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.LEAK: "Follow the evidence below to the code path that acquires and does not "
     "release, then repeat the run.",
@@ -123,9 +115,6 @@ def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
         text = _BY_DRIVEN_FINDING[first.kind].format(subject=_things(first), event=event)
     elif first is not None and first.kind == FindingCode.CRASH and not first.evidence:
         text = _SILENT_CRASH
-    elif first is not None and (shares := instance_parts(first)) is not None:
-        freed, kept = shares
-        text = _BOTH_PARTS.format(subject=first.subject, freed=freed, kept=kept)
     elif first is not None and (own := first.basis.advice(first)):
         text = own
     elif first is not None and first.kind in _BY_FINDING:

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from hybridbench.analysis.findings.instances import TOLERANCE, Instances
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.errors import ExitCode
 from hybridbench.rates import full_rate_text
 from hybridbench.records.verdict import (
-    RETAINED,
-    WAITING,
     DecayResult,
     Finding,
     MetricResult,
@@ -41,13 +40,6 @@ _QUESTIONS: Final[Mapping[str, str]] = {
     "below-threshold": "every threshold of the profile is met",
     "crash": "the worker ran to the end",
 }
-
-# Kinds of one finding, by what most instances do: the other kind's key and what the rest do.
-_FATES: Final[Mapping[str, tuple[str, str, str]]] = {
-    WAITING: (RETAINED, "collectible_most", "are left to the collector"),
-    RETAINED: (WAITING, "retained_most", "survive a full gc.collect()"),
-}
-_LOCALS: Final = 2.0  # local variables of the loop may name so many at any heap scan
 
 _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.CLEAN: GateState.PASSED,
@@ -130,14 +122,12 @@ def _other_fate(kind: str, findings: Iterable[Finding]) -> Gate | None:
 
     Some of them do the other thing, and a row that passed would deny them.
     """
-    if kind not in _FATES:
-        return None
-    reported_as, key, said = _FATES[kind]
     for finding in findings:
-        count = finding.data.get(key)
-        if finding.kind == reported_as and isinstance(count, int | float) and count > _LOCALS:
+        basis = finding.basis
+        if isinstance(basis, Instances) and basis.other == kind and basis.others > TOLERANCE:
             text = (
-                f"up to {format_count(count)} {finding.subject} objects {said} (see {reported_as})"
+                f"up to {format_count(basis.others)} {finding.subject} objects {basis.others_do} "
+                f"(see {finding.kind})"
             )
             return Gate(kind, "findings", _STATE[finding.verdict], text, _lines([finding]))
     return None

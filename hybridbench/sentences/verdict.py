@@ -21,7 +21,6 @@ from hybridbench.records.verdict import (
 )
 from hybridbench.sentences import (
     engine_reports,
-    instances,
     trend,
 )
 from hybridbench.sentences.notes import not_seen_text, note_text
@@ -30,8 +29,6 @@ from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.units import format_byte_rate, format_duration
 
 _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
-    FindingCode.INSTANCES_WAIT_FOR_COLLECTOR: instances.instances,
-    FindingCode.INSTANCES_RETAINED: instances.instances,
     FindingCode.GROWTH: trend.growth,
     FindingCode.UNDECIDED: trend.undecided,
     FindingCode.OBSERVER_GROWS: trend.observer_grows,

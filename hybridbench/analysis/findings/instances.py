@@ -8,9 +8,11 @@ collections count, and within them the number rises by the same amount per event
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,11 +26,20 @@ from hybridbench.analysis.drivers.search import (
 )
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.words import (
+    Collectible,
+    bare_rate_text,
+    certain,
+    driver_evidence,
+    times,
+)
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.metrics import COLLECTIBLE, COLLECTIONS
+from hybridbench.analysis.trend.growth import explained_share
+from hybridbench.metrics import COLLECTIBLE, COLLECTIONS, Unit
 from hybridbench.records.events import Checkpoint
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import RETAINED, WAITING, Finding, Rate, VerdictKind, untyped
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import RETAINED, WAITING, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.units import format_bytes, format_count, format_duration
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
@@ -42,6 +53,232 @@ _END_OF_NODES = ("nodes_evicted",)
 _END_OF_OTHERS = ("finishes",)
 
 _UNKNOWN_WIDTH = 0.1  # of a rate that two points alone give
+
+
+class Instances(Basis, frozen=True, kw_only=True):
+    """Objects of one class that the engine removed and that are still alive: what most of them do
+    is the kind, and some may do the other thing.
+
+    Attributes:
+        other: the kind of the others, who ``others_do`` that.
+        fate: what happens to them where no trial collection tells.
+        probes_with_strays: heap scans that found any, of so many ``probes``.
+        most: objects in one scan; ``last`` in the last.
+        retained_most: objects in one scan that survive a full collection.
+        retained_measured: whether a trial collection was made at all.
+        collectible_most: objects in one scan that a full collection frees.
+        retained_share: of all objects in the ``probes_tried`` scans with a trial collection; None
+            where all have one fate, as the four values after it.
+        fullest_s: the scan of these that found most, and what survives and is freed in it.
+        collections: full ones during the run, with ``stretches`` between them.
+        collectible_bytes_most: memory that a full collection would free at one time.
+    """
+
+    names_mechanism: ClassVar[bool] = True
+    other: ClassVar[str]
+    others_do: ClassVar[str]
+    fate: ClassVar[str]
+
+    probes: int
+    probes_with_strays: int
+    most: float
+    last: float
+    retained_most: float
+    retained_measured: bool
+    collectible_most: float
+    retained_share: float | None = None
+    probes_tried: int | None = None
+    fullest_s: float | None = None
+    fullest_retained: float | None = None
+    fullest_collectible: float | None = None
+    unit: str
+    collections: float | None = None
+    stretches: int | None = None
+    collectible_bytes_most: float | None = None
+
+    @property
+    def others(self) -> float:
+        """The most that had the other fate in one scan."""
+        raise NotImplementedError(type(self).__name__)
+
+    @property
+    def shares(self) -> tuple[str, str] | None:
+        """The shares that a full collection frees and that survive it; None where all have one
+        fate.
+        """
+        if self.retained_share is None or not self._is_mixed:
+            return None
+        kept = round(100.0 * self.retained_share)
+        if not 0 < kept < 100:
+            few, most = "less than 1%", "more than 99%"
+            return (few, most) if kept else (most, few)
+        return f"{100 - kept}%", f"{kept}%"
+
+    @property
+    def _is_mixed(self) -> bool:
+        return min(self.retained_most, self.collectible_most) > TOLERANCE
+
+    def words(self, found: Finding) -> Words:
+        objects = f"removed {found.subject} objects {self._fate()}"
+        # Those that are certainly more than zero.
+        rates = [
+            bare_rate_text(rate)
+            for rate in found.rates
+            if rate.unit != Unit.BYTES and certain(rate)
+        ]
+        most = format_count(self.most)
+        return Words(
+            f"{objects}: {', '.join(rates)}" if rates else f"up to {most} {objects}",
+            cause=self._cause(),
+            evidence=(*self._evidence(found), *driver_evidence(found)),
+        )
+
+    def _fate(self) -> str:
+        if self._is_mixed:
+            kept = "some" if self.shares is None else self.shares[1]
+            return f"stay alive ({kept} survive a full gc.collect())"
+        return "survive a full gc.collect()" if self.retained_most > TOLERANCE else self.fate
+
+    def _cause(self) -> str:
+        if self._is_mixed:
+            freed, kept = ("some", "others") if self.shares is None else self.shares
+            return (
+                f"{freed} form reference cycles or hang from one, which only a full collection "
+                f"frees; the {'' if self.shares is None else 'other '}{kept} are still referenced "
+                "by objects in use, so a collection keeps them"
+            )
+        if self.collectible_most <= TOLERANCE:
+            return "something still refers to objects that the engine has removed"
+        return "removed objects still refer to each other: only a full collection frees them"
+
+    def _evidence(self, found: Finding) -> Iterable[str]:
+        yield (
+            f"removed objects alive in {self.probes_with_strays:,.0f} of {self.probes:,.0f} heap "
+            f"scans, first at {format_duration(found.since_s or 0.0)}; at most "
+            f"{format_count(self.most)} at once, {format_count(self.last)} in the last"
+        )
+        if self._is_mixed:
+            yield from self._both_parts()
+        elif self.retained_most > TOLERANCE:
+            kept = format_count(self.retained_most)
+            yield f"up to {kept} {self.unit} survive a full collection"
+        elif self.retained_measured:
+            yield "a full collection would free all of them: nothing else refers to them"
+        if self.collections is not None:
+            yield _collections_text(self.collections, self.stretches or 0)
+        if self.collectible_bytes_most is not None:
+            size = format_bytes(self.collectible_bytes_most)
+            yield (
+                f"collectible memory reached {size}"
+                f"{' before a full collection' if self.collections else ''}"
+            )
+
+    def _both_parts(self) -> Iterable[str]:
+        """What a collection frees and what survives it: shares of all scans, counts of one."""
+        if self.shares is None or self.fullest_s is None:
+            return
+        yield (
+            f"in {times(self.probes_tried or 0, 'heap scan')} with a trial collection, all "
+            f"together: it frees {self.shares[0]} of the removed objects, {self.shares[1]} survive "
+            "it"
+        )
+        freed, kept = self.fullest_collectible or 0.0, self.fullest_retained or 0.0
+        yield (
+            f"in the fullest of them, at {format_duration(self.fullest_s)}: {format_count(freed)} "
+            f"freed, {format_count(kept)} survive"
+        )
+
+    def advice(self, found: Finding) -> str:
+        if self.shares is None:
+            return self._remedy(found.subject)
+        freed, kept = self.shares
+        return (
+            f"Where {found.subject} objects are removed, clear the pointers between them (prev and "
+            f"next): that frees the {freed} in cycles. Then find what still refers to the {kept} "
+            "that survive gc.collect() (gc.get_referrers in the live process, or the diagnosis), "
+            "and clear that too."
+        )
+
+    def _remedy(self, name: str) -> str:
+        """What to do about objects of one fate, which are called ``name``."""
+        raise NotImplementedError(type(self).__name__)
+
+
+def _collections_text(count: float, stretches: int) -> str:
+    if not count:
+        return "no full collection during the run"
+    parts = f"{stretches:,.0f} stretch{'es' * (stretches != 1)}"
+    return f"{times(count, 'full collection')} during the run; rates are from {parts} between them"
+
+
+class InstancesWait(Instances, frozen=True, kw_only=True):
+    """Most wait for a full collection; ``collectible`` is what that is in the growth of memory."""
+
+    kind: ClassVar[str] = WAITING
+    meaning: ClassVar[str] = (
+        "Removed objects stay alive in reference cycles until the garbage collector runs."
+    )
+    question: ClassVar[str] = "no removed object waits for the garbage collector"
+    other: ClassVar[str] = RETAINED
+    others_do: ClassVar[str] = "survive a full gc.collect()"
+    fate: ClassVar[str] = "wait for the garbage collector"
+
+    collectible: Collectible | None = None
+
+    @property
+    def others(self) -> float:
+        return self.retained_most
+
+    def _evidence(self, found: Finding) -> Iterable[str]:
+        yield from super()._evidence(found)
+        if self.collectible is not None:
+            yield self.collectible.text
+
+    def _remedy(self, name: str) -> str:
+        return (
+            f"Find where {name} is unlinked and clear its remaining pointers there (prev and "
+            "next): an object in no cycle is freed by reference count at once."
+        )
+
+
+class InstancesRetained(Instances, frozen=True, kw_only=True):
+    """Most survive a full collection, because something that is in use refers to them."""
+
+    kind: ClassVar[str] = RETAINED
+    meaning: ClassVar[str] = (
+        "Removed objects are still referenced: a full garbage collection does not free them."
+    )
+    question: ClassVar[str] = "no removed object survives a full gc.collect()"
+    other: ClassVar[str] = WAITING
+    others_do: ClassVar[str] = "are left to the collector"
+    fate: ClassVar[str] = "stay alive, and something still refers to them"
+
+    @property
+    def others(self) -> float:
+        return self.collectible_most
+
+    def _remedy(self, name: str) -> str:
+        return (
+            f"Find what still refers to the removed {name} objects (gc.get_referrers in the live "
+            "process, or the diagnosis) and clear that reference where they are removed; a full "
+            "gc.collect() does not free them."
+        )
+
+
+def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
+    """``findings``, those of objects that wait for the collector with the growth of memory that
+    they explain.
+    """
+    explained = explained_share(results)
+    if explained is None:
+        return list(findings)
+    split = Collectible.of(*explained)
+    return [
+        replace(finding, basis=msgspec.structs.replace(finding.basis, collectible=split))
+        if isinstance(finding.basis, InstancesWait)
+        else finding
+        for finding in findings
+    ]
 
 
 @dataclass(frozen=True)
@@ -112,26 +349,25 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
     per_event = None if driver is None else _per_event(driver, facts.counters, scans, probes)
     if per_event is None:
         driver, found = None, None
-    return untyped(
-        kind=WAITING if _waits(scans, seen) else RETAINED,
-        verdict=VerdictKind.LEAK,
-        subject=scans.name,
-        driver=driver,
-        rates=tuple(_rates(facts, scans, probes, per_event, driver)),
-        since_s=float(scans.t_s[first]),
-        data={
-            "probes": int(scans.t_s.size),
-            "probes_with_strays": int(seen.sum()),
-            "most": float(np.max(scans.stray)),
-            "last": float(scans.stray[-1]),
-            "retained_most": _most(scans.retained[seen]),
-            "retained_measured": bool(np.any(np.isfinite(scans.retained))),
-            "collectible_most": _most(scans.collectible[seen]),
-            **_shares(scans, seen),
-            "unit": scans.unit,
-            **_collections(facts.record, probes),
-        },
-        driven=None if found is None else found.how,
+    kind = InstancesWait if _waits(scans, seen) else InstancesRetained
+    basis = kind(
+        probes=int(scans.t_s.size),
+        probes_with_strays=int(seen.sum()),
+        most=float(np.max(scans.stray)),
+        last=float(scans.stray[-1]),
+        retained_most=_most(scans.retained[seen]),
+        retained_measured=bool(np.any(np.isfinite(scans.retained))),
+        collectible_most=_most(scans.collectible[seen]),
+        unit=scans.unit,
+    )
+    return Finding(
+        _with_collections(_with_shares(basis, scans, seen), facts.record, probes),
+        VerdictKind.LEAK,
+        scans.name,
+        driver,
+        tuple(_rates(facts, scans, probes, per_event, driver)),
+        float(scans.t_s[first]),
+        None if found is None else found.how,
     )
 
 
@@ -155,22 +391,24 @@ def _waits(scans: _Scans, seen: NDArray[np.bool_]) -> bool:
     return freed >= kept and _most(scans.collectible[seen]) > TOLERANCE
 
 
-def _shares(scans: _Scans, seen: NDArray[np.bool_]) -> dict[str, JsonValue]:
-    """Which share survives a full collection, over all probes that tried one, and both counts of
-    the one probe that found most: the largest counts of either may be of different probes.
+def _with_shares(basis: Instances, scans: _Scans, seen: NDArray[np.bool_]) -> Instances:
+    """``basis`` with the share that survives a full collection, over all probes that tried one, and
+    both counts of the one probe that found most: the largest counts of either may be of different
+    probes.
     """
     freed, kept = _tried(scans, seen)
     if not freed or not kept:
-        return {}
+        return basis
     both = np.where(seen, scans.collectible + scans.retained, np.nan)
     fullest = int(np.nanargmax(both))
-    return {
-        "retained_share": kept / (freed + kept),
-        "probes_tried": int(np.isfinite(both).sum()),
-        "fullest_s": float(scans.t_s[fullest]),
-        "fullest_retained": float(scans.retained[fullest]),
-        "fullest_collectible": float(scans.collectible[fullest]),
-    }
+    return msgspec.structs.replace(
+        basis,
+        retained_share=kept / (freed + kept),
+        probes_tried=int(np.isfinite(both).sum()),
+        fullest_s=float(scans.t_s[fullest]),
+        fullest_retained=float(scans.retained[fullest]),
+        fullest_collectible=float(scans.collectible[fullest]),
+    )
 
 
 def _tried(scans: _Scans, seen: NDArray[np.bool_]) -> tuple[float, float]:
@@ -180,16 +418,18 @@ def _tried(scans: _Scans, seen: NDArray[np.bool_]) -> tuple[float, float]:
     return float(collectible[tried].sum()), float(retained[tried].sum())
 
 
-def _collections(record: RunRecord, probes: Probes) -> dict[str, JsonValue]:
-    """Full collections of the run, the stretches between them, and the most that one would free."""
-    found: dict[str, JsonValue] = {}
+def _with_collections(basis: Instances, record: RunRecord, probes: Probes) -> Instances:
+    """``basis`` with the full collections of the run, the stretches between them, and the most that
+    one would free.
+    """
     collected, size = record.series.get(COLLECTIONS), record.series.get(COLLECTIBLE)
     if collected is not None and len(collected):
-        found["collections"] = float(collected.value[-1] - collected.value[0])
-        found["stretches"] = len(probes.stretches())
+        count = float(collected.value[-1] - collected.value[0])
+        basis = msgspec.structs.replace(basis, collections=count, stretches=len(probes.stretches()))
     if size is not None and len(size):
-        found["collectible_bytes_most"] = float(np.nanmax(size.value))
-    return found
+        most = float(np.nanmax(size.value))
+        basis = msgspec.structs.replace(basis, collectible_bytes_most=most)
+    return basis
 
 
 def _likely(scans: _Scans, counters: EventCounters) -> str | None:

@@ -20,10 +20,9 @@ from hybridbench.metrics import AT_REST, COLLECTIBLE, DEVICE_MEMORY, MEMORY, Uni
 from hybridbench.rates import full_rate_text
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.finding import Faster, with_data
+from hybridbench.records.finding import Faster
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
-    WAITING,
     Finding,
     MetricResult,
     Rate,
@@ -67,17 +66,6 @@ def growth_findings(
         elif result.outcome == "INCONCLUSIVE":
             findings.append(_undecided(result))
     return findings
-
-
-def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
-    """Findings of objects that wait for the collector, with the growth that they explain."""
-    split = _collectible(results)
-    return [
-        replace(finding, basis=with_data(finding.basis, **split))
-        if finding.kind == WAITING
-        else finding
-        for finding in findings
-    ]
 
 
 def explained_share(results: Sequence[MetricResult]) -> tuple[float, Rate] | None:

@@ -175,7 +175,7 @@ def test_each_part_of_the_instances_has_its_own_remedy(kind: str) -> None:
         "retained_most": 1200.0,
         "collectible_most": 1990.0,
     }
-    finding = a_finding(kind, VerdictKind.LEAK, "TreeNode", "stay alive", data=data)
+    finding = typed_finding(kind, data, subject="TreeNode")
     verdict = Verdict(VerdictKind.LEAK, "LEAK", (finding,), (), None, "")
 
     text = next_step(verdict, Manifest(command=COMMAND)).text
