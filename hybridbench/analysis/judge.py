@@ -14,11 +14,8 @@ from hybridbench.analysis.facts.readings import readable
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.checkpoints import checkpoint_findings
 from hybridbench.analysis.findings.containers import container_findings
-from hybridbench.analysis.findings.engine_reports import (
-    crash_findings,
-    log_findings,
-    violation_findings,
-)
+from hybridbench.analysis.findings.engine_log import log_findings
+from hybridbench.analysis.findings.engine_reports import crash_findings, violation_findings
 from hybridbench.analysis.findings.incomplete import (
     bench_failed,
     failure_findings,

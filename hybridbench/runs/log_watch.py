@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.analysis.findings.engine_reports import template_of, trouble_in
+from hybridbench.analysis.findings.engine_log import template_of, trouble_in
 from hybridbench.records.events import EngineLog
 from hybridbench.runs.recorder import Recorder
 

@@ -20,7 +20,6 @@ from hybridbench.records.verdict import (
     VerdictKind,
 )
 from hybridbench.sentences import (
-    engine_reports,
     trend,
 )
 from hybridbench.sentences.notes import not_seen_text, note_text
@@ -35,9 +34,6 @@ _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
     FindingCode.DECAY: trend.decay,
     FindingCode.BELOW_THRESHOLD: trend.below_threshold,
     FindingCode.THRESHOLD: trend.threshold,
-    FindingCode.CRASH: engine_reports.crash,
-    FindingCode.FALSE_ALARM: engine_reports.false_alarm,
-    FindingCode.ENGINE_SAID: engine_reports.log,
 }
 
 
@@ -70,8 +66,7 @@ def phrased_finding(finding: Finding) -> Finding:
     """``finding`` in words."""
     if not isinstance(finding.basis, Untyped):
         return finding
-    # A check of the engine's own may have any name.
-    words = _SENTENCES.get(finding.kind, engine_reports.violation)(finding)
+    words = _SENTENCES[finding.kind](finding)
     basis = Recorded(
         name=finding.kind,
         title=words.title,

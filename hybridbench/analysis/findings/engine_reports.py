@@ -1,38 +1,199 @@
-"""What the engine itself reported: violations of its own checks, its log, its death.
+"""What the engine itself reported: violations of its own checks, and its death.
 
-The phrases looked for in a log are those of real engines: SGLang's pool checks and watchdogs, the
-collective watchdog of torch, vLLM's and TensorRT-LLM's hang reports, llama.cpp's and CUDA's
-refusals, the kernel's and the C library's last words.  An engine may be wrong about itself: what
-its log says of a leak is a contradiction (INVARIANT) until an exact finding agrees with it.
+An engine may have checks that nobody here knows: their findings are called ``engine-`` and the
+engine's word for it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Final
+
+import msgspec
 
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_words
+from hybridbench.analysis.findings.engine_log import one_line
 from hybridbench.analysis.findings.requests import WAITING_VIOLATION, violation_kind
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codes import FindingCode
-from hybridbench.records.events import Crash, EngineLog, EngineViolation
-from hybridbench.records.verdict import Finding, VerdictKind, untyped
+from hybridbench.records.events import Crash, EngineViolation
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.units import format_duration
 
+_RESIDUAL = "residual"
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.
 _HELD = {
-    "residual": FindingCode.RESIDUAL,
+    _RESIDUAL: FindingCode.RESIDUAL,
     "locked-at-idle": FindingCode.LOCKS_AT_IDLE,
     "in-flight-at-idle": FindingCode.HELD_AT_IDLE,
 }
 
 _STDERR_LINES = 5
+_ENDS: Final[Mapping[str, str]] = {
+    "exit": "the worker exited",
+    "signal": "the worker was killed by a signal",
+    "hang": "the worker made no step until the watchdog killed it",
+    "oom": "the worker was OOM-killed",
+}
 
-_LINE_CHARS = 2000  # of a line that are looked at
-_QUOTED_CHARS = 160  # behind a match that may deny it
-_QUOTES = 3
+
+class Crashed(Basis, frozen=True, kw_only=True):
+    """How the worker ended, and its last lines on standard error."""
+
+    kind: ClassVar[str] = "crash"
+    meaning: ClassVar[str] = "The worker exited, was killed, or hung."
+    leads_to: ClassVar[str] = "CRASHED"
+    question: ClassVar[str] = "the worker ran to the end"
+
+    reason: str
+    detail: str
+    stderr: tuple[str, ...]
+
+    def words(self, found: Finding) -> Words:
+        how = _ENDS.get(self.reason, "the worker ended")
+        detail = one_line(self.detail)
+        after = format_duration(found.since_s or 0.0)
+        said = f"{how} after {after}{f': {detail}' if detail else ''}"
+        if detail.startswith("the worker was killed by SIG"):
+            # A signal's detail names it, and is the whole sentence.
+            said = f"{detail} after {after}"
+        return Words(said, evidence=tuple(f"stderr: {line}" for line in self.stderr))
+
+    def advice(self, found: Finding) -> str:
+        where = "Read the last lines of the worker in the evidence"
+        if not self.stderr:
+            where = "Check the kernel log (dmesg) for what killed the worker, which printed nothing"
+        return f"{where}; the samples up to that moment are complete."
+
+
+class _Reports(Basis, frozen=True, kw_only=True):
+    """What one check of the engine reported of one pool, or of none.
+
+    Attributes:
+        law: the engine's word for what is broken, in one spelling.
+        message: of the first of ``count`` reports.
+        last_slots: number of slots in the last report, which came at ``last_s``.
+    """
+
+    leads_to: ClassVar[str] = "INVARIANT"
+
+    law: str = msgspec.field(name="kind")
+    pool: str
+    count: int
+    message: str
+    last_slots: int
+    last_s: float
+
+    def _evidence(self, found: Finding) -> Iterable[str]:
+        yield f"{times(self.count, 'time')}, first at {format_duration(found.since_s or 0.0)}"
+        if self.last_slots:
+            at = format_duration(self.last_s)
+            yield f"{self.last_slots:,.0f} slots in the last report, at {at}"
+
+
+class FalseAlarm(_Reports, frozen=True, kw_only=True):
+    """A check of the engine that the next idle checkpoint contradicts."""
+
+    kind: ClassVar[str] = "false-alarm"
+    meaning: ClassVar[str] = "A check of the engine reported missing slots that were not missing."
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            "the engine's check reported missing slots, but the next checkpoint accounts for all "
+            f"({times(self.count, 'time')})",
+            evidence=tuple(self._evidence(found)),
+        )
+
+
+class EngineCheck(_Reports, frozen=True, kw_only=True):
+    """A check of the engine that nothing else decides; one that is not known here is just this."""
+
+    @property
+    def code(self) -> str:
+        return f"engine-{self.law}"
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"the engine's own check ({self.law}): {self.message}",
+            evidence=tuple(self._evidence(found)),
+        )
+
+
+class EngineResidual(EngineCheck, frozen=True, kw_only=True):
+    """The law ``residual``."""
+
+    kind: ClassVar[str] = "engine-residual"
+    meaning: ClassVar[str] = "A check of the engine found unaccounted slots."
+    leads_to: ClassVar[str] = "LEAK; INVARIANT for a negative number of slots"
+
+
+class EngineWaitingHeld(EngineCheck, frozen=True, kw_only=True):
+    """The law ``waiting-held``."""
+
+    kind: ClassVar[str] = "engine-waiting-held"
+    meaning: ClassVar[str] = "A check of the engine found slots held by waiting requests."
+    leads_to: ClassVar[str] = "LEAK"
+
+
+class EngineInFlightAtIdle(EngineCheck, frozen=True, kw_only=True):
+    """The law ``in-flight-at-idle``."""
+
+    kind: ClassVar[str] = "engine-in-flight-at-idle"
+    meaning: ClassVar[str] = "A check of the idle engine found slots held by requests."
+    leads_to: ClassVar[str] = "LEAK"
+
+
+class EngineLockedAtIdle(EngineCheck, frozen=True, kw_only=True):
+    """The law ``locked-at-idle``."""
+
+    kind: ClassVar[str] = "engine-locked-at-idle"
+    meaning: ClassVar[str] = "A check of the idle engine found locked tree nodes."
+    leads_to: ClassVar[str] = "LEAK"
+
+
+class EngineAlias(EngineCheck, frozen=True, kw_only=True):
+    """The law ``alias``."""
+
+    kind: ClassVar[str] = "engine-alias"
+    meaning: ClassVar[str] = "A check of the engine found a slot with two holders."
+
+
+class EngineLedger(EngineCheck, frozen=True, kw_only=True):
+    """The law ``ledger``."""
+
+    kind: ClassVar[str] = "engine-ledger"
+    meaning: ClassVar[str] = (
+        "The records of a holder and of the allocator disagree about who holds a slot."
+    )
+
+
+class EngineTree(EngineCheck, frozen=True, kw_only=True):
+    """The law ``tree``."""
+
+    kind: ClassVar[str] = "engine-tree"
+    meaning: ClassVar[str] = "A check of the engine found the prefix tree inconsistent."
+
+
+class EngineOwnership(EngineCheck, frozen=True, kw_only=True):
+    """The law ``ownership``."""
+
+    kind: ClassVar[str] = "engine-ownership"
+    meaning: ClassVar[str] = (
+        "An allocator refused a free or a transfer by someone who does not hold the slot."
+    )
+
+
+class EngineUnknown(EngineCheck, frozen=True, kw_only=True):
+    """The law ``unknown``."""
+
+    kind: ClassVar[str] = "engine-unknown"
+    meaning: ClassVar[str] = "The engine reported a failed check without naming it."
+
+
+_CHECKS: Final = {check.kind: check for check in EngineCheck.__subclasses__()}
 
 
 def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
@@ -53,19 +214,12 @@ def crash_findings(record: RunRecord) -> list[Finding]:
     crash = record.last_event(Crash)
     if crash is None:
         return []
-    return [
-        untyped(
-            kind=FindingCode.CRASH,
-            verdict=VerdictKind.CRASHED,
-            subject="worker",
-            since_s=crash.t_s,
-            data={
-                "reason": crash.reason,
-                "detail": crash.detail,
-                "stderr": list(crash.stderr_tail[-_STDERR_LINES:]),
-            },
-        )
-    ]
+    basis = Crashed(
+        reason=crash.reason,
+        detail=crash.detail,
+        stderr=tuple(crash.stderr_tail[-_STDERR_LINES:]),
+    )
+    return [Finding(basis, VerdictKind.CRASHED, "worker", since_s=crash.t_s)]
 
 
 def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding]) -> bool:
@@ -75,26 +229,26 @@ def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding])
 
 def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]) -> Finding:
     held = kind == WAITING_VIOLATION or (kind in _HELD and not _counted_twice(kind, events[-1]))
-    contradicted = kind == FindingCode.RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
-    return untyped(
-        kind=FindingCode.FALSE_ALARM if contradicted else f"engine-{kind}",
-        verdict=VerdictKind.LEAK if held and not contradicted else VerdictKind.INVARIANT,
-        subject=pool_words(pool) if pool else "engine",
+    contradicted = kind == _RESIDUAL and _contradicted(facts, pool, events[-1].t_s)
+    of = FalseAlarm if contradicted else _CHECKS.get(f"engine-{kind}", EngineCheck)
+    return Finding(
+        of(
+            law=kind,
+            pool=pool,
+            count=len(events),
+            message=events[0].message,
+            last_slots=len(events[-1].slots),
+            last_s=events[-1].t_s,
+        ),
+        VerdictKind.LEAK if held and not contradicted else VerdictKind.INVARIANT,
+        pool_words(pool) if pool else "engine",
         since_s=events[0].t_s,
-        data={
-            "kind": kind,
-            "pool": pool,
-            "count": len(events),
-            "message": events[0].message,
-            "last_slots": len(events[-1].slots),
-            "last_s": events[-1].t_s,
-        },
     )
 
 
 def _counted_twice(kind: str, violation: EngineViolation) -> bool:
     """Whether a residual is negative: slots with two holders, not with none."""
-    return kind == FindingCode.RESIDUAL and violation.count < 0
+    return kind == _RESIDUAL and violation.count < 0
 
 
 def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:
@@ -103,152 +257,3 @@ def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:
     """
     later = [at for at in facts.idle if at.t_s >= after_s and at.pools.get(pool)]
     return bool(later) and later[0].pool(pool, "residual") == 0
-
-
-class Trouble(StrEnum):
-    """What a line speaks of."""
-
-    LEAK = "leak"
-    DOUBLE_FREE = "double free"
-    WATCHDOG = "watchdog"
-    OUT_OF_MEMORY = "out of memory"
-
-
-_PATTERNS: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
-    (
-        Trouble.DOUBLE_FREE,
-        re.compile(
-            r"\bdouble[ -]free\b|\bfreed? twice\b|\bfree\(\): invalid|munmap_chunk\(\): invalid|"
-            r"\bmalloc\(\): (corrupted|unsorted|invalid)|corrupted (double-linked list|size vs)",
-            re.I,
-        ),
-    ),
-    (
-        Trouble.LEAK,
-        re.compile(
-            r"\b(memory|pool|kv|cache|slot|page|block)s?[ _](memory )?leaks?( was| were)? "
-            r"(detected|found)|\bdetected (a )?(memory|pool|slot|page|block) leaks?\b|"
-            r"\bdetected memory leaks\b|\bpossible (memory )?leak detected\b|"
-            r"\b\d+ (pages|slots|blocks|tokens) (were |was |have been )?leaked\b|"
-            r"\bleaked_\w*(pages|slots|blocks|rows)\s*[=:]\s*[{\[(]\s*\d",
-            re.I,
-        ),
-    ),
-    (
-        Trouble.WATCHDOG,
-        re.compile(
-            r"\bwatchdog (timeout\b|timed out|triggered|expired|fired|caught|detected)|"
-            r"\bhang detected\b|\bdetected (a )?(hang|stall|deadlock)\b|"
-            r"no available shared memory broadcast block",
-            re.I,
-        ),
-    ),
-    (
-        Trouble.OUT_OF_MEMORY,
-        re.compile(
-            r"\bout of memory\b|\bOutOfMemoryError\b|\bMemoryError\b|std::bad_alloc|"
-            r"\bkilled process \d+|\boom-kill(er)?\b|\bcannot allocate memory\b|"
-            r"\bfailed to allocate (\w+ )?(buffer|memory|tensor)",
-            re.I,
-        ),
-    ),
-)
-_HARMLESS = re.compile(
-    # Denied, or only feared.
-    r"\b(no|not|without|zero|0|never|any) (\w+ ){0,3}(leaks?|leaked|out of memory|hangs?|double)\b|"
-    r"\b(may|might|could|can|would|will|to|avoid|prevents?|against|risk of|if|in case of|"
-    r"when|unless|until|reduces?) (\w+ ){0,4}(leaks?|out of memory|OutOfMemoryError|double|oom)\b|"
-    # A setting, a test, a message about the check itself.
-    r"\b(leak|watchdog|hang)s?[ _-]?(check|checker|detector|detection|timeout)s?:? "
-    r"(is |was |set |=|enabled|disabled|passed|ok\b|started|off\b|on\b)|"
-    r"\bleaks?( were)? (detected|found)\s*[:=]\s*(0|none|false|no)\b|"
-    r"\b(enabl|disabl|start|runn|check)ing (\w+ ){0,3}(leak|watchdog|hang)|"
-    # Line of source in a traceback, warning of an interpreter at its end, our own words.
-    r"^\s*File \"|^\s*(raise|assert|def|class|#|msg ?=|return|if|except)\b|ResourceWarning|"
-    r"\bleaked (semaphore|shared_memory|folder)|^\s*hybridbench\b|\bhybridbench:",
-    re.I,
-)
-
-
-def trouble_in(line: str) -> Trouble | None:
-    """What ``line`` says went wrong; None for a harmless one."""
-    head = line[:_LINE_CHARS]
-    for words, pattern in _PATTERNS:
-        match = pattern.search(head)
-        if match is not None:
-            return None if _HARMLESS.search(head[: match.end() + _QUOTED_CHARS]) else words
-    return None
-
-
-def template_of(line: str) -> str:
-    """``line`` less all that differs from one saying to the next: times, counts, addresses."""
-    bare = re.sub(r"0x[0-9a-f]+|\d+", "#", line[:_LINE_CHARS].strip(), flags=re.I)
-    return re.sub(r"\s+", " ", bare)
-
-
-@dataclass(frozen=True)
-class _Message:
-    """One line, in all its repetitions."""
-
-    words: Trouble
-    line: str
-    count: int
-    first_s: float
-    last_s: float
-
-
-def log_findings(record: RunRecord, known: Sequence[Finding]) -> list[Finding]:
-    """One finding for each thing that the log speaks of, with its text.
-
-    ``known`` are the exact findings: a leak that they show too is one.
-    """
-    grouped: dict[Trouble, list[_Message]] = {}
-    for saying in _messages(record):
-        grouped.setdefault(saying.words, []).append(saying)
-    crashed = any(finding.verdict is VerdictKind.CRASHED for finding in known)
-    leaks = any(finding.verdict is VerdictKind.LEAK for finding in known)
-    return [
-        _log_finding(words, sayings, _log_verdict(words, crashed=crashed, leaks=leaks))
-        for words, sayings in sorted(grouped.items())
-    ]
-
-
-def _log_verdict(words: Trouble, *, crashed: bool, leaks: bool) -> VerdictKind:
-    if words is Trouble.LEAK:
-        return VerdictKind.LEAK if leaks else VerdictKind.INVARIANT
-    if words is Trouble.DOUBLE_FREE:
-        return VerdictKind.INVARIANT
-    # It hung or ran dry and lived: its own check raised an alarm that nothing else bears out.
-    return VerdictKind.CRASHED if crashed else VerdictKind.INVARIANT
-
-
-def _messages(record: RunRecord) -> Iterable[_Message]:
-    found: dict[str, _Message] = {}
-    for said in record.all_events(EngineLog):
-        words = trouble_in(said.text)
-        if words is None:
-            continue
-        key = template_of(said.text)
-        so_far = found.get(key) or _Message(words, said.text.strip(), 0, said.t_s, said.t_s)
-        # A resumed run counts anew.
-        found[key] = replace(so_far, count=max(said.count, so_far.count), last_s=said.t_s)
-    return found.values()
-
-
-def _log_finding(words: Trouble, sayings: Sequence[_Message], verdict: VerdictKind) -> Finding:
-    first = min(sayings, key=lambda saying: saying.first_s)
-    count = sum(saying.count for saying in sayings)
-    last_s = max(saying.last_s for saying in sayings)
-    others = (saying.line for saying in sayings[1 : 1 + _QUOTES])
-    return untyped(
-        kind=FindingCode.ENGINE_SAID,
-        verdict=verdict,
-        subject="engine",
-        since_s=first.first_s,
-        data={
-            "words": words.value,
-            "count": count,
-            "lines": [line[:_LINE_CHARS] for line in (first.line, *others)],
-            "last_s": last_s,
-        },
-    )

@@ -747,14 +747,19 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "a crash by a signal": (
         found(
-            FindingCode.CRASH, {"reason": "signal", "detail": "the worker was killed by SIGKILL"}
+            FindingCode.CRASH,
+            {"reason": "signal", "detail": "the worker was killed by SIGKILL", "stderr": []},
         ),
         Words("the worker was killed by SIGKILL after 1m15s"),
     ),
     "a crash over a key of a prefix tree": (
         found(
             FindingCode.CRASH,
-            {"reason": "exit", "detail": f"KeyError: {bytes(range(40))!r} (exit code 1)"},
+            {
+                "reason": "exit",
+                "detail": f"KeyError: {bytes(range(40))!r} (exit code 1)",
+                "stderr": [],
+            },
         ),
         Words("the worker exited after 1m15s: KeyError: b'...' (exit code 1)"),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.findings.engine_reports import Trouble, log_findings, trouble_in
+from hybridbench.analysis.findings.engine_log import Trouble, log_findings, trouble_in
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import EngineLog, Event
 from hybridbench.records.manifest import Manifest

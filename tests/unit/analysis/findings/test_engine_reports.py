@@ -38,7 +38,7 @@ def test_a_contradiction_is_an_invariant(kind: str) -> None:
     verdict = judge(with_events(healthy_record(RUN), said(kind)))
 
     assert verdict.kind is VerdictKind.INVARIANT
-    assert verdict.findings[0].kind.startswith("engine-")
+    assert verdict.findings[0].kind == f"engine-{kind}"
 
 
 @pytest.mark.parametrize("kind", ["residual", "locked_at_idle", "in_flight_at_idle"])

@@ -1,0 +1,225 @@
+"""What an engine's log says of itself: a leak, a double free, a hang, memory exhaustion.
+
+The phrases looked for are those of real engines: SGLang's pool checks and watchdogs, the collective
+watchdog of torch, vLLM's and TensorRT-LLM's hang reports, llama.cpp's and CUDA's refusals, the
+kernel's and the C library's last words.  An engine may be wrong about itself: what its log says of
+a leak is a contradiction (INVARIANT) until an exact finding agrees with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import ClassVar, Final
+
+import msgspec
+
+from hybridbench.analysis.findings.words import times
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import EngineLog
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.units import format_duration
+
+_LINE_CHARS = 2000  # of a line that are looked at
+_QUOTED_CHARS = 160  # behind a match that may deny it, or of a line that is printed
+_QUOTES = 3
+# The repr of bytes; its end may be cut off.
+_BYTES: Final = re.compile(r"""\bb(?:'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?)""")
+
+
+class Trouble(StrEnum):
+    """What a line speaks of."""
+
+    LEAK = "leak"
+    DOUBLE_FREE = "double free"
+    WATCHDOG = "watchdog"
+    OUT_OF_MEMORY = "out of memory"
+
+
+_PROBLEMS: Final[Mapping[Trouble, str]] = {
+    Trouble.LEAK: "a leak",
+    Trouble.DOUBLE_FREE: "a double free",
+    Trouble.WATCHDOG: "a hang",
+    Trouble.OUT_OF_MEMORY: "running out of memory",
+}
+
+_PATTERNS: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
+    (
+        Trouble.DOUBLE_FREE,
+        re.compile(
+            r"\bdouble[ -]free\b|\bfreed? twice\b|\bfree\(\): invalid|munmap_chunk\(\): invalid|"
+            r"\bmalloc\(\): (corrupted|unsorted|invalid)|corrupted (double-linked list|size vs)",
+            re.I,
+        ),
+    ),
+    (
+        Trouble.LEAK,
+        re.compile(
+            r"\b(memory|pool|kv|cache|slot|page|block)s?[ _](memory )?leaks?( was| were)? "
+            r"(detected|found)|\bdetected (a )?(memory|pool|slot|page|block) leaks?\b|"
+            r"\bdetected memory leaks\b|\bpossible (memory )?leak detected\b|"
+            r"\b\d+ (pages|slots|blocks|tokens) (were |was |have been )?leaked\b|"
+            r"\bleaked_\w*(pages|slots|blocks|rows)\s*[=:]\s*[{\[(]\s*\d",
+            re.I,
+        ),
+    ),
+    (
+        Trouble.WATCHDOG,
+        re.compile(
+            r"\bwatchdog (timeout\b|timed out|triggered|expired|fired|caught|detected)|"
+            r"\bhang detected\b|\bdetected (a )?(hang|stall|deadlock)\b|"
+            r"no available shared memory broadcast block",
+            re.I,
+        ),
+    ),
+    (
+        Trouble.OUT_OF_MEMORY,
+        re.compile(
+            r"\bout of memory\b|\bOutOfMemoryError\b|\bMemoryError\b|std::bad_alloc|"
+            r"\bkilled process \d+|\boom-kill(er)?\b|\bcannot allocate memory\b|"
+            r"\bfailed to allocate (\w+ )?(buffer|memory|tensor)",
+            re.I,
+        ),
+    ),
+)
+_HARMLESS = re.compile(
+    # Denied, or only feared.
+    r"\b(no|not|without|zero|0|never|any) (\w+ ){0,3}(leaks?|leaked|out of memory|hangs?|double)\b|"
+    r"\b(may|might|could|can|would|will|to|avoid|prevents?|against|risk of|if|in case of|"
+    r"when|unless|until|reduces?) (\w+ ){0,4}(leaks?|out of memory|OutOfMemoryError|double|oom)\b|"
+    # A setting, a test, a message about the check itself.
+    r"\b(leak|watchdog|hang)s?[ _-]?(check|checker|detector|detection|timeout)s?:? "
+    r"(is |was |set |=|enabled|disabled|passed|ok\b|started|off\b|on\b)|"
+    r"\bleaks?( were)? (detected|found)\s*[:=]\s*(0|none|false|no)\b|"
+    r"\b(enabl|disabl|start|runn|check)ing (\w+ ){0,3}(leak|watchdog|hang)|"
+    # Line of source in a traceback, warning of an interpreter at its end, our own words.
+    r"^\s*File \"|^\s*(raise|assert|def|class|#|msg ?=|return|if|except)\b|ResourceWarning|"
+    r"\bleaked (semaphore|shared_memory|folder)|^\s*hybridbench\b|\bhybridbench:",
+    re.I,
+)
+
+
+class EngineSaid(Basis, frozen=True, kw_only=True):
+    """Lines of one ``trouble``: ``count`` in all, the last at ``last_s``, and the first of each."""
+
+    kind: ClassVar[str] = "engine-said"
+    meaning: ClassVar[str] = (
+        "The engine's log reports a leak, a double free, a hang or memory exhaustion."
+    )
+    leads_to: ClassVar[str] = "INVARIANT; LEAK or CRASHED if another finding agrees"
+
+    trouble: Trouble = msgspec.field(name="words")
+    count: int
+    lines: tuple[str, ...]
+    last_s: float
+
+    def words(self, found: Finding) -> Words:
+        first, *others = map(_quoted, self.lines)
+        seen = times(self.count, "line")
+        return Words(
+            f"the engine's log reports {_PROBLEMS[self.trouble]}: {first}",
+            evidence=(
+                f"{seen}, first at {format_duration(found.since_s or 0.0)}, last at "
+                f"{format_duration(self.last_s)}",
+                *(f"log: {line}" for line in others),
+            ),
+        )
+
+
+def trouble_in(line: str) -> Trouble | None:
+    """What ``line`` says went wrong; None for a harmless one."""
+    head = line[:_LINE_CHARS]
+    for words, pattern in _PATTERNS:
+        match = pattern.search(head)
+        if match is not None:
+            return None if _HARMLESS.search(head[: match.end() + _QUOTED_CHARS]) else words
+    return None
+
+
+def template_of(line: str) -> str:
+    """``line`` less all that differs from one saying to the next: times, counts, addresses."""
+    bare = re.sub(r"0x[0-9a-f]+|\d+", "#", line[:_LINE_CHARS].strip(), flags=re.I)
+    return re.sub(r"\s+", " ", bare)
+
+
+@dataclass(frozen=True)
+class _Message:
+    """One line, in all its repetitions."""
+
+    words: Trouble
+    line: str
+    count: int
+    first_s: float
+    last_s: float
+
+
+def log_findings(record: RunRecord, known: Sequence[Finding]) -> list[Finding]:
+    """One finding for each thing that the log speaks of, with its text.
+
+    ``known`` are the exact findings: a leak that they show too is one.
+    """
+    grouped: dict[Trouble, list[_Message]] = {}
+    for saying in _messages(record):
+        grouped.setdefault(saying.words, []).append(saying)
+    crashed = any(finding.verdict is VerdictKind.CRASHED for finding in known)
+    leaks = any(finding.verdict is VerdictKind.LEAK for finding in known)
+    return [
+        _log_finding(words, sayings, _log_verdict(words, crashed=crashed, leaks=leaks))
+        for words, sayings in sorted(grouped.items())
+    ]
+
+
+def _log_verdict(words: Trouble, *, crashed: bool, leaks: bool) -> VerdictKind:
+    if words is Trouble.LEAK:
+        return VerdictKind.LEAK if leaks else VerdictKind.INVARIANT
+    if words is Trouble.DOUBLE_FREE:
+        return VerdictKind.INVARIANT
+    # It hung or ran dry and lived: its own check raised an alarm that nothing else bears out.
+    return VerdictKind.CRASHED if crashed else VerdictKind.INVARIANT
+
+
+def _messages(record: RunRecord) -> Iterable[_Message]:
+    found: dict[str, _Message] = {}
+    for said in record.all_events(EngineLog):
+        words = trouble_in(said.text)
+        if words is None:
+            continue
+        key = template_of(said.text)
+        so_far = found.get(key) or _Message(words, said.text.strip(), 0, said.t_s, said.t_s)
+        # A resumed run counts anew.
+        found[key] = replace(so_far, count=max(said.count, so_far.count), last_s=said.t_s)
+    return found.values()
+
+
+def _log_finding(words: Trouble, sayings: Sequence[_Message], verdict: VerdictKind) -> Finding:
+    first = min(sayings, key=lambda saying: saying.first_s)
+    others = (saying.line for saying in sayings[1 : 1 + _QUOTES])
+    return Finding(
+        EngineSaid(
+            trouble=words,
+            count=sum(saying.count for saying in sayings),
+            lines=tuple(line[:_LINE_CHARS] for line in (first.line, *others)),
+            last_s=max(saying.last_s for saying in sayings),
+        ),
+        verdict,
+        "engine",
+        since_s=first.first_s,
+    )
+
+
+def _quoted(line: str) -> str:
+    return f'"{one_line(line)}"'
+
+
+def one_line(line: str) -> str:
+    """``line`` on one line of a bounded length, without what only a program can read.
+
+    A KeyError prints its key, and that of a prefix tree is the bytes of all its tokens.
+    """
+    bare = _BYTES.sub(
+        lambda found: "b'...'" if "\\x" in found[0] else found[0], re.sub(r"\s+", " ", line)
+    )
+    return f"{bare[:_QUOTED_CHARS]}{'...' * (len(bare) > _QUOTED_CHARS)}"
