@@ -17,9 +17,9 @@ from annotated_types import Ge, Gt, Le
 
 from hybridbench.errors import ConfigError
 from hybridbench.setting_types import (
+    DURATION,
     Count,
     CountOrZero,
-    Duration,
     Flag,
     ProfileGroup,
     Share,
@@ -85,11 +85,11 @@ class HiCacheStorage(ProfileGroup):
     """How long a request waits for what the storage has of its prompt: "best_effort" until it could
     be admitted, "wait_complete" until all of it is there, "timeout" for ``prefetch_timeout`` at
     most."""
-    prefetch_timeout_s: Annotated[float, Ge(0.0), Duration()] = 0.1
+    prefetch_timeout_s: Annotated[float, Ge(0.0), DURATION] = 0.1
     """With prefetch_policy "timeout"."""
     prefetch_threshold: Count = 64
     """Fewest tokens that are read from the storage for a request."""
-    page_time_s: Annotated[float, Ge(0.0), Duration()] = 0.0
+    page_time_s: Annotated[float, Ge(0.0), DURATION] = 0.0
     """The least time that reading or writing one page takes."""
     error_rate: Share = 0.0
     """Share of reads and writes of pages that fail, which must lose nothing."""
@@ -108,7 +108,7 @@ class HiCache(ProfileGroup):
     write_policy: HiCacheWritePolicy = "write_through"
     """When a part of the cache is copied to the host: "write_through" when it enters the tree,
     "write_through_selective" when it is used again, "write_back" when the device evicts it."""
-    copy_time_s: Annotated[float, Ge(0.0), Duration()] = 0.0
+    copy_time_s: Annotated[float, Ge(0.0), DURATION] = 0.0
     """The least time that one copy takes: copies of small models within main memory are faster
     than those over a bus."""
 
@@ -159,7 +159,7 @@ class EngineSettings(ProfileGroup):
     max_queued_requests: Count | None = None
     """Maximum length of the waiting queue; null sets no limit.  A full queue rejects the newest
     request or, with priority scheduling, the one of lowest priority."""
-    req_waiting_timeout_s: Annotated[float, Gt(0), Duration()] | None = None
+    req_waiting_timeout_s: Annotated[float, Gt(0), DURATION] | None = None
     """Waiting requests are aborted after this time; null sets no limit."""
     enable_priority_scheduling: Flag = False
     """Schedule by priority first; the larger value goes first."""

@@ -19,7 +19,6 @@ from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.nightly.plan import (
     CompareEntry,
     LoadedPlan,
-    NeedsEntry,
     Plan,
     SoakEntry,
 )
@@ -206,9 +205,7 @@ def _planned(
         ),
         block_s=entry.block_s if isinstance(entry, CompareEntry) else None,
         margin=entry.margin if isinstance(entry, CompareEntry) else None,
-        needs=msgspec.convert(
-            entry.needs or plan.needs or NeedsEntry(), Needs, from_attributes=True
-        ),
+        needs=entry.needs or plan.needs or Needs(),
     )
     # A directory may be on the machines that run the cells, and not on the one that plans them.
     fault = None if "/" in cell.model else model_fault(cell.model)

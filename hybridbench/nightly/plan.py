@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass as plain_dataclass
-from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, Strict, StringConstraints, TypeAdapter
+from pydantic import Field, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from hybridbench.errors import ConfigError, ErrorCode
-from hybridbench.records.nightly import parse_max_rate
-from hybridbench.setting_types import Count, CountOrZero, DurationS, Flag, Share
+from hybridbench.records.nightly import Needs, Policy, Waiver, parse_max_rate
+from hybridbench.setting_types import DurationS, Name, Text
 from hybridbench.thresholds import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
-from hybridbench.workload.fields import AutoDurationS, Objects, Seed, SizeBytes
+from hybridbench.workload.fields import Objects, Seed
 from hybridbench.workload.settings import SETTINGS
 from hybridbench.workload.validation import full_stop, nearest, validated
 from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml
@@ -26,74 +25,7 @@ from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml
 # `hybridbench soak` refuses less.
 SHORTEST_S: Final = 20.0
 
-Text = Annotated[str, StringConstraints(strict=True, min_length=1)]
-Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 Settings = Mapping[Text, bool | int | float | str]
-
-
-def _date(value: object) -> object:
-    if isinstance(value, date):
-        return value
-    try:
-        return date.fromisoformat(value if isinstance(value, str) else "")
-    except ValueError:
-        raise ValueError(f"{value!r} is not a date; write 2027-01-31") from None
-
-
-@dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class NeedsEntry:
-    """What a machine must have to run a cell; an engine that fans out passes it on.
-
-    Without ``memory`` the engine's own default holds.  ``labels`` are those of a GitHub runner;
-    without any it is ubuntu-latest.
-    """
-
-    gpu: CountOrZero = 0
-    cores: Count = 2
-    memory_bytes: SizeBytes = 0
-    labels: tuple[Text, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class PolicyEntry:
-    """What happens before a cell fails the nightly run.
-
-    Attributes:
-        rerun_statistical_leak: a LEAK or DEGRADED that only statistics found is run once more with
-            another seed, and fails only if that fails too.  Exact findings fail at once.
-        rerun_invalid: a run that proved nothing (a busy machine) is made once more.
-        extend: seconds that an undecided soak may go on beyond its length; None (auto) is the
-            default of ``soak``, 0 ends every soak on time.  A comparison ends when it is decided.
-        inconclusive: what a cell is that stays undecided.
-        throughput_ratio: fails below this share of the last green run's tokens a second; 0: only
-            shown.  Nightly runs are not interleaved, so that the machine's drift is in it.
-    """
-
-    rerun_statistical_leak: Flag = True
-    rerun_invalid: Flag = True
-    extend: AutoDurationS = None
-    inconclusive: Literal["neutral", "fail"] = "neutral"
-    throughput_ratio: Share = 0.0
-
-
-@dataclass(frozen=True, kw_only=True, config=SETTINGS)
-class WaiverEntry:
-    """A known finding that fails no cell until ``expires``, and no other finding.
-
-    ``kind``, ``subject`` and ``driver`` are the finding's signature as verdict.json has it;
-    subject, driver, profile and model may hold ``*``.  ``max_rate`` (``2GiB/h``,
-    ``1.1 slots/retract``) is how fast it may grow and stay waived.
-    """
-
-    kind: Name
-    subject: Text
-    driver: Text = "*"
-    profile: Text = "*"
-    model: Text = "*"
-    max_rate: Text | None = None
-    expires: Annotated[date, BeforeValidator(_date)]
-    link: Text
-    reason: Text
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -125,7 +57,7 @@ class Common:
     device: Text | None = None
     set: Settings = Field(default_factory=dict)
     thresholds: tuple[Text, ...] = ()
-    needs: NeedsEntry | None = None
+    needs: Needs | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -165,8 +97,8 @@ class Plan(Common):
     matrix: Matrix = Matrix()
     cells: tuple[SoakEntry, ...] = ()
     compare: tuple[CompareEntry, ...] = ()
-    policy: PolicyEntry = PolicyEntry()
-    waivers: tuple[WaiverEntry, ...] = ()
+    policy: Policy = Field(default_factory=Policy)
+    waivers: tuple[Waiver, ...] = ()
 
 
 @plain_dataclass(frozen=True)
@@ -276,7 +208,7 @@ def _version(version: str, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     )
 
 
-def _waiver(waiver: WaiverEntry, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _waiver(waiver: Waiver, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if not waiver.subject.strip("*"):
         yield (
             (*where, "subject"),

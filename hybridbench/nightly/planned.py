@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.nightly.cells import PlannedCell, expand, plan_hash
 from hybridbench.nightly.false_alarms import FalseAlarms, expected_false_alarms
 from hybridbench.nightly.plan import LoadedPlan, load_plan
 from hybridbench.nightly.policy import Rules
-from hybridbench.records.nightly import PlanRecord, Policy, Waiver
+from hybridbench.records.nightly import PlanRecord
 from hybridbench.targets.engine_files import installed_engine_files
 from hybridbench.units import format_duration, format_percent
 
@@ -68,8 +66,8 @@ def plan_run(
     plan = loaded.plan
     budget_s = plan.budget_s if budget_s is None else budget_s
     budgeted = within(expand(loaded, defects), budget_s)
-    policy = msgspec.convert(plan.policy, Policy, from_attributes=True)
-    false_alarms = expected_false_alarms([planned.cell for planned in budgeted.cells], policy)
+    cells = [planned.cell for planned in budgeted.cells]
+    false_alarms = expected_false_alarms(cells, plan.policy)
     record = PlanRecord(
         name=plan.name,
         hash=plan_hash(plan, budgeted.cells),
@@ -77,8 +75,8 @@ def plan_run(
         left_out=tuple(cell.id for cell in budgeted.left_out),
         note=budgeted.note,
         false_alarms=false_alarms.text,
-        policy=policy,
-        waivers=tuple(msgspec.convert(w, Waiver, from_attributes=True) for w in plan.waivers),
+        policy=plan.policy,
+        waivers=plan.waivers,
     )
     return PlannedRun(loaded, budgeted, budget_s, false_alarms, record, installed_engine_files())
 

@@ -12,7 +12,13 @@ from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import JsonValue, json_text
-from hybridbench.records.nightly import CELL_SCHEMA, NIGHTLY_SCHEMA, CellRecord, NightlyRun
+from hybridbench.records.nightly import (
+    CELL_SCHEMA,
+    NIGHTLY_SCHEMA,
+    CellRecord,
+    NightlyRun,
+    parse_max_rate,
+)
 from hybridbench.rundir.atomic import write_atomically
 
 _RATIO: Final = re.compile(r"throughput ratio ([0-9.]+)")
@@ -59,9 +65,13 @@ def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
         if isinstance(cell, dict):
             _complete(cell)
     try:
-        return from_json(stored, kind)
-    except msgspec.ValidationError as error:
+        record = from_json(stored, kind)
+        for waiver in record.plan.waivers:
+            if waiver.max_rate is not None:
+                parse_max_rate(waiver.max_rate)
+    except (msgspec.ValidationError, ValueError) as error:
         raise RunDirectoryError(f"{path} is damaged: {error}", code=ErrorCode.DAMAGED) from error
+    return record
 
 
 def _complete(cell: dict[str, JsonValue]) -> None:

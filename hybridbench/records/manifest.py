@@ -15,7 +15,8 @@ from hybridbench.units import DURATION_MAX_S
 RUN_SCHEMA: Final = "hybridbench.run/1"
 
 Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
-Int64 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+INT64 = msgspec.Meta(ge=INT_MIN, le=INT_MAX)
+Int64 = Annotated[int, INT64]
 # An integer stays one: a count of slots is not stored as 8192.0.
 _Number = int | float
 _Duration = Annotated[float, msgspec.Meta(ge=0.0, le=DURATION_MAX_S)]

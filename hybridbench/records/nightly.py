@@ -1,4 +1,8 @@
-"""What a nightly run is made of and leaves on disk: cells, attempts, cell.json and night.json."""
+"""What a nightly run is made of and leaves on disk: cells, attempts, cell.json and night.json.
+
+What a plan says of a machine, of reruns and of waivers is stored as it was written, so that its
+file and cell.json have one declaration: pydantic validates it there, msgspec reads it here.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,25 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from hybridbench.foreign import TIME_S_MAX
-from hybridbench.records.manifest import Int64, Wall
+from hybridbench.records.manifest import INT64, Int64, Wall
 from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
+from hybridbench.setting_types import (
+    AutoDurationS,
+    Count,
+    CountOrZero,
+    Day,
+    Flag,
+    Name,
+    ProfileGroup,
+    Share,
+    SizeBytes,
+    Text,
+)
 from hybridbench.units import PER_HOUR, parse_amount
 
 CELL_SCHEMA: Final = "hybridbench.cell/1"
@@ -49,13 +65,18 @@ class AttemptReason(StrEnum):
     EXTENDED = "extended"  # only in files of older versions: run longer, after an undecided one
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine must have to run a cell; 0 memory leaves it to the engine that fans out."""
+@dataclass(frozen=True, kw_only=True)
+class Needs(ProfileGroup):
+    """What a machine must have to run a cell; an engine that fans out passes it on.
 
-    gpu: Int64 = 0
-    cores: Int64 = 2
-    memory_bytes: Int64 = 0
-    labels: tuple[str, ...] = ()
+    Without ``memory`` the engine's own default holds.  ``labels`` are those of a GitHub runner;
+    without any it is ubuntu-latest.
+    """
+
+    gpu: Annotated[CountOrZero, INT64] = 0
+    cores: Annotated[Count, INT64] = 2
+    memory_bytes: Annotated[SizeBytes, INT64] = 0
+    labels: tuple[Text, ...] = ()
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,32 +135,46 @@ def parse_max_rate(text: str) -> MaxRate:
     return MaxRate(float(size), "B", amount.per)
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens before a cell fails; ``plan.PolicyEntry`` explains the keys."""
+@dataclass(frozen=True, kw_only=True)
+class Policy(ProfileGroup):
+    """What happens before a cell fails the nightly run.
 
-    rerun_statistical_leak: bool = True
-    rerun_invalid: bool = True
-    extend: float | None = None
-    inconclusive: str = "neutral"
-    throughput_ratio: float = 0.0
+    Attributes:
+        rerun_statistical_leak: a LEAK or DEGRADED that only statistics found is run once more with
+            another seed, and fails only if that fails too.  Exact findings fail at once.
+        rerun_invalid: a run that proved nothing (a busy machine) is made once more.
+        extend: seconds that an undecided soak may go on beyond its length; None (auto) is the
+            default of ``soak``, 0 ends every soak on time.  A comparison ends when it is decided.
+        inconclusive: what a cell is that stays undecided.
+        throughput_ratio: fails below this share of the last green run's tokens a second; 0: only
+            shown.  Nightly runs are not interleaved, so that the machine's drift is in it.
+    """
+
+    rerun_statistical_leak: Flag = True
+    rerun_invalid: Flag = True
+    extend: AutoDurationS = None
+    inconclusive: Literal["neutral", "fail"] = "neutral"
+    throughput_ratio: Share = 0.0
 
 
-class Waiver(msgspec.Struct, frozen=True, kw_only=True):
-    """A known finding that fails no cell until ``expires``; ``plan.WaiverEntry`` explains it."""
+@dataclass(frozen=True, kw_only=True)
+class Waiver(ProfileGroup):
+    """A known finding that fails no cell until ``expires``, and no other finding.
 
-    kind: str
-    subject: str
-    driver: str = "*"
-    profile: str = "*"
-    model: str = "*"
-    max_rate: str | None = None
-    expires: date
-    link: str
-    reason: str
+    ``kind``, ``subject`` and ``driver`` are the finding's signature as verdict.json has it;
+    subject, driver, profile and model may hold ``*``.  ``max_rate`` (``2GiB/h``,
+    ``1.1 slots/retract``) is how fast it may grow and stay waived.
+    """
 
-    def __post_init__(self) -> None:
-        if self.max_rate is not None:
-            parse_max_rate(self.max_rate)
+    kind: Name
+    subject: Text
+    driver: Text = "*"
+    profile: Text = "*"
+    model: Text = "*"
+    max_rate: Text | None = None
+    expires: Day
+    link: Text
+    reason: Text
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):

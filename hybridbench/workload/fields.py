@@ -13,16 +13,15 @@ from typing import Annotated, Final, TypeAlias
 from annotated_types import Ge, Le
 from pydantic import (
     AllowInfNan,
-    BeforeValidator,
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
 )
 
 from hybridbench.foreign import SEED_MAX
-from hybridbench.setting_types import Strict, decimal, duration_s
+from hybridbench.setting_types import Strict, Written, decimal
 from hybridbench.thresholds import Stat, parse_threshold
-from hybridbench.units import parse_amount, parse_byte_rate, parse_bytes
+from hybridbench.units import parse_amount, parse_byte_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +40,6 @@ class TokenRange:
 OBJECTS_MAX: Final = 100_000_000
 _ZIPF = re.compile(r"zipf\((\d+(?:\.\d+)?)\)")
 _MAX_ZIPF_EXPONENT: Final = 8.0
-
-
-def _auto_duration_s(value: object) -> float | None:
-    if value is None or value == "auto":
-        return None
-    return duration_s(value)
-
-
-def _size_bytes(value: object) -> int:
-    if value == 0 and type(value) is int:
-        return 0
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a size; write 256KiB or 2MB, or 0 for none")  # noqa: TRY004
-    return parse_bytes(value)
 
 
 def _byte_rate(value: object) -> float:
@@ -105,10 +90,6 @@ def _zipf_exponent(value: object) -> float:
     return exponent
 
 
-def _seconds_text(value: float | None) -> str:
-    return "auto" if value is None else f"{decimal(value)}s"
-
-
 def _zipf_text(value: float) -> str:
     return f"zipf({decimal(value)})" if value else "uniform"
 
@@ -126,28 +107,20 @@ def _threshold_text(value: object) -> str:
 Seed: TypeAlias = Annotated[int, Strict(), Ge(0), Le(SEED_MAX)]
 Objects: TypeAlias = Annotated[int, Strict(), Ge(0), Le(OBJECTS_MAX)]
 Amount: TypeAlias = Annotated[float, Strict(), AllowInfNan(False), Ge(0.0)]
-AutoDurationS: TypeAlias = Annotated[
-    float | None,
-    BeforeValidator(_auto_duration_s),
-    PlainSerializer(_seconds_text, return_type=str),
-    WithJsonSchema({"type": ["string", "number", "null"]}),
-]
-SizeBytes: TypeAlias = Annotated[
-    int,
-    BeforeValidator(_size_bytes),
-    PlainSerializer(lambda value: f"{value}B", return_type=str),
-    WithJsonSchema({"type": ["string", "integer"], "examples": ["256KiB", 0]}),
-]
 BytesPerHour: TypeAlias = Annotated[
     float,
-    BeforeValidator(_byte_rate),
-    PlainSerializer(lambda value: f"{decimal(value)}B/h", return_type=str),
-    WithJsonSchema({"type": "string", "examples": ["200MiB/h", "1.5GB/h"]}),
+    Written(
+        _byte_rate,
+        lambda value: f"{decimal(value)}B/h",
+        {"type": "string", "examples": ["200MiB/h", "1.5GB/h"]},
+    ),
 ]
 PerSecond: TypeAlias = Annotated[
     float,
-    BeforeValidator(_request_rate),
-    WithJsonSchema({"type": ["number", "string"], "examples": [40, "40/s", "90/min"]}),
+    Written(
+        _request_rate,
+        schema={"type": ["number", "string"], "examples": [40, "40/s", "90/min"]},
+    ),
 ]
 Tokens: TypeAlias = Annotated[
     TokenRange,
@@ -164,12 +137,12 @@ Tokens: TypeAlias = Annotated[
 ]
 ThresholdText: TypeAlias = Annotated[
     str,
-    BeforeValidator(_threshold_text),
-    WithJsonSchema({"type": "string", "examples": ["rss.slope<200MiB/h", "throughput.p50>900/s"]}),
+    Written(
+        _threshold_text,
+        schema={"type": "string", "examples": ["rss.slope<200MiB/h", "throughput.p50>900/s"]},
+    ),
 ]
 ZipfExponent: TypeAlias = Annotated[
     float,
-    BeforeValidator(_zipf_exponent),
-    PlainSerializer(_zipf_text, return_type=str),
-    WithJsonSchema({"type": "string", "examples": ["zipf(1.1)", "uniform"]}),
+    Written(_zipf_exponent, _zipf_text, {"type": "string", "examples": ["zipf(1.1)", "uniform"]}),
 ]

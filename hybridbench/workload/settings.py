@@ -15,16 +15,24 @@ from pydantic.dataclasses import dataclass
 
 from hybridbench.engine_config import EngineConfig, EngineSettings, PoolSizes
 from hybridbench.foreign import MIB
-from hybridbench.setting_types import Count, CountOrZero, DurationS, Flag, Share, Strict, yaml_key
+from hybridbench.setting_types import (
+    AutoDurationS,
+    Count,
+    CountOrZero,
+    DurationS,
+    Flag,
+    Share,
+    SizeBytes,
+    Strict,
+    yaml_key,
+)
 from hybridbench.workload.coverage import CoverageFloor
 from hybridbench.workload.fields import (
     Amount,
-    AutoDurationS,
     BytesPerHour,
     Objects,
     PerSecond,
     Seed,
-    SizeBytes,
     ThresholdText,
     TokenRange,
     Tokens,

@@ -63,9 +63,7 @@ def test_a_second_seed_that_does_not_agree_speaks_and_says_so(rules: Rules) -> N
 
 
 def test_the_policy_may_take_the_first_word(rules: Rules) -> None:
-    hasty = replace(
-        rules, policy=msgspec.structs.replace(rules.policy, rerun_statistical_leak=False)
-    )
+    hasty = replace(rules, policy=replace(rules.policy, rerun_statistical_leak=False))
 
     assert next_attempt(hasty, [FALSE_LEAK]) is None
     assert result(hasty, [FALSE_LEAK]).state is CellState.FAIL

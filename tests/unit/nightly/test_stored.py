@@ -85,14 +85,21 @@ def test_what_an_older_version_said_in_words_alone_is_read_from_them(tmp_path: P
         ('"verdict": "LEAK"', '"verdict": "LEEK"', "is damaged"),
         ('"seed": 1,', '"seed": 99999999999999999999,', "is damaged"),
         ('"kind": "soak"', '"kind": "nap"', "is damaged"),
+        ('"cores": 2', '"cores": 99999999999999999999', "is damaged"),
+        ('"expires": "2027-', '"expires": "the year 2027-', "is damaged"),
+        ('"max_rate": "1GiB/h"', '"max_rate": "fast"', "is damaged: 'fast' is not a rate"),
         ("{", "[", "is not JSON"),
     ],
-    ids=["schema", "verdict", "seed", "kind", "no JSON"],
+    ids=["schema", "verdict", "seed", "kind", "cores", "expires", "rate", "no JSON"],
 )
 def test_what_is_no_cell_is_refused_and_named(
     tmp_path: Path, before: str, after: str, refusal: str
 ) -> None:
-    record = finished(planned_run(tmp_path), "one", attempt("LEAK", GROWTH))
+    waiver = (
+        "waivers: [{kind: growth, subject: rss, max_rate: 1GiB/h, expires: 2027-11-20, "
+        "link: tracker/1, reason: known}]\n"
+    )
+    record = finished(planned_run(tmp_path, PLAN + waiver), "one", attempt("LEAK", GROWTH))
     place = store(record, tmp_path / "cells") / CELL
     text = place.read_text("utf-8")
     assert before in text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
-import msgspec
 import pytest
 
 from hybridbench.nightly.policy import Rules
@@ -86,14 +85,14 @@ def test_another_signature_is_another_finding(other: AttemptFinding) -> None:
 
 
 def test_a_waiver_may_be_of_one_profile_or_model_only() -> None:
-    assert waived(LEAK, msgspec.structs.replace(KNOWN, profile="chat-*", model="qwen3-next")) == ""
-    assert waived(LEAK, msgspec.structs.replace(KNOWN, profile="smoke")) == "not named"
-    assert waived(LEAK, msgspec.structs.replace(KNOWN, model="other")) == "not named"
+    assert waived(LEAK, replace(KNOWN, profile="chat-*", model="qwen3-next")) == ""
+    assert waived(LEAK, replace(KNOWN, profile="smoke")) == "not named"
+    assert waived(LEAK, replace(KNOWN, model="other")) == "not named"
 
 
 def test_a_growth_that_is_waived_may_stay_undecided_below_its_rate() -> None:
     growth = GROWTH
-    of_growth = msgspec.structs.replace(
+    of_growth = replace(
         KNOWN, kind="growth", subject=growth.subject, driver="finishes", max_rate="2GiB/h"
     )
     (rate,) = growth.rates
@@ -111,9 +110,9 @@ def test_a_growth_that_is_waived_may_stay_undecided_below_its_rate() -> None:
     assert "may grow faster" in waived(
         replace(open_, rates=(replace(rate, upper=float("inf")),)), of_growth
     )
-    assert waived(open_, msgspec.structs.replace(of_growth, max_rate=None)) == ""
+    assert waived(open_, replace(of_growth, max_rate=None)) == ""
     assert waived(replace(open_, subject="threads"), of_growth) == "not named"
-    assert waived(open_, msgspec.structs.replace(of_growth, kind="decay")) == "not named"
+    assert waived(open_, replace(of_growth, kind="decay")) == "not named"
 
 
 @pytest.mark.parametrize(
