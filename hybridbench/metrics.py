@@ -2,7 +2,8 @@
 
 Code that writes an undeclared metric fails (``declared``); analysis and reports read units and
 thresholds from here and from nowhere else.  A name with ``*`` stands for a family
-(``pool.*.available``).
+(``pool.*.available``).  A series of one of several processes has the metric's name with labels
+(``labels.py``), and the metric's declaration.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
+
+from hybridbench.labels import unlabelled, whose
 
 
 class Unit(StrEnum):
@@ -392,6 +395,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "count of an engine event, such as finishes or evictions",
         check=Check.DRIVER,
     ),
+    MetricSpec(
+        "scraped.*",
+        Unit.COUNT,
+        Kind.COUNTER,
+        "counter that the target itself reports, such as of its finished requests",
+        check=Check.DRIVER,
+    ),
     # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),
     _cost("gc_full_ms", "time of a full collection", erratic=True),
@@ -435,7 +445,8 @@ METRICS: tuple[MetricSpec, ...] = (
 
 @lru_cache(maxsize=4096)
 def spec_of(name: str) -> MetricSpec | None:
-    """The declaration that covers ``name``, or None."""
+    """The declaration that covers ``name``, which may have labels, or None."""
+    name = unlabelled(name)
     for spec in METRICS:
         if spec.name == name or ("*" in spec.name and fnmatchcase(name, spec.name)):
             return spec
@@ -455,8 +466,10 @@ def declared(name: str) -> MetricSpec:
 
 
 def label_of(name: str) -> str:
-    """What a sentence calls the metric; its name if nothing better was declared."""
+    """What a sentence calls the metric, and whose; its name if nothing better was declared."""
     spec = spec_of(name)
     if spec is None or not spec.label:
         return name
-    return f"the number of {spec.label}" if spec.unit is Unit.COUNT else spec.label
+    label = f"the number of {spec.label}" if spec.unit is Unit.COUNT else spec.label
+    owner = whose(name)
+    return f"{label} of {owner}" if owner else label

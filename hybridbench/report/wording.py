@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from hybridbench.labels import unlabelled, whose
 from hybridbench.metrics import spec_of
 from hybridbench.rates import TIME_UNITS, full_rate_text, number
 from hybridbench.records.json_value import JsonValue
@@ -91,10 +92,13 @@ def rate_facts(rates: Iterable[Rate]) -> list[Fact]:
 
 
 def metric_title(name: str) -> str:
-    """A metric for people: its declared meaning, with the family member in front."""
+    """A metric for people: its declared meaning, with its process or family member in front."""
     spec = spec_of(name)
     if spec is None:
         return name
+    owner = whose(name)
+    if owner:
+        return f"{owner}: {metric_title(unlabelled(name))}"
     if "*" not in spec.name:
         return spec.meaning
     head, _, tail = spec.name.partition("*")

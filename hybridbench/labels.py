@@ -1,0 +1,66 @@
+"""The name of a series: its metric, and the labels that tell it from others of that metric.
+
+One canonical text, as Prometheus has it: ``rss_anon_swap_bytes{role="EngineCore"}``, with the
+labels in the order of their keys.  A series without labels is the run's own, or of its only
+process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+# What tells one process of a run from the others.
+ROLE: Final = "role"
+
+_ESCAPES: Final = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
+_UNESCAPES: Final = {escape: char for char, escape in _ESCAPES.items()}
+_LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+
+
+def labelled(metric: str, labels: Mapping[str, str]) -> str:
+    """The canonical name of the series of ``metric`` with ``labels``; empty values are left out."""
+    pairs = [f'{key}="{_escaped(labels[key])}"' for key in sorted(labels) if labels[key]]
+    return f"{metric}{{{','.join(pairs)}}}" if pairs else metric
+
+
+def unlabelled(series: str) -> str:
+    """The metric of ``series``."""
+    return series.partition("{")[0].strip()
+
+
+def labels_of(series: str) -> dict[str, str]:
+    """The labels of ``series``, also where others wrote them in another order or with spaces.
+
+    Raises:
+        ValueError: what stands in its braces are no labels.
+    """
+    _, brace, rest = series.strip().partition("{")
+    found: dict[str, str] = {}
+    if not brace:
+        return found
+    inside, closing, after = rest.rpartition("}")
+    at = 0
+    while match := _LABEL.match(inside, at):
+        found[match[1]] = re.sub(
+            r"\\.", lambda escape: _UNESCAPES.get(escape[0], escape[0]), match[2]
+        )
+        at = match.end()
+        if at == len(inside):
+            break
+    if not closing or after.strip() or inside[at:].strip():
+        raise ValueError(f'{series!r} has no labels in its braces; write name{{key="value"}}')
+    return found
+
+
+def whose(series: str) -> str:
+    """Whose ``series`` is, in words: the values of its labels; empty for one without."""
+    labels = labels_of(series)
+    role = labels.pop(ROLE, "")
+    others = [f"{key} {value}" for key, value in labels.items()]
+    return ", ".join([role, *others] if role else others)
+
+
+def _escaped(value: str) -> str:
+    return "".join(_ESCAPES.get(char, char) for char in value)
