@@ -31,6 +31,7 @@ from hybridbench.analysis.findings.validity import (
     validity_findings,
 )
 from hybridbench.analysis.notes import not_seen, run_notes
+from hybridbench.analysis.processes import with_processes
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.serving import serving_results
@@ -81,6 +82,11 @@ def judge(record: RunRecord) -> Verdict:
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
     facts = Facts.of(record, boundary)
     result = _pooled(facts, [_judge_segment(part, boundary) for part in facts.segments], boundary)
+
+    def judged(part: Facts, names: frozenset[str]) -> list[MetricResult]:
+        return _trends(part, Effort(), boundary, names)
+
+    result = with_processes(record, result, judged, boundary)
     if facts.parts:
         # What only all segments together can have covered.
         covered = boundary.listed("the coverage", coverage_findings, facts)
@@ -109,6 +115,11 @@ def judge_so_far(record: RunRecord) -> Verdict:
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
     facts = Facts.of(record, boundary)
     result = _pooled(facts, [_judge_so_far(part, boundary) for part in facts.segments], boundary)
+
+    def judged(part: Facts, names: frozenset[str]) -> list[MetricResult]:
+        return _trends_so_far(part, boundary, names)
+
+    result = with_processes(record, result, judged, boundary)
     return _verdict(facts, result, [*result.findings, *unreadable_findings(beyond)], boundary)
 
 
@@ -133,9 +144,7 @@ def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
 
 def _judge_so_far(facts: Facts, boundary: Boundary) -> SegmentResult:
     """What the live view shows of one worker's time: no trend of a young run is a leak."""
-    metrics = _trends(facts, _QUICK, boundary)
-    if facts.record.span_s[1] < _FIRST_LOOK * planned_s(facts.record):
-        metrics = [_not_yet(result) for result in metrics]
+    metrics = _trends_so_far(facts, boundary)
     findings = [
         *_exact(facts, boundary),
         *boundary.listed("growth", growth_findings, facts, metrics, boundary),
@@ -164,11 +173,26 @@ def _exact(facts: Facts, boundary: Boundary) -> list[Finding]:
     return known
 
 
-def _trends(facts: Facts, effort: Effort, boundary: Boundary) -> list[MetricResult]:
+def _trends_so_far(
+    facts: Facts, boundary: Boundary, names: frozenset[str] | None = None
+) -> list[MetricResult]:
+    """Coarser trends; before the first look none of them is a leak."""
+    metrics = _trends(facts, _QUICK, boundary, names)
+    if facts.record.span_s[1] < _FIRST_LOOK * planned_s(facts.record):
+        return [_not_yet(result) for result in metrics]
+    return metrics
+
+
+def _trends(
+    facts: Facts, effort: Effort, boundary: Boundary, names: frozenset[str] | None = None
+) -> list[MetricResult]:
+    """Of all gated metrics, or of those among ``names``."""
     if facts.window is None:
         return []
     results = []
     for spec in boundary.listed("the gated metrics", gated_metrics, facts.record):
+        if names is not None and spec.name not in names:
+            continue
         part = f"the trend of {spec.name}"
         found = boundary.value(part, None, judge_trend, facts, spec, effort)
         results += [] if found is None else [found]

@@ -8,6 +8,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
+from hybridbench.labels import unlabelled
 from hybridbench.metrics import MEMORY, METRICS, Check
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import NoteCode
@@ -50,7 +51,7 @@ def not_seen(facts: Facts) -> tuple[str, ...]:
     """The gating metrics without a single sample."""
     given_up = probes_left_out(facts.record)
     series = facts.record.series
-    sampled = [name for name, one in series.items() if len(one) and name not in given_up]
+    sampled = [unlabelled(n) for n, one in series.items() if len(one) and n not in given_up]
     missing = []
     for spec in METRICS:
         if spec.check not in (Check.TREND, Check.EXACT):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import AT_REST
 from hybridbench.records.events import Event
 from hybridbench.records.messages import Ended, StepEvents
+from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.recorder import Sink
 from hybridbench.targets.target import Target
@@ -83,10 +84,11 @@ class RememberingSink:
         phase: str,
         metrics: Mapping[str, float],
         latencies: LatencyCounts | None = None,
+        processes: Sequence[ProcessSample] = (),
     ) -> None:
         # Left out: the worker's clock runs on while another version has its turn.
         del latencies
-        self._sink.sample(t_s, phase, metrics)
+        self._sink.sample(t_s, phase, metrics, None, processes)
         self.rest_bytes = metrics.get(AT_REST, self.rest_bytes)
         self.peak_rss_bytes = max(self.peak_rss_bytes, metrics.get("rss_bytes", 0.0))
         if "step_s" in metrics:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hybridbench.labels import ROLE
 from hybridbench.records.codec import OpenRecord, by_name, of_names
 from hybridbench.records.heap import CallSite, InstanceCount, SiteRecord, StageReading, Survey
 from hybridbench.records.json_value import JsonValue
@@ -46,6 +47,31 @@ class Segment(Event, frozen=True):
 
     index: int = 0
     away_s: float | None = None
+
+
+class ProcessStarted(Event, frozen=True):
+    """A process of that role was first seen; not the first one is a segment of its series."""
+
+    role: str = ""
+    pid: int = 0
+    host: str = ""
+    rank: str = ""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Of its series."""
+        return {ROLE: self.role, "host": self.host, "rank": self.rank}
+
+
+class ProcessEnded(Event, frozen=True):
+    """A process of that role is gone, by an exit code or a signal where that is known."""
+
+    role: str = ""
+    pid: int = 0
+    host: str = ""
+    rank: str = ""
+    code: int | None = None
+    signal: int | None = None
 
 
 class Note(Event, frozen=True):

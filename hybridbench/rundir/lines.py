@@ -24,6 +24,7 @@ from hybridbench.foreign import (
 from hybridbench.latency import BUCKETS
 from hybridbench.records.documents import reading
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.processes import ProcessSample
 
 SYNC_INTERVAL_S: Final = 60.0
 # Floats are stored to this many digits: a byte in a terabyte, and half the file.
@@ -36,13 +37,14 @@ _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class SampleLine(msgspec.Struct):
-    """One line of samples.jsonl."""
+    """One line of samples.jsonl; ``processes`` are those that have a role of their own."""
 
     t: _Time
     m: dict[str, float]
     phase: str = ""
     wall: Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)] = 0.0
     latencies: dict[str, dict[_Bucket, _Count]] = {}
+    processes: list[ProcessSample] = []
 
 
 class EventLine(msgspec.Struct):

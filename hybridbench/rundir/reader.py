@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -10,9 +10,11 @@ from typing import cast
 import numpy as np
 
 from hybridbench.analysis.record import LatencySeries, RunRecord, Series
+from hybridbench.labels import labelled, unlabelled
 from hybridbench.metrics import spec_of
-from hybridbench.records.events import Note, Phase, read_event
+from hybridbench.records.events import Note, Phase, ProcessStarted, read_event
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.processes import ProcessSample
 from hybridbench.rundir.layout import EVENTS, SAMPLES
 from hybridbench.rundir.lines import EVENT, SAMPLE, SampleLine, read_lines
 from hybridbench.rundir.manifest import read_manifest
@@ -22,7 +24,8 @@ def read_run(path: Path) -> RunRecord:
     """The run stored at ``path``.
 
     A torn last line is dropped, a damaged line in the middle skipped, and each of these reported in
-    an event of kind ``note`` at the end.  Where no event tells the phases, the samples do.
+    an event of kind ``note`` at the end.  Where no event tells the phases, or which processes there
+    were, the samples do.
 
     Raises:
         RunDirectoryError: when there is no run, or a later version wrote it.
@@ -40,6 +43,8 @@ def read_run(path: Path) -> RunRecord:
     ]
     if not any(isinstance(event, Phase) for event in events):
         events += columns.phases
+    if not any(isinstance(event, ProcessStarted) for event in events):
+        events += columns.started
     events.sort(key=lambda event: event.t_s)
     end_s = max([columns.last_s, *(event.t_s for event in events)])
     notes = [*samples.notes(SAMPLES), *stored.notes(EVENTS), *columns.notes()]
@@ -55,6 +60,8 @@ class _Columns:
     values: dict[str, list[float]] = field(default_factory=dict)
     counted: dict[str, list[tuple[float, int, int]]] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
+    started: list[ProcessStarted] = field(default_factory=list)
+    seen: dict[tuple[str, ...], tuple[int, float]] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     out_of_order: int = 0
     last_s: float = 0.0
@@ -63,24 +70,41 @@ class _Columns:
         self.last_s = max(self.last_s, sample.t)
         if not self.phases or self.phases[-1].phase != sample.phase:
             self.phases.append(Phase(sample.phase, sample.phase, t_s=sample.t))
+        late = self._add_all(sample.t, sample.m)
+        for process in sample.processes:
+            self._see(sample.t, process)
+            labels = process.labels
+            own = {labelled(name, labels): value for name, value in process.m.items()}
+            late |= self._add_all(sample.t, own)
+        self.out_of_order += late
+        for name, counts in sample.latencies.items():
+            self.counted.setdefault(name, []).extend((sample.t, b, n) for b, n in counts.items())
+
+    def _add_all(self, t_s: float, values: Mapping[str, float]) -> bool:
+        """Take over ``values``; whether one of them went back in time."""
         late = False
-        for name, value in sample.m.items():
+        for name, value in values.items():
             times = self.times.get(name)
             if times is None:
                 if spec_of(name) is None:
-                    self.unknown.add(name)
+                    self.unknown.add(unlabelled(name))
                     continue
                 times = self.times[name] = []
                 self.values[name] = []
             # Slow probes may arrive in a line of their own; only within a metric must time rise.
-            if times and sample.t <= times[-1]:
+            if times and t_s <= times[-1]:
                 late = True
                 continue
-            times.append(sample.t)
+            times.append(t_s)
             self.values[name].append(value)
-        self.out_of_order += late
-        for name, counts in sample.latencies.items():
-            self.counted.setdefault(name, []).extend((sample.t, b, n) for b, n in counts.items())
+        return late
+
+    def _see(self, t_s: float, process: ProcessSample) -> None:
+        key = tuple(process.labels.values())
+        if self.seen.get(key) != process.incarnation:
+            self.seen[key] = process.incarnation
+            role, pid, host, rank = process.role, process.pid, process.host, process.rank
+            self.started.append(ProcessStarted(role, pid, host, rank, t_s=t_s))
 
     def series(self) -> dict[str, Series]:
         return {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from hybridbench.clock import Clock
 from hybridbench.errors import ErrorCode, RunDirectoryError
@@ -15,6 +17,7 @@ from hybridbench.metrics import declared
 from hybridbench.records.events import Event, event_data, kind_of
 from hybridbench.records.json_value import JsonValue, json_text, plain_mapping
 from hybridbench.records.manifest import Manifest, manifest_to_json
+from hybridbench.records.processes import ProcessSample
 from hybridbench.rundir.atomic import sync_directory, write_atomically
 from hybridbench.rundir.layout import EVENTS, MANIFEST, SAMPLES
 from hybridbench.rundir.lines import LineFile, repair_tail, short
@@ -70,27 +73,28 @@ class RunWriter:
         phase: str,
         metrics: Mapping[str, float],
         latencies: LatencyCounts | None = None,
+        processes: Sequence[ProcessSample] = (),
     ) -> None:
         """Append one sample taken ``t_s`` after the start; leave out what was not measured.
 
         A value that is not finite (a median of nothing) counts as not measured.  ``latencies`` are
-        those of the interval that ends with the sample.
+        those of the interval that ends with the sample, ``processes`` those with a role.
 
         Raises:
             KeyError: for a metric that nobody declared; nothing is written then.
             RunDirectoryError: when the disk refuses.
         """
-        values: dict[str, JsonValue] = {}
-        for name, value in metrics.items():
-            declared(name)
-            if math.isfinite(value):
-                values[name] = short(value)
         line: dict[str, JsonValue] = {
             "t": round(t_s, 4),
             "wall": round(self._clock.wall_s(), 3),
             "phase": phase,
-            "m": values,
+            "m": _stored(metrics),
         }
+        if processes:
+            line["processes"] = [
+                {**plain_mapping(msgspec.to_builtins(one)), "m": _stored(one.m)}
+                for one in processes
+            ]
         if latencies:
             line["latencies"] = {
                 name: {str(bucket): count for bucket, count in counts.items()}
@@ -130,6 +134,17 @@ class RunWriter:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _stored(metrics: Mapping[str, float]) -> dict[str, JsonValue]:
+    """The values that were measured.
+
+    Raises:
+        KeyError: for a metric that nobody declared.
+    """
+    for name in metrics:
+        declared(name)
+    return {name: short(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
 def _require_empty(run_dir: Path) -> None:

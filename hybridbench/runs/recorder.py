@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -16,6 +16,8 @@ from hybridbench.records.events import (
     GarbageOfType,
     Note,
     Phase,
+    ProcessEnded,
+    ProcessStarted,
 )
 from hybridbench.records.messages import (
     CheckpointReply,
@@ -23,6 +25,8 @@ from hybridbench.records.messages import (
     Violation,
     ViolationRecord,
 )
+from hybridbench.records.processes import ProcessSample
+from hybridbench.targets.target import ExitStatus
 
 _TICK_S = 1e-4
 _TYPES_RECORDED = 12
@@ -37,8 +41,11 @@ class Sink(Protocol):
         phase: str,
         metrics: Mapping[str, float],
         latencies: LatencyCounts | None = None,
+        processes: Sequence[ProcessSample] = (),
     ) -> None:
-        """Append one sample, with the latencies counted since the one before it."""
+        """Append one sample, with the latencies counted since the one before it, and what was read
+        of processes that have a role.
+        """
         ...
 
     def event(self, event: Event) -> None:
@@ -62,6 +69,7 @@ class Recorder:
         self._start_s = start_s
         self._last_sample_s = self._last_scan_s = 0.0
         self._counted: tuple[float, float, float] | None = None  # time, tokens, requests
+        self._alive: dict[tuple[str, ...], ProcessSample] = {}
         self.phase = ""
 
     @property
@@ -87,13 +95,37 @@ class Recorder:
         self.event(Note(text))
 
     def sample(
-        self, stamp_s: float, values: Mapping[str, float], latencies: LatencyCounts | None = None
+        self,
+        stamp_s: float,
+        values: Mapping[str, float],
+        latencies: LatencyCounts | None = None,
+        processes: Sequence[ProcessSample] = (),
     ) -> dict[str, float]:
         """Store a sample of the monotonic time ``stamp_s``; return it with its rates."""
         complete = {**values, **self._rates(stamp_s - self._start_s, values)}
         self._last_sample_s = max(stamp_s - self._start_s, self._last_sample_s + _TICK_S)
-        self._sink.sample(self._last_sample_s, self.phase, complete, latencies)
+        self._sink.sample(self._last_sample_s, self.phase, complete, latencies, processes)
         return complete
+
+    def processes(
+        self, seen: Sequence[ProcessSample], exit_of: Callable[[int], ExitStatus | None]
+    ) -> None:
+        """Say which processes have started and ended since the last call.
+
+        ``exit_of`` tells how a pid ended, where that is known.
+        """
+        now = {tuple(process.labels.values()): process for process in seen}
+        for key, was in self._alive.items():
+            if key not in now or now[key].incarnation != was.incarnation:
+                status = exit_of(was.pid) or ExitStatus(None, None)
+                ended = ProcessEnded(
+                    was.role, was.pid, was.host, was.rank, status.code, status.signal
+                )
+                self.event(ended)
+        for key, process in now.items():
+            if key not in self._alive or self._alive[key].incarnation != process.incarnation:
+                self.event(ProcessStarted(process.role, process.pid, process.host, process.rank))
+        self._alive = now
 
     def heap_scan(self, reply: HeapScanReply) -> None:
         """Store what a heap scan counted, as a sample of its own moment."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 
 _PREFIX = "events."
+_SCRAPED = "scraped."
 
 # What a reader calls one event; names that only lose a plural s need no entry.
 _SINGULAR: Mapping[str, str] = {
@@ -59,8 +60,8 @@ _TELLING = (
 
 @dataclass(frozen=True)
 class EventCounters:
-    """All ``events.*`` series of a run, by their bare names in order, and the counters of work of
-    another program; they only grow.
+    """All ``events.*`` series of a run, by their bare names in order, and the counters of another
+    program; they only grow.
 
     ``restarts_s`` are the times of the first samples after a worker had started anew.
     """
@@ -86,7 +87,8 @@ class EventCounters:
 def event_counters(record: RunRecord) -> EventCounters:
     """The event counters of ``record`` that have samples."""
     works = record.drivers.works
-    counters = (n for n in record.series if n.startswith(_PREFIX) or n in works)
+    prefixes = (_PREFIX, _SCRAPED)
+    counters = (n for n in record.series if n.startswith(prefixes) or n in works)
     names = sorted(n for n in counters if len(record.series[n]))
     fallen = [np.flatnonzero(np.diff(record.series[n].value) < 0) + 1 for n in names]
     restarts = [record.series[n].t_s[at] for n, at in zip(names, fallen, strict=True)]
@@ -97,8 +99,8 @@ def event_counters(record: RunRecord) -> EventCounters:
 
 
 def bare(name: str) -> str:
-    """The name of a counter without ``events.``."""
-    return name.removeprefix(_PREFIX)
+    """The name of a counter without ``events.`` or ``scraped.``."""
+    return name.removeprefix(_PREFIX).removeprefix(_SCRAPED)
 
 
 def _growing(series: Series, fallen: NDArray[np.int64]) -> Series:

@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from hybridbench.analysis.facts.facts import Facts, Missed
+from hybridbench.analysis.facts.processes import memory_series
 from hybridbench.analysis.facts.readings import LARGEST
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.words import listed, times
@@ -272,7 +273,7 @@ def validity_findings(facts: Facts) -> list[Finding]:
         found.extend(_interference(record, window))
     if facts.ended_early:
         return found
-    series = record.series.get(MEMORY)
+    series = memory_series(record)
     if series is None or len(series) < _FEWEST_SAMPLES:
         count = 0 if series is None else len(series)
         found.append(_invalid(TooFewSamples(samples=count), MEMORY))

@@ -21,6 +21,7 @@ from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.trend.shapes import ShapeLimits
+from hybridbench.labels import unlabelled
 from hybridbench.metrics import (
     AT_REST,
     COLLECTIBLE,
@@ -91,9 +92,12 @@ def settles_by(base_bytes: float, duration_s: float) -> float:
 
 
 def gated_metrics(record: RunRecord) -> list[MetricSpec]:
-    """The declared trends that this record has samples of, by name."""
+    """The declared trends that this record has samples of, by name; those of processes with a role
+    are in records of their own (``facts/processes.py``).
+    """
     absent = probes_left_out(record)
-    sampled = sorted(n for n, series in record.series.items() if len(series) and n not in absent)
+    own = ((n, series) for n, series in record.series.items() if n == unlabelled(n))
+    sampled = sorted(n for n, series in own if len(series) and n not in absent)
     specs = (spec_of(name) for name in sampled)
     alike = rests_are_alike(record)
     return [

@@ -12,6 +12,7 @@ from hybridbench.records import messages as m
 from hybridbench.records.events import Event, Phase, kind_of
 from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.processes import ProcessSample
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.status import RunStatus, View
 from hybridbench.targets.target import ExitStatus
@@ -243,6 +244,7 @@ class FakeSink:
     def __init__(self) -> None:
         self.samples: list[tuple[float, str, dict[str, float]]] = []
         self.latencies: list[tuple[float, LatencyCounts]] = []
+        self.processes: list[tuple[ProcessSample, ...]] = []
         self.events: list[Event] = []
 
     def sample(
@@ -251,8 +253,10 @@ class FakeSink:
         phase: str,
         metrics: Mapping[str, float],
         latencies: LatencyCounts | None = None,
+        processes: Sequence[ProcessSample] = (),
     ) -> None:
         self.samples.append((t_s, phase, dict(metrics)))
+        self.processes.append(tuple(processes))
         if latencies:
             self.latencies.append((t_s, latencies))
 

@@ -1,0 +1,68 @@
+"""A run of several processes, each seen as a run of its own.
+
+A process has its own series, and its own segments, as it may be started anew while the others go
+on.  What was done (counters of events, requests in flight), and how the run went, is the run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.labels import labelled, labels_of, unlabelled
+from hybridbench.metrics import MEMORY
+from hybridbench.records.events import Event, ProcessStarted, Segment
+
+
+@dataclass(frozen=True)
+class ProcessView:
+    """``record`` has the series of the process under the names of their metrics, ``metrics``."""
+
+    labels: Mapping[str, str]
+    record: RunRecord
+    metrics: frozenset[str]
+
+
+def process_views(record: RunRecord) -> list[ProcessView]:
+    """One for each process that has labels, in their order; none where no series has any."""
+    groups: dict[str, dict[str, Series]] = {}
+    shared: dict[str, Series] = {}
+    for name, series in record.series.items():
+        metric = unlabelled(name)
+        if metric == name:
+            shared[name] = series
+        else:
+            groups.setdefault(name[len(metric) :], {})[metric] = replace(series, name=metric)
+    return [_view(record, shared, text, own) for text, own in sorted(groups.items())]
+
+
+def memory_series(record: RunRecord) -> Series | None:
+    """Private memory of the run's only process, or of the one of several that has most samples."""
+    alone = record.series.get(MEMORY)
+    if alone is not None:
+        return alone
+    several = [s for name, s in record.series.items() if unlabelled(name) == MEMORY]
+    return max(several, key=len, default=None)
+
+
+def _view(
+    record: RunRecord, shared: Mapping[str, Series], text: str, own: Mapping[str, Series]
+) -> ProcessView:
+    labels = labels_of(text)
+    events = sorted(
+        [*record.events, *_segments(record, text)],
+        key=lambda event: event.t_s,
+    )
+    seen = replace(record, series={**shared, **own}, events=tuple(events))
+    return ProcessView(labels, seen, frozenset(own))
+
+
+def _segments(record: RunRecord, text: str) -> Iterable[Event]:
+    """A border for each start but the first, and but those that came with a border of the run."""
+    borders = [event.t_s for event in record.all_events(Segment)]
+    starts = [e.t_s for e in record.all_events(ProcessStarted) if labelled("", e.labels) == text]
+    for index, (before, start) in enumerate(pairwise(starts), start=1):
+        if not any(before < border <= start for border in borders):
+            yield Segment(index, t_s=start)

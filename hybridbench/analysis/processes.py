@@ -1,0 +1,61 @@
+"""The trends of every process that has a role: each is judged as a run of one process is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from hybridbench.analysis.boundary import Boundary
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.facts.processes import ProcessView, process_views
+from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.segment_pooling import SegmentResult, pool_metric
+from hybridbench.analysis.trend.growth import growth_findings
+from hybridbench.analysis.trend.metric_trend import with_q_values
+from hybridbench.labels import labelled
+from hybridbench.records.verdict import Finding, MetricResult
+
+Judged = Callable[[Facts, frozenset[str]], Sequence[MetricResult]]
+
+
+def with_processes(
+    record: RunRecord, result: SegmentResult, judged: Judged, boundary: Boundary
+) -> SegmentResult:
+    """``result`` of the run with the trends of its processes, each named with its labels.
+
+    ``judged`` gives the trends of one segment of a process, for some of its metrics.
+    """
+    views = boundary.value("the processes", [], process_views, record)
+    if not views:
+        return result
+    owned = [
+        (view, facts, _trends(view, facts, judged))
+        for view in views
+        for facts in [Facts.of(view.record, boundary)]
+    ]
+    tested = iter(with_q_values([*result.metrics, *(r for _, _, rs in owned for r in rs)]))
+    metrics = [next(tested) for _ in result.metrics]
+    findings = list(result.findings)
+    for view, facts, results in owned:
+        own = [next(tested) for _ in results]
+        grown = boundary.listed("growth", growth_findings, facts.longest, own, boundary)
+        metrics += [_named(one, view) for one in own]
+        findings += [_about(finding, view) for finding in grown]
+    return replace(result, metrics=tuple(metrics), findings=tuple(findings))
+
+
+def _trends(view: ProcessView, facts: Facts, judged: Judged) -> list[MetricResult]:
+    """One for each metric, of all segments of the process together."""
+    parts = [result for part in facts.segments for result in judged(part, view.metrics)]
+    names = dict.fromkeys(result.metric for result in parts)
+    return [pool_metric([r for r in parts if r.metric == name]) for name in names]
+
+
+def _named(result: MetricResult, view: ProcessView) -> MetricResult:
+    return msgspec.structs.replace(result, metric=labelled(result.metric, view.labels))
+
+
+def _about(finding: Finding, view: ProcessView) -> Finding:
+    return replace(finding, subject=labelled(finding.subject, view.labels))

@@ -1,0 +1,39 @@
+"""One of several processes of a run: what tells it from the others, and what was read of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hybridbench.foreign import INT_MAX
+from hybridbench.labels import ROLE
+
+
+class ProcessSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was read of one process at the time of a sample.
+
+    ``role``, ``host`` and ``rank`` stay the same when the process is started anew; ``pid`` and
+    ``started``, in seconds after the machine's boot, then change.
+    """
+
+    role: str
+    pid: int
+    started: float
+    m: dict[str, float]
+    host: str = ""
+    rank: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.role or not 0 < self.pid <= INT_MAX:
+            raise ValueError("a process has a role and a pid")
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Of its series."""
+        return {ROLE: self.role, "host": self.host, "rank": self.rank}
+
+    @property
+    def incarnation(self) -> tuple[int, float]:
+        """What a process that was started anew does not share with the one before it."""
+        return self.pid, self.started

@@ -1,0 +1,127 @@
+"""Runs of several processes: each is judged alone, and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hybridbench.analysis.facts.processes import process_views
+from hybridbench.analysis.judge import judge, judge_so_far
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.labels import labelled
+from hybridbench.metrics import MEMORY, Check, declared
+from hybridbench.records.events import ProcessStarted, Segment
+from hybridbench.records.verdict import MetricResult, Verdict, VerdictKind
+from tests.unit.analysis.records import GIB, Run, healthy_record, with_events
+
+API, CORE = ({"role": "api"}, {"role": "core"})
+
+
+def of_role(record: RunRecord, labels: dict[str, str]) -> dict[str, Series]:
+    """The gated series of ``record``, as those of one of several processes."""
+    own = {}
+    for name, series in record.series.items():
+        if declared(name).check is Check.TREND:
+            whole = labelled(name, labels)
+            own[whole] = replace(series, name=whole)
+    return own
+
+
+def two_processes(core: Run, api: Run | None = None) -> RunRecord:
+    """The counters and events of a healthy run, with two processes beside them and none alone."""
+    shared = healthy_record(api)
+    rest = {n: s for n, s in shared.series.items() if declared(n).check is not Check.TREND}
+    own = {**of_role(shared, API), **of_role(healthy_record(core), CORE)}
+    return replace(shared, series={**rest, **own})
+
+
+def result(verdict: Verdict, name: str) -> MetricResult:
+    (found,) = [one for one in verdict.metrics if one.metric == name]
+    return found
+
+
+def test_the_process_that_leaks_is_named_and_the_others_are_clean() -> None:
+    verdict = judge(two_processes(Run(seed=3, leak_bytes_per_h=4 * GIB)))
+
+    assert verdict.kind is VerdictKind.LEAK
+    (leak,) = [f for f in verdict.findings if f.verdict is VerdictKind.LEAK]
+    assert (leak.kind, leak.subject) == ("growth", labelled(MEMORY, CORE))
+    assert result(verdict, labelled(MEMORY, API)).outcome == "CLEAN"
+    assert not verdict.failures
+
+
+def test_each_process_has_the_result_that_it_has_alone() -> None:
+    record = two_processes(Run(seed=3, leak_bytes_per_h=4 * GIB))
+
+    together = judge(record)
+
+    for view in process_views(record):
+        alone = result(judge(view.record), MEMORY)
+        found = result(together, labelled(MEMORY, view.labels))
+        assert (found.outcome, found.rate_per_hour) == (alone.outcome, alone.rate_per_hour)
+
+
+def test_growth_of_a_process_is_explained_by_an_event_of_the_run() -> None:
+    record = two_processes(Run(seed=3))
+    name = labelled(MEMORY, CORE)
+    memory, retracts = record.series[name], record.series["events.retracts"]
+    value = 6e8 + 5e7 * np.interp(memory.t_s, retracts.t_s, retracts.value)
+    grown = {**record.series, name: replace(memory, value=value)}
+
+    verdict = judge(replace(record, series=grown))
+
+    (leak,) = [f for f in verdict.findings if f.verdict is VerdictKind.LEAK]
+    assert (leak.subject, leak.driver) == (name, "retracts")
+
+
+def test_a_restart_is_a_segment_of_that_process_only() -> None:
+    record = with_events(
+        two_processes(Run(seed=3)),
+        ProcessStarted("api", 10, t_s=0.0),
+        ProcessStarted("core", 11, t_s=0.0),
+        ProcessStarted("core", 12, t_s=300.0),
+    )
+
+    api, core = process_views(record)
+
+    assert api.record.all_events(Segment) == []
+    assert [event.t_s for event in core.record.all_events(Segment)] == [300.0]
+    # A level that is another after the restart is no growth.
+    name = labelled(MEMORY, CORE)
+    memory = record.series[name]
+    stepped = replace(memory, value=memory.value + np.where(memory.t_s < 300.0, 0.0, 3e8))
+    verdict = judge(replace(record, series={**record.series, name: stepped}))
+    assert verdict.kind is not VerdictKind.LEAK
+    assert result(verdict, labelled(MEMORY, API)).outcome == "CLEAN"
+
+
+def test_a_restart_of_the_run_is_one_border_of_its_processes() -> None:
+    record = with_events(
+        two_processes(Run(seed=3)),
+        ProcessStarted("core", 11, t_s=0.0),
+        Segment(1, t_s=300.0),
+        ProcessStarted("core", 12, t_s=300.5),
+    )
+
+    (_, core) = process_views(record)
+
+    assert [event.t_s for event in core.record.all_events(Segment)] == [300.0]
+
+
+def test_a_further_process_changes_nothing_of_the_run_itself() -> None:
+    alone = healthy_record()
+    beside = replace(alone, series={**alone.series, **of_role(healthy_record(Run(seed=3)), CORE)})
+
+    before, after = judge(alone), judge(beside)
+    assert after.window_s == before.window_s
+    for one in before.metrics:
+        assert result(after, one.metric).rate_per_hour == one.rate_per_hour
+
+
+def test_the_live_view_calls_no_young_process_a_leak() -> None:
+    record = two_processes(Run(seed=3, leak_bytes_per_h=4 * GIB)).until(250.0)
+
+    verdict = judge_so_far(record)
+
+    assert result(verdict, labelled(MEMORY, CORE)).outcome == "INCONCLUSIVE"
