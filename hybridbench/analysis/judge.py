@@ -269,10 +269,12 @@ def _verdict(
         window_s=None if result.window is None else (result.window.start_s, result.window.end_s),
         can_rule_out="",
         coverage=facts.coverage.table,
+        not_seen=missing,
+        notes=result.notes,
         decay=result.decay,
         serving=serving,
         failures=boundary.failures,
-        unphrased=Unphrased(result.notes, missing, memory, steady, smallest),
+        unphrased=Unphrased(memory, steady, smallest),
     )
 
 

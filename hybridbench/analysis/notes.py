@@ -3,44 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
 from hybridbench.labels import unlabelled
 from hybridbench.metrics import MEMORY, METRICS, Check
-from hybridbench.records.codec import to_json
-from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import (
     Checkpoint,
     DiskFull,
+    Event,
     Extended,
     ExtensionEnded,
     Interrupted,
     Reclaim,
     StoppedEarly,
     WorkloadFailed,
-    kind_of,
 )
-from hybridbench.records.verdict import MetricResult, Note, VerdictKind, memory_result
+from hybridbench.records.verdict import MetricResult, VerdictKind, memory_result
+from hybridbench.units import format_bytes, format_duration, format_percent
 
 # Of the memory at the start, before what it rose by is worth a note.
 _SHARE_OF_A_FILL = 0.1
+_CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
+    (DiskFull, "the disk was full"),
+    (WorkloadFailed, "the workload failed"),
+)
 
 
-def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[Note]:
-    """How the run went, and what that leaves open; ``metrics`` are those that are final."""
+def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[str]:
+    """How the run went, and what that leaves open, a sentence each; ``metrics`` are those that are
+    final.
+    """
     record = facts.record
     yield from _how_it_ended(facts)
     yield from _extended(facts)
     if facts.window is not None and not facts.window.steady:
-        yield Note(NoteCode.NO_STEADY_EVENT, {"leak_from_s": LEAK_WITHOUT_STEADY_S})
+        yield (
+            "no steady event was seen: the judged window may include warm-up, and growth over less "
+            f"than {format_duration(LEAK_WITHOUT_STEADY_S)} is not called a leak"
+        )
     if not facts.idle:
-        yield Note(NoteCode.NO_CHECKPOINT)
+        yield "no idle checkpoint was taken: missing slots are judged from samples alone"
     busy = len(record.all_events(Checkpoint)) - len(facts.idle)
     if busy:
-        yield Note(NoteCode.BUSY_CHECKPOINTS, {"checkpoints": busy})
+        yield f"{times(busy, 'checkpoint')} ignored: requests were in flight"
     yield from _levelled_off(facts, metrics)
     yield from _reclaimed(record)
     yield from _measurement_overhead(record)
@@ -48,7 +58,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[No
 
 
 def not_seen(facts: Facts) -> tuple[str, ...]:
-    """The gating metrics without a single sample."""
+    """The gating metrics without a single sample, each with what it would have shown."""
     given_up = probes_left_out(facts.record)
     series = facts.record.series
     sampled = [unlabelled(n) for n, one in series.items() if len(one) and n not in given_up]
@@ -64,49 +74,46 @@ def not_seen(facts: Facts) -> tuple[str, ...]:
         else:
             shown = spec.name in sampled
         if not shown and not (facts.idle and spec.name.startswith("pool.")):
-            missing.append(spec.name)
+            missing.append(f"{spec.name}: {spec.meaning}")
     return tuple(missing)
 
 
-def _how_it_ended(facts: Facts) -> Iterable[Note]:
+def _how_it_ended(facts: Facts) -> Iterable[str]:
     record = facts.record
     if record.manifest.defects_as_of:
-        yield Note(NoteCode.DEFECTS_AS_OF, {"releases": list(record.manifest.defects_as_of)})
+        releases = " and ".join(record.manifest.defects_as_of)
+        yield f"this is the bundled engine with defects that {releases} had, not that release"
     stopped = record.last_event(StoppedEarly)
     if stopped is not None:
-        yield Note(NoteCode.STOPPED_EARLY, {"at_s": stopped.t_s, "message": stopped.text})
+        yield f"stopped early, after {format_duration(stopped.t_s)}: {stopped.text}"
     failed = record.last_event(WorkloadFailed)
     if failed is not None:
-        message = failed.text.rstrip(".")
-        yield Note(NoteCode.WORKLOAD_FAILED, {"at_s": failed.t_s, "message": message})
+        at, message = format_duration(failed.t_s), failed.text.rstrip(".")
+        yield f"no request was sent after {at}: {message}"
     interrupted = record.last_event(Interrupted)
     if interrupted is not None:
-        yield Note(NoteCode.INTERRUPTED, {"at_s": interrupted.t_s})
+        yield f"interrupted after {format_duration(interrupted.t_s)}; partial results"
     elif facts.ended_early and facts.coverage.missing:
-        cuts = [record.last_event(kind) for kind in (DiskFull, WorkloadFailed)]
-        cut_by = next((kind_of(cut) for cut in cuts if cut is not None), "")
-        missing = [to_json(missed) for missed in facts.coverage.missing]
-        yield Note(NoteCode.NOT_COVERED, {"cut_by": cut_by, "missing": missing})
+        cuts = (cause for kind, cause in _CUT_BY if record.last_event(kind) is not None)
+        missing = ", ".join(missed.text for missed in facts.coverage.missing)
+        cause = next(cuts, "the worker died")
+        yield f"{cause} before the required events were seen: {missing}"
 
 
-def _extended(facts: Facts) -> Iterable[Note]:
+def _extended(facts: Facts) -> Iterable[str]:
     """That the run went on beyond its planned time, and why."""
     began = facts.record.last_event(Extended)
     if began is None:
         return
     ended = facts.last.last_event(ExtensionEnded)
-    yield Note(
-        NoteCode.EXTENDED,
-        {
-            "limit_s": began.limit_s,
-            "planned_s": planned_s(facts.record),
-            "message": began.text,
-            **({} if ended is None else {"by_s": ended.t_s - began.t_s}),
-        },
+    by = "" if ended is None else f" by {format_duration(ended.t_s - began.t_s)}"
+    yield (
+        f"extended{by} (at most {format_duration(began.limit_s)}) beyond the planned "
+        f"{format_duration(planned_s(facts.record))}, as the verdict was open: {began.text}"
     )
 
 
-def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[Note]:
+def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str]:
     """That private memory rose before it was judged and no longer does: a fill, and no leak."""
     memory = memory_result(metrics)
     series = facts.record.series.get(MEMORY)
@@ -118,27 +125,31 @@ def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[Not
         return
     rise = float(judged[0] - before[0])
     if rise >= _SHARE_OF_A_FILL * float(before[0]):
-        data = {"rise_bytes": rise, "in_s": start_s - float(series.t_s[0])}
-        yield Note(NoteCode.LEVELLED_OFF, data)
+        within = format_duration(start_s - float(series.t_s[0]))
+        yield (
+            f"private memory rose by {format_bytes(rise)} in the first {within}, before the judged "
+            "window, and then levelled off"
+        )
 
 
-def _reclaimed(record: RunRecord) -> Iterable[Note]:
+def _reclaimed(record: RunRecord) -> Iterable[str]:
+    """What the worker released at the end: cache and slack are no leak, garbage is its own."""
     given = record.last_event(Reclaim)
     if given is None:
         return
-    trimmed, flushed = given.after_trim_bytes, given.after_flush_bytes
-    yield Note(
-        NoteCode.RECLAIMED,
-        {
-            "at_rest_bytes": given.at_rest_bytes,
-            "trimmed_bytes": given.at_rest_bytes - trimmed,
-            "flushed_bytes": trimmed - flushed,
-            "collected_bytes": flushed - given.after_collect_bytes,
-        },
+    steps = (given.after_trim_bytes, given.after_flush_bytes, given.after_collect_bytes)
+    before = (given.at_rest_bytes, *steps)
+    # What was allocated in between, for the answer itself, is no release.
+    trim, flush, collect = (
+        format_bytes(max(0.0, held - left)) for held, left in zip(before, steps, strict=False)
+    )
+    yield (
+        f"of {format_bytes(max(0.0, given.at_rest_bytes))} held while idle, malloc_trim released "
+        f"{trim}, flushing the cache {flush}, a full collection {collect}"
     )
 
 
-def _cpu_wait(facts: Facts) -> Iterable[Note]:
+def _cpu_wait(facts: Facts) -> Iterable[str]:
     """How long the worker waited for a processor: what a busy machine cost it."""
     waits = facts.record.series.get("worker_cpu_wait_s")
     if waits is None:
@@ -148,16 +159,18 @@ def _cpu_wait(facts: Facts) -> Iterable[Note]:
     if len(waits) < 2:
         return
     waited_s, watched_s = (float(at[-1] - at[0]) for at in (waits.value, waits.t_s))
-    yield Note(NoteCode.CPU_WAIT, {"waited_s": waited_s, "watched_s": watched_s})
+    share = format_percent(waited_s / max(watched_s, 1e-9), 1)
+    yield f"the worker waited for a CPU for {share} of {format_duration(watched_s)}"
 
 
-def _measurement_overhead(record: RunRecord) -> Iterable[Note]:
+def _measurement_overhead(record: RunRecord) -> Iterable[str]:
     stopped = record.series.get("probe_stop_s")
     if stopped is None or len(stopped) < 2:
         return
     elapsed_s = float(stopped.t_s[-1] - stopped.t_s[0])
     share = float(stopped.value[-1] - stopped.value[0]) / max(elapsed_s, 1e-9)
     scans = record.series.get("gc_collectible_objects")
-    yield Note(
-        NoteCode.OVERHEAD, {"share": share, "heap_scans": 0 if scans is None else len(scans)}
+    yield (
+        f"measurement overhead: {format_percent(share, 2)} of engine-loop time in the whole run "
+        f"({0 if scans is None else len(scans):,} heap scans)"
     )

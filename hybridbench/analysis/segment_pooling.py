@@ -18,18 +18,18 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.metrics import Unit
 from hybridbench.records.codec import to_json
-from hybridbench.records.codes import NoteCode, ReasonCode
+from hybridbench.records.codes import ReasonCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
     MetricResult,
-    Note,
     Rate,
     VerdictKind,
     Why,
     leak_kind,
 )
+from hybridbench.units import format_duration
 
 _Z95 = 1.959964
 # One-sided, as for a trend in one segment.
@@ -55,7 +55,7 @@ class SegmentResult:
     window: Window | None
     metrics: tuple[MetricResult, ...]
     findings: tuple[Finding, ...]
-    notes: tuple[Note, ...]
+    notes: tuple[str, ...]
     decay: tuple[DecayResult, ...] = ()
     pooled_s: float | None = None  # of several segments: how much of the window was judged
 
@@ -277,15 +277,16 @@ def _window(proving: Sequence[SegmentResult]) -> Window | None:
     return Window(windows[0].start_s, windows[-1].end_s, all(window.steady for window in windows))
 
 
-def _notes(parts: Sequence[SegmentResult]) -> Iterable[Note]:
-    windows: list[JsonValue] = [
-        {"segment": number, "start_s": part.window.start_s, "end_s": part.window.end_s}
+def _notes(parts: Sequence[SegmentResult]) -> Iterable[str]:
+    judged = [
+        f"segment {number} from {format_duration(part.window.start_s)} to "
+        f"{format_duration(part.window.end_s)}"
         for number, part in enumerate(parts, start=1)
         if part.window is not None
     ]
-    yield Note(NoteCode.SEGMENTS_JUDGED, {"windows": windows})
+    yield f"judged: {', '.join(judged)}" if judged else "no segment was long enough to be judged"
     for number, part in enumerate(parts, start=1):
         for finding in part.findings:
             if finding.verdict is VerdictKind.INVALID:
-                yield Note(NoteCode.SEGMENT_INVALID, segment=number, finding=finding)
-        yield from (replace(note, segment=number) for note in part.notes)
+                yield f"segment {number}: not conclusive by itself: {finding.title}"
+        yield from (f"segment {number}: {note}" for note in part.notes)

@@ -1,4 +1,4 @@
-"""The codes of findings, notes and reasons: stable names for programs."""
+"""The codes of findings and reasons: stable names for programs."""
 
 from __future__ import annotations
 
@@ -216,27 +216,6 @@ def evidence_of(kind: str) -> Evidence:
     if code is not None:
         return code.evidence
     return Evidence.EXACT if kind.startswith(ENGINE_PREFIX) else Evidence.STATISTICAL
-
-
-class NoteCode(StrEnum):
-    """What a run's notes are about."""
-
-    DEFECTS_AS_OF = "defects-as-of"
-    STOPPED_EARLY = "stopped-early"
-    WORKLOAD_FAILED = "workload-failed"
-    INTERRUPTED = "interrupted"
-    NOT_COVERED = "not-covered"
-    EXTENDED = "extended"
-    NO_STEADY_EVENT = "no-steady-event"
-    NO_CHECKPOINT = "no-checkpoint"
-    BUSY_CHECKPOINTS = "busy-checkpoints"
-    LEVELLED_OFF = "levelled-off"
-    RECLAIMED = "reclaimed"
-    OVERHEAD = "overhead"
-    CPU_WAIT = "cpu-wait"
-    MACHINE_SLOWER = "machine-slower"
-    SEGMENTS_JUDGED = "segments-judged"
-    SEGMENT_INVALID = "segment-invalid"
 
 
 class ReasonCode(StrEnum):

@@ -14,7 +14,7 @@ import msgspec
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import MEMORY, spec_of
 from hybridbench.records.codec import to_json
-from hybridbench.records.codes import Evidence, NoteCode, evidence_of
+from hybridbench.records.codes import Evidence, evidence_of
 from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Untyped, Words
 from hybridbench.records.json_value import JsonValue
 
@@ -324,24 +324,9 @@ class ThresholdResult:
 
 
 @dataclass(frozen=True)
-class Note:
-    """What a reader must know beside the findings, before ``sentences/`` makes a text of it.
-
-    ``segment`` counts from 1; None for the whole run.  ``finding`` is what the note is about.
-    """
-
-    code: NoteCode
-    data: Mapping[str, JsonValue] = field(default_factory=dict)
-    segment: int | None = None
-    finding: Finding | None = None
-
-
-@dataclass(frozen=True)
 class Unphrased:
     """What ``sentences/`` makes the texts of a verdict from, beside its findings."""
 
-    notes: tuple[Note, ...]
-    not_seen: tuple[str, ...]  # metrics
     memory: MetricResult | None  # of private memory, over all that was judged
     steady: bool
     smallest_leak: float | None  # bytes an hour; a smaller one would not be called
@@ -362,7 +347,7 @@ class Verdict:
 
     kind: VerdictKind
     # One sentence a person reads first, behind the word of ``kind``.  ``sentences/`` makes it, and
-    # the texts of ``can_rule_out``, ``not_seen`` and ``notes``: until then they are empty.
+    # the text of ``can_rule_out``: until then they are empty.
     headline: str
     findings: tuple[Finding, ...]
     metrics: tuple[MetricResult, ...]

@@ -31,7 +31,7 @@ _NOTHING: Final = Verdict(
     metrics=(),
     window_s=None,
     can_rule_out="",
-    unphrased=Unphrased((), (), None, steady=False, smallest_leak=None),
+    unphrased=Unphrased(None, steady=False, smallest_leak=None),
 )
 
 

@@ -14,7 +14,6 @@ from hybridbench.records.finding import Recorded, Untyped, Words
 from hybridbench.records.verdict import (
     Finding,
     MetricResult,
-    Note,
     Unphrased,
     Verdict,
     VerdictKind,
@@ -22,7 +21,6 @@ from hybridbench.records.verdict import (
 from hybridbench.sentences import (
     trend,
 )
-from hybridbench.sentences.notes import not_seen_text, note_text
 from hybridbench.sentences.reasons import phrased_metric
 from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.units import format_byte_rate, format_duration
@@ -50,16 +48,8 @@ def phrased(verdict: Verdict) -> Verdict:
         metrics=tuple(phrased_metric(result) for result in verdict.metrics),
         thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
         can_rule_out=can_rule_out(unphrased, verdict.window_s, valid=not verdict.invalid),
-        not_seen=tuple(not_seen_text(metric) for metric in unphrased.not_seen),
-        notes=tuple(_note(note) for note in unphrased.notes),
         unphrased=None,
     )
-
-
-def _note(note: Note) -> str:
-    if note.finding is None:
-        return note_text(note)
-    return note_text(replace(note, data={"title": phrased_finding(note.finding).title}))
 
 
 def phrased_finding(finding: Finding) -> Finding:

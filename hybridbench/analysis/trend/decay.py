@@ -8,6 +8,7 @@ only the profile's limit on a cost or a rate shows it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,8 +25,9 @@ from hybridbench.analysis.trend.work_cost import (
     work_blocks,
 )
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, Worsening, worsening
-from hybridbench.records.codes import FindingCode, NoteCode
-from hybridbench.records.verdict import DecayResult, Finding, Note, VerdictKind, untyped
+from hybridbench.metrics import declared
+from hybridbench.records.codes import FindingCode
+from hybridbench.records.verdict import DecayResult, Finding, VerdictKind, untyped
 
 # Steady traffic that a trend or a step must have: the first minute of a full tree is no rule.
 LEAST_WINDOW_S = 90.0
@@ -53,7 +55,7 @@ class Decay:
 
     findings: tuple[Finding, ...] = ()
     results: tuple[DecayResult, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,16 @@ def judge_decay(facts: Facts) -> Decay:
         elif change.is_machine(derived):
             machine.append(derived.name)
         results.append(_result(derived, blocks, change))
-    notes = (Note(NoteCode.MACHINE_SLOWER, {"metrics": list(machine)}),) if machine else ()
+    notes = (_machine_slower(machine),) if machine else ()
     return Decay(tuple(findings), tuple(results), notes)
+
+
+def _machine_slower(names: Sequence[str]) -> str:
+    labels = ", ".join(declared(name).meaning for name in names)
+    return (
+        f"the machine slowed down in the judged window: {labels} rose, but not more than the other "
+        "times did"
+    )
 
 
 def _can_judge(derived: DerivedMetric, blocks: WorkBlocks, window: Window) -> bool:

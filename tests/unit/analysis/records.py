@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import Checkpoint, Event, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json, manifest_to_json
-from hybridbench.records.verdict import MetricResult, Note, Rate, Unphrased, Verdict
+from hybridbench.records.verdict import MetricResult, Rate, Unphrased, Verdict
 from tests.unit.analysis.traces import ar1
 
 MB, GIB = 1e6, 2.0**30
@@ -94,12 +93,9 @@ def unphrased(verdict: Verdict) -> Unphrased:
     return verdict.unphrased
 
 
-def notes_of(verdict: Verdict) -> tuple[Note, ...]:
-    return unphrased(verdict).notes
-
-
-def note_codes(verdict: Verdict) -> set[NoteCode]:
-    return {note.code for note in notes_of(verdict)}
+def notes_with(verdict: Verdict, words: str) -> list[str]:
+    """Those of its notes that contain ``words``."""
+    return [note for note in verdict.notes if words in note]
 
 
 def sample_times(run: Run) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The words of each finding and note, and of the verdict above them."""
+"""The words of each finding, and of the verdict above them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import to_json
-from hybridbench.records.codes import FindingCode, NoteCode, ReasonCode
+from hybridbench.records.codes import FindingCode, ReasonCode
 from hybridbench.records.finding import Words
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import (
     Finding,
-    Note,
     Rate,
     ThresholdOutcome,
     ThresholdResult,
@@ -25,7 +24,6 @@ from hybridbench.records.verdict import (
     VerdictKind,
     Why,
 )
-from hybridbench.sentences.notes import note_text
 from hybridbench.sentences.verdict import in_headline, phrased, phrased_finding
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.made_findings import a_finding, typed_finding
@@ -960,7 +958,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
 
 
 def verdict_of(*findings: Finding) -> Verdict:
-    beside = Unphrased(notes=(), not_seen=(), memory=None, steady=True, smallest_leak=None)
+    beside = Unphrased(memory=None, steady=True, smallest_leak=None)
     return Verdict(VerdictKind.LEAK, "", findings, (), None, "", unphrased=beside)
 
 
@@ -1042,135 +1040,6 @@ def test_a_title_that_has_room_is_in_the_headline_and_that_of_the_next_finding_i
     verdict = phrased(verdict_of(*(found(FindingCode.HELD_AT_IDLE, lost) for _ in range(2))))
 
     assert [in_headline(verdict, finding) for finding in verdict.findings] == [True, False]
-
-
-NOTES: list[tuple[NoteCode, dict[str, JsonValue], str]] = [
-    (
-        NoteCode.DEFECTS_AS_OF,
-        {"releases": ["0.5.2", "0.5.3"]},
-        ("this is the bundled engine with defects that 0.5.2 and 0.5.3 had, not that release"),
-    ),
-    (
-        NoteCode.STOPPED_EARLY,
-        {"at_s": 290.0, "message": "two looks agree"},
-        "stopped early, after 4m50s: two looks agree",
-    ),
-    (
-        NoteCode.WORKLOAD_FAILED,
-        {"at_s": 200.0, "message": "a.jsonl:301: not JSON"},
-        "no request was sent after 3m20s: a.jsonl:301: not JSON",
-    ),
-    (NoteCode.INTERRUPTED, {"at_s": 400.0}, "interrupted after 6m40s; partial results"),
-    (
-        NoteCode.NOT_COVERED,
-        {"cut_by": "disk_full", "missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
-        "the disk was full before the required events were seen: aborts 0 of 5",
-    ),
-    (
-        NoteCode.NOT_COVERED,
-        {"cut_by": "", "missing": [{"counter": "aborts", "seen": 0.0, "required": 5}]},
-        "the worker died before the required events were seen: aborts 0 of 5",
-    ),
-    (
-        NoteCode.EXTENDED,
-        {"limit_s": 600.0, "planned_s": 300.0, "message": "private memory: growing", "by_s": 289.0},
-        (
-            "extended by 4m49s (at most 10m) beyond the planned 5m, as the verdict was "
-            "open: private memory: growing"
-        ),
-    ),
-    (
-        NoteCode.EXTENDED,
-        {"limit_s": 600.0, "planned_s": 300.0, "message": "private memory: growing"},
-        (
-            "extended (at most 10m) beyond the planned 5m, as the verdict was open: "
-            "private memory: growing"
-        ),
-    ),
-    (
-        NoteCode.NO_STEADY_EVENT,
-        {"leak_from_s": 2700.0},
-        (
-            "no steady event was seen: the judged window may include warm-up, and "
-            "growth over less than 45m is not called a leak"
-        ),
-    ),
-    (
-        NoteCode.NO_CHECKPOINT,
-        {},
-        "no idle checkpoint was taken: missing slots are judged from samples alone",
-    ),
-    (
-        NoteCode.BUSY_CHECKPOINTS,
-        {"checkpoints": 1},
-        "1 checkpoint ignored: requests were in flight",
-    ),
-    (
-        NoteCode.LEVELLED_OFF,
-        {"rise_bytes": 402653184, "in_s": 62.0},
-        (
-            "private memory rose by 384 MiB in the first 1m2s, before the judged window, and then "
-            "levelled off"
-        ),
-    ),
-    (
-        NoteCode.RECLAIMED,
-        {
-            "at_rest_bytes": 314572800,
-            "trimmed_bytes": 2097152,
-            "flushed_bytes": 1048576,
-            "collected_bytes": 52428800,
-        },
-        (
-            "of 300 MiB held while idle, malloc_trim released 2.00 MiB, flushing the "
-            "cache 1.00 MiB, a full collection 50.0 MiB"
-        ),
-    ),
-    (
-        NoteCode.OVERHEAD,
-        {"share": 0.007, "heap_scans": 12},
-        "measurement overhead: 0.70% of engine-loop time in the whole run (12 heap scans)",
-    ),
-    (
-        NoteCode.CPU_WAIT,
-        {"waited_s": 24.7, "watched_s": 59.0},
-        "the worker waited for a CPU for 41.9% of 59s",
-    ),
-    (
-        NoteCode.MACHINE_SLOWER,
-        {"metrics": ["evict_ms", "forward_ms"]},
-        (
-            "the machine slowed down in the judged window: CPU time of an eviction, time of "
-            "the model per token rose, but not more than the other times did"
-        ),
-    ),
-    (
-        NoteCode.SEGMENTS_JUDGED,
-        {
-            "windows": [
-                {"segment": 1, "start_s": 120.0, "end_s": 594.0},
-                {"segment": 2, "start_s": 720.0, "end_s": 1194.0},
-            ]
-        },
-        "judged: segment 1 from 2m to 9m54s, segment 2 from 12m to 19m54s",
-    ),
-    (NoteCode.SEGMENTS_JUDGED, {"windows": []}, "no segment was long enough to be judged"),
-    (
-        NoteCode.SEGMENT_INVALID,
-        {"title": "only 3 samples of the worker's memory were taken; run longer"},
-        ("not conclusive by itself: only 3 samples of the worker's memory were taken; run longer"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("code", "data", "said"), NOTES)
-def test_a_note_says(code: NoteCode, data: dict[str, JsonValue], said: str) -> None:
-    assert note_text(Note(code, data)) == said
-    assert note_text(Note(code, data, segment=2)) == f"segment 2: {said}"
-
-
-def test_every_code_of_a_note_has_a_sentence_here() -> None:
-    assert {code for code, _, _ in NOTES} == set(NoteCode)
 
 
 def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> None:

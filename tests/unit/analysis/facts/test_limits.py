@@ -8,7 +8,7 @@ from hybridbench.analysis.facts.limits import growth_limits, run_length_s
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.metrics import MEMORY
-from hybridbench.records.codes import NoteCode, ReasonCode
+from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import Extended, ExtensionEnded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import MetricResult, VerdictKind
@@ -16,7 +16,7 @@ from tests.unit.analysis.records import (
     GIB,
     Run,
     healthy_record,
-    notes_of,
+    notes_with,
     with_events,
     with_manifest,
 )
@@ -122,13 +122,10 @@ def test_an_extension_that_was_settled_is_clean_and_says_how_long_it_took() -> N
     verdict = judge(extended(settled=True))
 
     assert verdict.kind is VerdictKind.CLEAN
-    (note,) = [note for note in notes_of(verdict) if note.code is NoteCode.EXTENDED]
-    assert note.data == {
-        "limit_s": 600.0,
-        "planned_s": 300.0,
-        "message": "private memory: growing",
-        "by_s": 289.0,
-    }
+    assert notes_with(verdict, "extended") == [
+        "extended by 4m49s (at most 10m) beyond the planned 5m, as the verdict was open: private "
+        "memory: growing"
+    ]
 
 
 def test_one_clean_look_at_the_end_of_an_extension_is_not_clean() -> None:

@@ -11,7 +11,6 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.validity import validity_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.records.codes import NoteCode
 from hybridbench.records.events import ClockJump, DiskFull, Phase, ProbeLeftOut, StoppedEarly
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import (
@@ -19,7 +18,6 @@ from tests.unit.analysis.records import (
     checkpoint,
     healthy_record,
     hourly,
-    note_codes,
     with_checkpoints,
     with_events,
     with_manifest,
@@ -129,7 +127,7 @@ def test_a_run_that_ended_before_its_time_is_judged_on_what_it_covered() -> None
 
     assert kinds(record) == ["coverage"]
     assert kinds(stopped) == []
-    assert NoteCode.STOPPED_EARLY in note_codes(judge(stopped))
+    assert "stopped early, after 4m50s: two looks agree" in judge(stopped).notes
 
 
 def test_a_machine_that_gave_out_leaves_the_engine_undecided() -> None:
