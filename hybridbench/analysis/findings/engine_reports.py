@@ -13,11 +13,16 @@ import msgspec
 
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_words
+from hybridbench.analysis.findings.checkpoints import (
+    HeldAtIdle,
+    LocksAtIdle,
+    NegativeResidual,
+    Residual,
+)
 from hybridbench.analysis.findings.engine_log import one_line
 from hybridbench.analysis.findings.requests import WAITING_VIOLATION, violation_kind
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import Crash, EngineViolation
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
@@ -25,10 +30,10 @@ from hybridbench.units import format_duration
 
 _RESIDUAL = "residual"
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.
-_HELD = {
-    _RESIDUAL: FindingCode.RESIDUAL,
-    "locked-at-idle": FindingCode.LOCKS_AT_IDLE,
-    "in-flight-at-idle": FindingCode.HELD_AT_IDLE,
+_HELD: Final[Mapping[str, type[Residual | LocksAtIdle | HeldAtIdle]]] = {
+    _RESIDUAL: Residual,
+    "locked-at-idle": LocksAtIdle,
+    "in-flight-at-idle": HeldAtIdle,
 }
 
 _STDERR_LINES = 5
@@ -223,8 +228,9 @@ def crash_findings(record: RunRecord) -> list[Finding]:
 
 
 def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding]) -> bool:
-    same = FindingCode.NEGATIVE_RESIDUAL if _counted_twice(kind, last) else _HELD.get(kind)
-    return any(f.kind == same and (not pool or f.data.get("pool", pool) == pool) for f in known)
+    same = NegativeResidual if _counted_twice(kind, last) else _HELD.get(kind)
+    found = (f.basis for f in known if same is not None and isinstance(f.basis, same))
+    return any(pool in ("", basis.pool) for basis in found)
 
 
 def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]) -> Finding:
