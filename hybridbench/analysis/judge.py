@@ -16,6 +16,12 @@ from hybridbench.analysis.findings.checkpoints import checkpoint_findings
 from hybridbench.analysis.findings.containers import container_findings
 from hybridbench.analysis.findings.engine_log import log_findings
 from hybridbench.analysis.findings.engine_reports import crash_findings, violation_findings
+from hybridbench.analysis.findings.growth import (
+    Undecided,
+    growth_findings,
+    probe_growth_findings,
+    with_whole,
+)
 from hybridbench.analysis.findings.incomplete import (
     bench_failed,
     failure_findings,
@@ -37,19 +43,15 @@ from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.serving import serving_results
 from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds, run_levels
 from hybridbench.analysis.trend.decay import Decay, judge_decay
-from hybridbench.analysis.trend.growth import (
-    growth_findings,
-    probe_growth_findings,
-    with_whole,
-)
 from hybridbench.analysis.trend.metric_trend import (
     Effort,
     gated_metrics,
     judge_trend,
     with_q_values,
 )
+from hybridbench.analysis.trend.reasons import YoungRun
 from hybridbench.analysis.trend.resolution import smallest_leak_called
-from hybridbench.records.codes import FindingCode, ReasonCode
+from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import ExtensionEnded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
@@ -61,7 +63,6 @@ from hybridbench.records.verdict import (
     Unphrased,
     Verdict,
     VerdictKind,
-    Why,
     memory_result,
     precedence,
     untyped,
@@ -221,7 +222,7 @@ def _pooled(facts: Facts, parts: Sequence[SegmentResult], boundary: Boundary) ->
 def _not_yet(result: MetricResult) -> MetricResult:
     if result.outcome != "LEAK":
         return result
-    return msgspec.structs.replace(result, outcome="INCONCLUSIVE", why=Why(ReasonCode.YOUNG_RUN))
+    return msgspec.structs.replace(result, outcome="INCONCLUSIVE", why=YoungRun().why())
 
 
 def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
@@ -237,11 +238,12 @@ def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Findi
     if ended is None or ended.settled:
         return
     if all(result.outcome == "CLEAN" for result in results):
-        yield replace(_open(FindingCode.UNDECIDED, open="extension"), since_s=ended.t_s)
+        basis = Undecided(open="extension")
+        yield Finding(basis, VerdictKind.INCONCLUSIVE, "run", since_s=ended.t_s)
 
 
 def _no_window() -> Finding:
-    return _open(FindingCode.UNDECIDED, open="no-window")
+    return Finding(Undecided(open="no-window"), VerdictKind.INCONCLUSIVE, "run")
 
 
 def _open(code: FindingCode, **data: JsonValue) -> Finding:

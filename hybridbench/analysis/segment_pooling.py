@@ -16,10 +16,15 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.metric_trend import settles_by
+from hybridbench.analysis.trend.reasons import (
+    BoundedTogether,
+    GrowingSegments,
+    LeakingSegments,
+    LeakTogether,
+    OpenSegments,
+)
 from hybridbench.metrics import Unit
-from hybridbench.records.codec import to_json
 from hybridbench.records.codes import ReasonCode
-from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
@@ -166,10 +171,9 @@ def _outcome(
     count = len(results)
     leaking = [result for result in results if result.outcome == "LEAK"]
     if leaking:
-        last = _last(leaking)
-        return "LEAK", Why(
-            ReasonCode.LEAKING_SEGMENTS, {"leaking": len(leaking), "segments": count, "last": last}
-        )
+        last = leaking[-1].why
+        reason = LeakingSegments(leaking=len(leaking), segments=count, last=last)
+        return "LEAK", reason.why()
     floor = max(result.floor_per_hour for result in results)
     # A rate that fades, or a fill without its steady event, stays one however often it is seen.
     merely_short = all(
@@ -177,24 +181,16 @@ def _outcome(
     )
     agree = all(one.value > floor for one in rates)
     if merely_short and agree and one_sided > floor:
-        return "LEAK", Why(ReasonCode.LEAK_TOGETHER, {"segments": count})
+        return "LEAK", LeakTogether(segments=count).why()
     others = [r for r in results if r.outcome not in ("CLEAN", "INCONCLUSIVE")]
     if others:
         return others[-1].outcome, others[-1].why
     bound = _bound(results, rates)
     if rate.lower > _settling_rate(results):
-        return "INCONCLUSIVE", Why(ReasonCode.GROWING_SEGMENTS, {"segments": count})
+        return "INCONCLUSIVE", GrowingSegments(segments=count).why()
     if bound is not None and rate.upper < bound:
-        return "CLEAN", Why(ReasonCode.BOUNDED_TOGETHER, {"segments": count})
-    return "INCONCLUSIVE", Why(
-        ReasonCode.OPEN_SEGMENTS, {"segments": count, "last": _last(results)}
-    )
-
-
-def _last(results: Sequence[MetricResult]) -> JsonValue:
-    """Why the last of them is called what it is, to be told with that of all."""
-    why = results[-1].why
-    return None if why is None else to_json(why)
+        return "CLEAN", BoundedTogether(segments=count).why()
+    return "INCONCLUSIVE", OpenSegments(segments=count, last=results[-1].why).why()
 
 
 def _settling_rate(results: Sequence[MetricResult]) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hybridbench.analysis.reading import mapping, number
+from hybridbench.analysis.findings.growth import Growth
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind, leak_kind
 from hybridbench.units import format_duration
 
@@ -105,13 +105,12 @@ class _Stage:
 def _exhausted(stage: _Stage) -> StopReason | None:
     left_s = stage.planned_s - stage.last.t_s
     for finding in stage.leaks(stage.last).values():
-        end = mapping(finding.data, "exhaustion")
-        expected_s = number(end, "expected_s", float("inf"))
-        if expected_s < left_s:
+        end = finding.basis.exhaustion if isinstance(finding.basis, Growth) else None
+        if end is not None and end.expected_s < left_s:
             return StopReason(
                 "exhaustion",
                 f"at its present growth {finding.subject} reaches its limit in "
-                f"{format_duration(expected_s)}, before the planned end",
+                f"{format_duration(end.expected_s)}, before the planned end",
             )
     return None
 

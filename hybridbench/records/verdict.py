@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
@@ -184,12 +184,39 @@ def untyped(  # noqa: PLR0913 until the last family is converted
     return Finding(basis, verdict, subject, driver, rates, since_s, driven)
 
 
-@dataclass(frozen=True)
-class Why:
-    """Why something is judged as it is, before ``sentences/`` makes a text of it."""
+class Why(msgspec.Struct, frozen=True, dict=True):
+    """Why something is judged as it is.
+
+    Stored are code and data alone: ``text``, which says it, is empty in one that was read back.
+    """
 
     code: str  # of ReasonCode, UnmeasuredCode or ComparedCode; a later version may know more
-    data: Mapping[str, JsonValue] = field(default_factory=dict)
+    data: Mapping[str, JsonValue] = {}
+    text: ClassVar[str] = ""  # an attribute of each, and no field
+
+    def __reduce__(self) -> tuple[Callable[..., Why], tuple[object, ...]]:
+        # A look at a run in progress comes from a process of its own, pickled.
+        return _worded, (self.code, self.data, self.text)
+
+
+def _worded(code: str, data: Mapping[str, JsonValue], text: str) -> Why:
+    why = Why(code, data)
+    msgspec.structs.force_setattr(why, "text", text)
+    return why
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The values of a ``Why``, named and typed; a subclass is one code."""
+
+    code: ClassVar[str]
+
+    def text(self) -> str:
+        """What is said of it, as a part of a sentence."""
+        raise NotImplementedError(type(self).__name__)
+
+    def why(self) -> Why:
+        """It as it is stored, with its text."""
+        return _worded(self.code, to_json(self), self.text())
 
 
 class MetricResult(msgspec.Struct, frozen=True):
@@ -215,7 +242,11 @@ class MetricResult(msgspec.Struct, frozen=True):
     p_value: float | None = None  # of "grows no faster than the floor", in the least sure model
     q_value: float | None = None  # the same, adjusted for all gated metrics of the run (Holm)
     why: Why | None = None  # for INCONCLUSIVE one of the reasons of detection.md 4.1
-    reason: str = ""  # ``why`` in words, made by ``sentences/``; older versions stored no ``why``
+    reason: str = ""  # the text of ``why``, or as it was stored; older versions stored no ``why``
+
+    def __post_init__(self) -> None:
+        if self.why is not None and self.why.text:
+            msgspec.structs.force_setattr(self, "reason", self.why.text)
 
     @property
     def unit(self) -> str:

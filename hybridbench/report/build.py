@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from hybridbench.analysis import reading
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.window import last_segment
 from hybridbench.analysis.findings.words import certain
 from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.trend.reasons import tolerance_of
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
@@ -358,10 +358,8 @@ def _limit(result: MetricResult) -> str:
     """The limit of the profile or a threshold; without one the tolerance, if that was applied."""
     if result.limit_per_hour is not None:
         return f"≤ {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
-    data = {} if result.why is None else result.why.data
-    if reading.text(data, "source") != "margin":
-        return "none"
-    return f"≤ {amount(reading.number(data, 'bound'), result.unit)}{per_text('h')}"
+    tolerance = tolerance_of(result)
+    return "none" if tolerance is None else f"≤ {amount(tolerance, result.unit)}{per_text('h')}"
 
 
 def _per_request(rate: Rate | None) -> str:

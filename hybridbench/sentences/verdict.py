@@ -21,14 +21,10 @@ from hybridbench.records.verdict import (
 from hybridbench.sentences import (
     trend,
 )
-from hybridbench.sentences.reasons import phrased_metric
 from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.units import format_byte_rate, format_duration
 
 _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
-    FindingCode.GROWTH: trend.growth,
-    FindingCode.UNDECIDED: trend.undecided,
-    FindingCode.OBSERVER_GROWS: trend.observer_grows,
     FindingCode.DECAY: trend.decay,
     FindingCode.BELOW_THRESHOLD: trend.below_threshold,
     FindingCode.THRESHOLD: trend.threshold,
@@ -45,7 +41,6 @@ def phrased(verdict: Verdict) -> Verdict:
         verdict,
         findings=findings,
         headline=_headline(verdict, findings, unphrased.memory),
-        metrics=tuple(phrased_metric(result) for result in verdict.metrics),
         thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
         can_rule_out=can_rule_out(unphrased, verdict.window_s, valid=not verdict.invalid),
         unphrased=None,

@@ -18,12 +18,11 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
 from hybridbench.analysis.record import Drivers, FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
+from hybridbench.analysis.trend.reasons import AnalysisFailed, FewProcesses, Gaps, Unreadable
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit
-from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import SERIES, Manifest, ResolvedProfile, TargetFacts
-from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind, Why
-from hybridbench.sentences.reasons import phrased_metric
+from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
 from hybridbench.series.units import Meaning, unlabelled
 from hybridbench.units import format_duration, format_percent
@@ -117,7 +116,7 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
     return JudgedSeries(
         name=series.name,
         verdict=_verdict(result, series.meaning),
-        result=phrased_metric(result),
+        result=result,
         per_work=tuple(_per_work(result, question.works, (start, end))),
         falls_are_bad=not spec.higher_is_worse,
         unit_known=series.meaning.known,
@@ -137,12 +136,12 @@ def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
         floor_per_hour=0.0,
         limit_per_hour=None,
         model="none",
-        why=Why(ReasonCode.ANALYSIS_FAILED, {"error": failure.said}),
+        why=AnalysisFailed(error=failure.said).why(),
     )
     return JudgedSeries(
         name=series.name,
         verdict=VerdictKind.INCONCLUSIVE,
-        result=phrased_metric(result),
+        result=result,
         per_work=(),
         falls_are_bad=not series.meaning.higher_is_worse,
         unit_known=series.meaning.known,
@@ -236,11 +235,11 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) 
     if result.outcome != "CLEAN":
         return result
     if beyond:
-        why = Why(ReasonCode.UNREADABLE, {"samples": beyond, "beyond": LARGEST})
+        why = Unreadable(samples=beyond, beyond=LARGEST).why()
     elif falls.possible_s:
-        why = Why(ReasonCode.FEW_PROCESSES, {"falls": len(falls.possible_s)})
+        why = FewProcesses(falls=len(falls.possible_s)).why()
     elif gap_share > _GAP_SHARE_MAX:
-        why = Why(ReasonCode.GAPS, {"share": gap_share})
+        why = Gaps(share=gap_share).why()
     else:
         return result
     return msgspec.structs.replace(result, outcome="INCONCLUSIVE", why=why)

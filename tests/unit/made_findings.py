@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
+from hybridbench.analysis.findings.growth import Growth, Undecided, faster_than
 from hybridbench.analysis.findings.kinds import finding_kinds
-from hybridbench.analysis.trend.growth import faster_than
 from hybridbench.records.codec import from_json
 from hybridbench.records.codes import Evidence, evidence_of
 from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Untyped
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, Rate, VerdictKind
+from hybridbench.records.verdict import Finding, Rate, Reason, VerdictKind
+
+_Named = TypeVar("_Named", bound=msgspec.Struct)
 
 _NOTHING: dict[object, JsonValue] = {int: 0, float: 0.0, str: "", bool: False}
 _DRIVEN = {field.encode_name for field in msgspec.structs.fields(HowDriven)}
@@ -116,7 +119,25 @@ def _basis(kind: str, data: Mapping[str, JsonValue]) -> Basis:
     of = finding_kinds().get(kind)
     if of is None:
         return Untyped(name=kind, data=data, exact=_is_exact(kind))
-    # A case names the values that it is about; the others are 0, or empty.
+    basis = _made(of, data)
+    # What was stored has the code and the values of a reason, and not its text.
+    if isinstance(basis, Growth | Undecided) and basis.why is not None:
+        reasons = {kind.code: kind for kind in reason_kinds()}
+        why = _made(reasons[basis.why.code], basis.why.data).why()
+        return msgspec.structs.replace(basis, why=why)
+    return basis
+
+
+def reason_kinds(base: type[Reason] = Reason) -> Iterator[type[Reason]]:
+    """Every kind of reason that is declared."""
+    for kind in base.__subclasses__():
+        if "code" in vars(kind):
+            yield kind
+        yield from reason_kinds(kind)
+
+
+def _made(of: type[_Named], data: Mapping[str, JsonValue]) -> _Named:
+    """A record of a case, which names the values that it is about; the others are 0, or empty."""
     required = (field for field in msgspec.structs.fields(of) if field.required)
     unnamed = {field.encode_name: _NOTHING.get(field.type) for field in required}
     return from_json({**unnamed, **data}, of)

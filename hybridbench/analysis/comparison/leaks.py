@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
-from hybridbench.analysis.trend.growth import exceeds
+from hybridbench.analysis.findings.growth import exceeds
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit
 from hybridbench.records.codes import ComparedCode, FindingCode
 from hybridbench.records.json_value import JsonValue

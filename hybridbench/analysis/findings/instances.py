@@ -26,15 +26,14 @@ from hybridbench.analysis.drivers.search import (
 )
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.growth import Collectible, collectible_growth
 from hybridbench.analysis.findings.words import (
-    Collectible,
     bare_rate_text,
     certain,
     driver_evidence,
     times,
 )
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.analysis.trend.growth import explained_share
 from hybridbench.metrics import COLLECTIBLE, COLLECTIONS, Unit
 from hybridbench.records.events import Checkpoint
 from hybridbench.records.finding import Basis, Words
@@ -232,7 +231,7 @@ class InstancesWait(Instances, frozen=True, kw_only=True):
     def _evidence(self, found: Finding) -> Iterable[str]:
         yield from super()._evidence(found)
         if self.collectible is not None:
-            yield self.collectible.text
+            yield self.collectible.split()
 
     def _remedy(self, name: str) -> str:
         return (
@@ -269,10 +268,9 @@ def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
     """``findings``, those of objects that wait for the collector with the growth of memory that
     they explain.
     """
-    explained = explained_share(results)
-    if explained is None:
+    split = collectible_growth(results)
+    if split is None:
         return list(findings)
-    split = Collectible.of(*explained)
     return [
         replace(finding, basis=msgspec.structs.replace(finding.basis, collectible=split))
         if isinstance(finding.basis, InstancesWait)

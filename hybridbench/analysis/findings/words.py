@@ -6,46 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-import msgspec
-
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.metrics import Unit
-from hybridbench.rates import full_rate_text, per_text, rate_text
-from hybridbench.records.verdict import Finding, LowerEnd, Rate, UpperEnd
+from hybridbench.rates import per_text, rate_text
+from hybridbench.records.verdict import Finding, Rate
 from hybridbench.units import format_percent
 
 _RIVALS_NAMED = 4
 
 # Characters of a headline: two lines of a terminal.
 HEADLINE_MAX: Final = 160
-
-
-class Collectible(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast the memory grows that only a full collection frees, with its 95% interval, in bytes
-    an hour: ``share`` of the growth of private memory.
-    """
-
-    share: float
-    value: float
-    lower: LowerEnd
-    upper: UpperEnd
-
-    @classmethod
-    def of(cls, share: float, rate: Rate) -> Collectible:
-        """``rate`` without its unit, which is ``share`` of the growth of private memory."""
-        return cls(share=share, value=rate.value, lower=rate.lower, upper=rate.upper)
-
-    @property
-    def text(self) -> str:
-        """How much of the growth of memory it is."""
-        rate = Rate(self.value, self.lower, self.upper, Unit.BYTES.value, "h")
-        grows = f"collectible memory grows by {full_rate_text(rate, signed=False)}"
-        if self.share > 1.0:
-            return (
-                f"{grows}, faster than private memory: it accounts for all of the growth and "
-                "reuses memory that was freed before"
-            )
-        return f"{grows}: {format_percent(self.share)} of the memory growth"
 
 
 def headline(word: str, lead: str, parts: Sequence[str] = (), tail: str = "") -> str:

@@ -4,9 +4,9 @@ out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -19,6 +19,25 @@ from hybridbench.analysis.reading import mapping
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
+from hybridbench.analysis.trend.reasons import (
+    Bounded,
+    EveryModelGrows,
+    FewCollections,
+    FewCycles,
+    FewSteps,
+    FloorsBounded,
+    FloorsRise,
+    Growing,
+    LimitNotMeasured,
+    LoadClimbs,
+    NoLimit,
+    NoSteadyState,
+    OfFloors,
+    Open,
+    StillFilling,
+    TooFewSamples,
+    TooShort,
+)
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.trend.shapes import ShapeLimits
 from hybridbench.labels import unlabelled
@@ -34,9 +53,11 @@ from hybridbench.metrics import (
 )
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import ProbeLeftOut
-from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import SERIES
-from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Why
+from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Reason
+
+# Why an estimate is no leak, where that is all there is to say.
+_OF_ITS_OWN: Final = {kind.code: kind for kind in (LoadClimbs, FewCycles, FewSteps)}
 
 MIN_PROBES = 30  # of a heap scan's metric before its trend may be judged
 
@@ -195,10 +216,17 @@ class _Terms:
         limit = self.limit
         return max(margin, 2.0 * self.floor) if limit is None else limit
 
+    @property
+    def bound_by(self) -> Literal["threshold", "profile", "margin"]:
+        """Who set ``bound``."""
+        if self.limit is None:
+            return "margin"
+        return "threshold" if self.record.manifest.target.kind == SERIES else "profile"
+
     def result(
         self,
         outcome: str,
-        why: Why,
+        reason: Reason,
         model: str,
         rate: Rate | None = None,
         needed_s: float | None = None,
@@ -214,16 +242,8 @@ class _Terms:
             limit_per_hour=self.limit,
             model=model,
             needed_s=needed_s if outcome == "INCONCLUSIVE" else None,
-            why=why,
+            why=reason.why(),
         )
-
-    def why(self, code: ReasonCode, **values: JsonValue) -> Why:
-        """``code`` with rates per hour in the metric's unit; None for one without bound."""
-        bounded = {
-            key: None if isinstance(value, float) and math.isinf(value) else value
-            for key, value in values.items()
-        }
-        return Why(code, {**bounded, "unit": self.spec.unit.value})
 
     @property
     def may_call_leak(self) -> bool:
@@ -274,9 +294,9 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
         per_request = Rate(
             found.growth / requests, found.lower / requests, found.upper / requests, unit, "request"
         )
-    outcome, why = _decide(terms, found, rate)
+    outcome, reason = _decide(terms, found, rate)
     line, half = sign * found.fitted, found.band
-    result = terms.result(outcome, why, found.model, rate, _needed_s(terms, found, rate))
+    result = terms.result(outcome, reason, found.model, rate, _needed_s(terms, found, rate))
     return msgspec.structs.replace(
         result,
         window_s=(found.blocks.start_s, found.blocks.end_s),
@@ -289,36 +309,30 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
     )
 
 
-def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Why]:
+def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
+    unit, upper = terms.spec.unit.value, rate.upper
     if found.leak and terms.may_call_leak:
         faster_than = terms.least_growth / terms.window.duration_s * 3600
-        return "LEAK", terms.why(
-            ReasonCode.EVERY_MODEL_GROWS, model=found.model, faster_than=faster_than
-        )
+        return "LEAK", EveryModelGrows(model=found.model, faster_than=faster_than, unit=unit)
     # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
     if rate.lower > terms.settled_rate(found.reason):
         return "INCONCLUSIVE", _growing(terms, found, rate)
     if terms.unlimited:
         never = next_limit_s(terms.record) is None
-        code = ReasonCode.NO_LIMIT if never else ReasonCode.LIMIT_NOT_MEASURED
-        return "INCONCLUSIVE", terms.why(code, upper=rate.upper)
-    if rate.upper < terms.bound:
-        named = "threshold" if terms.record.manifest.target.kind == SERIES else "profile"
-        source = named if terms.limit is not None else "margin"
-        return "CLEAN", terms.why(
-            ReasonCode.BOUNDED, upper=rate.upper, bound=terms.bound, source=source
-        )
+        return "INCONCLUSIVE", (NoLimit if never else LimitNotMeasured)(upper=upper, unit=unit)
+    if upper < terms.bound:
+        return "CLEAN", Bounded(upper=upper, bound=terms.bound, source=terms.bound_by, unit=unit)
     return "INCONCLUSIVE", _undecided(terms, found, rate)
 
 
-def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Why:
-    growth = terms.why(ReasonCode.GROWING, value=rate.value, lower=rate.lower, upper=rate.upper)
-    if found.leak and not terms.window.steady:
-        return replace(growth, code=ReasonCode.NO_STEADY_STATE)
+def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:
+    is_warm_up = found.leak and not terms.window.steady
+    growth = (NoSteadyState if is_warm_up else Growing)(
+        value=rate.value, lower=rate.lower, upper=rate.upper, unit=terms.spec.unit.value
+    )
     if found.leak or found.reason in ("", ReasonCode.TOO_SHORT) or _gets_faster(found):
         return growth
-    undecided = _undecided(terms, found, rate)
-    return replace(undecided, data={**undecided.data, "growing": growth.data})
+    return msgspec.structs.replace(_undecided(terms, found, rate), growing=growth)
 
 
 def _gets_faster(found: Estimate) -> bool:
@@ -326,15 +340,16 @@ def _gets_faster(found: Estimate) -> bool:
     return found.fade is not None and found.fade[1] >= found.fade[0]
 
 
-def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Why:
+def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Open:
+    unit = terms.spec.unit.value
     filling = found.reason == ReasonCode.STILL_FILLING and not _gets_faster(found)
     if filling and found.fade is not None:
         hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
         early, late = (part / hours for part in found.fade)
-        return terms.why(ReasonCode.STILL_FILLING, early=early, late=late)
-    if found.reason in (ReasonCode.LOAD_CLIMBS, ReasonCode.FEW_CYCLES, ReasonCode.FEW_STEPS):
-        return Why(found.reason)
-    return terms.why(ReasonCode.TOO_SHORT, upper=rate.upper, bound=terms.bound)
+        return StillFilling(early=early, late=late, unit=unit)
+    if found.reason in _OF_ITS_OWN:
+        return _OF_ITS_OWN[found.reason]()
+    return TooShort(upper=rate.upper, bound=terms.bound, unit=unit)
 
 
 def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
@@ -362,16 +377,18 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
     rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
     enough = len(floors) >= FEWEST_FLOORS
     rises = enough and floors.surely * seconds > terms.least_growth
-    outcome, code = "INCONCLUSIVE", ReasonCode.FEW_COLLECTIONS
+    kind: type[OfFloors]
     if rises and terms.may_call_leak:
-        outcome, code = "LEAK", ReasonCode.FLOORS_RISE
+        outcome, kind = "LEAK", FloorsRise
     elif rate.upper < terms.bound and not rises and not terms.unlimited:
-        outcome, code = "CLEAN", ReasonCode.FLOORS_BOUNDED
-    why = terms.why(code, collections=len(floors), upper=rate.upper, bound=terms.bound)
+        outcome, kind = "CLEAN", FloorsBounded
+    else:
+        outcome, kind = "INCONCLUSIVE", FewCollections
+    reason = kind(collections=len(floors), upper=rate.upper, bound=terms.bound, unit=unit)
     model = f"floors after {len(floors)} full collections"
     line = tuple(floors.value.tolist())
     return msgspec.structs.replace(
-        terms.result(outcome, why, model, rate, 2.0 * seconds),
+        terms.result(outcome, reason, model, rate, 2.0 * seconds),
         fit_t_s=tuple(floors.t_s.tolist()),
         fit_value=line,
         band_lower=line,
@@ -383,10 +400,10 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
     """Without a model there is no rate: the range of a few samples is not an interval."""
     present_s = terms.window.duration_s
     longer_s = min(present_s * needed / max(t.size, 1), _LONGEST_ADVICE * present_s)
-    why = terms.why(
-        ReasonCode.TOO_FEW_SAMPLES, samples=t.size, judged_s=present_s, samples_needed=needed
+    reason = TooFewSamples(
+        samples=t.size, judged_s=present_s, samples_needed=needed, unit=terms.spec.unit.value
     )
-    return terms.result("INCONCLUSIVE", why, NO_MODEL, needed_s=longer_s)
+    return terms.result("INCONCLUSIVE", reason, NO_MODEL, needed_s=longer_s)
 
 
 def rests_are_alike(record: RunRecord) -> bool:

@@ -20,10 +20,10 @@ from hybridbench.analysis.comparison import compare as comparison_module
 from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
 from hybridbench.analysis.facts import facts as facts_module
+from hybridbench.analysis.findings import growth
 from hybridbench.analysis.findings.incomplete import failure_findings
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend import growth
 from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode

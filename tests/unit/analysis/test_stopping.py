@@ -7,7 +7,7 @@ from dataclasses import replace
 from hybridbench.analysis.stopping import Look, StopReason, decide, settled
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Covered, Finding, MetricResult, Rate, Verdict, VerdictKind
-from tests.unit.made_findings import a_finding
+from tests.unit.made_findings import a_finding, typed_finding
 
 HOUR = 3600.0
 
@@ -23,9 +23,11 @@ def verdict(kind: VerdictKind, *findings: Finding) -> Verdict:
 
 
 def growth(expected_s: float | None = None) -> Finding:
-    data = {} if expected_s is None else {"exhaustion": {"expected_s": expected_s}}
-    title = "private memory grows"
-    return a_finding("growth", VerdictKind.LEAK, "rss_anon_swap_bytes", title, data=data)
+    data: dict[str, JsonValue] = {}
+    if expected_s is not None:
+        ends: dict[str, JsonValue] = {"soonest_s": expected_s, "latest_s": None}
+        data = {"exhaustion": {"expected_s": expected_s, "limit": 1.0, "limit_is": "", **ends}}
+    return typed_finding("growth", data, subject="rss_anon_swap_bytes")
 
 
 def leak(t_s: float, finding: Finding | None = None) -> Look:

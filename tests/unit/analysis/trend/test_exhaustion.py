@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend.growth import Limit, limit_of, time_to_exhaustion
+from hybridbench.analysis.trend.exhaustion import Limit, limit_of, time_to_exhaustion
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Rate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hybridbench.analysis.findings.growth import probe_growth_findings
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.analysis.trend.growth import probe_growth_findings
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import MetricResult, Rate, VerdictKind
 

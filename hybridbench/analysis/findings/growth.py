@@ -1,0 +1,399 @@
+"""What grows without end, with what event, and when it reaches its limit; and what is undecided.
+
+A part of the process's memory may grow by more than the whole, as memory that was freed is used
+again: then the finding says so.  Growth that answering probes explains is the bench's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from hybridbench.analysis.boundary import Boundary
+from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.words import certain, driver_evidence
+from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.trend.exhaustion import Exhaustion, limit_of, time_to_exhaustion
+from hybridbench.analysis.trend.metric_trend import judged_samples
+from hybridbench.metrics import AT_REST, COLLECTIBLE, DEVICE_MEMORY, MEMORY, Unit, label_of
+from hybridbench.rates import full_rate_text, rate_text
+from hybridbench.records.codes import Evidence
+from hybridbench.records.finding import Basis, Faster, Words
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import (
+    Finding,
+    LowerEnd,
+    MetricResult,
+    Rate,
+    UpperEnd,
+    VerdictKind,
+    Why,
+    memory_result,
+)
+from hybridbench.units import format_bytes, format_duration, format_percent
+
+_EXPLAINS = 0.05
+
+HELD_BY_PROBES = "observer_held_bytes"
+# Of the worker's growth: from this share on, the run says more about the bench than the engine.
+_PROBES_EXPLAIN = 0.5
+_MIN_PROBES = 8
+
+_LEAST_ODDS = 1e-6
+_MOSTLY = 0.5  # of the growth
+
+
+class HourlyBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """A growth of memory with its 95% interval, in bytes per hour."""
+
+    value: float
+    lower: LowerEnd
+    upper: UpperEnd
+
+    @classmethod
+    def of(cls, rate: Rate) -> HourlyBytes:
+        """``rate`` without its unit."""
+        return cls(value=rate.value, lower=rate.lower, upper=rate.upper)
+
+    def text(self) -> str:
+        """It after a verb that says its direction."""
+        return _grown(Rate(self.value, self.lower, self.upper, Unit.BYTES.value, "h"))
+
+
+class Collectible(HourlyBytes, frozen=True, kw_only=True):
+    """How fast the garbage grows, which is ``share`` of the growth of memory."""
+
+    share: float
+
+    def split(self) -> str:
+        """How much of the growth of memory is garbage."""
+        if self.share > 1.0:
+            return (
+                f"collectible memory grows by {self.text()}, faster than private memory: it "
+                "accounts for all of the growth and reuses memory that was freed before"
+            )
+        share = format_percent(self.share)
+        return f"collectible memory grows by {self.text()}: {share} of the memory growth"
+
+
+class Growth(Basis, frozen=True, kw_only=True):
+    """A gated metric that grows without end.
+
+    Attributes:
+        model: the shape that fits best, in words.
+        judged_s: what its samples span.
+        q_value: of "grows no faster than the floor", adjusted for ``metrics_tested`` metrics;
+            None where no model tests that.
+        collectible: of private memory, the garbage in it.
+        exhaustion: when it reaches a limit that is known.
+    """
+
+    kind: ClassVar[str] = "growth"
+    meaning: ClassVar[str] = (
+        "A gated metric grows by more than its tolerance, and the growth does not slow down."
+    )
+    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
+
+    model: str
+    why: Why | None
+    judged_s: float
+    q_value: float | None
+    metrics_tested: int
+    collectible: Collectible | None = None
+    exhaustion: Exhaustion | None = None
+
+    def words(self, found: Finding) -> Words:
+        told = found.rates[: 1 if found.driver is None else 2]
+        # One that may be none is said with its interval only, which stands beside the title.
+        by = ", ".join(rate_text(rate, signed=False) for rate in told if certain(rate))
+        garbage = self.collectible is not None and self.collectible.share > _MOSTLY
+        return Words(
+            f"{label_of(found.subject)} grows{f' by {by}' if by else ''}",
+            cause="uncollected cyclic garbage, which only a full collection frees"
+            if garbage
+            else "",
+            evidence=tuple(self._evidence(found)),
+        )
+
+    def _evidence(self, found: Finding) -> Iterable[str]:
+        # The window has one length on a page; samples may begin and end a little inside of it.
+        span, why = format_duration(self.judged_s), "" if self.why is None else self.why.text
+        yield f"best model: {self.model}; {why}; its samples span {span}"
+        if found.driver != "finishes":
+            yield from (_grown(rate) for rate in found.rates if rate.per == "request")
+        if self.collectible is not None:
+            yield self.collectible.split()
+        if self.q_value is not None:
+            yield (
+                f"false-alarm probability: {_odds(self.q_value)} (Holm-adjusted over "
+                f"{self.metrics_tested} gated metrics)"
+            )
+        if self.exhaustion is not None:
+            yield self.exhaustion.text(found.rates[0].unit)
+        yield from driver_evidence(found)
+
+    def advice(self, found: Finding) -> str:
+        return (
+            "Compare the growth with the event rates below: the counter that rises with it names "
+            "the path. Then repeat the run with that event alone."
+        )
+
+
+class Undecided(Basis, frozen=True, kw_only=True):
+    """What the run leaves open: one metric, or all of them.
+
+    Attributes:
+        why, needed_s, judged_s: of a metric, the reason, how long a judged window would decide it
+            where one would, and what its samples span.
+        open: of the run, what is missing.
+    """
+
+    kind: ClassVar[str] = "undecided"
+    meaning: ClassVar[str] = (
+        "The run does not show whether the growth of a gated metric is below its limit."
+    )
+    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
+    leads_to: ClassVar[str] = "INCONCLUSIVE"
+
+    why: Why | None = None
+    needed_s: float | None = None
+    judged_s: float | None = None
+    open: Literal["extension", "no-window"] | None = None
+
+    def words(self, found: Finding) -> Words:
+        if self.open == "extension":
+            return Words(
+                "the extension ended before two interim analyses on clearly different data "
+                "agreed; run longer"
+            )
+        if self.open == "no-window":
+            return Words("the run ended before anything could be judged")
+        longer = ""
+        if self.needed_s is not None:
+            more_s = max(self.needed_s - (self.judged_s or 0.0), 1.0)
+            longer = f"; about {format_duration(more_s)} more would decide"
+        why = "" if self.why is None else self.why.text
+        return Words(f"{label_of(found.subject)}: {why}{longer}")
+
+    def as_data(self) -> dict[str, JsonValue]:
+        stored = super().as_data()
+        return stored if self.open else {"why": None, "needed_s": None, **stored}
+
+
+class ObserverGrows(Basis, frozen=True, kw_only=True):
+    """The bench makes the worker grow: by ``share`` of the growth of its ``memory`` or more, while
+    so many probes were answered.
+    """
+
+    kind: ClassVar[str] = "observer-grows"
+    meaning: ClassVar[str] = (
+        "At least half of the growth of the worker's memory is due to the bench's own probes."
+    )
+    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
+    leads_to: ClassVar[str] = "INVALID"
+
+    memory: HourlyBytes
+    share: float
+    probes: int
+
+    def words(self, found: Finding) -> Words:
+        hourly, per_probe = found.rates
+        share = format_percent(min(self.share, 1.0))
+        return Words(
+            f"answering probes makes the worker grow: {format_bytes(per_probe.value)} per probe, "
+            f"{rate_text(hourly, signed=False)}",
+            cause="the answers to probes are kept, or each is larger than the one before",
+            evidence=(
+                f"of {self.memory.text()} in all, {share} or more came while {self.probes} probes "
+                "were answered",
+                "the run says nothing about the engine's own growth",
+            ),
+        )
+
+
+def _odds(q: float) -> str:
+    return "less than 1 in 1,000,000 runs" if q < _LEAST_ODDS else f"1 in {1.0 / q:,.0f} runs"
+
+
+def _grown(rate: Rate) -> str:
+    """A rate after a verb that says its direction."""
+    return full_rate_text(rate, signed=False)
+
+
+def growth_findings(
+    facts: Facts, results: Sequence[MetricResult], boundary: Boundary
+) -> list[Finding]:
+    """A finding for each metric that leaks, and for each that could not be decided.
+
+    A leak stands without its driver where the search for one fails.
+    """
+    findings: list[Finding] = []
+    for result in results:
+        part = f"the growth of {result.metric}"
+        if result.outcome == "LEAK":
+            drives = f"what drives {result.metric}"
+            driver = boundary.value(drives, None, _driver, facts, result)
+            leak = boundary.value(part, None, _leak, facts.record, result, results, driver)
+            findings += [] if leak is None else [leak]
+        elif result.outcome == "INCONCLUSIVE":
+            findings.append(_undecided(result))
+    return findings
+
+
+def collectible_growth(results: Sequence[MetricResult]) -> Collectible | None:
+    """The garbage in the growth of memory; None unless both grow, or where it explains little."""
+    by_name = {result.metric: result.rate_per_hour for result in results}
+    memory, garbage = by_name.get(MEMORY), by_name.get(COLLECTIBLE)
+    if memory is None or garbage is None or min(memory.lower, garbage.value) <= 0:
+        return None
+    share = garbage.value / memory.value
+    if share < _EXPLAINS:
+        return None
+    return Collectible(share=share, value=garbage.value, lower=garbage.lower, upper=garbage.upper)
+
+
+def _driver(facts: Facts, result: MetricResult) -> Driver | None:
+    """The event with which the metric rises in the judged window; None if time does as well."""
+    window, rate = facts.window, result.rate_per_hour
+    if window is None or rate is None:
+        return None
+    t, value = judged_samples(window, facts.record.series[result.metric])
+    sign = 1.0 if rate.value >= 0 else -1.0
+    emptied = result.metric == COLLECTIBLE
+    load = () if result.metric == AT_REST else facts.load
+    hints = Hints(load=load, emptied=emptied)
+    return find_driver(t, sign * value, facts.counters, hints)
+
+
+def _leak(
+    record: RunRecord,
+    result: MetricResult,
+    results: Sequence[MetricResult],
+    driver: Driver | None,
+) -> Finding:
+    rate, per_request = result.rate_per_hour, result.rate_per_request
+    assert rate is not None, "nothing is called a leak without a rate"
+    rates: tuple[Rate, ...] = (rate,)
+    if driver is not None:
+        rates = (*rates, driver.rate(rate.unit))
+    if per_request is not None and (driver is None or driver.counter != "finishes"):
+        rates = (*rates, per_request)
+    return Finding(
+        Growth(
+            model=result.model,
+            why=result.why,
+            judged_s=result.window_s[1] - result.window_s[0],
+            q_value=result.q_value,
+            metrics_tested=sum(one.q_value is not None for one in results),
+            collectible=collectible_growth(results) if result.metric == MEMORY else None,
+            exhaustion=_exhaustion(record, result),
+        ),
+        VerdictKind.LEAK,
+        result.metric,
+        driver=None if driver is None else driver.counter,
+        rates=rates,
+        since_s=result.window_s[0],
+        driven=None if driver is None else driver.how,
+    )
+
+
+def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
+    limit, rate = limit_of(record, result.metric), result.rate_per_hour
+    if limit is None or rate is None or not result.fit_value:
+        return None
+    return time_to_exhaustion(limit, result.fit_value[-1], rate)
+
+
+def _undecided(result: MetricResult) -> Finding:
+    return Finding(
+        Undecided(
+            why=result.why,
+            needed_s=result.needed_s,
+            judged_s=result.window_s[1] - result.window_s[0],
+        ),
+        VerdictKind.INCONCLUSIVE,
+        result.metric,
+        rates=() if result.rate_per_hour is None else (result.rate_per_hour,),
+        since_s=result.window_s[0],
+    )
+
+
+def exceeds(part: Rate, whole: Rate) -> bool:
+    """Whether ``part`` is beyond doubt more than the interval of ``whole`` allows."""
+    in_bytes = part.unit == Unit.BYTES.value and part.per == "h"
+    return in_bytes and part.lower > max(whole.upper, 0.0)
+
+
+def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
+    """``findings``, each explained where its bytes an hour exceed the bound of private memory."""
+    memory = memory_result(results)
+    whole = None if memory is None else memory.rate_per_hour
+    if whole is None:
+        return list(findings)
+    return [_explained(finding, whole) for finding in findings]
+
+
+def _explained(finding: Finding, whole: Rate) -> Finding:
+    # Device memory is no part of the process's.
+    if finding.subject in (MEMORY, DEVICE_MEMORY):
+        return finding
+    if isinstance(finding.basis, Undecided):
+        return finding
+    part = next((rate for rate in finding.rates if exceeds(rate, whole)), None)
+    if part is None:
+        return finding
+    most = max(whole.upper, 0.0)
+    return replace(finding, faster_than_memory=faster_than(part, most))
+
+
+def faster_than(part: Rate, most: float) -> Faster:
+    """Why objects can grow by more than the process does, which grows by ``most`` bytes an hour."""
+    text = (
+        f"these objects accumulate {full_rate_text(part, signed=False)} between collections, more "
+        f"than private memory grows by (at most {format_bytes(most)}/h, 95%): they reuse memory "
+        "that was freed before, so this is not growth of the process"
+    )
+    return Faster(
+        value=part.value, lower=part.lower, upper=part.upper, memory_upper=most, text=text
+    )
+
+
+def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
+    """At most one: the worker grows, and answering probes explains half of that or more."""
+    memory = memory_result(results)
+    held = record.series.get(HELD_BY_PROBES)
+    grown = None if memory is None else memory.rate_per_hour
+    if memory is None or memory.outcome != "LEAK" or grown is None or held is None:
+        return []
+    seen = held.between(*memory.window_s)
+    if len(seen) < _MIN_PROBES:
+        return []
+    left = np.diff(seen.value)
+    # What every probe leaves, and not what another thread happened to allocate during one of them.
+    per_probe = float(np.median(left))
+    error = 1.25 * float(np.std(left, ddof=1)) / float(np.sqrt(left.size))
+    hours = float(seen.t_s[-1] - seen.t_s[0]) / 3600.0
+    probes_per_hour = left.size / hours
+    rate = Rate(
+        per_probe * probes_per_hour,
+        (per_probe - 2 * error) * probes_per_hour,
+        (per_probe + 2 * error) * probes_per_hour,
+        Unit.BYTES.value,
+        "h",
+    )
+    share = rate.lower / grown.value
+    if share < _PROBES_EXPLAIN:
+        return []
+    found = Finding(
+        ObserverGrows(memory=HourlyBytes.of(grown), share=share, probes=len(seen)),
+        VerdictKind.INVALID,
+        "the bench itself",
+        rates=(rate, Rate(per_probe, per_probe - error, per_probe + error, "B", "probe")),
+        since_s=float(seen.t_s[0]),
+    )
+    return [found]

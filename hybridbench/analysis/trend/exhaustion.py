@@ -1,0 +1,89 @@
+"""When a metric that grows reaches the limit that the run's manifest knows for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from hybridbench.analysis.record import RunRecord
+from hybridbench.metrics import Unit
+from hybridbench.records.verdict import Rate
+from hybridbench.units import format_bytes, format_count, format_duration
+
+# What the manifest's word for the source of a memory limit means to a reader.
+_LIMIT_SOURCES: Mapping[str, str] = {
+    "cgroup": "the control group's memory limit",
+    "MemAvailable": "what the machine had available at the start",
+}
+# Memory that the worker's own limit ends; a limit of the machine ends all of them.
+_PROCESS_MEMORY = ("rss_anon_swap_bytes", "gc_collectible_bytes")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a metric can reach, in its unit, and in words what says so."""
+
+    size: float
+    said: str
+
+
+class Exhaustion(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds from now until ``limit`` at the estimated rate, and at the ends of its interval.
+
+    ``limit_is`` says in words what the limit is.
+    """
+
+    expected_s: float
+    soonest_s: float
+    latest_s: float | None  # None where the interval's lower end does not grow
+    limit: float
+    limit_is: str
+
+    def text(self, unit: str) -> str:
+        """What is said of it; ``unit`` is that of the limit."""
+        limit = (format_bytes if unit == Unit.BYTES else format_count)(self.limit)
+        latest = "never" if self.latest_s is None else format_duration(self.latest_s)
+        return (
+            f"at this rate the limit of {limit} is reached in {format_duration(self.expected_s)} "
+            f"({format_duration(self.soonest_s)} to {latest}) ({self.limit_is})"
+        )
+
+
+def limit_of(record: RunRecord, metric: str) -> Limit | None:
+    """The limit that the run's manifest knows for ``metric``; None if it knows none."""
+    limits = record.manifest.limits
+    if metric in _PROCESS_MEMORY:
+        source = limits.memory_source or ""
+        return _known_limit(limits.memory_bytes or 0.0, _LIMIT_SOURCES.get(source, "the limit"))
+    if metric == "open_fds":
+        return _known_limit(limits.open_files or 0.0, "the process's limit of open files")
+    family, _, rest = metric.partition(".")
+    pool = rest.partition(".")[0]
+    if family == "pool" and pool:
+        size = record.manifest.pools.get(pool, 0.0)
+        return _known_limit(size, f"the size of the {pool} pool")
+    return None
+
+
+def _known_limit(size: float, said: str) -> Limit | None:
+    return Limit(size, said) if size > 0 else None
+
+
+def time_to_exhaustion(limit: Limit, now: float, rate_per_hour: Rate) -> Exhaustion | None:
+    """When ``now`` reaches ``limit`` at ``rate_per_hour``; None if it does not grow.
+
+    Already past the limit is zero seconds away.
+    """
+    if rate_per_hour.value <= 0:
+        return None
+    room = max(0.0, limit.size - now) * 3600.0
+    latest = room / rate_per_hour.lower if rate_per_hour.lower > 0 else None
+    return Exhaustion(
+        expected_s=room / rate_per_hour.value,
+        soonest_s=room / rate_per_hour.upper,
+        latest_s=latest,
+        limit=limit.size,
+        limit_is=limit.said,
+    )

@@ -1,0 +1,361 @@
+"""Why the trend of a metric is called a leak, bounded, or undecided: one record for each reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Final, Literal
+
+from hybridbench.rates import TINY, amount
+from hybridbench.records.codec import from_json
+from hybridbench.records.codes import ReasonCode
+from hybridbench.records.verdict import LowerEnd, MetricResult, Reason, UpperEnd, Why
+from hybridbench.units import format_duration, format_percent
+
+# Who set the bound that a metric keeps.
+_SOURCES: Final[Mapping[str, str]] = {
+    "threshold": "the threshold",
+    "profile": "the profile's limit",
+    "margin": "the tolerance",
+}
+
+
+class _OfMetric(Reason, frozen=True, kw_only=True):
+    """Its numbers are growths per hour in ``unit``, which is the metric's."""
+
+    unit: str
+
+
+class EveryModelGrows(_OfMetric, frozen=True, kw_only=True):
+    """A leak: faster than ``faster_than`` in every model that fits well; ``model`` fits best."""
+
+    code: ClassVar[str] = ReasonCode.EVERY_MODEL_GROWS
+
+    model: str
+    faster_than: float
+
+    def text(self) -> str:
+        floor = _hourly(self.faster_than, self.unit)
+        return (
+            f"all well-fitting models show growth above {floor} (best fit: {self.model}), and it "
+            "is not slowing down"
+        )
+
+
+class Bounded(_OfMetric, frozen=True, kw_only=True):
+    """CLEAN: growth of at most ``upper`` is below ``bound``, which ``source`` set."""
+
+    code: ClassVar[str] = ReasonCode.BOUNDED
+
+    upper: UpperEnd
+    bound: float
+    source: Literal["threshold", "profile", "margin"]
+
+    def text(self) -> str:
+        growth = "no growth"
+        if self.upper > TINY:
+            growth = f"growth of at most {_hourly(self.upper, self.unit)}"
+        return f"{growth} (95%), below {_SOURCES[self.source]} of {_hourly(self.bound, self.unit)}"
+
+
+class OfFloors(_OfMetric, frozen=True, kw_only=True):
+    """What garbage falls back to after each of so many full collections."""
+
+    collections: int
+    upper: UpperEnd
+    bound: float
+
+
+class FloorsRise(OfFloors, frozen=True, kw_only=True):
+    """A leak."""
+
+    code: ClassVar[str] = ReasonCode.FLOORS_RISE
+
+    def text(self) -> str:
+        return f"the level after each of {self.collections} full collections keeps rising"
+
+
+class FloorsBounded(OfFloors, frozen=True, kw_only=True):
+    """CLEAN."""
+
+    code: ClassVar[str] = ReasonCode.FLOORS_BOUNDED
+
+    def text(self) -> str:
+        upper = _hourly(self.upper, self.unit)
+        return f"growth of at most {upper} (95%) from collection to collection"
+
+
+class FewCollections(OfFloors, frozen=True, kw_only=True):
+    """Undecided."""
+
+    code: ClassVar[str] = ReasonCode.FEW_COLLECTIONS
+
+    def text(self) -> str:
+        return (
+            f"{self.collections} full collections cannot rule out growth up to "
+            f"{_hourly(self.upper, self.unit)} (limit {_hourly(self.bound, self.unit)})"
+        )
+
+
+class Growing(_OfMetric, frozen=True, kw_only=True):
+    """Undecided: it surely grows, and a longer run must show whether that continues."""
+
+    code: ClassVar[str] = ReasonCode.GROWING
+
+    value: float
+    lower: LowerEnd
+    upper: UpperEnd
+
+    def text(self) -> str:
+        lower, value, upper = (
+            _hourly(end, self.unit) for end in (self.lower, self.value, self.upper)
+        )
+        return f"growing by {value} ({lower} to {upper})"
+
+
+class NoSteadyState(Growing, frozen=True, kw_only=True):
+    """Undecided: it grows in every model, which a warm-up does as well."""
+
+    code: ClassVar[str] = ReasonCode.NO_STEADY_STATE
+
+    def text(self) -> str:
+        return f"{super().text()}, but without a steady event this may still be warm-up"
+
+
+class Open(Reason, frozen=True, kw_only=True):
+    """Undecided for a cause of its own; where it surely grows too, ``growing`` says how fast."""
+
+    growing: Growing | None = None
+
+    def cause(self) -> str:
+        """Why it is undecided, whether it grows or not."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        return "; ".join([self.cause(), *([] if self.growing is None else [self.growing.text()])])
+
+
+class StillFilling(Open, frozen=True, kw_only=True):
+    """Growth per hour in the first and the second half of the window."""
+
+    code: ClassVar[str] = ReasonCode.STILL_FILLING
+
+    early: float
+    late: float
+    unit: str
+
+    def cause(self) -> str:
+        early, late = _hourly(self.early, self.unit), _hourly(self.late, self.unit)
+        return f"still filling: growth went from {early} to {late} in the second half"
+
+
+class TooShort(Open, frozen=True, kw_only=True):
+    """Growth of ``upper`` is possible, and ``bound`` is all that a CLEAN metric may have."""
+
+    code: ClassVar[str] = ReasonCode.TOO_SHORT
+
+    upper: UpperEnd
+    bound: float
+    unit: str
+
+    def cause(self) -> str:
+        upper, bound = _hourly(self.upper, self.unit), _hourly(self.bound, self.unit)
+        return f"growth up to {upper} cannot be ruled out (limit {bound})"
+
+
+class LoadClimbs(Open, frozen=True, kw_only=True):
+    """More requests hold more."""
+
+    code: ClassVar[str] = ReasonCode.LOAD_CLIMBS
+
+    def cause(self) -> str:
+        return "the number of requests in flight rose with it; repeat the run at constant load"
+
+
+class FewCycles(Open, frozen=True, kw_only=True):
+    """A sawtooth of which too few teeth were seen."""
+
+    code: ClassVar[str] = ReasonCode.FEW_CYCLES
+
+    def cause(self) -> str:
+        return "too few troughs to measure growth under the sawtooth"
+
+
+class FewSteps(Open, frozen=True, kw_only=True):
+    """A staircase of which too few steps were seen."""
+
+    code: ClassVar[str] = ReasonCode.FEW_STEPS
+
+    def cause(self) -> str:
+        return "it grew in too few steps to tell whether they continue"
+
+
+class TooFewSamples(_OfMetric, frozen=True, kw_only=True):
+    """Undecided: no model can be fitted."""
+
+    code: ClassVar[str] = ReasonCode.TOO_FEW_SAMPLES
+
+    samples: int
+    judged_s: float
+    samples_needed: int
+
+    def text(self) -> str:
+        judged = format_duration(self.judged_s)
+        return f"too few samples ({self.samples} of {self.samples_needed} in {judged})"
+
+
+class YoungRun(Reason, frozen=True, kw_only=True):
+    """Undecided so far, in the live view."""
+
+    code: ClassVar[str] = ReasonCode.YOUNG_RUN
+
+    def text(self) -> str:
+        return "it grows, but the run is too short to tell whether that continues"
+
+
+class NoLimit(_OfMetric, frozen=True, kw_only=True):
+    """Undecided: no run, however long, has a limit."""
+
+    code: ClassVar[str] = ReasonCode.NO_LIMIT
+
+    upper: UpperEnd
+
+    def text(self) -> str:
+        upper = _hourly(self.upper, self.unit)
+        return f"the profile sets no limit (growth of up to {upper} is possible)"
+
+
+class LimitNotMeasured(NoLimit, frozen=True, kw_only=True):
+    """Undecided: a longer run has a limit."""
+
+    code: ClassVar[str] = ReasonCode.LIMIT_NOT_MEASURED
+
+    def text(self) -> str:
+        return (
+            "the profile has no limit for so short a window (growth of up to "
+            f"{_hourly(self.upper, self.unit)} is possible)"
+        )
+
+
+class _OfSegments(Reason, frozen=True, kw_only=True):
+    """Of the results of so many segments of a resumed run together."""
+
+    segments: int
+
+
+class LeakingSegments(_OfSegments, frozen=True, kw_only=True):
+    """A leak in ``leaking`` of them; ``last`` is why the last of these is one."""
+
+    code: ClassVar[str] = ReasonCode.LEAKING_SEGMENTS
+
+    leaking: int
+    last: Why | None
+
+    def text(self) -> str:
+        last = "" if self.last is None else self.last.text
+        return f"in {self.leaking} of {self.segments} segments: {last}"
+
+
+class GrowingSegments(_OfSegments, frozen=True, kw_only=True):
+    """Undecided."""
+
+    code: ClassVar[str] = ReasonCode.GROWING_SEGMENTS
+
+    def text(self) -> str:
+        return f"over {self.segments} segments: they grow together, and none is a leak alone"
+
+
+class LeakTogether(_OfSegments, frozen=True, kw_only=True):
+    """A leak that no segment shows alone."""
+
+    code: ClassVar[str] = ReasonCode.LEAK_TOGETHER
+
+    def text(self) -> str:
+        return f"no segment is long enough alone; all {self.segments} grow, confirmed together"
+
+
+class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
+    """CLEAN."""
+
+    code: ClassVar[str] = ReasonCode.BOUNDED_TOGETHER
+
+    def text(self) -> str:
+        return f"no growth above the limit over {self.segments} segments"
+
+
+class OpenSegments(_OfSegments, frozen=True, kw_only=True):
+    """Undecided, as the last one alone, for ``last``."""
+
+    code: ClassVar[str] = ReasonCode.OPEN_SEGMENTS
+
+    last: Why | None
+
+    def text(self) -> str:
+        last = "" if self.last is None else self.last.text
+        return f"over {self.segments} segments: {last}"
+
+
+# Of a column of somebody else's file, which is undecided.
+
+
+class AnalysisFailed(Reason, frozen=True, kw_only=True):
+    """``error`` is the type and message of the exception."""
+
+    code: ClassVar[str] = ReasonCode.ANALYSIS_FAILED
+
+    error: str
+
+    def text(self) -> str:
+        return f"the analysis failed: {self.error}; this is a bug in hybridbench, please report it"
+
+
+class Unreadable(Reason, frozen=True, kw_only=True):
+    """So many samples are larger than ``beyond``."""
+
+    code: ClassVar[str] = ReasonCode.UNREADABLE
+
+    samples: int
+    beyond: float
+
+    def text(self) -> str:
+        return f"{self.samples} samples exceed {self.beyond:g}, which no measurement can"
+
+
+class FewProcesses(Reason, frozen=True, kw_only=True):
+    """So many sharp falls, each of which may be a restart."""
+
+    code: ClassVar[str] = ReasonCode.FEW_PROCESSES
+
+    falls: int
+
+    def text(self) -> str:
+        return (
+            f"it dropped sharply {self.falls} times, and restarts cannot be distinguished from a "
+            "sawtooth; add a column with the process id or a work counter, or pass "
+            "--never-restarted"
+        )
+
+
+class Gaps(Reason, frozen=True, kw_only=True):
+    """``share`` of the judged time has no samples."""
+
+    code: ClassVar[str] = ReasonCode.GAPS
+
+    share: float
+
+    def text(self) -> str:
+        return f"{format_percent(self.share)} of the judged time has no samples"
+
+
+def tolerance_of(result: MetricResult) -> float | None:
+    """The growth per hour below which ``result`` is CLEAN without a limit that somebody set; None
+    where no such bound was applied.
+    """
+    why = result.why
+    if why is None or why.code != Bounded.code:
+        return None
+    bounded = from_json(why.data, Bounded)
+    return bounded.bound if bounded.source == "margin" else None
+
+
+def _hourly(growth: float, unit: str) -> str:
+    return f"{amount(growth, unit)}/h"

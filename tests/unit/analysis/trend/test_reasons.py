@@ -1,0 +1,202 @@
+"""The words of each reason, and that a stored reason stays as it is."""
+
+from __future__ import annotations
+
+import pickle
+
+import msgspec
+import pytest
+
+from hybridbench.analysis.trend.reasons import (
+    AnalysisFailed,
+    Bounded,
+    BoundedTogether,
+    EveryModelGrows,
+    FewCollections,
+    FewCycles,
+    FewProcesses,
+    FewSteps,
+    FloorsBounded,
+    FloorsRise,
+    Gaps,
+    Growing,
+    GrowingSegments,
+    LeakingSegments,
+    LeakTogether,
+    LimitNotMeasured,
+    LoadClimbs,
+    NoLimit,
+    NoSteadyState,
+    OpenSegments,
+    StillFilling,
+    TooFewSamples,
+    TooShort,
+    Unreadable,
+    YoungRun,
+    tolerance_of,
+)
+from hybridbench.records.codec import from_json, to_json
+from hybridbench.records.codes import ReasonCode
+from hybridbench.records.json_value import JsonValue
+from hybridbench.records.verdict import MetricResult, Reason, Why
+from tests.unit.made_findings import reason_kinds
+
+MIB = 2.0**20
+GROWING = Growing(value=30 * MIB, lower=20 * MIB, upper=40 * MIB, unit="B")
+LAST = GROWING.why()
+UPPER, BOUND = 3 * MIB, 4 * MIB
+
+WORDS: list[tuple[Reason, str]] = [
+    (
+        EveryModelGrows(model="line", faster_than=3.0, unit="slots"),
+        "all well-fitting models show growth above 3 slots/h (best fit: line), and it is not "
+        "slowing down",
+    ),
+    (
+        FloorsRise(collections=7, upper=UPPER, bound=BOUND, unit="B"),
+        "the level after each of 7 full collections keeps rising",
+    ),
+    (
+        Bounded(upper=UPPER, bound=BOUND, source="margin", unit="B"),
+        "growth of at most 3.00 MiB/h (95%), below the tolerance of 4.00 MiB/h",
+    ),
+    (
+        FloorsBounded(collections=7, upper=UPPER, bound=BOUND, unit="B"),
+        "growth of at most 3.00 MiB/h (95%) from collection to collection",
+    ),
+    (GROWING, "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)"),
+    (
+        NoSteadyState(value=30 * MIB, lower=20 * MIB, upper=40 * MIB, unit="B"),
+        "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h), but without a steady event this may "
+        "still be warm-up",
+    ),
+    (
+        StillFilling(early=8 * MIB, late=2 * MIB, unit="B", growing=GROWING),
+        "still filling: growth went from 8.00 MiB/h to 2.00 MiB/h in the second half; growing by "
+        "30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)",
+    ),
+    (
+        LoadClimbs(),
+        "the number of requests in flight rose with it; repeat the run at constant load",
+    ),
+    (FewCycles(), "too few troughs to measure growth under the sawtooth"),
+    (
+        FewCollections(collections=2, upper=UPPER, bound=BOUND, unit="B"),
+        "2 full collections cannot rule out growth up to 3.00 MiB/h (limit 4.00 MiB/h)",
+    ),
+    (FewSteps(), "it grew in too few steps to tell whether they continue"),
+    (
+        TooShort(upper=UPPER, bound=BOUND, unit="B"),
+        "growth up to 3.00 MiB/h cannot be ruled out (limit 4.00 MiB/h)",
+    ),
+    (
+        TooFewSamples(samples=16, judged_s=474.0, samples_needed=30, unit="B"),
+        "too few samples (16 of 30 in 7m54s)",
+    ),
+    (YoungRun(), "it grows, but the run is too short to tell whether that continues"),
+    (
+        NoLimit(upper=UPPER, unit="B"),
+        "the profile sets no limit (growth of up to 3.00 MiB/h is possible)",
+    ),
+    (
+        LimitNotMeasured(upper=UPPER, unit="B"),
+        "the profile has no limit for so short a window (growth of up to 3.00 MiB/h is possible)",
+    ),
+    (
+        LeakingSegments(leaking=2, segments=3, last=LAST),
+        "in 2 of 3 segments: growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)",
+    ),
+    (GrowingSegments(segments=2), "over 2 segments: they grow together, and none is a leak alone"),
+    (LeakTogether(segments=2), "no segment is long enough alone; all 2 grow, confirmed together"),
+    (BoundedTogether(segments=2), "no growth above the limit over 2 segments"),
+    (
+        OpenSegments(segments=2, last=LAST),
+        "over 2 segments: growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)",
+    ),
+    (
+        AnalysisFailed(error="ValueError: x"),
+        "the analysis failed: ValueError: x; this is a bug in hybridbench, please report it",
+    ),
+    (Unreadable(samples=2, beyond=1e18), "2 samples exceed 1e+18, which no measurement can"),
+    (
+        FewProcesses(falls=3),
+        "it dropped sharply 3 times, and restarts cannot be distinguished from a sawtooth; add a "
+        "column with the process id or a work counter, or pass --never-restarted",
+    ),
+    (Gaps(share=0.6), "60% of the judged time has no samples"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words"), WORDS, ids=[reason.code for reason, _ in WORDS])
+def test_each_reason_has_its_words(reason: Reason, words: str) -> None:
+    assert reason.text() == reason.why().text == words
+
+
+def test_no_reason_is_without_words_and_each_code_is_one_of_them() -> None:
+    assert {type(reason) for reason, _ in WORDS} == set(reason_kinds())
+    assert sorted(reason.code for reason, _ in WORDS) == sorted(ReasonCode)
+
+
+@pytest.mark.parametrize("reason", [reason for reason, _ in WORDS], ids=lambda one: one.code)
+def test_code_and_values_are_stored_and_the_text_is_not(reason: Reason) -> None:
+    why = reason.why()
+
+    stored = to_json(why)
+
+    assert stored == {"code": reason.code, "data": to_json(reason)}
+    assert "text" not in repr(stored)
+    assert from_json(stored, Why) == why
+    assert from_json(why.data, type(reason)) == reason
+
+
+def test_values_are_stored_under_the_names_that_verdict_json_has() -> None:
+    growing = {"value": 30 * MIB, "lower": 20 * MIB, "upper": 40 * MIB, "unit": "B"}
+    filling = StillFilling(early=8.0, late=2.0, unit="B", growing=GROWING)
+    unlimited = TooShort(upper=float("inf"), bound=1.0, unit="B")
+
+    assert filling.why().data == {"early": 8.0, "late": 2.0, "unit": "B", "growing": growing}
+    assert unlimited.why().data == {"upper": None, "bound": 1.0, "unit": "B"}
+    assert FewSteps().why().data == {}
+    assert OpenSegments(segments=2, last=LAST).why().data == {
+        "segments": 2,
+        "last": {"code": "growing", "data": growing},
+    }
+
+
+def test_a_text_comes_along_from_another_process() -> None:
+    reason = pickle.loads(pickle.dumps(LAST))
+
+    assert (reason, reason.text) == (LAST, LAST.text)
+
+
+def metric(why: Why) -> MetricResult:
+    return MetricResult(
+        "rss_anon_swap_bytes", "CLEAN", (0.0, 1.0), None, None, 1.0, None, "flat", why=why
+    )
+
+
+def test_the_text_that_was_stored_is_kept() -> None:
+    new = metric(YoungRun().why())
+    stored = to_json(new)
+    changed: dict[str, JsonValue] = {**stored, "reason": "as it was said then"}
+    older = {key: value for key, value in changed.items() if key != "why"}
+    later: dict[str, JsonValue] = {**changed, "why": {"code": "moon-phase", "data": {}}}
+
+    assert new.reason == "it grows, but the run is too short to tell whether that continues"
+    assert from_json(stored, MetricResult) == new
+    for other in (changed, older, later):
+        assert from_json(other, MetricResult).reason == "as it was said then"
+
+
+def test_another_reason_has_another_text() -> None:
+    result = msgspec.structs.replace(metric(YoungRun().why()), why=FewSteps().why())
+
+    assert result.reason == "it grew in too few steps to tell whether they continue"
+
+
+def test_only_a_bound_that_nobody_set_is_a_tolerance() -> None:
+    margin = Bounded(upper=UPPER, bound=BOUND, source="margin", unit="B")
+    profile = Bounded(upper=UPPER, bound=BOUND, source="profile", unit="B")
+    whys = [margin.why(), profile.why(), TooShort(upper=UPPER, bound=BOUND, unit="B").why()]
+
+    assert [tolerance_of(metric(why)) for why in whys] == [BOUND, None, None]
