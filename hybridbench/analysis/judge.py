@@ -14,6 +14,7 @@ from hybridbench.analysis.facts.readings import readable
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.checkpoints import checkpoint_findings
 from hybridbench.analysis.findings.containers import container_findings
+from hybridbench.analysis.findings.decay import Decay, judge_decay
 from hybridbench.analysis.findings.engine_log import log_findings
 from hybridbench.analysis.findings.engine_reports import crash_findings, violation_findings
 from hybridbench.analysis.findings.growth import (
@@ -42,7 +43,6 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.serving import serving_results
 from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds, run_levels
-from hybridbench.analysis.trend.decay import Decay, judge_decay
 from hybridbench.analysis.trend.metric_trend import (
     Effort,
     gated_metrics,

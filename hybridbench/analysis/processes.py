@@ -10,9 +10,9 @@ import msgspec
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.processes import ProcessView, process_views
+from hybridbench.analysis.findings.growth import growth_findings
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_metric
-from hybridbench.analysis.trend.growth import growth_findings
 from hybridbench.analysis.trend.metric_trend import with_q_values
 from hybridbench.labels import labelled
 from hybridbench.records.verdict import Finding, MetricResult

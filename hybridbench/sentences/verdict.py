@@ -25,8 +25,6 @@ from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.units import format_byte_rate, format_duration
 
 _SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
-    FindingCode.DECAY: trend.decay,
-    FindingCode.BELOW_THRESHOLD: trend.below_threshold,
     FindingCode.THRESHOLD: trend.threshold,
 }
 

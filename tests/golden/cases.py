@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from hybridbench.analysis.findings.growth import HELD_BY_PROBES
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.analysis.trend.growth import HELD_BY_PROBES
 from hybridbench.records.events import (
     BenchFailed,
     ClockJump,

@@ -1,20 +1,17 @@
-"""Work that gets dearer, or a cache that helps less, while memory stays flat: DEGRADED.
+"""How what work costs changes over a run, in itself and against the machine's speed.
 
 A time is judged twice: as it is, and against the other times of the same run.  On a machine that is
-slowed from outside all of them grow alike, and that is a note; an engine that decays stands out
-from its own other parts.  A defect that is there from the first minute changes nothing over time:
-only the profile's limit on a cost or a rate shows it.
+slowed from outside all of them grow alike; an engine that decays stands out from its own other
+parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hybridbench.analysis.distributions import t_quantile
-from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.reading import mapping, number
 from hybridbench.analysis.record import FloatArray, RunRecord
@@ -25,9 +22,6 @@ from hybridbench.analysis.trend.work_cost import (
     work_blocks,
 )
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, Worsening, worsening
-from hybridbench.metrics import declared
-from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import DecayResult, Finding, VerdictKind, untyped
 
 # Steady traffic that a trend or a step must have: the first minute of a full tree is no rule.
 LEAST_WINDOW_S = 90.0
@@ -38,7 +32,6 @@ _LEAST_OTHERS = 2  # other times to compare with
 _UNLIKE = 0.5
 _WHOLE, _MODEL = "token_ms", "forward_ms"
 
-_FEWEST_BLOCKS = 8
 _CONFIDENCE = 0.999
 _MAX_PHI = 0.9
 
@@ -50,16 +43,7 @@ _MOVES = 0.05  # a level that varies less, as a logarithm, explains nothing
 
 
 @dataclass(frozen=True)
-class Decay:
-    """What the judgement of all derived quantities came to."""
-
-    findings: tuple[Finding, ...] = ()
-    results: tuple[DecayResult, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Change:
+class Change:
     """How a quantity changed: by itself, and against the machine's speed."""
 
     raw: Worsening | None = None
@@ -77,48 +61,13 @@ class _Change:
         return worse and derived.timed and derived.judged and not self.is_decay(derived)
 
 
-def judge_decay(facts: Facts) -> Decay:
-    """All findings of decay and of missed limits, with one result for each quantity."""
-    record, window = facts.record, facts.window
-    if window is None:
-        return Decay()
-    findings: list[Finding] = []
-    results: list[DecayResult] = []
-    machine: list[str] = []
-    for derived in DERIVED_METRICS:
-        start_s = _traffic_start(record, window) if derived.from_traffic else window.start_s
-        blocks = work_blocks(record, derived, start_s, window.end_s)
-        if blocks is None or not len(blocks):
-            continue
-        missed = limit_finding(record, derived, blocks)
-        if missed is not None:
-            findings.append(missed)
-        change = _Change()
-        if _can_judge(derived, blocks, window):
-            change = _change(record, derived, blocks, (start_s, window.end_s))
-        if change.is_decay(derived) and change.relative is not None:
-            findings.append(decay_finding(record, derived, blocks, change.relative))
-        elif change.is_machine(derived):
-            machine.append(derived.name)
-        results.append(_result(derived, blocks, change))
-    notes = (_machine_slower(machine),) if machine else ()
-    return Decay(tuple(findings), tuple(results), notes)
-
-
-def _machine_slower(names: Sequence[str]) -> str:
-    labels = ", ".join(declared(name).meaning for name in names)
-    return (
-        f"the machine slowed down in the judged window: {labels} rose, but not more than the other "
-        "times did"
-    )
-
-
-def _can_judge(derived: DerivedMetric, blocks: WorkBlocks, window: Window) -> bool:
+def can_judge(derived: DerivedMetric, blocks: WorkBlocks, window: Window) -> bool:
+    """Whether there is enough of the work to call a change one."""
     long_enough = window.steady and window.duration_s >= LEAST_WINDOW_S
     return long_enough and len(blocks) >= LEAST_BLOCKS and blocks.total >= derived.least_value
 
 
-def _traffic_start(record: RunRecord, window: Window) -> float:
+def traffic_start(record: RunRecord, window: Window) -> float:
     """When the profile's warm-up requests had finished; never after ``steady``."""
     warmup = mapping(record.manifest.profile.resolved, "warmup")
     wanted = number(warmup, "requests", 500.0)
@@ -131,20 +80,21 @@ def _traffic_start(record: RunRecord, window: Window) -> float:
     return min(float(finishes.t_s[at]), window.start_s)
 
 
-def _change(
+def change_of(
     record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, span_s: tuple[float, float]
-) -> _Change:
+) -> Change:
+    """How ``derived``, of which these are the blocks in ``span_s``, changed."""
     least = float(np.log1p(derived.least_change))
     z = _log(derived, blocks)
     raw = worsening(z, blocks.index, blocks.loads, least)
     if not derived.timed:
-        return _Change(raw, raw)
+        return Change(raw, raw)
     slowness = _slowness(record, derived, blocks, span_s)
     if slowness is None:
-        return _Change(raw)
+        return Change(raw)
     known = np.isfinite(slowness)
     if int(known.sum()) < LEAST_BLOCKS:
-        return _Change(raw)
+        return Change(raw)
     less = z[known] - slowness[known]
     index, loads = blocks.index[known], blocks.loads[known]
     slower = worsening(slowness[known], index, loads[:, :0], least)
@@ -153,7 +103,7 @@ def _change(
     if found.step_at is not None:
         # The finding counts all blocks.
         found = replace(found, step_at=int(np.flatnonzero(known)[found.step_at]))
-    return _Change(raw, found)
+    return Change(raw, found)
 
 
 def _slowness(
@@ -204,48 +154,6 @@ def _without_loads(z: FloatArray, loads: FloatArray) -> FloatArray:
     return left
 
 
-def _result(derived: DerivedMetric, blocks: WorkBlocks, change: _Change) -> DecayResult:
-    seen = change.relative or change.raw
-    if not derived.judged:
-        outcome = "shown"
-    elif change.relative is None:
-        outcome = "not judged"
-    elif change.is_decay(derived):
-        outcome = "worse"
-    else:
-        outcome = "machine" if change.is_machine(derived) else "no change"
-    return DecayResult(
-        name=derived.name,
-        label=derived.label,
-        unit=derived.unit,
-        value=blocks.total,
-        outcome=outcome,
-        least_change=derived.least_change,
-        change=None if seen is None else float(np.expm1(seen.change)),
-        change_lower=None if seen is None else float(np.expm1(seen.lower)),
-        change_upper=None if seen is None else float(np.expm1(seen.upper)),
-    )
-
-
-def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> Finding | None:
-    """A finding if the interval lies wholly on the wrong side of the profile's limit."""
-    limit = record.manifest.profile.limits_as_planned.get(derived.name)
-    if limit is None or len(blocks) < _FEWEST_BLOCKS:
-        return None
-    value, half = blocks.total, half_width(blocks)
-    lower, upper = value - half, value + half
-    missed = lower > limit if derived.higher_is_worse else upper < limit
-    if not missed:
-        return None
-    return untyped(
-        kind=FindingCode.BELOW_THRESHOLD,
-        verdict=VerdictKind.DEGRADED,
-        subject=derived.name,
-        since_s=float(blocks.t_s[0]),
-        data={"value": value, "lower": lower, "upper": upper, "promise": float(limit)},
-    )
-
-
 def half_width(blocks: WorkBlocks, confidence: float = _CONFIDENCE) -> float:
     """Half of the interval of the quotient of the sums, for blocks that follow each other like
     AR(1) noise.
@@ -260,48 +168,7 @@ def half_width(blocks: WorkBlocks, confidence: float = _CONFIDENCE) -> float:
     return t_quantile(0.5 + confidence / 2, count - 1) * float(se)
 
 
-def decay_finding(
-    record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, change: Worsening
-) -> Finding:
-    """The finding that ``change`` makes."""
-    before, after, since_s = _before_after(blocks, change)
-    factor = float(np.exp(change.change))
-    return untyped(
-        kind=FindingCode.DECAY,
-        verdict=VerdictKind.DEGRADED,
-        subject=derived.name,
-        driver=_level_followed(record, derived, blocks),
-        since_s=since_s,
-        data={
-            "shape": change.shape,
-            "unit": derived.unit,
-            "before": before,
-            "after": after,
-            "factor": factor,
-            "factor_lower": float(np.exp(change.lower)),
-            "factor_upper": float(np.exp(change.upper)),
-            "sure_change": float(np.expm1(change.sure)),
-            "least_change": derived.least_change,
-        },
-    )
-
-
-def _before_after(blocks: WorkBlocks, change: Worsening) -> tuple[float, float, float]:
-    """Quotients of the two sides of a step, or of the first and last third; and since when."""
-    count = len(blocks)
-    third = count // 3
-    since = 0 if change.step_at is None else change.step_at
-    ends = third if change.step_at is None else since
-    begins = count - third if change.step_at is None else since
-    before, after = _quotient(blocks, 0, ends), _quotient(blocks, begins, count)
-    return before, after, float(blocks.t_s[since])
-
-
-def _quotient(blocks: WorkBlocks, first: int, end: int) -> float:
-    return float(blocks.over[first:end].sum() / blocks.under[first:end].sum())
-
-
-def _level_followed(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> str | None:
+def level_followed(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> str | None:
     """The level that leaves clearly less of the quantity unexplained than time does."""
     z = np.log(blocks.value)
     best, name = _CLEARLY_BETTER * _unexplained(z, blocks.t_s, blocks.loads), None

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.decay import Decay, judge_decay
 from hybridbench.analysis.reading import number
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.analysis.trend.decay import Decay, judge_decay
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import with_series
 from tests.unit.analysis.work import HIT_SHARE, Work, uneven, working_record
