@@ -19,6 +19,7 @@ from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.decay import half_width
 from hybridbench.analysis.trend.metric_trend import (
@@ -29,8 +30,7 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.metrics import Kind, Unit, declared
-from hybridbench.records.codec import to_json
-from hybridbench.records.codes import FindingCode, UnmeasuredCode
+from hybridbench.records.codes import UnmeasuredCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
@@ -42,7 +42,6 @@ from hybridbench.records.verdict import (
     ThresholdResult,
     VerdictKind,
     Why,
-    untyped,
 )
 from hybridbench.thresholds import (
     GROWTH,
@@ -101,10 +100,8 @@ def check_thresholds(
             threshold = parse_threshold(text)
         except ValueError as error:
             # A later version may know it: what cannot be checked must not pass.
-            unknown = {"threshold": text, "error": str(error)}
-            findings.append(
-                untyped(FindingCode.THRESHOLD, VerdictKind.INCONCLUSIVE, text, data=unknown)
-            )
+            unknown = ThresholdNotMet(threshold=text, error=str(error))
+            findings.append(Finding(unknown, VerdictKind.INCONCLUSIVE, text))
             continue
         result = _judged(_Run(facts, metrics, decay), threshold)
         results.append(result)
@@ -288,13 +285,13 @@ def _finding(
     missed = result.outcome is ThresholdOutcome.MISSED
     kind = VerdictKind.DEGRADED if missed else VerdictKind.INCONCLUSIVE
     needed_s = result.needed_s
-    settling: dict[str, JsonValue] = {}
+    settling_s = None
     if missed and _is_growth_of_memory(threshold) and window is not None:
         shortest = LEAK_AFTER_STEADY_S if window.steady else LEAK_WITHOUT_STEADY_S
         if window.duration_s < shortest:
             # As for every trend: an allocator that settles looks like this.
             kind, needed_s = VerdictKind.INCONCLUSIVE, shortest
-            settling = {"settling_s": shortest}
+            settling_s = shortest
         elif threshold.stat is Stat.SLOPE:
             kind = VerdictKind.LEAK
     rates: tuple[Rate, ...] = ()
@@ -303,20 +300,15 @@ def _finding(
         lower = -math.inf if result.lower is None else result.lower
         upper = math.inf if result.upper is None else result.upper
         rates = (Rate(result.value, lower, upper, result.unit, per),)
-    measured = {key: held for key, held in to_json(result).items() if key != "said"}
-    yield untyped(
-        kind=FindingCode.THRESHOLD,
-        verdict=kind,
-        subject=threshold.metric,
+    yield Finding(
+        ThresholdNotMet(
+            threshold=threshold.text, measured=result, needed_s=needed_s, settling_s=settling_s
+        ),
+        kind,
+        threshold.metric,
         driver=threshold.per if threshold.per not in ("", HOUR) else None,
         rates=rates,
         since_s=None if window is None else window.start_s,
-        data={
-            "threshold": threshold.text,
-            "measured": measured,
-            "needed_s": needed_s,
-            **settling,
-        },
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hybridbench.analysis.findings.thresholds import ThresholdNotMet, measured_text
 from hybridbench.records.verdict import (
     Finding,
     ThresholdOutcome,
@@ -11,7 +12,6 @@ from hybridbench.records.verdict import (
     Verdict,
 )
 from hybridbench.report.document import Gate, GateState, Table
-from hybridbench.sentences.thresholds import measured_text
 from hybridbench.units import format_duration
 
 STATE: Final = {
@@ -34,7 +34,7 @@ def threshold_gates(verdict: Verdict) -> list[Gate]:
 
 def has_threshold_gate(verdict: Verdict, finding: Finding) -> bool:
     """Whether ``finding`` is in the gate of its threshold already."""
-    return finding.kind == "threshold" and finding.data.get("threshold") in {
+    return isinstance(finding.basis, ThresholdNotMet) and finding.basis.threshold in {
         result.text for result in verdict.thresholds
     }
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
+from hybridbench.analysis.findings.thresholds import threshold_text
 from hybridbench.analysis.findings.words import headline, headline_room
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
 from hybridbench.rates import full_rate_text
-from hybridbench.records.codes import FindingCode
-from hybridbench.records.finding import Recorded, Untyped, Words
 from hybridbench.records.verdict import (
     Finding,
     MetricResult,
@@ -18,15 +16,7 @@ from hybridbench.records.verdict import (
     Verdict,
     VerdictKind,
 )
-from hybridbench.sentences import (
-    trend,
-)
-from hybridbench.sentences.thresholds import threshold_text
 from hybridbench.units import format_byte_rate, format_duration
-
-_SENTENCES: Final[Mapping[str, Callable[[Finding], Words]]] = {
-    FindingCode.THRESHOLD: trend.threshold,
-}
 
 
 def phrased(verdict: Verdict) -> Verdict:
@@ -34,31 +24,13 @@ def phrased(verdict: Verdict) -> Verdict:
     unphrased = verdict.unphrased
     if unphrased is None:
         return verdict
-    findings = tuple(phrased_finding(finding) for finding in verdict.findings)
     return replace(
         verdict,
-        findings=findings,
-        headline=_headline(verdict, findings, unphrased.memory),
+        headline=_headline(verdict, verdict.findings, unphrased.memory),
         thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
         can_rule_out=can_rule_out(unphrased, verdict.window_s, valid=not verdict.invalid),
         unphrased=None,
     )
-
-
-def phrased_finding(finding: Finding) -> Finding:
-    """``finding`` in words."""
-    if not isinstance(finding.basis, Untyped):
-        return finding
-    words = _SENTENCES[finding.kind](finding)
-    basis = Recorded(
-        name=finding.kind,
-        title=words.title,
-        cause=words.cause,
-        lines=words.evidence,
-        data=finding.basis.data,
-        exact=finding.exact,
-    )
-    return replace(finding, basis=basis)
 
 
 def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResult | None) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hybridbench.analysis.findings.thresholds import threshold_text
 from hybridbench.records.codes import UnmeasuredCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Why
-from hybridbench.sentences.thresholds import threshold_text
 
 WORDS: dict[UnmeasuredCode, tuple[dict[str, JsonValue], str]] = {
     UnmeasuredCode.NEEDS_TWO_VERSIONS: (
