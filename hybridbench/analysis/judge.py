@@ -37,6 +37,7 @@ from hybridbench.analysis.findings.validity import (
     unreadable_findings,
     validity_findings,
 )
+from hybridbench.analysis.headline import in_codes, in_words
 from hybridbench.analysis.notes import not_seen, run_notes
 from hybridbench.analysis.processes import with_processes
 from hybridbench.analysis.record import RunRecord
@@ -51,21 +52,16 @@ from hybridbench.analysis.trend.metric_trend import (
 )
 from hybridbench.analysis.trend.reasons import YoungRun
 from hybridbench.analysis.trend.resolution import smallest_leak_called
-from hybridbench.records.codes import FindingCode
 from hybridbench.records.events import ExtensionEnded
-from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
-    RETAINED,
-    WAITING,
+    Bounds,
     Failure,
     Finding,
     MetricResult,
-    Unphrased,
     Verdict,
     VerdictKind,
     memory_result,
     precedence,
-    untyped,
 )
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
@@ -107,7 +103,7 @@ def judge(record: RunRecord) -> Verdict:
     findings += boundary.listed("the workload", workload_findings, facts, findings)
     findings += unreadable_findings(beyond)
     verdict = _verdict(facts, result, findings, boundary)
-    return replace(verdict, thresholds=checked.results, levels=levels)
+    return _worded(replace(verdict, thresholds=checked.results, levels=levels), boundary)
 
 
 def judge_so_far(record: RunRecord) -> Verdict:
@@ -121,7 +117,8 @@ def judge_so_far(record: RunRecord) -> Verdict:
         return _trends_so_far(part, boundary, names)
 
     result = with_processes(record, result, judged, boundary)
-    return _verdict(facts, result, [*result.findings, *unreadable_findings(beyond)], boundary)
+    findings = [*result.findings, *unreadable_findings(beyond)]
+    return _worded(_verdict(facts, result, findings, boundary), boundary)
 
 
 def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
@@ -246,10 +243,6 @@ def _no_window() -> Finding:
     return Finding(Undecided(open="no-window"), VerdictKind.INCONCLUSIVE, "run")
 
 
-def _open(code: FindingCode, **data: JsonValue) -> Finding:
-    return untyped(code, VerdictKind.INCONCLUSIVE, "run", data=data)
-
-
 def _verdict(
     facts: Facts, result: SegmentResult, findings: Sequence[Finding], boundary: Boundary
 ) -> Verdict:
@@ -276,7 +269,7 @@ def _verdict(
         decay=result.decay,
         serving=serving,
         failures=boundary.failures,
-        unphrased=Unphrased(memory, steady, smallest),
+        bounds=Bounds(memory, steady, smallest),
     )
 
 
@@ -286,7 +279,13 @@ def with_failures(verdict: Verdict, failures: Sequence[Failure], file: str) -> V
     ``file`` has the tracebacks.
     """
     found = (bench_failed(failure.part, failure.said, file) for failure in failures)
-    findings = tuple(sorted([*verdict.findings, *found], key=_rank))
+    return _worded(_with_findings(verdict, found, failures), Boundary())
+
+
+def _with_findings(
+    verdict: Verdict, further: Iterable[Finding], failures: Sequence[Failure]
+) -> Verdict:
+    findings = tuple(sorted([*verdict.findings, *further], key=_rank))
     return replace(
         verdict,
         kind=findings[0].verdict if findings else verdict.kind,
@@ -295,19 +294,16 @@ def with_failures(verdict: Verdict, failures: Sequence[Failure], file: str) -> V
     )
 
 
-# The findings that name a mechanism come before those that only say that something grows.
-_NAMES_A_MECHANISM = (
-    WAITING,
-    RETAINED,
-    "waiting-holds-slots",
-    "residual",
-    "running-without-client",
-    "container-grows",
-    "locks-at-idle",
-)
+def _worded(verdict: Verdict, boundary: Boundary) -> Verdict:
+    """``verdict`` in sentences; if one cannot be made, that is a finding, and codes stand in."""
+    said = boundary.value("the sentences of the verdict", None, in_words, verdict)
+    if said is not None:
+        return said
+    failed = boundary.failures[-1:]
+    return in_codes(_with_findings(verdict, failure_findings(failed), failed))
 
 
 def _rank(finding: Finding) -> tuple[int, int, str, str]:
-    specific = finding.kind not in _NAMES_A_MECHANISM
+    specific = not finding.basis.names_mechanism
     place = precedence(finding.verdict, exact=finding.exact)
     return place, int(specific), finding.kind, finding.subject

@@ -114,11 +114,10 @@ def write_interim_report(run_dir: Path) -> int:
     from hybridbench.report.write import write_so_far
     from hybridbench.rundir.layout import REPORT_HTML_SO_FAR
     from hybridbench.rundir.reader import read_run
-    from hybridbench.sentences.verdict import phrased
     from hybridbench.terminal import Terminal
 
     record = read_run(run_dir)
-    verdict = phrased(judge_so_far(record))
+    verdict = judge_so_far(record)
     write_so_far(run_dir, record, verdict)
     Terminal().print(f"{verdict.full_headline}\n{run_dir / REPORT_HTML_SO_FAR}", markup=False)
     return 0

@@ -49,7 +49,6 @@ from hybridbench.rundir.lines import LineFile, read_lines, short
 from hybridbench.rundir.reader import read_run
 from hybridbench.sentences.comparison import phrased_comparison
 from hybridbench.sentences.thresholds import phrased_ratios
-from hybridbench.sentences.verdict import phrased
 from hybridbench.thresholds import parse_threshold
 
 
@@ -200,7 +199,7 @@ def read_comparison_manifest(path: Path) -> ComparisonManifest:
 
 def _version(path: Path, entry: ComparedVersion) -> Version:
     record = read_run(path / entry.run)
-    return Version(entry.name, entry.kind, record.manifest, record, phrased(judge(record)))
+    return Version(entry.name, entry.kind, record.manifest, record, judge(record))
 
 
 def _windows(versions: Sequence[Version]) -> tuple[Block, ...]:

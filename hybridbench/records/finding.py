@@ -113,10 +113,6 @@ class Recorded(Basis, frozen=True, kw_only=True):
         return dict(self.data)
 
 
-class Untyped(Recorded, frozen=True, kw_only=True):
-    """A finding of a family that is not converted yet."""
-
-
 _NAMES = ("events", "share", "exact", "rise", "of_steps")
 
 

@@ -121,7 +121,7 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
     """``verdict`` as schema ``hybridbench.verdict/1`` wants it."""
     fields = to_json(replace(verdict, findings=()))
     # A failure is a finding as well; its traceback has a file of its own.
-    del fields["failures"], fields["unphrased"]
+    del fields["failures"], fields["bounds"]
     metrics = [{**to_json(result), "unit": result.unit} for result in verdict.metrics]
     for metric in metrics:
         # An earlier version stored none.

@@ -14,8 +14,7 @@ import msgspec
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import MEMORY, spec_of
 from hybridbench.records.codec import to_json
-from hybridbench.records.codes import Evidence, evidence_of
-from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Untyped, Words
+from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Words
 from hybridbench.records.json_value import JsonValue
 
 
@@ -147,6 +146,14 @@ class Finding:
             **({"segments": list(self.segments)} if self.segments else {}),
         }
 
+    def make_words(self) -> None:
+        """Make the sentences now; they are kept.
+
+        Raises:
+            Exception: a value that they need is missing or cannot be.
+        """
+        _ = self._words
+
     @cached_property
     def _words(self) -> Words:
         return self.basis.words(self)
@@ -166,22 +173,6 @@ def recorded(  # noqa: PLR0913 the fields of a finding and its title
     """A finding whose title is given."""
     basis = Recorded(name=kind, title=title, exact=exact, data=data or {})
     return Finding(basis, verdict, subject, driver, rates)
-
-
-def untyped(  # noqa: PLR0913 until the last family is converted
-    kind: str,
-    verdict: VerdictKind,
-    subject: str,
-    *,
-    driver: str | None = None,
-    rates: tuple[Rate, ...] = (),
-    since_s: float | None = None,
-    driven: HowDriven | None = None,
-    data: Mapping[str, JsonValue] | None = None,
-) -> Finding:
-    """A finding of a family that is not converted yet."""
-    basis = Untyped(name=kind, data=data or {}, exact=evidence_of(kind) is Evidence.EXACT)
-    return Finding(basis, verdict, subject, driver, rates, since_s, driven)
 
 
 class Why(msgspec.Struct, frozen=True, dict=True):
@@ -355,12 +346,12 @@ class ThresholdResult:
 
 
 @dataclass(frozen=True)
-class Unphrased:
-    """What ``sentences/`` makes the texts of a verdict from, beside its findings."""
+class Bounds:
+    """What the headline of a verdict, and what it rules out, rest on beside its findings."""
 
-    memory: MetricResult | None  # of private memory, over all that was judged
-    steady: bool
-    smallest_leak: float | None  # bytes an hour; a smaller one would not be called
+    memory: MetricResult | None = None  # of private memory, over all that was judged
+    steady: bool = False
+    smallest_leak: float | None = None  # bytes an hour; a smaller one would not be called
 
 
 @dataclass(frozen=True)
@@ -393,7 +384,7 @@ class Verdict:
     serving: tuple[ServingResult, ...] = ()
     # Not stored in verdict.json: each failure is a finding as well, and texts are made of the rest.
     failures: tuple[Failure, ...] = ()
-    unphrased: Unphrased | None = None
+    bounds: Bounds = Bounds()
 
     @property
     def exit_code(self) -> ExitCode:

@@ -11,6 +11,7 @@ from typing import Final
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.window import last_segment
 from hybridbench.analysis.findings.words import certain
+from hybridbench.analysis.headline import in_headline
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.reasons import tolerance_of
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
@@ -69,7 +70,6 @@ from hybridbench.report.wording import (
     plain_text,
     rate_facts,
 )
-from hybridbench.sentences.verdict import in_headline
 from hybridbench.units import format_duration
 
 _EVENTS_MAX = 200

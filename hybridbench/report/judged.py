@@ -6,14 +6,13 @@ After hours of soaking a bug in one sentence or one renderer must not hide what 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.judge import judge, with_failures
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.finding import Recorded
-from hybridbench.records.verdict import Failure, Finding, Unphrased, Verdict, VerdictKind
+from hybridbench.records.verdict import Failure, Verdict, VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.build import build_document
 from hybridbench.report.document import Document, DocumentKind
@@ -21,7 +20,6 @@ from hybridbench.report.formats import FORMATS
 from hybridbench.report.wording import BADGES
 from hybridbench.report.write import Pages, rendered
 from hybridbench.rundir.layout import ANALYSIS_ERRORS
-from hybridbench.sentences.verdict import phrased
 
 # What is known where the whole analysis failed; the failure itself becomes its finding.
 _NOTHING: Final = Verdict(
@@ -31,13 +29,12 @@ _NOTHING: Final = Verdict(
     metrics=(),
     window_s=None,
     can_rule_out="",
-    unphrased=Unphrased(None, steady=False, smallest_leak=None),
 )
 
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """A run's verdict in sentences, its document, and the pages that could be made of it."""
+    """A run's verdict, its document, and the pages that could be made of it."""
 
     record: RunRecord
     verdict: Verdict
@@ -63,25 +60,12 @@ def _judged(
     verdict = boundary.value("the analysis of the run", _NOTHING, judge, record)
     if known:
         verdict = with_failures(verdict, known, ANALYSIS_ERRORS)
-    said = boundary.value("the sentences of the report", None, phrased, verdict) or _bare(verdict)
-    document = boundary.value("the layout of the report", None, build_document, record, said)
-    document = document or _bare_document(record, said)
+    document = boundary.value("the layout of the report", None, build_document, record, verdict)
+    document = document or _bare_document(record, verdict)
     pages = rendered(document)
     if shown:
         boundary.value(f"the format {shown}", "", FORMATS[shown], document)
-    return JudgedRun(record, said, document, pages), (*boundary.failures, *pages.failures)
-
-
-def _bare(verdict: Verdict) -> Verdict:
-    """``verdict`` with the codes of its findings for sentences."""
-    findings = tuple(replace(found, basis=_code_alone(found)) for found in verdict.findings)
-    first = findings[0].title if findings else "no findings"
-    return replace(verdict, findings=findings, headline=first, unphrased=None)
-
-
-def _code_alone(found: Finding) -> Recorded:
-    title = f"{found.kind} of {found.subject}"
-    return Recorded(name=found.kind, title=title, exact=found.exact)
+    return JudgedRun(record, verdict, document, pages), (*boundary.failures, *pages.failures)
 
 
 def _bare_document(record: RunRecord, verdict: Verdict) -> Document:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from hybridbench.labels import labels_of, unlabelled
 from hybridbench.metrics import Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.manifest import Manifest
 
@@ -35,6 +36,7 @@ _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "steps_with": ("event",),
     "waiting_taken": ("pool", "event"),
     "lost_taken": ("pool", "event"),
+    "scraped": ("counter",),
 }
 
 
@@ -102,11 +104,12 @@ def _sampled(samples: Mapping[str, float]) -> Sequence[Family]:
 
 
 def _labels(spec: MetricSpec, name: str) -> Mapping[str, str]:
-    """What stands in ``name`` for the stars of its family."""
-    match = re.fullmatch(re.escape(spec.name).replace(r"\*", "(.+)"), name)
+    """What stands in ``name`` for the stars of its family, and the labels of its process."""
+    pattern = re.escape(spec.name).replace(r"\*", "(.+)")
+    match = re.fullmatch(pattern, unlabelled(name))
     assert match is not None, "a metric has the form of its family"
     keys = _LABELS.get(spec.name.partition(".")[0], ())
-    return dict(zip(keys, match.groups(), strict=True))
+    return {**dict(zip(keys, match.groups(), strict=True)), **labels_of(name)}
 
 
 def _escaped(text: str) -> str:

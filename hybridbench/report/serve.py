@@ -161,10 +161,9 @@ def _judged(run_dir: Path) -> tuple[str, str]:
     from hybridbench.report.build import build_so_far
     from hybridbench.report.html import render_html
     from hybridbench.rundir.reader import read_run
-    from hybridbench.sentences.verdict import phrased
 
     record = read_run(run_dir)
-    verdict = phrased(judge_so_far(record))
+    verdict = judge_so_far(record)
     return render_html(build_so_far(record, verdict)), verdict_text(verdict, run_dir.name)
 
 

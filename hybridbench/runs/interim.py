@@ -127,11 +127,10 @@ def main(run_dir: Path, *, final: bool = False) -> int:
     """Judge ``run_dir`` as it is now."""
     from hybridbench.analysis.judge import judge, judge_so_far
     from hybridbench.rundir.reader import read_run
-    from hybridbench.sentences.verdict import phrased
 
     # The engine and its clients come first.
     os.nice(_NICE)
-    verdict = phrased((judge if final else judge_so_far)(read_run(run_dir)))
+    verdict = (judge if final else judge_so_far)(read_run(run_dir))
     sys.stdout.buffer.write(pickle.dumps(verdict))
     return 0
 

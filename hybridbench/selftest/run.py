@@ -23,7 +23,6 @@ from hybridbench.rundir.truth import StoredTruth, read_truth
 from hybridbench.selftest.compare import Outcome, RowTruth, compare, compare_versions
 from hybridbench.selftest.detect import time_to_detect_s
 from hybridbench.selftest.matrix import Expect, Row
-from hybridbench.sentences.verdict import phrased
 from hybridbench.targets.background_process import BackgroundProcess
 
 # Boot, drains and checkpoints on a busy machine; a soak that takes longer than this hangs.
@@ -192,7 +191,7 @@ def _judged_soak(
     row: Row, run_dir: Path, without_defect: tuple[MetricResult, ...]
 ) -> tuple[Outcome, ExitCode]:
     record = read_run(run_dir)
-    verdict = phrased(judge(record))
+    verdict = judge(record)
     truth = read_truth(run_dir)
     detect_s = None
     if row.expect is Expect.CAUGHT:

@@ -119,9 +119,8 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     from hybridbench.analysis.judge import judge
     from hybridbench.metrics import declared
     from hybridbench.rundir.reader import read_run
-    from hybridbench.sentences.verdict import phrased
 
-    verdict = phrased(judge(read_run(path)))
+    verdict = judge(read_run(path))
     rows = tuple(
         JudgedSeries(
             result.metric,

@@ -15,7 +15,6 @@ from typing import Final
 from hybridbench.analysis.judge import judge
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.stored_verdict import verdict_to_json
-from hybridbench.sentences.verdict import phrased
 from tests.golden.cases import CASES
 
 APPROVE: Final = "python -m tests.golden.files"
@@ -29,7 +28,7 @@ def found_by_kind() -> Mapping[str, Found]:
     """What judging every case yields, as it is stored in verdict.json."""
     kinds: dict[str, dict[str, list[Mapping[str, JsonValue]]]] = {}
     for name, make in CASES.items():
-        verdict = phrased(judge(make()))
+        verdict = judge(make())
         stored = json.loads(json.dumps(verdict_to_json(verdict, None)["findings"]))
         for finding, said in zip(verdict.findings, stored, strict=True):
             cases = kinds.setdefault(str(finding.kind), {})

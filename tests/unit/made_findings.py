@@ -8,11 +8,12 @@ from typing import TypeVar
 
 import msgspec
 
+from hybridbench.analysis.findings.engine_reports import EngineCheck
 from hybridbench.analysis.findings.growth import Growth, Undecided, faster_than
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.records.codec import from_json
 from hybridbench.records.codes import Evidence, evidence_of
-from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Untyped
+from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate, Reason, VerdictKind
 
@@ -118,7 +119,7 @@ def changed(finding: Finding, **changes: object) -> Finding:
 def _basis(kind: str, data: Mapping[str, JsonValue]) -> Basis:
     of = finding_kinds().get(kind)
     if of is None:
-        return Untyped(name=kind, data=data, exact=_is_exact(kind))
+        return _made(EngineCheck, data)
     basis = _made(of, data)
     # What was stored has the code and the values of a reason, and not its text.
     if isinstance(basis, Growth | Undecided) and basis.why is not None:

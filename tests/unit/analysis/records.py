@@ -11,7 +11,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Checkpoint, Event, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json, manifest_to_json
-from hybridbench.records.verdict import MetricResult, Rate, Unphrased, Verdict
+from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from tests.unit.analysis.traces import ar1
 
 MB, GIB = 1e6, 2.0**30
@@ -85,12 +85,6 @@ def hourly(result: MetricResult) -> Rate:
     """The growth of a metric that had samples enough."""
     assert result.rate_per_hour is not None
     return result.rate_per_hour
-
-
-def unphrased(verdict: Verdict) -> Unphrased:
-    """What a verdict's texts are to be made of."""
-    assert verdict.unphrased is not None
-    return verdict.unphrased
 
 
 def notes_with(verdict: Verdict, words: str) -> list[str]:

@@ -29,7 +29,6 @@ from hybridbench.records.manifest import Manifest, manifest_from_json
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from hybridbench.report.build import build_document
-from hybridbench.sentences.verdict import phrased
 from hybridbench.series.timeline import counter_resets, level_falls
 from hybridbench.series.trend import ExternalSeries, TrendContext, judge_series
 from hybridbench.series.units import meaning_of
@@ -153,7 +152,7 @@ def check(family: str, seed: int) -> None:
     for verdict in (judge(record), judge_so_far(record)):
         assert not verdict.failures
         assert not any(math.isnan(number) for number in numbers(verdict))
-        said = phrased(verdict)
+        said = verdict
         verdict_text(said, "awkward")
         build_document(record, said)
 
@@ -267,4 +266,4 @@ def test_a_run_of_no_or_few_samples_is_judged(samples: int, value: float) -> Non
     for verdict in (judge(record), judge_so_far(record)):
         assert not verdict.failures
         assert not any(math.isnan(number) for number in numbers(verdict))
-        verdict_text(phrased(verdict), "few")
+        verdict_text(verdict, "few")

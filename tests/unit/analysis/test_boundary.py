@@ -68,6 +68,7 @@ ANALYSES = (
     "check_thresholds",
     "sanity_findings",
     "instance_findings",
+    "in_words",
     "judge_decay",
     "judge_trend",
     "liveness_findings",

@@ -23,7 +23,6 @@ from tests.unit.analysis.records import (
     hourly,
     notes_with,
     reference_cycles,
-    unphrased,
     with_events,
     with_manifest,
     with_series,
@@ -56,8 +55,8 @@ def test_three_healthy_minutes_are_bounded_by_their_limit(seed: int) -> None:
     verdict = judge(healthy_record(Run(180.0, 60.0, seed, probe_s=2.0)))
 
     assert verdict.kind is VerdictKind.CLEAN
-    assert unphrased(verdict).memory == verdict.metrics[-1]
-    assert unphrased(verdict).smallest_leak is not None
+    assert verdict.bounds.memory == verdict.metrics[-1]
+    assert verdict.bounds.smallest_leak is not None
 
 
 @pytest.mark.parametrize("seed", range(6))

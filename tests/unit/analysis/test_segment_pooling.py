@@ -19,7 +19,6 @@ from tests.unit.analysis.records import (
     checkpoint,
     healthy_record,
     hourly,
-    unphrased,
     with_checkpoints,
     with_events,
 )
@@ -108,7 +107,7 @@ def test_a_healthy_run_that_was_cut_stays_clean_though_its_memory_starts_anew() 
     assert hourly(memory).upper < 2 * GIB
     assert hourly(memory).upper - hourly(memory).lower < alone.upper - alone.lower
     # 2 x 474 s, not the 1100 s between the first moment and the last.
-    judged = unphrased(verdict).memory
+    judged = verdict.bounds.memory
     assert judged is not None
     assert judged.window_s == (0.0, 948.0)
 

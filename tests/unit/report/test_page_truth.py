@@ -19,7 +19,6 @@ from hybridbench.report.comparison import comparison_document
 from hybridbench.report.diagnosis import diagnosis_text
 from hybridbench.report.document import Document
 from hybridbench.rundir.reader import read_run
-from hybridbench.sentences.verdict import phrased
 from tests.unit.analysis.comparisons import THROUGHPUT, rounds
 from tests.unit.analysis.diagnoses import MIB, dragged, holding, ladder_record, survey
 from tests.unit.analysis.records import (
@@ -62,7 +61,7 @@ def _uncovered() -> RunRecord:
 
 
 def _soak(record: RunRecord) -> Document:
-    return build_document(record, phrased(judge(record)))
+    return build_document(record, judge(record))
 
 
 def _diagnosed(record: RunRecord) -> Document:
@@ -80,7 +79,7 @@ def _compared_runs() -> Document:
     """Two stored runs with all that was served, whose rates differ from those of their blocks."""
     made = comparisons.comparison()
     record = read_run(STORED / "soak")
-    served = phrased(judge(record)).serving
+    served = judge(record).serving
     versions = tuple(
         replace(one, verdict=replace(one.verdict, serving=served)) for one in made.versions
     )

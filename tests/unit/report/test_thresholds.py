@@ -15,7 +15,6 @@ from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
 from hybridbench.report.document import GateState
 from hybridbench.rundir.layout import published_schema
-from hybridbench.sentences.verdict import phrased
 from tests.unit.analysis.records import Run, healthy_record
 
 TEXTS = ["rss.slope<2GiB/h", "rss.max<1MiB", "rss.slope<64B/h", "threads.max<9"]
@@ -24,7 +23,7 @@ TEXTS = ["rss.slope<2GiB/h", "rss.max<1MiB", "rss.slope<64B/h", "threads.max<9"]
 def judged(texts: list[str]) -> tuple[RunRecord, Verdict]:
     record = healthy_record(Run(1800.0, 120.0))
     record = replace(record, manifest=structs.replace(record.manifest, thresholds=tuple(texts)))
-    return record, phrased(judge(record))
+    return record, judge(record)
 
 
 def test_each_threshold_is_a_gate_under_its_own_words() -> None:

@@ -19,11 +19,10 @@ from hybridbench.report.html import render_html
 from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
 from hybridbench.rundir.layout import published_schema
-from hybridbench.sentences.verdict import phrased
 from tests.unit.analysis.records import Run, healthy_record
 
 RECORD = healthy_record(Run(duration_s=36.0, steady_s=12.0))
-VERDICT = phrased(judge(RECORD))
+VERDICT = judge(RECORD)
 
 
 def on_console(document: Document) -> str:

@@ -14,6 +14,7 @@ from typing import NoReturn
 import msgspec
 import pytest
 
+from hybridbench.analysis import judge
 from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.render import OutputOptions, render
 from hybridbench.clock import FakeClock
@@ -273,7 +274,7 @@ def test_a_third_signal_while_the_second_is_written_down_changes_nothing(
     ("owner", "name", "part"),
     [
         (judged, "judge", "the analysis of the run"),
-        (judged, "phrased", "the sentences of the report"),
+        (judge, "in_words", "the sentences of the verdict"),
         (judged, "build_document", "the layout of the report"),
         (write, "render_html", "report.html"),
         (write, "render_markdown", "report.md"),
@@ -290,7 +291,7 @@ def test_a_report_that_fails_leaves_a_verdict_that_is_not_clean(
     code = render(ended)
 
     verdict = verdict_of(ended)
-    assert part in {f.subject for f in verdict.findings if f.kind == "bench-failed"}
+    assert part in {f.subject for f in verdict.findings if f.kind.endswith("-failed")}
     assert code == verdict.exit_code != ExitCode.CLEAN
     assert "ZeroDivisionError" in (ended / ANALYSIS_ERRORS).read_text()
     assert (ended / "report.html").is_file() is not (name == "render_html")

@@ -7,8 +7,7 @@ import pytest
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.trend.resolution import smallest_leak_called, smallest_resolvable_rate
 from hybridbench.metrics import MEMORY
-from hybridbench.sentences.verdict import phrased
-from tests.unit.analysis.records import GIB, MB, Run, healthy_record, hourly, unphrased
+from tests.unit.analysis.records import GIB, MB, Run, healthy_record, hourly
 
 
 def test_longer_runs_and_smaller_and_quieter_processes_resolve_more() -> None:
@@ -51,7 +50,7 @@ def test_a_run_cut_off_after_seconds_rules_nothing_out() -> None:
     memory = next(m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes")
     assert memory.outcome == "INCONCLUSIVE"
     assert memory.rate_per_hour is None
-    assert unphrased(verdict).smallest_leak is None
-    said = phrased(verdict)
+    assert verdict.bounds.smallest_leak is None
+    said = verdict
     assert "%" not in said.headline + said.can_rule_out
     assert all(f.rates == () for f in verdict.findings if f.subject == memory.metric)

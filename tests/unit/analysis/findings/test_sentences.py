@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
+from hybridbench.analysis.headline import in_headline, in_words
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import to_json
@@ -19,14 +19,12 @@ from hybridbench.records.verdict import (
     Rate,
     ThresholdOutcome,
     ThresholdResult,
-    Unphrased,
     Verdict,
     VerdictKind,
     Why,
 )
-from hybridbench.sentences.verdict import in_headline, phrased, phrased_finding
 from tests.unit.analysis.records import Run, healthy_record
-from tests.unit.made_findings import a_finding, typed_finding
+from tests.unit.made_findings import typed_finding
 
 EXACTLY: dict[str, JsonValue] = {"driver_events": 40.0, "driver_share": 1.0, "driver_exact": True}
 MOSTLY: dict[str, JsonValue] = {
@@ -958,17 +956,14 @@ WORDS: dict[str, tuple[Finding, Words]] = {
 
 
 def verdict_of(*findings: Finding) -> Verdict:
-    beside = Unphrased(memory=None, steady=True, smallest_leak=None)
-    return Verdict(VerdictKind.LEAK, "", findings, (), None, "", unphrased=beside)
+    return Verdict(VerdictKind.LEAK, "", findings, (), None, "")
 
 
 @pytest.mark.parametrize("name", WORDS)
 def test_a_finding_says(name: str) -> None:
     finding, words = WORDS[name]
 
-    said = phrased_finding(finding)
-
-    assert Words(said.title, said.cause, said.evidence) == words
+    assert Words(finding.title, finding.cause, finding.evidence) == words
 
 
 def test_every_code_has_a_sentence_here() -> None:
@@ -978,17 +973,10 @@ def test_every_code_has_a_sentence_here() -> None:
     assert {code for code in FindingCode if not code.startswith("engine-")} <= shown
 
 
-def test_the_words_of_a_stored_verdict_are_left_as_they_are() -> None:
-    said = a_finding(FindingCode.RESIDUAL, VerdictKind.LEAK, "kv: KV tokens", "2 tokens are lost")
-    stored = replace(verdict_of(said), unphrased=None)
-
-    assert phrased(stored) is stored
-
-
 def test_the_headline_is_the_first_title_and_counts_the_rest() -> None:
     lost = found(FindingCode.HELD_AT_IDLE, {"pool": "req", "held": 4.0})
 
-    one, three = phrased(verdict_of(lost)), phrased(verdict_of(lost, lost, lost))
+    one, three = in_words(verdict_of(lost)), in_words(verdict_of(lost, lost, lost))
 
     assert one.full_headline == "LEAK: 4 request rows are held by requests that no longer exist"
     assert three.full_headline == f"{one.full_headline} (and 2 more LEAK findings)"
@@ -998,7 +986,7 @@ def test_the_headline_is_the_first_title_and_counts_the_rest() -> None:
 def test_a_headline_has_two_lines_and_is_not_cut(name: str) -> None:
     finding, _ = WORDS[name]
 
-    said = phrased(verdict_of(finding, finding, finding)).full_headline
+    said = in_words(verdict_of(finding, finding, finding)).full_headline
 
     assert len(said) <= 160
     assert "…" not in said
@@ -1015,7 +1003,7 @@ def test_a_rate_that_may_be_none_is_not_in_a_headline() -> None:
         driver="retracts",
     )
 
-    said = [phrased(verdict_of(finding)).full_headline for finding in (grows, lost)]
+    said = [in_words(verdict_of(finding)).full_headline for finding in (grows, lost)]
 
     assert said == [
         "LEAK: private memory grows",
@@ -1027,7 +1015,7 @@ def test_a_message_of_any_length_leaves_a_headline_of_two_lines() -> None:
     data: dict[str, JsonValue] = {"kind": "alias", "message": "slot 4 is free " * 40, "count": 1}
     long = found(FindingCode.ENGINE_ALIAS, data)
 
-    verdict = phrased(verdict_of(long, long))
+    verdict = in_words(verdict_of(long, long))
 
     assert 140 <= len(verdict.full_headline) <= 160
     assert verdict.headline.endswith("free slot… (and 1 more LEAK finding)")
@@ -1037,15 +1025,15 @@ def test_a_message_of_any_length_leaves_a_headline_of_two_lines() -> None:
 
 def test_a_title_that_has_room_is_in_the_headline_and_that_of_the_next_finding_is_not() -> None:
     lost: dict[str, JsonValue] = {"pool": "req", "held": 4.0}
-    verdict = phrased(verdict_of(*(found(FindingCode.HELD_AT_IDLE, lost) for _ in range(2))))
+    verdict = in_words(verdict_of(*(found(FindingCode.HELD_AT_IDLE, lost) for _ in range(2))))
 
     assert [in_headline(verdict, finding) for finding in verdict.findings] == [True, False]
 
 
 def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> None:
-    clean = phrased(judge(healthy_record(Run(seed=1))))
-    short = phrased(judge(healthy_record(Run(180.0, 60.0, probe_s=2.0))))
-    undecided = phrased(judge(healthy_record(Run(100.0, 40.0, probe_s=2.0))))
+    clean = judge(healthy_record(Run(seed=1)))
+    short = judge(healthy_record(Run(180.0, 60.0, probe_s=2.0)))
+    undecided = judge(healthy_record(Run(100.0, 40.0, probe_s=2.0)))
 
     assert clean.full_headline.startswith("CLEAN: no findings in 7m54s; memory growth is at most ")
     assert re.fullmatch(
@@ -1061,9 +1049,7 @@ def test_a_clean_run_says_what_it_rules_out_and_what_it_would_have_missed() -> N
 
 
 def test_a_run_without_a_judged_window_rules_nothing_out() -> None:
-    cut = phrased(judge(healthy_record(Run(duration_s=36.0, steady_s=12.0))))
+    cut = judge(healthy_record(Run(duration_s=36.0, steady_s=12.0)))
 
     assert cut.can_rule_out.endswith("has too few memory samples to rule out any growth.")
-    assert phrased(judge(RunRecord(Manifest(), {}, []))).can_rule_out.endswith(
-        "no growth is ruled out."
-    )
+    assert (judge(RunRecord(Manifest(), {}, []))).can_rule_out.endswith("no growth is ruled out.")

@@ -1,42 +1,55 @@
-"""A verdict in words: the one place where what the analysis found becomes sentences."""
+"""The sentences of a whole verdict: its headline, and what the run rules out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hybridbench.analysis.findings.thresholds import threshold_text
 from hybridbench.analysis.findings.words import headline, headline_room
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
 from hybridbench.rates import full_rate_text
+from hybridbench.records.finding import Recorded
 from hybridbench.records.verdict import (
+    Bounds,
     Finding,
     MetricResult,
-    Unphrased,
     Verdict,
     VerdictKind,
 )
 from hybridbench.units import format_byte_rate, format_duration
 
 
-def phrased(verdict: Verdict) -> Verdict:
-    """``verdict`` in sentences; a stored one has them, and is left as it is."""
-    unphrased = verdict.unphrased
-    if unphrased is None:
-        return verdict
+def in_words(verdict: Verdict) -> Verdict:
+    """``verdict`` with its headline, and with what it rules out.
+
+    The sentences of its findings are made here, so that one that cannot be made fails here.
+    """
+    bounds = verdict.bounds
+    for finding in verdict.findings:
+        finding.make_words()
     return replace(
         verdict,
-        headline=_headline(verdict, verdict.findings, unphrased.memory),
+        headline=_headline(verdict, bounds.memory),
         thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
-        can_rule_out=can_rule_out(unphrased, verdict.window_s, valid=not verdict.invalid),
-        unphrased=None,
+        can_rule_out=can_rule_out(bounds, verdict.window_s, valid=not verdict.invalid),
     )
 
 
-def _headline(verdict: Verdict, findings: Sequence[Finding], memory: MetricResult | None) -> str:
-    if findings:
+def in_codes(verdict: Verdict) -> Verdict:
+    """``verdict`` with the codes of its findings, where its sentences cannot be made."""
+    findings = tuple(map(_in_codes, verdict.findings))
+    return replace(verdict, findings=findings, headline=findings[0].title if findings else "")
+
+
+def _in_codes(found: Finding) -> Finding:
+    title = f"{found.kind} of {found.subject}"
+    return replace(found, basis=Recorded(name=found.kind, title=title, exact=found.exact))
+
+
+def _headline(verdict: Verdict, memory: MetricResult | None) -> str:
+    if verdict.findings:
         # The title is whole below: in the answer where it is cut here, and among the findings.
-        return headline(verdict.kind, findings[0].title, tail=_more(verdict))
+        return headline(verdict.kind, verdict.findings[0].title, tail=_more(verdict))
     if memory is None:
         return "no findings; the worker's memory was not judged"
     length = format_duration(_judged_s(memory, verdict.window_s))
@@ -65,7 +78,7 @@ def _judged_s(memory: MetricResult, window_s: tuple[float, float] | None) -> flo
 
 
 def can_rule_out(
-    run: Unphrased, window_s: tuple[float, float] | None = None, *, valid: bool = True
+    run: Bounds, window_s: tuple[float, float] | None = None, *, valid: bool = True
 ) -> str:
     """What the run's memory rules out, and the smallest leak that it would have called, in one
     sentence; nothing where the run is not ``valid``.  Of memory that leaks: its growth.
