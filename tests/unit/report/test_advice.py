@@ -63,6 +63,14 @@ def test_a_crash_without_a_last_line_sends_nobody_to_read_one() -> None:
     assert text("stderr: Segmentation fault").startswith("Read the last lines of the worker")
 
 
+def test_a_silent_crash_in_a_segment_of_a_resumed_run_is_silent_too() -> None:
+    data: dict[str, JsonValue] = {"reason": "signal", "stderr": [], "segments": [1]}
+    verdict = Verdict(VerdictKind.CRASHED, "", (typed_finding("crash", data),), (), None, "")
+
+    assert verdict.findings[0].evidence == ("in segment 1",)
+    assert "dmesg" in next_step(verdict, Manifest(command=COMMAND)).text
+
+
 def test_an_event_helps_nobody_where_the_place_is_known_better() -> None:
     assert advice("locks-at-idle", "node_splits") == advice("locks-at-idle", None)
 
