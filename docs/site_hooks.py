@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.cli.app import app
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.defects.defect import Defect
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import METRICS
-from hybridbench.records.codes import FindingCode
-from hybridbench.records.verdict import VerdictKind
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.profile import profile_json_schema
 
@@ -89,69 +88,6 @@ EXITS: Mapping[ExitCode, tuple[str, str, str]] = {
         _ENDED := "ended by SIGTERM, SIGQUIT or a closed terminal",
         _ENDED,
         _ENDED,
-    ),
-}
-# The verdict that each kind of finding leads to.
-LEADS_TO: Mapping[VerdictKind | str, Sequence[FindingCode]] = {
-    VerdictKind.LEAK: (
-        FindingCode.RESIDUAL,
-        FindingCode.LOCKS_AT_IDLE,
-        FindingCode.HELD_AT_IDLE,
-        FindingCode.WAITING_HOLDS_SLOTS,
-        FindingCode.RUNNING_WITHOUT_CLIENT,
-        FindingCode.REQUEST_TOO_OLD,
-        FindingCode.INSTANCES_WAIT_FOR_COLLECTOR,
-        FindingCode.INSTANCES_RETAINED,
-        FindingCode.CONTAINER_GROWS,
-        FindingCode.GROWTH,
-        FindingCode.ENGINE_WAITING_HELD,
-        FindingCode.ENGINE_IN_FLIGHT_AT_IDLE,
-        FindingCode.ENGINE_LOCKED_AT_IDLE,
-    ),
-    "LEAK; INVARIANT for a negative number of slots": (FindingCode.ENGINE_RESIDUAL,),
-    VerdictKind.INVARIANT: (
-        FindingCode.NEGATIVE_RESIDUAL,
-        FindingCode.NEGATIVE_LOCKS,
-        FindingCode.NEGATIVE_COUNT,
-        FindingCode.MORE_FREE_THAN_EXIST,
-        FindingCode.FALSE_ALARM,
-        FindingCode.ENGINE_ALIAS,
-        FindingCode.ENGINE_LEDGER,
-        FindingCode.ENGINE_TREE,
-        FindingCode.ENGINE_OWNERSHIP,
-        FindingCode.ENGINE_UNKNOWN,
-    ),
-    "INVARIANT; LEAK or CRASHED if another finding agrees": (FindingCode.ENGINE_SAID,),
-    VerdictKind.CRASHED: (FindingCode.CRASH, FindingCode.STALLED),
-    VerdictKind.DEGRADED: (FindingCode.DECAY, FindingCode.BELOW_THRESHOLD),
-    "LEAK for a missed `slope` of something held, otherwise DEGRADED; INCONCLUSIVE if undecided": (
-        FindingCode.THRESHOLD,
-    ),
-    VerdictKind.INVALID: (
-        FindingCode.OBSERVER_GROWS,
-        FindingCode.TOO_FEW_SAMPLES,
-        FindingCode.COVERAGE,
-        FindingCode.GAPS,
-        FindingCode.SAMPLER_LATE,
-        FindingCode.SWAPPING,
-        FindingCode.DISK_FULL,
-        FindingCode.WORKER_SILENT,
-        FindingCode.CLOCK_JUMP,
-        FindingCode.STARVED,
-        FindingCode.PROBE_STALL,
-        FindingCode.METRIC_MISSING,
-    ),
-    "INVALID; INCONCLUSIVE beside a LEAK, INVARIANT, CRASHED or DEGRADED finding": (
-        FindingCode.WORKLOAD_FAILED,
-    ),
-    VerdictKind.INCONCLUSIVE: (
-        FindingCode.UNDECIDED,
-        FindingCode.NOT_IDLE,
-        FindingCode.UNREADABLE,
-        FindingCode.STOPPED_EARLY,
-        FindingCode.INTERRUPTED,
-        FindingCode.ANALYSIS_FAILED,
-        FindingCode.BENCH_FAILED,
     ),
 }
 
@@ -326,8 +262,8 @@ def _findings() -> Iterator[str]:
         "`engine-` finding only if no finding above it reports the same; other checks of an "
         "engine add kinds `engine-NAME` (INVARIANT)."
     )
-    verdicts = {code: verdict for verdict, codes in LEADS_TO.items() for code in codes}
-    rows = ((f"`{c.value}`", verdicts[c], c.evidence.value, c.meaning) for c in FindingCode)
+    kinds = finding_kinds().values()
+    rows = ((f"`{k.kind}`", k.leads_to, k.evidence.value, k.meaning) for k in kinds)
     yield from _table(("kind", "verdict", "evidence", "meaning"), rows)
 
 

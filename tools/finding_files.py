@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Final
 
 PACKAGE: Final = Path(__file__).parents[1] / "hybridbench"
-CODES: Final = "records/codes.py"
 READING: Final = "analysis/reading.py"
-_ENUM: Final = "FindingCode"
+# A defect states the finding that is expected of it: its truth, which is no place to keep in step.
+EXPECTATIONS: Final = "defects/"
+_KIND: Final = "kind"
 _DATA: Final = "data"
 
 
@@ -48,35 +49,29 @@ def modules(package: Path) -> list[Module]:
     ]
 
 
-def declared_codes(files: Iterable[Module]) -> dict[str, str]:
-    """The members of ``FindingCode`` and their values, in the order of their declaration."""
-    codes = next(file for file in files if file.name == CODES)
-    (enum,) = (
-        node for node in codes.tree.body if isinstance(node, ast.ClassDef) and node.name == _ENUM
-    )
-    found = {}
-    for node in enum.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            value = node.value.elts[0] if isinstance(node.value, ast.Tuple) else node.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[node.targets[0].id] = value.value
+def declared_kinds(files: Iterable[Module]) -> dict[str, str]:
+    """The classes that declare a ``kind``, and its value, in the order of the files."""
+    found: dict[str, str] = {}
+    for file in files:
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.ClassDef):
+                found.update((node.name, value) for value in _declared(node))
     return found
 
 
-def files_of_codes(files: Sequence[Module]) -> dict[str, list[str]]:
-    """By value, the files in which a finding's code is spelled as a member or as a string.
+def files_of_kinds(files: Sequence[Module]) -> dict[str, list[str]]:
+    """By value, the files in which a kind of finding is spelled as its class or as a string.
 
-    Members of other enumerations that have the same name, and the declaration's other strings, such
-    as docstrings, do not count.
+    Docstrings and the expectations of defects do not count.
     """
-    codes = declared_codes(files)
-    found: dict[str, list[str]] = {value: [] for value in codes.values()}
+    kinds = declared_kinds(files)
+    found: dict[str, list[str]] = {value: [] for value in kinds.values()}
     for file in files:
-        members, strings = _spelled(file.tree)
-        if file.name == CODES:
-            members |= codes.keys()
-        for member, value in codes.items():
-            if member in members or value in strings:
+        if file.name.startswith(EXPECTATIONS):
+            continue
+        names, strings = _spelled(file.tree)
+        for name, value in kinds.items():
+            if name in names or value in strings:
                 found[value].append(file.name)
     return found
 
@@ -94,21 +89,33 @@ def keyed_reads(files: Iterable[Module]) -> list[Read]:
     return found
 
 
+def _declared(node: ast.ClassDef) -> Iterator[str]:
+    for part in node.body:
+        if (
+            isinstance(part, ast.AnnAssign)
+            and isinstance(part.target, ast.Name)
+            and part.target.id == _KIND
+            and "ClassVar" in ast.unparse(part.annotation)
+            and isinstance(part.value, ast.Constant)
+            and isinstance(part.value.value, str)
+            and part.value.value
+        ):
+            yield part.value.value
+
+
 def _spelled(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """The members of ``FindingCode`` that are named, and the strings but for docstrings."""
-    members, strings = set(), set()
+    """All names, those of classes among them, and the strings but for docstrings."""
+    names, strings = set(), set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and _is_enum(node.value):
-            members.add(node.attr)
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            names.add(node.name)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             strings.add(node.value)
-    return members, strings - _docstrings(tree)
-
-
-def _is_enum(node: ast.expr) -> bool:
-    return (isinstance(node, ast.Name) and node.id == _ENUM) or (
-        isinstance(node, ast.Attribute) and node.attr == _ENUM
-    )
+    return names, strings - _docstrings(tree)
 
 
 def _docstrings(tree: ast.Module) -> set[str]:
@@ -181,7 +188,7 @@ def _is_data(node: ast.expr) -> bool:
 
 def lines(files: Sequence[Module]) -> Iterator[str]:
     """The report."""
-    spread = files_of_codes(files)
+    spread = files_of_kinds(files)
     counts = [len(names) for names in spread.values()]
     yield (
         f"files per kind of finding: mean {statistics.mean(counts):.1f}, "

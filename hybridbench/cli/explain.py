@@ -147,8 +147,18 @@ def _rows(defect: Defect) -> Iterator[tuple[str, str]]:
 
 def _finding(signature: Signature) -> Iterator[tuple[str, str]]:
     if signature.kinds:
-        yield "found by", _EXACT if signature.is_exact else _STATISTICAL
+        yield "found by", _EXACT if rests_on_counts(signature) else _STATISTICAL
     yield "duration", f"about {format_duration(signature.duration_s)}"
+
+
+def rests_on_counts(signature: Signature) -> bool:
+    """Whether a count shows the defect: no run is too short for it.  Else a fit or a test does."""
+    from hybridbench.analysis.findings.kinds import evidence_of
+    from hybridbench.defects.defect import FoundBy
+    from hybridbench.records.codes import Evidence
+
+    counted = all(evidence_of(kind) is Evidence.EXACT for kind in signature.kinds)
+    return signature.found_by is FoundBy.SOAK and counted
 
 
 def _span(releases: tuple[str, str]) -> str:

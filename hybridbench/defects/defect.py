@@ -10,7 +10,6 @@ from types import CodeType, FunctionType
 from typing import Final, TypeAlias
 
 from hybridbench.defects.truth import Truth
-from hybridbench.records.codes import Evidence, evidence_of
 
 # What a defect of memory alone counts: bytes that stay, and the time in which they came to stay.
 # ``per`` of its signature is the latter, and its rate is compared for each hour.
@@ -94,12 +93,6 @@ class Signature:
     duration_s: float = 45.0
     quick_s: float = 30.0
     found_by: FoundBy = FoundBy.SOAK
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether a count shows it, for which no run is too short; else a fit or a test does."""
-        counted = all(evidence_of(kind) is Evidence.EXACT for kind in self.kinds)
-        return self.found_by is FoundBy.SOAK and counted
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         question: what CI asks of every run, as the answer it hopes for; empty where CI asks by
             the name of a metric.
         names_mechanism: such a finding comes before those that only say that something grows.
+        decided_by_length: a longer run decides it, where it is open.
+        from_steady: what it counts begins when the engine is steady.
         from_checkpoints: it is read off idle checkpoints alone.
     """
 
@@ -48,6 +50,8 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leads_to: ClassVar[str] = "LEAK"
     question: ClassVar[str] = ""
     names_mechanism: ClassVar[bool] = False
+    decided_by_length: ClassVar[bool] = True
+    from_steady: ClassVar[bool] = False
     from_checkpoints: ClassVar[bool] = False
 
     @property

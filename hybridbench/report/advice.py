@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from hybridbench.analysis.facts.counters import singular
-from hybridbench.records.codes import FindingCode
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
@@ -31,61 +29,8 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
 
 NEXT: Final = "Next"
 
-_BY_FINDING: Final[Mapping[str, str]] = {
-    "instances-wait-for-collector": "Find where {subject} is unlinked and clear its remaining "
-    "pointers there (prev and next): an object in no cycle is freed by reference count at once.",
-    "residual": "Check every exit path of a request (finish, abort, retract, refusal) for a "
-    "missing release of {subject}; verdict.json names the checkpoint at which the loss appears.",
-    "instances-retained": "Find what still refers to the removed {subject} objects "
-    "(gc.get_referrers in the live process, or the diagnosis) and clear that reference where they "
-    "are removed; a full gc.collect() does not free them.",
-    "held-at-idle": "Look for a request or a transfer that was removed from every list without "
-    "being released: nothing else frees its {subject}.",
-    "locks-at-idle": "Check that lock and unlock traverse the same nodes, in particular after a "
-    "node split, and that an idle engine still acknowledges the transfers that hold a lock.",
-    "container-grows": "Find where entries of {subject} are removed, and which exit path of a "
-    "request skips that.",
-    "negative-count": "Find the second code path that subtracts the same amount from {subject}.",
-    "more-free-than-exist": "Find the slot that is in the free list of {subject} twice: it will be "
-    "allocated to two requests at once.",
-    "growth": "Compare the growth with the event rates below: the counter that rises with it names "
-    "the path. Then repeat the run with that event alone.",
-    "decay": "Look at the charts under Cost of work: the time that rises alone names the code "
-    "path; what it rises with (leaves of the tree, live objects) is what that path iterates over.",
-    "below-threshold": "Compare with a healthy run of the same profile: {subject} missed its limit "
-    "from the start, so no trend shows the cause.",
-    "workload-failed": "Correct the {subject} at the place named above, then repeat the run or "
-    "continue it with --resume; --dry-run checks a whole trace first.",
-    "analysis-failed": "Report this with analysis-errors.txt of the run; a fixed version can judge "
-    "the stored samples again with `hybridbench report`.",
-    "bench-failed": "Report this with bench-errors.txt of the run, then repeat the run.",
-    "unreadable": "Find what wrote these samples: check the engine's counters and the sampler for "
-    "the series named in the evidence.",
-    "probe-stall": "Raise probe.collectible_every in the profile, or lower the ballast, then "
-    "repeat the run.",
-    "crash": "Read the last lines of the worker in the evidence; the samples up to that moment are "
-    "complete.",
-}
-
-# A crash that left no line on standard error.
-_SILENT_CRASH: Final = (
-    "Check the kernel log (dmesg) for what killed the worker, which printed nothing; the samples "
-    "up to that moment are complete."
-)
-
 # The share of a run that may follow its judged window: a pause, or the last events.
 _BEHIND_MOST: Final = 0.25
-
-# What a longer run does not decide.
-_NOT_BY_TIME = (FindingCode.ANALYSIS_FAILED, FindingCode.BENCH_FAILED, FindingCode.UNREADABLE)
-
-# The same where the finding knows the event: then the search begins there.
-_BY_DRIVEN_FINDING: Final[Mapping[str, str]] = {
-    "residual": "Start with the {event} handler: it acquires {subject} and never releases them; "
-    "verdict.json names the checkpoint at which the loss appears.",
-    "container-grows": "Start with the {event} handler: it adds entries to {subject} and never "
-    "removes them.",
-}
 
 _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.LEAK: "Follow the evidence below to the code path that acquires and does not "
@@ -105,27 +50,15 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
 def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     """The last line of the answer."""
     first = top_finding(verdict)
-    if verdict.kind is VerdictKind.INCONCLUSIVE:
-        if first is not None and first.kind in _NOT_BY_TIME:
-            return Fact(NEXT, _BY_FINDING[first.kind])
+    open_ = verdict.kind is VerdictKind.INCONCLUSIVE
+    if open_ and (first is None or first.basis.decided_by_length):
         return _longer(verdict, manifest)
-    text = _BY_VERDICT[verdict.kind]
-    if first is not None and first.driver is not None and first.kind in _BY_DRIVEN_FINDING:
-        event = singular(first.driver)
-        text = _BY_DRIVEN_FINDING[first.kind].format(subject=_things(first), event=event)
-    elif first is not None and first.kind == FindingCode.CRASH and not first.evidence:
-        text = _SILENT_CRASH
-    elif first is not None and (own := first.basis.advice(first)):
-        text = own
-    elif first is not None and first.kind in _BY_FINDING:
-        text = _BY_FINDING[first.kind].format(subject=_things(first))
+    own = "" if first is None else first.basis.advice(first)
+    text = own or _BY_VERDICT[verdict.kind]
+    if open_:
+        return Fact(NEXT, text)
     again = "" if verdict.kind is VerdictKind.CLEAN else again_command(manifest)
     return Fact(NEXT, text, again)
-
-
-def _things(finding: Finding) -> str:
-    """What a finding is about without the pool before it: "state slots"."""
-    return finding.subject.rpartition(": ")[2]
 
 
 def top_finding(verdict: Verdict) -> Finding | None:

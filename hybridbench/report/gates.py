@@ -26,21 +26,6 @@ from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
 from hybridbench.report.wording import NO_RATE, metric_label, plain_text
 from hybridbench.units import format_count, format_duration
 
-# What each kind of finding decides.  Growth and decay are asked of every metric by name.
-_QUESTIONS: Final[Mapping[str, str]] = {
-    "residual": "no slot is unaccounted for at an idle checkpoint",
-    "held-at-idle": "no request holds slots while the engine is idle",
-    "locks-at-idle": "no lock is held while the engine is idle",
-    "instances-wait-for-collector": "no removed object waits for the garbage collector",
-    "instances-retained": "no removed object survives a full gc.collect()",
-    "container-grows": "no container only grows",
-    "negative-locks": "no lock count is negative",
-    "negative-count": "no pool count is negative",
-    "more-free-than-exist": "no pool has more free slots than exist",
-    "below-threshold": "every threshold of the profile is met",
-    "crash": "the worker ran to the end",
-}
-
 _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.CLEAN: GateState.PASSED,
     VerdictKind.LEAK: GateState.FAILED,
@@ -86,8 +71,7 @@ def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
 
 def questions_asked() -> dict[str, str]:
     """What CI asks of every run, by the kind of finding that answers it."""
-    own = {kind: of.question for kind, of in finding_kinds().items() if of.question}
-    return {**_QUESTIONS, **own}
+    return {kind: of.question for kind, of in finding_kinds().items() if of.question}
 
 
 def _finding_gates(verdict: Verdict) -> Iterator[Gate]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from hybridbench.analysis.comparison.records import Call, ComparisonVerdict, MetricComparison
 from hybridbench.analysis.facts.counters import singular
+from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.defects.defect import MILLISECONDS, Signature
-from hybridbench.records.codes import FindingCode
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind, recorded
 from hybridbench.selftest.matrix import Expect, Row
 
@@ -17,22 +17,6 @@ from hybridbench.selftest.matrix import Expect, Row
 _WIDER = 3.2905 / 1.9600
 _WORSE = Call.WORSE
 _WRONG = (VerdictKind.LEAK, VerdictKind.DEGRADED, VerdictKind.INVARIANT)
-_AT_IDLE_CHECKPOINTS = frozenset(
-    {
-        FindingCode.RESIDUAL,
-        FindingCode.NEGATIVE_RESIDUAL,
-        FindingCode.LOCKS_AT_IDLE,
-        FindingCode.NEGATIVE_LOCKS,
-        FindingCode.HELD_AT_IDLE,
-    }
-)
-_FROM_STEADY_ON = frozenset(
-    {
-        FindingCode.GROWTH,
-        FindingCode.INSTANCES_RETAINED,
-        FindingCode.INSTANCES_WAIT_FOR_COLLECTOR,
-    }
-)
 _MS_PER_HOUR = 3_600_000
 
 
@@ -70,9 +54,10 @@ class RowTruth:
         One that rests on idle checkpoints knows nothing of what happened after the last: a leak may
         keep the engine from ever being idle again.  A trend begins when the engine is steady.
         """
-        if finding is not None and finding.kind in _AT_IDLE_CHECKPOINTS:
+        kind = None if finding is None else finding_kinds().get(finding.kind)
+        if kind is not None and kind.from_checkpoints:
             return self.at_idle
-        if finding is not None and finding.kind in _FROM_STEADY_ON:
+        if kind is not None and kind.from_steady:
             before = self.before_steady
             return {name: count - before.get(name, 0) for name, count in self.counts.items()}
         return self.counts

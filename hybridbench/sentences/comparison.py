@@ -22,11 +22,12 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
+from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.words import certain, headline
 from hybridbench.analysis.reading import number, number_list, text
 from hybridbench.metrics import Unit, label_of
 from hybridbench.rates import full_rate_text, rate_text
-from hybridbench.records.codes import ComparedCode, FindingCode
+from hybridbench.records.codes import ComparedCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Verdict, VerdictKind, Why, memory_result
 from hybridbench.units import format_byte_rate, format_percent
@@ -224,9 +225,7 @@ def _why_unjudged(verdict: Verdict) -> str:
     void = (VerdictKind.CRASHED, VerdictKind.INVALID)
     if verdict.kind in void:
         return verdict.full_headline
-    because = (
-        f for f in verdict.findings if f.verdict in void or f.kind == FindingCode.BENCH_FAILED
-    )
+    because = (f for f in verdict.findings if f.verdict in void or f.kind == BenchError.kind)
     first = next(because)
     return f"{first.verdict}: {first.title}"
 

@@ -10,9 +10,9 @@ import msgspec
 
 from hybridbench.analysis.findings.engine_reports import EngineCheck
 from hybridbench.analysis.findings.growth import Growth, Undecided, faster_than
-from hybridbench.analysis.findings.kinds import finding_kinds
+from hybridbench.analysis.findings.kinds import evidence_of, finding_kinds
 from hybridbench.records.codec import from_json
-from hybridbench.records.codes import Evidence, evidence_of
+from hybridbench.records.codes import Evidence
 from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding, Rate, Reason, VerdictKind
@@ -145,5 +145,4 @@ def _made(of: type[_Named], data: Mapping[str, JsonValue]) -> _Named:
 
 
 def _is_exact(kind: str) -> bool:
-    of = finding_kinds().get(kind)
-    return (of.evidence if of is not None else evidence_of(kind)) is Evidence.EXACT
+    return evidence_of(kind) is Evidence.EXACT

@@ -16,8 +16,10 @@ from statistics import NormalDist
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.findings.growth import exceeds
+from hybridbench.analysis.findings.incomplete import BenchError
+from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit
-from hybridbench.records.codes import ComparedCode, FindingCode
+from hybridbench.records.codes import ComparedCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
@@ -123,7 +125,7 @@ def leaks_judged(base: Version, other: Version) -> bool:
 
 def unjudged(verdict: Verdict) -> bool:
     """Whether a run says nothing about what it did not find."""
-    failed = any(finding.kind == FindingCode.BENCH_FAILED for finding in verdict.findings)
+    failed = any(finding.kind == BenchError.kind for finding in verdict.findings)
     return verdict.invalid or failed or verdict.kind is VerdictKind.CRASHED
 
 
@@ -138,7 +140,7 @@ class _Side:
         judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
         judged = [f for f in judged if f.kind not in _LEFT_OUT]
         # A threshold has been held against its own interval: it is missed, or it is not.
-        exact = [f for f in judged if f.exact or f.kind == FindingCode.THRESHOLD]
+        exact = [f for f in judged if f.exact or f.kind == ThresholdNotMet.kind]
         self.exact: dict[_Key, Finding] = {(leak_kind(f.kind), f.subject): f for f in exact}
         self.trends: dict[_Key, Finding] = {
             (f.kind, f.subject): f for f in judged if f not in exact and f.kind != GROWTH

@@ -28,6 +28,8 @@ from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
+# Before the law of a check of the engine's own.
+ENGINE_PREFIX: Final = "engine-"
 _RESIDUAL = "residual"
 # Kinds that say "something is held that should not be"; every other kind is a contradiction.
 _HELD: Final[Mapping[str, type[Residual | LocksAtIdle | HeldAtIdle]]] = {
@@ -118,7 +120,7 @@ class EngineCheck(_Reports, frozen=True, kw_only=True):
 
     @property
     def code(self) -> str:
-        return f"engine-{self.law}"
+        return f"{ENGINE_PREFIX}{self.law}"
 
     def words(self, found: Finding) -> Words:
         return Words(

@@ -98,6 +98,7 @@ class Growth(Basis, frozen=True, kw_only=True):
         "A gated metric grows by more than its tolerance, and the growth does not slow down."
     )
     evidence: ClassVar[Evidence] = Evidence.STATISTICAL
+    from_steady: ClassVar[bool] = True
 
     model: str
     why: Why | None

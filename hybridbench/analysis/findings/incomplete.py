@@ -99,6 +99,7 @@ class BenchError(Basis, frozen=True, kw_only=True):
         "hybridbench itself failed during the run because of a bug; what was measured counts."
     )
     leads_to: ClassVar[str] = "INCONCLUSIVE"
+    decided_by_length: ClassVar[bool] = False
 
     error: str
     file: str
@@ -122,6 +123,7 @@ class AnalysisError(Basis, frozen=True, kw_only=True):
         "A part of the analysis failed because of a bug in hybridbench; the other parts count."
     )
     leads_to: ClassVar[str] = "INCONCLUSIVE"
+    decided_by_length: ClassVar[bool] = False
 
     error: str
 

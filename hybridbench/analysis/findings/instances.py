@@ -74,6 +74,7 @@ class Instances(Basis, frozen=True, kw_only=True):
     """
 
     names_mechanism: ClassVar[bool] = True
+    from_steady: ClassVar[bool] = True
     other: ClassVar[str]
     others_do: ClassVar[str]
     fate: ClassVar[str]
@@ -213,7 +214,7 @@ def _collections_text(count: float, stretches: int) -> str:
 class InstancesWait(Instances, frozen=True, kw_only=True):
     """Most wait for a full collection; ``collectible`` is what that is in the growth of memory."""
 
-    kind: ClassVar[str] = WAITING
+    kind: ClassVar[str] = "instances-wait-for-collector"
     meaning: ClassVar[str] = (
         "Removed objects stay alive in reference cycles until the garbage collector runs."
     )
@@ -243,7 +244,7 @@ class InstancesWait(Instances, frozen=True, kw_only=True):
 class InstancesRetained(Instances, frozen=True, kw_only=True):
     """Most survive a full collection, because something that is in use refers to them."""
 
-    kind: ClassVar[str] = RETAINED
+    kind: ClassVar[str] = "instances-retained"
     meaning: ClassVar[str] = (
         "Removed objects are still referenced: a full garbage collection does not free them."
     )

@@ -245,6 +245,7 @@ class Unreadable(Basis, frozen=True, kw_only=True):
         "A series has infinite values or values that no machine can have; they were left out."
     )
     leads_to: ClassVar[str] = "INCONCLUSIVE"
+    decided_by_length: ClassVar[bool] = False
 
     samples: Mapping[str, int]
     largest: float

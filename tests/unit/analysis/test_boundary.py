@@ -27,7 +27,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
 from hybridbench.errors import ExitCode
-from hybridbench.records.codes import FindingCode, ReasonCode
+from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import EngineViolation, Segment
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.stored_verdict import verdict_from_json
@@ -115,11 +115,11 @@ def resumed() -> RunRecord:
 
 
 def told(verdict: Verdict) -> set[tuple[str, str]]:
-    return {(f.kind, f.subject) for f in verdict.findings if f.kind != FindingCode.ANALYSIS_FAILED}
+    return {(f.kind, f.subject) for f in verdict.findings if f.kind != "analysis-failed"}
 
 
 def failed(verdict: Verdict) -> set[str]:
-    return {f.subject for f in verdict.findings if f.kind == FindingCode.ANALYSIS_FAILED}
+    return {f.subject for f in verdict.findings if f.kind == "analysis-failed"}
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_an_analysis_that_fails_takes_no_other_with_it(
     assert "Traceback" in trace
     stored = verdict_from_json(json.loads((tmp_path / VERDICT).read_text()))
     assert failed(stored) == failed(verdict)
-    assert FindingCode.ANALYSIS_FAILED in (tmp_path / REPORT_HTML).read_text()
+    assert "analysis-failed" in (tmp_path / REPORT_HTML).read_text()
 
 
 @pytest.mark.parametrize("name", [*ANALYSES, *FACTS])

@@ -12,7 +12,7 @@ from msgspec import structs
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.thresholds import Measured, gate
-from hybridbench.records.codes import FindingCode, UnmeasuredCode
+from hybridbench.records.codes import UnmeasuredCode
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Verdict, VerdictKind, Why
 from hybridbench.thresholds import parse_threshold
@@ -152,7 +152,7 @@ def test_a_falling_level_has_a_falling_slope() -> None:
 
     assert only(verdict).value == pytest.approx(-3600.0, rel=0.05)
     assert only(verdict).outcome is ThresholdOutcome.MISSED
-    missed = [f.verdict for f in verdict.findings if f.kind == FindingCode.THRESHOLD]
+    missed = [f.verdict for f in verdict.findings if f.kind == "threshold"]
     assert missed == [VerdictKind.LEAK]
 
 

@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from hybridbench.records.codes import Evidence, FindingCode, evidence_of
+from hybridbench.analysis.findings.kinds import evidence_of
+from hybridbench.records.codes import Evidence
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind, precedence
 from tests.unit.made_findings import a_finding
 
-EXACT_LEAK = a_finding(FindingCode.RESIDUAL, VerdictKind.LEAK, "mamba")
-GROWTH = a_finding(FindingCode.GROWTH, VerdictKind.LEAK, "rss_bytes")
-GAPS = a_finding(FindingCode.GAPS, VerdictKind.INVALID, "sampler")
+EXACT_LEAK = a_finding("residual", VerdictKind.LEAK, "mamba")
+GROWTH = a_finding("growth", VerdictKind.LEAK, "rss_bytes")
+GAPS = a_finding("gaps", VerdictKind.INVALID, "sampler")
 
 
 def verdict_of(kind: VerdictKind, *findings: Finding) -> Verdict:

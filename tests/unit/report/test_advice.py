@@ -6,7 +6,6 @@ import shlex
 
 import pytest
 
-from hybridbench.records.codes import FindingCode
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import (
@@ -54,13 +53,13 @@ def test_without_one_every_way_is_to_be_looked_at(kind: str, thing: str) -> None
 
 
 def test_a_crash_without_a_last_line_sends_nobody_to_read_one() -> None:
-    def text(*evidence: str) -> str:
-        finding = a_finding("crash", VerdictKind.CRASHED, "worker", "killed", evidence=evidence)
+    def text(*stderr: str) -> str:
+        finding = typed_finding("crash", {"reason": "exit", "stderr": list(stderr)})
         verdict = Verdict(VerdictKind.CRASHED, "CRASHED", (finding,), (), None, "")
         return next_step(verdict, Manifest(command=COMMAND)).text
 
     assert "dmesg" in text()
-    assert text("stderr: Segmentation fault").startswith("Read the last lines of the worker")
+    assert text("Segmentation fault").startswith("Read the last lines of the worker")
 
 
 def test_a_silent_crash_in_a_segment_of_a_resumed_run_is_silent_too() -> None:
@@ -167,7 +166,7 @@ def test_the_run_of_one_version_of_a_comparison_has_no_longer_command_of_its_own
 
 
 def test_a_threshold_of_the_report_that_is_missed_is_in_the_command_that_repeats_the_run() -> None:
-    finding = a_finding(FindingCode.THRESHOLD, VerdictKind.DEGRADED, "rss", "missed")
+    finding = a_finding("threshold", VerdictKind.DEGRADED, "rss", "missed")
     verdict = Verdict(VerdictKind.DEGRADED, "DEGRADED", (finding,), (), None, "")
 
     fact = next_step(verdict, Manifest(command=COMMAND, thresholds=(THRESHOLD,)))
