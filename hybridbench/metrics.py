@@ -15,6 +15,8 @@ from functools import lru_cache
 
 from hybridbench.labels import unlabelled, whose
 
+_MIB = float(2**20)
+
 
 class Unit(StrEnum):
     """What a value counts."""
@@ -53,9 +55,11 @@ class MetricSpec:
 
     ``floor_per_hour`` is the smallest growth worth a finding, in units per hour;
     ``floor_share_per_hour`` the same as a share of the level at the start of the judged window, and
-    the larger of the two holds.  ``erratic`` metrics are measured and shown, and too noisy for any
-    threshold or comparison to rest on; ``on_device`` metrics exist where tensors are on an
-    accelerator.
+    the larger of the two holds.  ``margin_per_hour`` is the bound that growth of bytes must stay
+    below to be CLEAN where nothing else limits it.  ``handles`` come and go by ones: a few more in
+    a whole run are neither a leak nor a doubt.  ``erratic`` metrics are measured and shown, and too
+    noisy for any threshold or comparison to rest on; ``on_device`` metrics exist where tensors are
+    on an accelerator.
     """
 
     name: str
@@ -66,6 +70,8 @@ class MetricSpec:
     higher_is_worse: bool = True
     floor_per_hour: float = 0.0
     floor_share_per_hour: float = 0.0
+    margin_per_hour: float = 4 * _MIB
+    handles: bool = False
     label: str = ""  # what it is called, or what it counts, where the name will not do
     erratic: bool = False
     on_device: bool = False
@@ -78,8 +84,6 @@ DEVICE_MEMORY = "device_allocated_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
-
-_MIB = float(2**20)
 
 _COSTS = (
     ("evict_ms", "CPU time of an eviction"),
@@ -139,6 +143,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "number of threads of the worker",
         check=Check.TREND,
         floor_per_hour=1.0,
+        handles=True,
         label="threads",
     ),
     MetricSpec("worker_cpu_s", Unit.SECONDS, Kind.COUNTER, "CPU time of all threads of the worker"),
@@ -163,6 +168,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "open file descriptors of the worker",
         check=Check.TREND,
         floor_per_hour=1.0,
+        handles=True,
         label="open files",
     ),
     MetricSpec(
@@ -226,6 +232,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "memory that a full garbage collection would free now, counted in a forked child",
         check=Check.TREND,
         floor_per_hour=0.5 * _MIB,
+        margin_per_hour=8 * _MIB,
         label="collectible memory",
     ),
     MetricSpec(

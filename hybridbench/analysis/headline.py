@@ -7,6 +7,7 @@ from dataclasses import replace
 from hybridbench.analysis.findings.thresholds import threshold_text
 from hybridbench.analysis.findings.words import headline, headline_room
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
+from hybridbench.metrics import label_of
 from hybridbench.rates import full_rate_text
 from hybridbench.records.finding import Recorded
 from hybridbench.records.verdict import (
@@ -92,14 +93,14 @@ def can_rule_out(
     length, rate = format_duration(_judged_s(memory, window_s)), memory.rate_per_hour
     if rate is None:
         return f"{length} of steady state has too few memory samples to rule out any growth."
+    label = label_of(memory.metric)
+    name = label[:1].upper() + label[1:]
     if memory.outcome == VerdictKind.LEAK:
-        return (
-            f"Private memory grows by {full_rate_text(rate, signed=False)}, judged over {length}."
-        )
+        return f"{name} grows by {full_rate_text(rate, signed=False)}, judged over {length}."
     upper = format_byte_rate(max(rate.upper, 0.0))
-    bound = f"Private memory may grow by up to {upper} (95%, {length} judged)"
+    bound = f"{name} may grow by up to {upper} (95%, {length} judged)"
     if memory.outcome == VerdictKind.CLEAN:
-        bound = f"Growth of private memory above {upper} is ruled out (95%, {length} judged)"
+        bound = f"Growth of {label} above {upper} is ruled out (95%, {length} judged)"
     shortest = LEAK_AFTER_STEADY_S if run.steady else LEAK_WITHOUT_STEADY_S
     if length_s < shortest:
         before = format_duration(shortest)

@@ -39,7 +39,7 @@ from hybridbench.analysis.findings.validity import (
 )
 from hybridbench.analysis.headline import in_codes, in_words
 from hybridbench.analysis.notes import not_seen, run_notes
-from hybridbench.analysis.processes import with_processes
+from hybridbench.analysis.processes import with_processes, worst_memory
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.serving import serving_results
@@ -70,12 +70,12 @@ _QUICK = Effort(max_blocks=40, max_steps=1)
 _FIRST_LOOK = 0.5
 
 
-def judge(record: RunRecord) -> Verdict:
-    """The verdict of a finished run, with everything it rests on.
+def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
+    """The verdict of a finished run, or of series of another program, with all that it rests on.
 
-    An analysis that fails is a finding, and the others stand.
+    An analysis that fails is a finding, and the others stand; unless ``guarded`` it raises.
     """
-    boundary = Boundary()
+    boundary = Boundary(guarded=guarded)
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
     facts = Facts.of(record, boundary)
     result = _pooled(facts, [_judge_segment(part, boundary) for part in facts.segments], boundary)
@@ -247,7 +247,7 @@ def _verdict(
     facts: Facts, result: SegmentResult, findings: Sequence[Finding], boundary: Boundary
 ) -> Verdict:
     """The gravest of the findings is the verdict; the parts that failed are findings as well."""
-    memory = memory_result(result.metrics)
+    memory = memory_result(result.metrics) or worst_memory(result.metrics)
     if memory is not None and facts.parts:
         memory = msgspec.structs.replace(memory, window_s=(0.0, result.judged_s))
     steady = result.window is not None and result.window.steady

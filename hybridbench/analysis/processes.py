@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,8 @@ from hybridbench.analysis.findings.growth import growth_findings
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_metric
 from hybridbench.analysis.trend.metric_trend import with_q_values
-from hybridbench.labels import labelled
+from hybridbench.labels import labelled, unlabelled
+from hybridbench.metrics import MEMORY
 from hybridbench.records.verdict import Finding, MetricResult
 
 Judged = Callable[[Facts, frozenset[str]], Sequence[MetricResult]]
@@ -44,6 +46,17 @@ def with_processes(
         metrics += [_named(one, view) for one in own]
         findings += [_about(finding, view) for finding in grown]
     return replace(result, metrics=tuple(metrics), findings=tuple(findings))
+
+
+def worst_memory(results: Sequence[MetricResult]) -> MetricResult | None:
+    """Private memory of the process that leaks, or else may grow, by most; None without any."""
+    found = [one for one in results if unlabelled(one.metric) == MEMORY and one.rate_per_hour]
+    return max(found, key=_growth, default=None)
+
+
+def _growth(result: MetricResult) -> tuple[bool, float]:
+    rate = result.rate_per_hour
+    return result.outcome == "LEAK", -math.inf if rate is None else rate.upper
 
 
 def _trends(view: ProcessView, facts: Facts, judged: Judged) -> list[MetricResult]:

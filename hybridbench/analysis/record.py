@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridbench.latency import BUCKETS, LatencyHistogram
+from hybridbench.metrics import MetricSpec
 from hybridbench.records.events import Event
 from hybridbench.records.manifest import Manifest
 
@@ -94,14 +95,30 @@ BUNDLED_DRIVERS: Final = Drivers(
 
 
 @dataclass(frozen=True)
+class Gate:
+    """How one series is judged: direction, unit and floors by its ``spec``.
+
+    ``limit_per_hour`` is the greatest tolerable worsening, if that is more than a margin.
+    """
+
+    spec: MetricSpec
+    limit_per_hour: float | None = None
+
+
+@dataclass(frozen=True)
 class RunRecord:
-    """Everything a stored run has to say."""
+    """Everything a stored run has to say.
+
+    ``gates`` are given with series of which nothing is declared, by name: these are judged, and
+    nothing else.
+    """
 
     manifest: Manifest
     series: Mapping[str, Series]
     events: Sequence[Event]
     latencies: Mapping[str, LatencySeries] = field(default_factory=dict)
     drivers: Drivers = BUNDLED_DRIVERS
+    gates: Mapping[str, Gate] | None = None
 
     @property
     def span_s(self) -> tuple[float, float]:

@@ -21,8 +21,8 @@ Int64 = Annotated[int, INT64]
 _Number = int | float
 _Duration = Annotated[float, msgspec.Meta(ge=0.0, le=DURATION_MAX_S)]
 
-# The kind of target of a record that another program's series make up; no run is stored with it.
-SERIES: Final = "series"
+# The kind of a target that gets its traffic from others and says nothing of itself.
+OBSERVED: Final = "observed"
 
 # What no process has said before the worker is up, and what is known only at the end or of some
 # runs: until then there is no such key.
@@ -228,7 +228,8 @@ def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
 
     A machine may not know one of its limits.
     """
-    absent = set() if manifest.engine_hash else set(_OF_WORKER)
+    known = manifest.engine_hash or manifest.target.kind == OBSERVED
+    absent = set() if known else set(_OF_WORKER)
     stored = by_name(manifest)
     absent |= {key for key in _LATER if not stored[key]}
     return plain_mapping({key: value for key, value in stored.items() if key not in absent})

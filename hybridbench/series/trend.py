@@ -7,21 +7,20 @@ counters but those in the file.  So everything rests on trends, and says what th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
-from hybridbench.analysis.record import Drivers, FloatArray, RunRecord, Series
-from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import Drivers, FloatArray, Gate, RunRecord, Series
 from hybridbench.analysis.trend.reasons import AnalysisFailed, FewProcesses, Gaps, Unreadable
-from hybridbench.metrics import Check, Kind, MetricSpec, Unit
+from hybridbench.metrics import Check, Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.events import Event, Steady
-from hybridbench.records.manifest import SERIES, Manifest, ResolvedProfile, TargetFacts
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
 from hybridbench.series.units import Meaning, unlabelled
@@ -98,15 +97,14 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
         return None
     notes = list(_restart_notes(t, falls))
     start, end = longest_stretch(t, falls.certain_s)
-    record = _record(series, question, (start, end))
-    facts = Facts.of(record)
-    window = facts.window
-    if window is None:
+    threshold = question.thresholds.get(series.name)
+    gate = Gate(_spec(series, threshold, _usual_size(value)), threshold)
+    record = _record(series, question, (start, end), gate)
+    verdict = judge(record, guarded=False)
+    if verdict.window_s is None:
         return None
-    spec = _spec(series, question.thresholds.get(series.name), _usual_size(value))
-    result = judge_trend(facts, spec, Effort())
-    kept, _ = window.samples(record.series[series.name])
-    gap_share, gap_note = _gaps(kept)
+    (result,) = verdict.metrics
+    gap_share, gap_note = _gaps(record.series[series.name].between(*verdict.window_s).t_s)
     notes += [gap_note] if gap_note else []
     beyond = beyond_reading(series.value)
     missing = int((~read).sum()) - beyond
@@ -118,7 +116,7 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
         verdict=_verdict(result, series.meaning),
         result=result,
         per_work=tuple(_per_work(result, question.works, (start, end))),
-        falls_are_bad=not spec.higher_is_worse,
+        falls_are_bad=not gate.spec.higher_is_worse,
         unit_known=series.meaning.known,
         notes=tuple(notes),
     )
@@ -150,9 +148,9 @@ def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
 
 
 def _record(
-    series: ExternalSeries, question: TrendContext, stretch: tuple[float, float]
+    series: ExternalSeries, question: TrendContext, stretch: tuple[float, float], gate: Gate
 ) -> RunRecord:
-    """The column as a run with one metric: what it stands on is what a run's metrics stand on."""
+    """The column with what its growth is measured against, and when steady state began."""
     own = Series(series.name, series.t_s, series.value).between(*stretch)
     all_series = {series.name: only_readings(own)}
     works = []
@@ -175,12 +173,8 @@ def _record(
     # A restarted process warms up anew: what was said of the first holds for its own time only.
     if steady_s is not None and stretch[0] <= max(steady_s, series.t_s[0]) < stretch[1]:
         events.append(Steady(t_s=max(steady_s, stretch[0])))
-    threshold = question.thresholds.get(series.name)
-    limits = {} if threshold is None else {series.name: threshold}
-    manifest = Manifest(
-        profile=ResolvedProfile(limits_as_planned=limits), target=TargetFacts(kind=SERIES)
-    )
-    return RunRecord(manifest, all_series, tuple(events), drivers=drivers)
+    gates = {series.name: gate}
+    return RunRecord(Manifest(), all_series, tuple(events), drivers=drivers, gates=gates)
 
 
 def _load(series: ExternalSeries, loads: Sequence[ExternalSeries]) -> Series | None:
@@ -207,7 +201,7 @@ def _spec(series: ExternalSeries, threshold: float | None, size: float) -> Metri
         floor, share = 1.0, 0.0002
     if threshold is not None:
         floor, share = threshold, 0.0
-    return MetricSpec(
+    spec = MetricSpec(
         series.name,
         meaning.unit,
         Kind.LEVEL,
@@ -217,6 +211,10 @@ def _spec(series: ExternalSeries, threshold: float | None, size: float) -> Metri
         floor_per_hour=floor,
         floor_share_per_hour=share,
     )
+    ours = spec_of(series.name)
+    if ours is None:
+        return spec
+    return replace(spec, margin_per_hour=ours.margin_per_hour, handles=ours.handles)
 
 
 def _usual_size(value: FloatArray) -> float:

@@ -21,7 +21,7 @@ def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
     """
     profile = record.manifest.profile
     if profile.limits is None:
-        # Series of other programs, and runs stored before limits came by length.
+        # Runs stored before limits came by length.
         return profile.limits_as_planned
     length_s = run_length_s(record)
     reached = [entry for entry in profile.limits if entry.get(_FROM_S, 0.0) <= length_s]

@@ -27,6 +27,8 @@ class ProcessView:
 
 def process_views(record: RunRecord) -> list[ProcessView]:
     """One for each process that has labels, in their order; none where no series has any."""
+    if record.gates is not None:
+        return []  # a label is but a part of the name that somebody gave
     groups: dict[str, dict[str, Series]] = {}
     shared: dict[str, Series] = {}
     for name, series in record.series.items():

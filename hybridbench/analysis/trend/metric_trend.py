@@ -53,7 +53,6 @@ from hybridbench.metrics import (
 )
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import ProbeLeftOut
-from hybridbench.records.manifest import SERIES
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Reason
 
 # Why an estimate is no leak, where that is all there is to say.
@@ -82,14 +81,11 @@ _SETTLES_SHARE = 0.01
 _SETTLED_S = 2 * LEAK_WITHOUT_STEADY_S
 _SETTLED_SHARE = 0.5
 
-# The bound that NO LEAK must meet where the profile sets no limit.
-_MARGIN_BYTES = {MEMORY: 4 * 2.0**20, COLLECTIBLE: 8 * 2.0**20}
-_MARGIN_OTHER_BYTES = 4 * 2.0**20
+# Of the level: the least bound that NO LEAK must meet where the profile sets no limit.
 _MARGIN_SHARE = 0.005
 _PAGE_BYTES = 4096.0
-# Handles come and go by ones: three an hour are the bound, and fewer than three in a whole window
-# are neither a leak nor a doubt.
-_HANDLES = ("open_fds", "threads")
+# Of handles three an hour are the bound, and fewer than three in a whole window are neither a leak
+# nor a doubt.
 _FEW_HANDLES = 3.0
 
 _MOST_WORKS = 2
@@ -116,6 +112,8 @@ def gated_metrics(record: RunRecord) -> list[MetricSpec]:
     """The declared trends that this record has samples of, by name; those of processes with a role
     are in records of their own (``facts/processes.py``).
     """
+    if record.gates is not None:
+        return [gate.spec for name, gate in record.gates.items() if len(record.series[name])]
     absent = probes_left_out(record)
     own = ((n, series) for n, series in record.series.items() if n == unlabelled(n))
     sampled = sorted(n for n, series in own if len(series) and n not in absent)
@@ -177,7 +175,7 @@ class _Terms:
         settles = 0.0
         if self.spec.unit is Unit.BYTES:
             settles = settles_by(self.base, self.window.duration_s)
-        elif self.spec.name in _HANDLES:
+        elif self.spec.handles:
             settles = _FEW_HANDLES
         return max(self.floor * self.window.duration_s / 3600.0, settles)
 
@@ -196,8 +194,10 @@ class _Terms:
     @property
     def limit(self) -> float | None:
         """The profile's limit for this metric; collectible bytes live in the worker's memory."""
+        if self.record.gates is not None:
+            return self.record.gates[self.spec.name].limit_per_hour
         limits = growth_limits(self.record) or {}
-        memory = None if self.spec.name in _HANDLES else limits.get(MEMORY)
+        memory = None if self.spec.handles else limits.get(MEMORY)
         return limits.get(self.spec.name, memory)
 
     @property
@@ -208,11 +208,10 @@ class _Terms:
 
     @property
     def bound(self) -> float:
-        if self.spec.name in _HANDLES and self.limit is None:
+        if self.spec.handles and self.limit is None:
             return max(1.0, 3600.0 / max(self.window.duration_s, 1.0)) * _FEW_HANDLES
-        least = _MARGIN_BYTES.get(self.spec.name, _MARGIN_OTHER_BYTES)
         in_bytes = self.spec.unit is Unit.BYTES
-        margin = max(least if in_bytes else 0.0, _MARGIN_SHARE * abs(self.base))
+        margin = max(self.spec.margin_per_hour if in_bytes else 0.0, _MARGIN_SHARE * abs(self.base))
         limit = self.limit
         return max(margin, 2.0 * self.floor) if limit is None else limit
 
@@ -221,7 +220,7 @@ class _Terms:
         """Who set ``bound``."""
         if self.limit is None:
             return "margin"
-        return "threshold" if self.record.manifest.target.kind == SERIES else "profile"
+        return "profile" if self.record.gates is None else "threshold"
 
     def result(
         self,
@@ -254,7 +253,7 @@ class _Terms:
         fast_only = self.window.steady and self.may_call_leak
         return Options(
             floor=self.least_growth,
-            quantile=COUNT_QUANTILE if self.spec.name in _HANDLES else BYTES_QUANTILE,
+            quantile=COUNT_QUANTILE if self.spec.handles else BYTES_QUANTILE,
             limits=ShapeLimits(slowest=_SLOWEST_AFTER_STEADY) if fast_only else ShapeLimits(),
             max_blocks=effort.max_blocks,
             max_steps=effort.max_steps,

@@ -305,7 +305,7 @@ def column() -> ExternalSeries:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (series_trend, "judge_trend"),
+        (series_trend, "judge"),
         (facts_module, "judged_window"),
         (facts_module, "event_counters"),
     ],
@@ -337,7 +337,7 @@ def test_a_file_of_which_a_column_could_not_be_judged_is_told_with_the_traceback
     rows = "".join(f"{t},{700_000_000 + t % 7}\n" for t in range(0, 5400, 10))
     file = tmp_path / "series.csv"
     file.write_text(f"time_s,rss_bytes\n{rows}")
-    monkeypatch.setattr(series_trend, "judge_trend", broken)
+    monkeypatch.setattr(series_trend, "judge", broken)
 
     with pytest.raises(typer.Exit) as ended:
         judge_command([str(file)], output=output)
