@@ -23,6 +23,7 @@ from hybridbench.records.events import (
     StoppedEarly,
     WorkloadFailed,
 )
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import MetricResult, VerdictKind, memory_result
 from hybridbench.units import format_bytes, format_duration, format_percent
 
@@ -66,6 +67,8 @@ def not_seen(facts: Facts) -> tuple[str, ...]:
     for spec in METRICS:
         if spec.check not in (Check.TREND, Check.EXACT):
             continue
+        if spec.check is Check.EXACT and facts.record.manifest.target.kind == OBSERVED:
+            continue  # none was promised, and the manifest says what is not shown
         if spec.on_device and facts.record.manifest.model.device == "cpu":
             continue
         head, star, tail = spec.name.partition("*")

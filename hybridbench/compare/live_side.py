@@ -41,7 +41,7 @@ from hybridbench.runs.bench_failure import record_bench_failure
 from hybridbench.runs.crash import record_crash
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
-from hybridbench.runs.loop import RunContext, SoakLoop, WorkerLostError, make_loop
+from hybridbench.runs.loop import RunContext, WorkerLostError
 from hybridbench.runs.manifest import (
     planned_manifest,
     resolved_profile,
@@ -52,6 +52,7 @@ from hybridbench.runs.plan import Segment
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import View
 from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.wire_loop import WireLoop, make_wire_loop
 from hybridbench.sampling.headroom import oom_kills
 from hybridbench.sampling.sampler import StarvationSource
 from hybridbench.targets.bundled import BundledTarget
@@ -101,7 +102,7 @@ class _Worker:
     """One process and what is connected to it."""
 
     started: StartedWorker
-    loop: SoakLoop
+    loop: WireLoop
     steps: SoakSteps
     driver: BlockDriver
     starvation: StarvationSource
@@ -196,7 +197,7 @@ class LiveSide:
         run = RunContext(context.clock, self._recorder, context.interrupts, View(), self._log_watch)
         driver = BlockDriver(self._traffic, started.target)
         starvation = StarvationSource(started.ready.pid)
-        loop = make_loop(self._plan, run, started.target, driver, started.ready, starvation)
+        loop = make_wire_loop(self._plan, run, started.target, driver, started.ready, starvation)
         # Forks in the middle of a block would be measured as its time.
         loop.heap_scans_wanted = False
         steps = SoakSteps(self._plan, loop)
@@ -306,7 +307,14 @@ class LiveSide:
             target = self._worker.started.target
             # It could not say where it hangs.
             target.thaw()
-            record_crash(target, self._recorder, self._context.clock, lost, self._kills_before)
+            record_crash(
+                target,
+                self._recorder,
+                self._context.clock,
+                lost,
+                self._kills_before,
+                target.dump_stack,
+            )
 
     def record_failure(self, error: Exception) -> None:
         """The bench failed while this version was compared: note it in the run."""

@@ -15,7 +15,7 @@ from hybridbench.records.messages import Ended, StepEvents
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.recorder import Sink
-from hybridbench.targets.target import Target
+from hybridbench.targets.target import Drive
 from hybridbench.workload.actions import Workload
 
 _MS = 1000.0
@@ -56,7 +56,7 @@ class Tally:
 class BlockDriver(Driver):
     """A driver that counts what ends into the tally of the block under way."""
 
-    def __init__(self, workload: Workload, target: Target) -> None:
+    def __init__(self, workload: Workload, target: Drive) -> None:
         super().__init__(workload, target)
         self.tally = Tally()
 

@@ -122,7 +122,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         findings=tuple(_finding_text(finding) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
         coverage=_coverage_table(verdict),
-        not_seen=verdict.not_seen,
+        not_seen=(*record.manifest.not_seen, *verdict.not_seen),
         notes=(*_notes(record, verdict), *lost),
         timeline=timeline_of(record, verdict),
         charts=charts,

@@ -33,7 +33,6 @@ _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "pool": ("pool",),
     "container": ("container",),
     "events": ("event",),
-    "scraped": ("counter",),
     "steps_with": ("event",),
     "waiting_taken": ("pool", "event"),
     "lost_taken": ("pool", "event"),

@@ -24,7 +24,7 @@ class _Required(msgspec.Struct):
     started_wall_s: Wall
     model: _Named
     profile: _Named
-    seed: Int64
+    seed: Int64 | None  # None: no traffic of ours
     defects: list[JsonValue]
     versions: dict[str, JsonValue]
 

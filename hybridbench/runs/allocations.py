@@ -7,12 +7,13 @@ flushed before the record ends: what is left then is what nobody gives back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from hybridbench.records.events import Allocations
 from hybridbench.records.messages import AllocationsTracked, TrackAllocations
-from hybridbench.runs.loop import SoakLoop
+from hybridbench.runs.wire_loop import WireLoop
 from hybridbench.sampling.allocations import kept_sites
 from hybridbench.units import format_duration
 
@@ -20,8 +21,21 @@ _PATIENCE_S: Final = 60.0
 _SITES_TOLD: Final = 12
 
 
+@dataclass(frozen=True)
+class AllocationRecord:
+    """What a run that leaked gets at its end: ``seconds`` of traffic, recorded to ``path``."""
+
+    loop: WireLoop
+    path: Path
+    seconds: float
+
+    def run(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
+        """See ``record_allocations``."""
+        record_allocations(self.loop, self.path, self.seconds, drain, flush)
+
+
 def record_allocations(
-    loop: SoakLoop,
+    loop: WireLoop,
     path: Path,
     seconds: float,
     drain: Callable[[], bool],
@@ -59,7 +73,7 @@ def record_allocations(
     recorder.event(Allocations(served_s, served, path.name, tuple(sites)))
 
 
-def _is_done(loop: SoakLoop, path: str) -> bool:
+def _is_done(loop: WireLoop, path: str) -> bool:
     """Whether the worker did as asked: start a record, or end it if ``path`` is empty."""
     answer = loop.ask(TrackAllocations(path), AllocationsTracked, _PATIENCE_S)
     error = "no answer in time" if answer is None else answer.error

@@ -9,7 +9,7 @@ from hybridbench.records.messages import Fatal, Ready
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.plan import Segment, SoakPlan
-from hybridbench.targets.target import Capability, Target
+from hybridbench.targets.target import Capability, WireTarget
 from hybridbench.targets.wire import WireClosedError
 from hybridbench.workload.profile import Profile
 
@@ -18,7 +18,7 @@ _TURN_S = 0.25
 _DECISIVE_VERSIONS = ("python", "implementation", "torch")
 
 
-def boot_worker(target: Target, plan: SoakPlan, interrupts: Interrupts) -> Ready | None:
+def boot_worker(target: WireTarget, plan: SoakPlan, interrupts: Interrupts) -> Ready | None:
     """Tell the worker what the plan says, and await its first word.
 
     Raises: as ``await_ready`` does.
@@ -27,7 +27,7 @@ def boot_worker(target: Target, plan: SoakPlan, interrupts: Interrupts) -> Ready
     return await_ready(target, plan, interrupts)
 
 
-def await_ready(target: Target, plan: SoakPlan, interrupts: Interrupts) -> Ready | None:
+def await_ready(target: WireTarget, plan: SoakPlan, interrupts: Interrupts) -> Ready | None:
     """The first word of a worker that knows what to build; None when somebody asked for the end
     meanwhile.
 

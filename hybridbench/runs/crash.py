@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from hybridbench.clock import Clock
 from hybridbench.records.events import Crash
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.recorder import Recorder
 from hybridbench.sampling.headroom import oom_kills
-from hybridbench.targets.target import ExitStatus, Target
+from hybridbench.targets.target import ExitStatus, Observe
 
 _STACK_PATIENCE_S = 1.0
 _EXIT_PATIENCE_S = 5.0
@@ -18,17 +19,22 @@ _POLL_S = 0.05
 
 
 def record_crash(
-    target: Target,
+    target: Observe,
     recorder: Recorder,
     clock: Clock,
     lost: WorkerLostError,
     oom_kills_before: int | None,
+    dump_stack: Callable[[], None] | None = None,
 ) -> None:
-    """Record the event ``crash`` and leave no process behind that a kill can end."""
+    """Record the event ``crash`` and leave no process behind that a kill can end.
+
+    ``dump_stack`` is for a target that can be asked where it hangs.
+    """
     if lost.reason == "hang":
-        # Where it is stuck is the whole story; the handler works even when Python does not.
-        target.dump_stack()
-        clock.sleep(_STACK_PATIENCE_S)
+        if dump_stack is not None:
+            # Where it is stuck is the whole story; the handler works even when Python does not.
+            dump_stack()
+            clock.sleep(_STACK_PATIENCE_S)
         ended = target.kill()
         reason, detail = "hang", lost.detail
     else:
@@ -45,7 +51,7 @@ def unreaped_text(pid: int) -> str:
     return f"the worker (pid {pid}) was sent SIGKILL and has not ended"
 
 
-def _wait_for_end(target: Target, clock: Clock) -> ExitStatus | None:
+def _wait_for_end(target: Observe, clock: Clock) -> ExitStatus | None:
     give_up_s, latest_s = (
         target.could_run_s() + _EXIT_PATIENCE_S,
         clock.monotonic_s() + _EXIT_MOST_S,

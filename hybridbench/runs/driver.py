@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hybridbench.records.messages import StepEvents
-from hybridbench.targets.target import Target
+from hybridbench.targets.target import Drive
 from hybridbench.workload.actions import WaitUntil, Workload
 
 # An open loop that fell behind must not keep the soak loop from looking at the clock.
@@ -24,7 +24,7 @@ class DriverCounts:
 class Driver:
     """Carries out what the workload wants and tells it what came of it, in the engine's order."""
 
-    def __init__(self, workload: Workload, target: Target) -> None:
+    def __init__(self, workload: Workload, target: Drive) -> None:
         self._workload = workload
         self._target = target
         self._paused = False

@@ -18,7 +18,7 @@ from hybridbench.records.heap import Survey, SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import Judge
-from hybridbench.runs.loop import Question, SoakLoop
+from hybridbench.runs.wire_loop import Question, WireLoop
 from hybridbench.units import format_duration
 
 _BASELINE_STAGES: Final = ("rest", "rehearse", "survey")
@@ -36,7 +36,7 @@ class LeakDiagnosis:
         hold_s: for how long a leaking worker is kept alive before anything of it is destroyed.
     """
 
-    def __init__(self, mode: str, hold_s: float, loop: SoakLoop, judge: Judge) -> None:
+    def __init__(self, mode: str, hold_s: float, loop: WireLoop, judge: Judge) -> None:
         self._mode = mode
         self._hold_s = hold_s
         self._loop = loop

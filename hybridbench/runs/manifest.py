@@ -23,21 +23,40 @@ from hybridbench.records.manifest import (
 from hybridbench.records.messages import Ready
 from hybridbench.runs.defect_files import hashes_of
 from hybridbench.runs.machine import git_state, interpreter_facts, machine_facts
-from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.plan import RunPlan, SoakPlan
 from hybridbench.sampling.headroom import memory_limit
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
 from hybridbench.workload.coverage import OF_HOST_TIER, OF_STATES, OF_WINDOWS
 
 
-def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Manifest:
-    """Everything that is known before the worker has said a word."""
+def begun_manifest(plan: RunPlan, run_id: str, started_wall_s: float) -> Manifest:
+    """What is known of any run before its target is started."""
     limit = memory_limit()
     return Manifest(
         run_id=run_id,
         started_wall_s=started_wall_s,
         planned_duration_s=plan.duration_s,
         command=plan.command,
+        versions={"hybridbench": __version__},
+        git=git_state(),
+        machine=machine_facts(),
+        interpreter=interpreter_facts(),
+        thresholds=plan.thresholds,
+        options=plan.options,
+        cadence=Intervals(sample_s=plan.cadence.sample_every_s),
+        limits=ProcessLimits(
+            memory_bytes=None if limit is None else limit.size_bytes,
+            memory_source=None if limit is None else limit.source,
+            open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        ),
+    )
+
+
+def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Manifest:
+    """Everything that is known before the worker has said a word."""
+    return replace(
+        begun_manifest(plan, run_id, started_wall_s),
         model=Model(name=plan.model, device=plan.device, dtype=plan.dtype),
         profile=resolved_profile(plan),
         seed=plan.seed,
@@ -45,22 +64,12 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Mani
         defects_as_of=plan.defects_as_of,
         defect_files=hashes_of(plan.defects),
         trace=_trace(plan),
-        versions={"hybridbench": __version__},
-        git=git_state(),
-        machine=machine_facts(),
-        interpreter=interpreter_facts(),
         malloc={"mode": plan.malloc},
         thresholds=tuple(dict.fromkeys((*plan.profile.thresholds, *plan.thresholds))),
-        options=plan.options,
         cadence=Intervals(
             sample_s=plan.cadence.sample_every_s,
             heap_scan_s=plan.cadence.collectible_every_s,
             checkpoint_s=plan.cadence.checkpoint_every_s,
-        ),
-        limits=ProcessLimits(
-            memory_bytes=None if limit is None else limit.size_bytes,
-            memory_source=None if limit is None else limit.source,
-            open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         ),
     )
 

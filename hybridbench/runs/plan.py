@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hybridbench.records.manifest import Manifest, Options
 from hybridbench.records.messages import Start
 from hybridbench.targets.bundled import WorkerLaunch, WorkerProgram
 from hybridbench.workload.profile import Cadence, Profile
+from hybridbench.workload.settings import Checkpoint
 from hybridbench.workload.trace_replay import TraceOptions
 
 EXTEND_LEAST_S = 600.0
@@ -19,6 +21,8 @@ EXTEND_LEAST_S = 600.0
 # Below this a new worker would not even be warm.
 _SHORTEST_SEGMENT_S = 20.0
 _SEED_STRIDE = 1_000_003
+# Of a run that is only observed, at intervals of one to ten seconds.
+_SAMPLES = 1200
 
 
 def default_extend_s(duration_s: float) -> float:
@@ -47,28 +51,76 @@ class Segment:
     manifest: Manifest
 
 
-@dataclass(frozen=True)
-class SoakPlan:
-    """One soak.  ``duration_s`` counts from the first request to the last, warm-up included.
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What every run is asked, whatever is under soak; this alone for a target that is observed.
 
     Args:
-        model: a preset, or the directory of a checkpoint.
+        name: what is under soak, for the run's name and its pages.
         store: where run directories live; the run makes its own below it.
-        defects: slugs, or paths of files that define one.
-        defects_as_of: releases of other engines that ``defects`` were taken from, for the report.
-        malloc: "pinned" fixes the worker's allocator settings, "system" leaves them.
+        duration_s: from the first sample, or request of ours, to the last; warm-up included.
         ui: "live", "plain" or "none"; "auto" is live on a terminal and plain elsewhere.
         thresholds: what the run is held against besides those of its profile, as written.
         options: how the run is watched and ended.
+        command: the arguments as the user gave them, for the manifest.
+        drain_limit_s: how long the target may take to become idle.
+    """
+
+    name: str = ""
+    store: Path
+    duration_s: float
+    ui: str = "auto"
+    thresholds: tuple[str, ...] = ()
+    options: Options = field(default_factory=Options)
+    command: tuple[str, ...] = ()
+    drain_limit_s: float = 120.0
+
+    @property
+    def title(self) -> str:
+        """Of the live view."""
+        return self.name
+
+    @property
+    def named_by(self) -> tuple[str, str, tuple[str, ...]]:
+        """What the run's directory is named by, after the time."""
+        return self.name, "observed", ()
+
+    @property
+    def cadence(self) -> Cadence:
+        """How often this run samples, counts garbage and stops for a checkpoint."""
+        return Cadence(min(max(self.duration_s / _SAMPLES, 1.0), 10.0), math.inf, math.inf)
+
+    @property
+    def traffic_s(self) -> float:
+        """Traffic that this process is to serve, or to see."""
+        return self.duration_s
+
+    @property
+    def warmup_requests(self) -> int:
+        """Requests of ours before the judged part begins."""
+        return 0
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What happens at a rest."""
+        return Checkpoint()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoakPlan(RunPlan):
+    """One soak of an engine that is driven: its traffic is that of ``profile``.
+
+    Args:
+        model: a preset, or the directory of a checkpoint.
+        defects: slugs, or paths of files that define one.
+        defects_as_of: releases of other engines that ``defects`` were taken from, for the report.
+        malloc: "pinned" fixes the worker's allocator settings, "system" leaves them.
         segment: where a run goes on that was cut off; None for a new one.
         program: the engine that runs, and its interpreter.
-        command: the arguments as the user gave them, for the manifest.
     """
 
     profile: Profile
     model: str
-    store: Path
-    duration_s: float
     seed: int
     device: str = "cpu"
     dtype: str = "float32"
@@ -77,18 +129,28 @@ class SoakPlan:
     trace: TraceOptions | None = None
     profile_source: str | None = None
     malloc: str = "pinned"
-    ui: str = "auto"
     boot_limit_s: float = 900.0
-    drain_limit_s: float = 120.0
-    thresholds: tuple[str, ...] = ()
-    options: Options = field(default_factory=Options)
     segment: Segment | None = None
     program: WorkerProgram = field(default_factory=WorkerProgram)
-    command: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.model} / {self.profile.name}"
+
+    @property
+    def named_by(self) -> tuple[str, str, tuple[str, ...]]:
+        return self.model, self.profile.name, self.defects
+
+    @property
+    def warmup_requests(self) -> int:
+        return self.profile.warmup.requests
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.profile.checkpoint
 
     @property
     def cadence(self) -> Cadence:
-        """How often this run samples, counts garbage and stops for a checkpoint."""
         return self.profile.cadence(self.duration_s)
 
     @property

@@ -1,10 +1,11 @@
-"""One soak from plan to stored run: start the worker, take the steps, end well in any case."""
+"""One soak from plan to stored run: start the target, take the steps, end well in any case."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -14,37 +15,74 @@ from hybridbench.records import events
 from hybridbench.records.events import DiskFull, Interrupted, WorkloadFailed
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.layout import (
-    ALLOCATIONS,
     WORKER_STDERR,
     make_run_dir,
     new_run_id,
     remove_unused,
 )
 from hybridbench.rundir.lock import locked_run
-from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
+from hybridbench.runs.begun import BegunRun
 from hybridbench.runs.bench_failure import record_bench_failure
-from hybridbench.runs.boot import boot_worker, check_same_engine
+from hybridbench.runs.bundled import BundledUnderSoak
 from hybridbench.runs.crash import record_crash, unreaped_text
-from hybridbench.runs.driver import Driver
 from hybridbench.runs.interim import InterimJudge, InterimReport
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
-from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.live import make_view
 from hybridbench.runs.log_watch import LogWatch
-from hybridbench.runs.loop import RunContext, SoakLoop, WorkerLostError, make_loop
-from hybridbench.runs.manifest import planned_manifest, with_counts, with_segment, with_worker
-from hybridbench.runs.plan import Segment, SoakOutcome, SoakPlan
+from hybridbench.runs.loop import RunContext, RunLoop, WorkerLostError
+from hybridbench.runs.plan import RunPlan, Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import View
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.stopping import Extension, make_stopper
 from hybridbench.sampling.headroom import oom_kills
-from hybridbench.targets.bundled import BundledTarget
-from hybridbench.targets.target import Target
-from hybridbench.workload.build import build_workload
+from hybridbench.targets.target import Observe
 
 _STOP_PATIENCE_S = 10.0
+
+
+class UnderSoak(Protocol):
+    """One kind of target as a run meets it, from its start to its end."""
+
+    @property
+    def plan(self) -> RunPlan: ...
+
+    @property
+    def dump_stack(self) -> Callable[[], None] | None:
+        """Asks the target that was launched where it hangs; None where it cannot be asked."""
+        ...
+
+    @property
+    def segment(self) -> Segment | None:
+        """Where a run goes on that was cut off; None for a new one."""
+        ...
+
+    def planned(self, run_id: str, started_wall_s: float) -> Manifest:
+        """What is known before anything is started."""
+        ...
+
+    def launch(self, stderr_path: Path) -> Observe:
+        """Start the target, or find it.
+
+        Raises:
+            WorkerFailedError: it cannot be started.
+        """
+        ...
+
+    def begin(self, run: BegunRun) -> SoakSteps | None:
+        """All that is to be done with the target, once it is ready; None when somebody asked for
+        the end meanwhile.
+
+        Raises:
+            ConfigError: it is not what the run needs.
+            WorkerLostError: it is gone, or was not ready in time.
+        """
+        ...
+
+    def end(self, run: BegunRun) -> None:
+        """Its steps are over, or were cut off."""
+        ...
 
 
 def run_soak(
@@ -52,7 +90,16 @@ def run_soak(
     clock: Clock | None = None,
     on_started: Callable[[Path], None] | None = None,
 ) -> SoakOutcome:
-    """Do what ``plan`` says; the run directory is complete when this returns.
+    """Soak the bundled engine, or one of its wire, as ``plan`` says; see ``soak``."""
+    return soak(BundledUnderSoak(plan), clock, on_started)
+
+
+def soak(
+    under: UnderSoak,
+    clock: Clock | None = None,
+    on_started: Callable[[Path], None] | None = None,
+) -> SoakOutcome:
+    """Do what the plan says; the run directory is complete when this returns.
 
     ``on_started`` gets the run directory as soon as it can be read.  A worker that dies or hangs
     is an outcome, reported in the run's events.
@@ -66,9 +113,9 @@ def run_soak(
     """
     clock = clock if clock is not None else SystemClock()
     started_wall_s = clock.wall_s()
-    run_id = new_run_id(started_wall_s, plan.model, plan.profile.name, plan.defects)
-    run_dir = make_run_dir(plan.store, run_id)
-    manifest = planned_manifest(plan, run_dir.name, started_wall_s)
+    plan = under.plan
+    run_dir = make_run_dir(plan.store, new_run_id(started_wall_s, *plan.named_by))
+    manifest = under.planned(run_dir.name, started_wall_s)
     view = make_view(plan.ui)
     try:
         # Signals first: none may find a lock or a directory that nobody takes away.
@@ -79,7 +126,7 @@ def run_soak(
         ):
             if on_started is not None:
                 on_started(run_dir)
-            return _Soak(plan, clock, writer, interrupts, view, manifest).run()
+            return _Soak(under, clock, writer, interrupts, view, manifest).run()
     except (ConfigError, RunDirectoryError):
         # Nothing was measured: a directory that says so would only be in the way.
         remove_unused(run_dir)
@@ -103,7 +150,8 @@ def continue_soak(
     try:
         with RunWriter(segment.run_dir, manifest, clock, goes_on=True) as writer:
             try:
-                return _Soak(plan, clock, writer, interrupts, view, manifest).run()
+                under = BundledUnderSoak(plan)
+                return _Soak(under, clock, writer, interrupts, view, manifest).run()
             except ConfigError:
                 if not writer.has_samples:
                     writer.take_back()
@@ -113,25 +161,24 @@ def continue_soak(
 
 
 class _Soak:
-    """Owns the worker from its start to its end, and the manifest in between."""
+    """Owns the target from its start to its end, and the manifest in between."""
 
     def __init__(
         self,
-        plan: SoakPlan,
+        under: UnderSoak,
         clock: Clock,
         writer: RunWriter,
         interrupts: Interrupts,
         view: View,
         manifest: Manifest,
     ) -> None:
-        self._plan = plan
+        self._under = under
         self._clock = clock
         self._writer = writer
         self._interrupts = interrupts
         self._view = view
-        self._manifest = manifest
-        self._started_wall_s = clock.wall_s()
-        begun_s = 0.0 if plan.segment is None else plan.segment.start_s
+        self._segment = under.segment
+        begun_s = 0.0 if self._segment is None else self._segment.start_s
         self._recorder = Recorder(writer, clock, clock.monotonic_s() - begun_s)
         self._crashed = False
         self._unwritten = ""
@@ -139,15 +186,16 @@ class _Soak:
         self._stderr_path = writer.run_dir / WORKER_STDERR
         self._report = InterimReport(writer.run_dir)
         self._log_watch = LogWatch(self._stderr_path, self._recorder)
-        self._context = RunContext(
+        context = RunContext(
             clock, self._recorder, interrupts, view, self._log_watch, self._write_report
         )
+        self._run = BegunRun(context, writer, manifest, clock.wall_s())
 
     def run(self) -> SoakOutcome:
-        if self._plan.segment is not None:
-            self._open_segment(self._plan.segment)
+        if self._segment is not None:
+            self._open_segment(self._segment)
         self._recorder.enter("boot")
-        target = BundledTarget(self._plan.worker_launch(self._stderr_path))
+        target = self._under.launch(self._stderr_path)
         try:
             self._attempt("the soak", lambda: self._soak(target), target)
             self._attempt("the end of the worker", lambda: self._stop(target), target)
@@ -165,7 +213,7 @@ class _Soak:
             self._writer.run_dir, self._crashed, self._interrupts.exit_code, self._unwritten
         )
 
-    def _attempt(self, part: str, step: Callable[[], None], target: Target) -> None:
+    def _attempt(self, part: str, step: Callable[[], None], target: Observe) -> None:
         """Take ``step``; once there is a sample nothing that goes wrong in it ends the run without
         a verdict.
 
@@ -190,10 +238,10 @@ class _Soak:
         """Whether ``error`` is an outcome of the run; before the first sample most are refusals."""
         if isinstance(error, WorkerLostError | SecondSignalError):
             return True
-        resumed = self._plan.segment is not None and not isinstance(error, ConfigError)
+        resumed = self._segment is not None and not isinstance(error, ConfigError)
         return resumed or self._writer.has_samples
 
-    def _record_failure(self, part: str, error: BaseException, target: Target) -> None:
+    def _record_failure(self, part: str, error: BaseException, target: Observe) -> None:
         """Write what ended the run, or a part of its end, into it; the worker does not outlive it.
 
         Raises:
@@ -201,13 +249,10 @@ class _Soak:
         """
         match error:
             case WorkerLostError():
-                self._crashed = True
-                record_crash(target, self._recorder, self._clock, error, self._kills_before)
+                self._record_crash(target, error)
             case WorkerFailedError():
                 # What it sent is no message of this wire.
-                self._crashed = True
-                lost = WorkerLostError("exit", str(error))
-                record_crash(target, self._recorder, self._clock, lost, self._kills_before)
+                self._record_crash(target, WorkerLostError("exit", str(error)))
             case SecondSignalError():
                 target.kill()
                 self._recorder.event(Interrupted(self._signal(), killed=True))
@@ -223,55 +268,39 @@ class _Soak:
                 self._bench_failed(part, error, ended_run=self._recorder.phase != "done")
                 target.kill()
 
+    def _record_crash(self, target: Observe, lost: WorkerLostError) -> None:
+        self._crashed = True
+        kills, dump_stack = self._kills_before, self._under.dump_stack
+        record_crash(target, self._recorder, self._clock, lost, kills, dump_stack)
+
     def _bench_failed(self, part: str, error: BaseException, *, ended_run: bool) -> None:
         run_dir = self._writer.run_dir
         said = record_bench_failure(run_dir, self._recorder, part, error, ended_run=ended_run)
         with contextlib.suppress(Exception):
             self._view.note(f"hybridbench failed in {part}: {said}; what was measured is judged")
 
-    def _stop(self, target: Target) -> None:
+    def _stop(self, target: Observe) -> None:
         if target.stop(_STOP_PATIENCE_S) is None:
             self._recorder.note(unreaped_text(target.pid))
 
-    def _soak(self, target: BundledTarget) -> None:
-        plan = self._plan
-        self._view.note(f"building {plan.model} in a worker process")
-        ready = boot_worker(target, plan, self._interrupts)
-        if ready is None:
+    def _soak(self, target: Observe) -> None:
+        steps = self._under.begin(self._run)
+        if steps is None:
             # It builds the engine and would not read a request to leave.
             target.kill()
             self._recorder.event(Interrupted(self._signal()))
             return
-        if plan.segment is not None:
-            check_same_engine(plan.segment, ready)
-        workload = build_workload(plan.profile, ready.vocab_size, plan.trace, plan.traffic_seed)
-        manifest = with_worker(self._manifest, plan, ready, workload.describe())
-        self._manifest = with_segment(manifest, plan, ready, self._started_wall_s)
-        self._writer.update_manifest(self._manifest)
-        self._view.note(ready.model_note)
-        loop = make_loop(plan, self._context, target, Driver(workload, target), ready)
+        plan, run_dir = self._under.plan, self._writer.run_dir
         try:
-            with make_stopper(plan, self._writer.run_dir, lambda: self._recorder.now_s) as stopper:
-                SoakSteps(
-                    plan,
-                    loop,
-                    stop_rule=stopper,
-                    diagnosis=LeakDiagnosis(
-                        plan.options.diagnose,
-                        plan.options.hold_s,
-                        loop,
-                        InterimJudge(self._writer.run_dir),
-                    ),
-                    allocations=self._writer.run_dir / ALLOCATIONS,
-                    extension=self._extension(loop),
-                ).run()
+            with make_stopper(plan, run_dir, lambda: self._recorder.now_s) as stopper:
+                steps.stop_rule = stopper
+                steps.extension = self._extension(steps.loop)
+                steps.run()
         finally:
-            self._manifest = with_counts(self._manifest, workload.counts())
-            if loop.truth is not None:
-                add_truth(self._writer.run_dir, loop.truth)
+            self._under.end(self._run)
 
-    def _extension(self, loop: SoakLoop) -> Extension | None:
-        extend_s = self._plan.options.extend_s
+    def _extension(self, loop: RunLoop) -> Extension | None:
+        extend_s = self._under.plan.options.extend_s
         if not extend_s:
             return None
         judge = InterimJudge(self._writer.run_dir, final=True)
@@ -301,11 +330,11 @@ class _Soak:
 
     def _end(self) -> None:
         """The last words of this process about the run."""
-        self._manifest = msgspec.structs.replace(self._manifest, ended_wall_s=self._clock.wall_s())
+        ended = msgspec.structs.replace(self._run.manifest, ended_wall_s=self._clock.wall_s())
         kills, before = oom_kills(), self._kills_before
         if kills is not None and before is not None and kills > before:
             self._recorder.note(f"processes killed here for lack of memory: {kills - before}")
-        self._writer.update_manifest(self._manifest)
+        self._writer.update_manifest(ended)
 
     def _signal(self) -> str:
         first = self._interrupts.first

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hybridbench.metrics import MEMORY
 from hybridbench.records.messages import CheckpointReply, HeapScanReply
+from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.memory_slope import MemorySlope
 
 _HISTORY = 64
@@ -85,6 +86,11 @@ class RunStatus:
                 pool, _, part = rest.partition(".")
                 self._saw_pool(pool, part, value)
 
+    def saw_processes(self, processes: Sequence[ProcessSample]) -> None:
+        """Take over the memory of all processes with a role."""
+        if processes:
+            self._saw_memory(sum(one.m.get(MEMORY, 0.0) for one in processes))
+
     def saw_heap_scan(self, heap_scan: HeapScanReply) -> None:
         """Take over what a heap scan says."""
         if heap_scan.error:
@@ -106,7 +112,7 @@ class RunStatus:
     def _saw_memory(self, private_bytes: float) -> None:
         self.private_bytes = private_bytes
         self.private_history.append(private_bytes)
-        if self.phase == "steady":
+        if self.phase in ("steady", "observe"):
             self.slope.add(self.elapsed_s, private_bytes)
 
     def _saw_pool(self, pool: str, part: str, value: float) -> None:

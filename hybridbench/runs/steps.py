@@ -1,29 +1,19 @@
-"""The steps of a soak: warm up, run steadily with checkpoints, drain, probe once more, stop."""
+"""The steps of a soak: warm up, run steadily with checkpoints, drain, probe once more, stop.
+
+A target that only can be observed has fewer: those that its ports allow.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
-import msgspec
-
-from hybridbench.records import events
 from hybridbench.records.events import Interrupted, Steady, StoppedEarly, WorkloadFailed
-from hybridbench.records.messages import (
-    CheckpointReply,
-    Flush,
-    Flushed,
-    Goodbye,
-    Reclaim,
-    Reclaimed,
-    Shutdown,
-)
-from hybridbench.runs.allocations import record_allocations
-from hybridbench.runs.leak_diagnosis import LeakDiagnosis
-from hybridbench.runs.loop import Question, SoakLoop
-from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.loop import RunLoop
+from hybridbench.runs.plan import RunPlan
 from hybridbench.runs.stopping import LOW_MEMORY, Extension, StopRule
+from hybridbench.targets.target import Control, Pending
 
 # A warm-up that has not ended by then goes over into the judged part without a `steady` event.
 _WARMUP_SHARE_MAX = 0.4
@@ -34,19 +24,39 @@ _FLUSH_PATIENCE_S = 10.0
 _SECOND_DRAIN_S = 5.0
 
 
+class Diagnosis(Protocol):
+    """What is asked of a target that leaks; a LeakDiagnosis."""
+
+    def take_baseline(self) -> None:
+        """The target rests at a checkpoint."""
+        ...
+
+    def run(self) -> bool:
+        """Whether the target was diagnosed; it is changed by that."""
+        ...
+
+
+class Allocations(Protocol):
+    """More traffic with every allocation recorded; an AllocationRecord."""
+
+    def run(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
+        """Serve, ``drain``, ``flush``, and keep what is left."""
+        ...
+
+
 @dataclass
 class SoakSteps:
     """Each method is one step; ``run`` calls them.  All of them end early when interrupted.
 
-    Besides its traffic a soak may have somebody who ends it early, diagnoses or extends it, and a
-    file for the allocations of ``memray_s`` more seconds.
+    Besides its traffic a soak may have somebody who ends it early, diagnoses or extends it, and
+    records allocations.
     """
 
-    plan: SoakPlan
-    loop: SoakLoop
+    plan: RunPlan
+    loop: RunLoop
     stop_rule: StopRule | None = None
-    diagnosis: LeakDiagnosis | None = None
-    allocations: Path | None = None
+    diagnosis: Diagnosis | None = None
+    allocations: Allocations | None = None
     extension: Extension | None = None
 
     def __post_init__(self) -> None:
@@ -66,8 +76,11 @@ class SoakSteps:
             WorkerLostError: the worker died or hangs; what was recorded up to then stands.
         """
         self.loop.start_traffic()
-        self.warm_up()
-        self.run_steadily()
+        if self.loop.drive is None:
+            self.observe()
+        else:
+            self.warm_up()
+            self.run_steadily()
         self.extend()
         self.drain()
         self.last_checkpoint()
@@ -76,14 +89,18 @@ class SoakSteps:
         self.stop()
         self._recorder.enter("done")
 
+    def observe(self) -> None:
+        """Samples of a target whose traffic is not ours: what it does is what it does."""
+        self._recorder.enter("observe")
+        self._serve(self._end_s)
+
     def warm_up(self) -> None:
         """Traffic until the engine is steady and the profile's warm-up is served."""
         self._recorder.enter("warmup")
-        wanted = self.plan.profile.warmup.requests
-        counts = self.loop.driver.counts
+        wanted = self.plan.warmup_requests
 
         def is_warm() -> bool:
-            return self.loop.steady is not None and counts.finished >= wanted
+            return self.loop.declared_steady is not None and self._finished >= wanted
 
         self._turn_until(is_warm, self._start_s + _WARMUP_SHARE_MAX * self.plan.traffic_s)
 
@@ -128,12 +145,15 @@ class SoakSteps:
         """Drain, let it settle, probe, go on: the heap scan counts while traffic is back."""
         if self._is_over() or self.loop.now_s >= end_s:
             return
-        if self._drain():
-            self._rest(audit=False)
+        control = self.loop.control
+        if control is None:
+            return
+        if self._drain(control):
+            self._rest(control, audit=False)
             if self.diagnosis is not None:
                 self.diagnosis.take_baseline()
-        self.loop.resume()
-        self.loop.heap_scans_wanted = True
+        control.resume()
+        control.heap_scans_wanted = True
         self._recorder.enter("resume")
         self._recorder.enter("steady")
 
@@ -142,108 +162,116 @@ class SoakSteps:
 
         The engine stays drained until somebody posts Resume.
         """
-        if not self._drain():
+        control = self.loop.control
+        if control is None or not self._drain(control):
             return False
-        self._await_checkpoint(self._rest(audit=audit))
+        self._await_checkpoint(self._rest(control, audit=audit))
         return True
 
-    def drain(self) -> None:
-        """The last requests finish; nothing new comes."""
+    def _say_interrupted(self) -> None:
         interrupts = self.loop.context.interrupts
         if interrupts.first is not None:
             self._recorder.event(Interrupted(interrupts.first.name))
-            self._view.note(
-                f"{interrupts.first.name}: draining the engine; a second signal stops at once"
-            )
+            doing = "ending" if self.loop.control is None else "draining the engine"
+            self._view.note(f"{interrupts.first.name}: {doing}; a second signal stops at once")
+
+    def drain(self) -> None:
+        """The last requests finish; nothing new comes."""
+        self._say_interrupted()
+        control = self.loop.control
+        if control is None:
+            return
         # A probe forks, and a fork in want of memory is what gets processes killed.
-        self._drained = self._drain() and not (
+        self._drained = self._drain(control) and not (
             # The machine has no memory left for probes.
             self._stop is not None and self._stop.reason == LOW_MEMORY
         )
 
     def last_checkpoint(self) -> None:
         """Probe once more, and wait for the answer."""
-        if not self._drained:
+        control = self.loop.control
+        if control is None or not self._drained:
             return
         # The audit walks every slot; at the end it holds nobody up.
-        self._await_checkpoint(self._rest(audit=True))
+        self._await_checkpoint(self._rest(control, audit=True))
 
     def reclaim(self) -> None:
         """See what the worker can give back; nothing is sampled afterwards, as it is changed.
 
         In full where a leak is diagnosed, or only what each part comes to.
         """
-        if not self._drained or self.loop.interrupted:
+        control = self.loop.control
+        if control is None or not self._drained or self.loop.interrupted:
             return
         if self.diagnosis is not None and self.diagnosis.run():
             self._diagnosed = True
             return
-        self.loop.samples_wanted = False
-        given = self.loop.ask(Reclaim(), Reclaimed, _RECLAIM_PATIENCE_S)
-        if given is not None:
-            recorded = msgspec.convert(given, events.Reclaim, from_attributes=True)
-            self._recorder.at(given.t_s, recorded)
+        control.reclaim(_RECLAIM_PATIENCE_S)
 
     def record_allocations(self) -> None:
         """Where a leak was diagnosed, see which calls allocate what is kept."""
-        if self.loop.interrupted or self._workload_failed:
+        control = self.loop.control
+        if control is None or self.loop.interrupted or self._workload_failed:
             return
-        seconds = self.plan.options.memray_s
-        if self.allocations is not None and seconds and self._diagnosed:
-            record_allocations(self.loop, self.allocations, seconds, self._drain, self._flush)
+        if self.allocations is not None and self._diagnosed:
+            self.allocations.run(lambda: self._drain(control), lambda: self._flush(control))
 
     def stop(self) -> None:
-        """The worker leaves in order."""
-        self.loop.ask(Shutdown(), Goodbye, _GOODBYE_PATIENCE_S)
+        """The target leaves in order."""
+        if self.loop.control is not None:
+            self.loop.control.leave(_GOODBYE_PATIENCE_S)
 
-    def _drain(self) -> bool:
+    @property
+    def _finished(self) -> int:
+        """Requests that the run sent and that are finished."""
+        return 0 if self.loop.drive is None else self.loop.drive.counts.finished
+
+    def _drain(self, control: Control) -> bool:
         """Whether the engine became idle; one that does not hangs or is far too slow."""
         self._recorder.enter("drain")
-        self.loop.heap_scans_wanted = False
-        counts = self.loop.driver.counts
+        control.heap_scans_wanted = False
         # Nothing has finished since a drain failed: a second full wait would change nothing.
-        is_stuck = counts.finished == self._finished_at_failure
+        is_stuck = self._finished == self._finished_at_failure
         limit_s = _SECOND_DRAIN_S if is_stuck else self.plan.drain_limit_s
-        if self.loop.drain(limit_s):
+        if control.drain(limit_s):
             return True
-        self._finished_at_failure = counts.finished
+        self._finished_at_failure = self._finished
         if not is_stuck:
             self._recorder.note(f"the engine was not idle after {limit_s:.0f} s of draining")
         return False
 
-    def _rest(self, *, audit: bool) -> Question[CheckpointReply]:
+    def _rest(self, control: Control, *, audit: bool) -> Pending:
         """Settle, make every rest alike if the profile asks for it, ask for a checkpoint.
 
         A stretch of idleness lies between two of them: what changes there changed without work.
         """
-        checkpoint = self.plan.profile.checkpoint
-        self._settle()
+        checkpoint = self.plan.checkpoint
+        self._settle(control, checkpoint.settle_s)
         if checkpoint.flush:
-            self._flush()
-        self.loop.sample_rest()
+            self._flush(control)
+        control.sample_rest()
         if checkpoint.idle_s > 0:
-            self._await_checkpoint(self._post_checkpoint(audit=False))
+            self._await_checkpoint(self._post_checkpoint(control, audit=False))
             idle_until_s = self.loop.now_s + checkpoint.idle_s
             self.loop.run_until(lambda: self.loop.interrupted, idle_until_s)
-        return self._post_checkpoint(audit=audit)
+        return self._post_checkpoint(control, audit=audit)
 
-    def _flush(self) -> None:
-        if self.loop.ask(Flush(), Flushed, _FLUSH_PATIENCE_S) is None:
+    def _flush(self, control: Control) -> None:
+        if not control.flush(_FLUSH_PATIENCE_S):
             self._recorder.note("the cache was not flushed in time")
 
-    def _await_checkpoint(self, checkpoint: Question[CheckpointReply]) -> None:
+    def _await_checkpoint(self, checkpoint: Pending) -> None:
         self.loop.wait_for(lambda: checkpoint.answer is not None, _SCAN_PATIENCE_S)
 
-    def _settle(self) -> None:
+    def _settle(self, control: Control, settle_s: float) -> None:
         self._recorder.enter("idle")
-        settled_s = self.loop.now_s + self.plan.profile.checkpoint.settle_s
-        self.loop.run_until(lambda: False, settled_s)
+        self.loop.run_until(lambda: False, self.loop.now_s + settle_s)
         # Only one heap scan runs at a time, and the checkpoint's own must find the engine idle.
-        self.loop.wait_for(self.loop.no_scan_open, _SCAN_PATIENCE_S)
+        self.loop.wait_for(control.no_scan_open, _SCAN_PATIENCE_S)
 
-    def _post_checkpoint(self, *, audit: bool) -> Question[CheckpointReply]:
+    def _post_checkpoint(self, control: Control, *, audit: bool) -> Pending:
         self._checkpoints += 1
-        return self.loop.post_checkpoint(self._checkpoints - 1, audit=audit)
+        return control.post_checkpoint(self._checkpoints - 1, audit=audit)
 
     def _turn_until(self, done: Callable[[], bool], limit_s: float) -> None:
         self.loop.run_until(lambda: self._is_over() or done(), limit_s)
@@ -252,6 +280,9 @@ class SoakSteps:
         """Whether the traffic ends before its time."""
         if self.loop.interrupted or self._has_no_traffic():
             return True
+        if self._stop is None and self.loop.over:
+            self._stop = StoppedEarly("target-ended", "the target ended by itself (exit code 0)")
+            self._recorder.event(self._stop)
         if self._stop is None and self.stop_rule is not None:
             self._stop = self.stop_rule.check(self.loop.now_s)
             if self._stop is not None:
@@ -263,7 +294,7 @@ class SoakSteps:
         """Whether the workload failed; said once.  Nothing more comes, so there is nothing to wait
         for: what was measured is judged.
         """
-        failure = self.loop.driver.failure
+        failure = "" if self.loop.drive is None else self.loop.drive.failure
         if failure and not self._workload_failed:
             self._workload_failed = True
             self._recorder.event(WorkloadFailed(failure))
@@ -271,12 +302,13 @@ class SoakSteps:
         return self._workload_failed
 
     def _steady_is_news(self) -> bool:
-        return self.loop.steady is not None and not self._steady_recorded
+        return self.loop.declared_steady is not None and not self._steady_recorded
 
     def record_steady(self) -> None:
         """Say once in the run's events that the engine is steady, when it is."""
-        if self._steady_is_news() and self.loop.steady is not None:
+        declared = self.loop.declared_steady
+        if self._steady_is_news() and declared is not None:
             self._steady_recorded = True
             if self.stop_rule is not None:
                 self.stop_rule.steady()
-            self._recorder.event(Steady(self.loop.steady.reason))
+            self._recorder.event(Steady(declared.reason))

@@ -15,7 +15,7 @@ from hybridbench.analysis.stopping import Look, decide, settled
 from hybridbench.records.events import Extended, ExtensionEnded, StoppedEarly
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import InterimJudge, Judge
-from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.plan import RunPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus, View
 from hybridbench.sampling.headroom import Floor, Headroom, disk_headroom, memory_headroom
@@ -165,7 +165,7 @@ class Stopper:
         return None
 
 
-def make_stopper(plan: SoakPlan, run_dir: Path, run_now_s: Callable[[], float]) -> Stopper:
+def make_stopper(plan: RunPlan, run_dir: Path, run_now_s: Callable[[], float]) -> Stopper:
     """The guards and interim analyses that ``plan.options`` asks for; traffic begins now."""
     words = {"auto": {"leak", "exhaustion"}, "early": {"leak", "exhaustion", "bounded"}}
     begin_s, stop = run_now_s(), plan.options.stop

@@ -89,6 +89,14 @@ class StarvationSource:
         return {name: value for name, value in found.items() if value is not None}
 
 
+class StealSource:
+    """Processor time that the hypervisor took from all processes."""
+
+    def read(self) -> Mapping[str, float]:
+        steal_s = read_steal_s()
+        return {} if steal_s is None else {"host_steal_s": steal_s}
+
+
 class PssSource:
     """Proportional set size of one process: too slow for each sample."""
 

@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ErrorCode, WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
+from hybridbench.records.processes import ProcessSample
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.sampling.process import require_proc
 from hybridbench.sampling.runnable_time import RunnableTime
@@ -115,6 +116,15 @@ class BundledTarget:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def processes(self) -> Sequence[ProcessSample]:
+        return ()
+
+    def counters(self) -> Mapping[str, float]:
+        return {}
+
+    def exit_of(self, pid: int) -> ExitStatus | None:
+        return self.exit_status() if pid == self.pid else None
 
     def post(self, message: ToWorker) -> None:
         self._wire.post(message)

@@ -1,13 +1,19 @@
-"""What can be put under soak: a process behind the wire, and what it declares that it can do."""
+"""What can be put under soak, by three ports, and what a target declares that it can do.
+
+Every target can be observed; one that is driven gets its traffic from the run; one that is
+controlled can be asked to rest, to give back and to account for itself.  Steps and sources of a run
+are chosen by what its target offers, and the report lists what could not be seen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from hybridbench.records.messages import FromWorker, ToWorker
+from hybridbench.records.processes import ProcessSample
 
 
 class Capability(StrEnum):
@@ -34,6 +40,8 @@ class Capability(StrEnum):
 
 # What a reader misses when a target lacks a capability that shows something.
 NOT_SHOWN: Mapping[Capability, str] = {
+    Capability.TRAFFIC: "traffic: how many requests were answered, and how fast",
+    Capability.DRAIN: "the target at rest: without idle checkpoints growth rests on trends alone",
     Capability.MALLOC: "what the C allocator holds",
     Capability.EVENT_COUNTERS: "engine events, so growth is reported per hour and per request only",
     Capability.POOLS: "pool counts: lost slots show only when a pool runs dry",
@@ -60,16 +68,68 @@ class ExitStatus:
         return cls(None, -returncode) if returncode < 0 else cls(returncode, None)
 
 
-class Target(Protocol):
-    """One process (or group of them) under soak, as the soak loop sees it.
+class Observe(Protocol):
+    """What can be seen of one process, or of several, from outside; every target has this port.
 
-    The loop posts messages and exchanges them; it never reaches into the process.
+    The loop never reaches into a process.
     """
 
     @property
     def pid(self) -> int:
-        """The process whose memory is the engine's."""
+        """The process that the others belong to, and whose end is the target's."""
         ...
+
+    def processes(self) -> Sequence[ProcessSample]:
+        """What can be read now of each process with a role; empty where there is but one, which is
+        sampled under its metrics' own names.
+        """
+        ...
+
+    def counters(self) -> Mapping[str, float]:
+        """What the target reports of its work now: declared metrics, such as of the family
+        ``scraped.*``.  One on the wire is asked for them there.
+        """
+        ...
+
+    def exit_of(self, pid: int) -> ExitStatus | None:
+        """How a process of the target ended, where that is known."""
+        ...
+
+    def exit_status(self) -> ExitStatus | None:
+        """How the process ``pid`` ended, or None while it lives."""
+        ...
+
+    def could_run_s(self) -> float:
+        """Seconds since its start in which the process could have run.
+
+        What it waited for a processor, or was stopped, is not its fault and does not count.
+        """
+        ...
+
+    def stderr_tail(self) -> list[str]:
+        """The last lines it wrote."""
+        ...
+
+    def limit_stderr(self) -> None:
+        """Keep what it wrote from growing without bound; called now and then."""
+        ...
+
+    def stop(self, patience_s: float) -> ExitStatus | None:
+        """Let it end, or wait for the end that was asked for; kill the whole group when it does not
+        come.
+
+        Returns:
+            How it ended; None for a process that not even a kill has ended yet.
+        """
+        ...
+
+    def kill(self) -> bool:
+        """End the whole group at once; whether its end was seen, which may take the kernel long."""
+        ...
+
+
+class Drive(Protocol):
+    """The port of a target whose traffic comes from the run, here over the wire."""
 
     def post(self, message: ToWorker) -> None:
         """Queue a message; it leaves with the next ``exchange``."""
@@ -83,37 +143,58 @@ class Target(Protocol):
         """
         ...
 
-    def exit_status(self) -> ExitStatus | None:
-        """How the process ended, or None while it lives."""
-        ...
 
-    def could_run_s(self) -> float:
-        """Seconds since its start in which the process could have run.
-
-        What it waited for a processor, or was stopped, is not its fault and does not count.
-        """
-        ...
+class WireTarget(Observe, Drive, Protocol):
+    """A target behind the wire, which carries its traffic and all that is asked of it."""
 
     def dump_stack(self) -> None:
         """Ask the process to write the stacks of its threads to its stderr."""
         ...
 
-    def stderr_tail(self) -> list[str]:
-        """The last lines it wrote."""
+
+class Pending(Protocol):
+    """Something that was asked for; ``answer`` is None until it has come."""
+
+    @property
+    def answer(self) -> object | None: ...
+
+
+class Control(Protocol):
+    """The port of a target that can be asked to rest and to account for itself.
+
+    Each request is given up once the target could have run for ``patience_s`` without an answer.
+    """
+
+    heap_scans_wanted: bool  # whether the heap is scanned under traffic
+
+    def drain(self, patience_s: float) -> bool:
+        """Take no more traffic; whether the target became idle."""
         ...
 
-    def limit_stderr(self) -> None:
-        """Keep what it wrote from growing without bound; called now and then."""
+    def resume(self) -> None:
+        """Take traffic again."""
         ...
 
-    def stop(self, patience_s: float) -> ExitStatus | None:
-        """Wait for the end that Shutdown asked for; kill the whole group when it does not come.
-
-        Returns:
-            How it ended; None for a process that not even a kill has ended yet.
-        """
+    def flush(self, patience_s: float) -> bool:
+        """Empty the cache; whether that was done."""
         ...
 
-    def kill(self) -> bool:
-        """End the whole group at once; whether its end was seen, which may take the kernel long."""
+    def no_scan_open(self) -> bool:
+        """Whether every heap scan that was asked for is answered."""
+        ...
+
+    def sample_rest(self) -> None:
+        """Store the private memory of this moment, at which the target has nothing to do."""
+        ...
+
+    def post_checkpoint(self, index: int, *, audit: bool) -> Pending:
+        """Ask what everything holds; with ``audit`` slot by slot."""
+        ...
+
+    def reclaim(self, patience_s: float) -> None:
+        """Record what can be given back; the target is changed by that."""
+        ...
+
+    def leave(self, patience_s: float) -> None:
+        """Let the target end in order."""
         ...

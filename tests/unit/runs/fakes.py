@@ -61,6 +61,15 @@ class FakeTarget:
         self._replies: list[m.FromWorker] = []
         self._finished = 0
 
+    def processes(self) -> Sequence[ProcessSample]:
+        return ()
+
+    def counters(self) -> Mapping[str, float]:
+        return {}
+
+    def exit_of(self, pid: int) -> ExitStatus | None:
+        return self.status if pid == self.pid else None
+
     def post(self, message: m.ToWorker) -> None:
         self.posted.append(message)
         match message:

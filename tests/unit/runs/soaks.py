@@ -12,11 +12,12 @@ from hybridbench.records.manifest import Options
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
-from hybridbench.runs.loop import RunContext, SoakLoop
+from hybridbench.runs.loop import RunContext
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.wire_loop import WireLoop
 from hybridbench.sampling.cadence import Beat, ScanPace
 from hybridbench.sampling.sampler import Sampler, TimedSource
 from hybridbench.workload.catalog import load_profile
@@ -51,7 +52,7 @@ class FakeSoak:
     sink: FakeSink
     interrupts: Interrupts
     view: FakeView
-    loop: SoakLoop
+    loop: WireLoop
     steps: SoakSteps
 
 
@@ -68,7 +69,7 @@ def make_soak(
     target, workload, sink = FakeTarget(clock), FakeWorkload(), FakeSink()
     interrupts, recorder = Interrupts(), Recorder(sink, clock, now_s)
     view = view if view is not None else FakeView()
-    loop = SoakLoop(
+    loop = WireLoop(
         context=RunContext(clock, recorder, interrupts, view, LogWatch(Path(os.devnull), recorder)),
         target=target,
         driver=Driver(workload, target),

@@ -12,6 +12,7 @@ from hybridbench.records.heap import CallSite
 from hybridbench.records.manifest import Options
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.runs import allocations
+from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.steps import SoakSteps
 from tests.unit.runs.fakes import FakeJudge, Resting
@@ -41,7 +42,8 @@ def run(
     with_target(soak, target)
     diagnosis = LeakDiagnosis("auto", 0.0, soak.loop, FakeJudge(kind))
     plan = make_plan(duration_s=100.0, options=Options(memray_s=30.0))
-    SoakSteps(plan, soak.loop, diagnosis=diagnosis, allocations=tmp_path / "a.bin").run()
+    record = AllocationRecord(soak.loop, tmp_path / "a.bin", plan.options.memray_s)
+    SoakSteps(plan, soak.loop, diagnosis=diagnosis, allocations=record).run()
     return soak, target
 
 

@@ -22,7 +22,8 @@ def recorded(
     clock, sink = FakeClock(), FakeSink()
     target = FakeTarget(clock)
     target.status = status
-    record_crash(target, Recorder(sink, clock, 0.0), clock, lost, kills_before)
+    recorder = Recorder(sink, clock, 0.0)
+    record_crash(target, recorder, clock, lost, kills_before, target.dump_stack)
     (event,) = sink.all_events(Crash)
     return target, event
 

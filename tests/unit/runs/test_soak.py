@@ -30,7 +30,7 @@ from hybridbench.records.stored_verdict import read_verdict
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report import formats, judged, write
 from hybridbench.rundir.layout import ANALYSIS_ERRORS, BENCH_ERRORS, REPORT_MARKDOWN, VERDICT
-from hybridbench.runs import crash, soak
+from hybridbench.runs import bundled, crash, soak
 from hybridbench.runs.interrupts import SecondSignalError
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.loop import WorkerLostError
@@ -54,8 +54,8 @@ def test_a_soak_without_a_sample_leaves_no_run_directory(
     def refused(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(soak, "BundledTarget", lambda _: FakeTarget(clock))
-    monkeypatch.setattr(soak, "boot_worker", refused)
+    monkeypatch.setattr(bundled, "BundledTarget", lambda _: FakeTarget(clock))
+    monkeypatch.setattr(bundled, "boot_worker", refused)
 
     with pytest.raises(type(error)):
         soak.run_soak(replace(make_plan(), store=tmp_path), clock)
@@ -90,8 +90,8 @@ def fake_soak(store: Path, patch: pytest.MonkeyPatch, target: FakeTarget | None 
     target.clock = clock
     target.steady_at_s = 10.0
     ready = msgspec.structs.replace(READY, pid=os.getpid())
-    patch.setattr(soak, "BundledTarget", lambda _: target)
-    patch.setattr(soak, "boot_worker", lambda *_: ready)
+    patch.setattr(bundled, "BundledTarget", lambda _: target)
+    patch.setattr(bundled, "boot_worker", lambda *_: ready)
     quiet = Options(stop="never", extend_s=0.0, diagnose="never")
     plan = make_plan(LENGTH_S, {"assert_coverage": "{}"}, quiet)
     return soak.run_soak(replace(plan, store=store), clock).run_dir
@@ -210,7 +210,7 @@ def test_what_ends_a_soak_under_traffic_is_its_outcome(
 def test_without_a_sample_a_bug_stays_a_traceback(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soak, "build_workload", broken)
+    monkeypatch.setattr(bundled, "build_workload", broken)
 
     with pytest.raises(ZeroDivisionError):
         serve()
