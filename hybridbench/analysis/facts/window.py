@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridbench.analysis.facts.steady import detected_steady
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady
-from hybridbench.records.manifest import Manifest
+from hybridbench.records.manifest import OBSERVED, Manifest
 
 _UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
 PAUSES = ("drain", "idle")
@@ -24,7 +25,9 @@ _ENDS = (Crash, Interrupted)
 
 @dataclass(frozen=True)
 class Window:
-    """``steady`` says whether the engine itself declared the start, or only the clock did."""
+    """``steady`` says whether the engine declared the start, or its series show it, or only the
+    clock says so.
+    """
 
     start_s: float
     end_s: float
@@ -58,13 +61,21 @@ def judged_window(record: RunRecord) -> Window | None:
     first, last = record.span_s
     if last <= first:
         return None
-    steady = record.last_event(Steady)
-    start = steady.t_s if steady is not None else _start_without_steady(record, first, last)
+    steady_s = _steady_s(record)
+    start = _start_without_steady(record, first, last) if steady_s is None else steady_s
     end = min([last, *(e.t_s for e in record.events if isinstance(e, _ENDS) and e.t_s >= start)])
     pauses, end = _pauses(record, start, end)
     if end <= start:
         return None
-    return Window(start, end, steady is not None, pauses)
+    return Window(start, end, steady_s is not None, pauses)
+
+
+def _steady_s(record: RunRecord) -> float | None:
+    """The target's own word, or what is seen of one that says nothing of itself."""
+    steady = record.last_event(Steady)
+    if steady is not None:
+        return steady.t_s
+    return detected_steady(record) if record.manifest.target.kind == OBSERVED else None
 
 
 def _start_without_steady(record: RunRecord, first: float, last: float) -> float:

@@ -1,0 +1,84 @@
+"""When a target that does not say so was steady: its load has begun, and the first fill is over.
+
+A first fill is fast growth that ends in a knee.  Growth at one speed from the beginning may be a
+cache that fills or a leak, which nothing tells apart: then no steady state is seen, and the run is
+judged as one of which nothing is known.  So it is where no counter says when work began, for the
+start of a program looks like a fill.  A second, slower fill looks like a leak after the first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.labels import unlabelled
+from hybridbench.metrics import MEMORY, Check, spec_of
+
+_BLOCKS = 40
+_FEWEST_PER_BLOCK = 3
+# The growth of a fill is this many times that of what comes after it, at its fastest.
+_KNEE = 4.0
+# Growth that is no more than this share of the fill's fastest is not its growth any more.
+_OVER = 0.1
+# What comes after the knee is so many times as long as the fill: a second, slower one would show.
+_TIMES_AS_LONG = 3.0
+# Of the blocks' own scatter.
+_NOISE = 3.0
+
+
+def detected_steady(record: RunRecord) -> float | None:
+    """Time from which every process of ``record`` is past its first fill; None if that was not
+    seen.
+    """
+    begun_s = _load_begun_s(record)
+    memories = [s for name, s in record.series.items() if unlabelled(name) == MEMORY]
+    if begun_s is None or not memories:
+        return None
+    ends = [_fill_end_s(series, begun_s) for series in memories]
+    known = [end for end in ends if end is not None]
+    return max(known) if len(known) == len(ends) else None
+
+
+def _load_begun_s(record: RunRecord) -> float | None:
+    """When a counter of work first moved; at the first sample if it did before."""
+    begun = []
+    for name, series in record.series.items():
+        spec = spec_of(name)
+        counts = name in record.drivers.works or (spec is not None and spec.check is Check.DRIVER)
+        if counts and len(series) >= 2:
+            moved = np.flatnonzero(np.diff(series.value) > 0)
+            begun += [float(series.t_s[moved[0]])] if moved.size else []
+    return min(begun, default=None)
+
+
+def _fill_end_s(series: Series, begun_s: float) -> float | None:
+    """When the fast growth after ``begun_s`` was over; ``begun_s`` where there was none to see."""
+    keep = np.isfinite(series.value) & (series.t_s >= begun_s)
+    t, value = series.t_s[keep], series.value[keep]
+    blocks = min(_BLOCKS, t.size // _FEWEST_PER_BLOCK)
+    if blocks < _BLOCKS // 2:
+        return None
+    edges = np.linspace(float(t[0]), float(t[-1]), blocks + 1)
+    level = _levels(t, value, edges)
+    rise = np.diff(level)
+    late = rise[rise.size // 2 :]
+    after = float(np.median(late))
+    scatter = 1.4826 * float(np.median(np.abs(late - after)))
+    most = float(rise.max())
+    if most <= after + _NOISE * scatter and after <= scatter:
+        return float(edges[0])  # it neither filled nor grows
+    if most < _KNEE * max(after, scatter):
+        return None
+    fast = np.flatnonzero(rise > after + max(_OVER * (most - after), _NOISE * scatter))
+    end_s = float(edges[fast[-1] + 2])
+    lasted_s = end_s - float(edges[0])
+    return end_s if float(edges[-1]) - end_s >= _TIMES_AS_LONG * lasted_s else None
+
+
+def _levels(t: FloatArray, value: FloatArray, edges: FloatArray) -> FloatArray:
+    """The median of each block; of one without samples, what lies between its neighbours."""
+    place = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, edges.size - 2)
+    found = [value[place == block] for block in range(edges.size - 1)]
+    seen = [block for block, values in enumerate(found) if values.size]
+    medians = [float(np.median(found[block])) for block in seen]
+    return np.interp(np.arange(edges.size - 1), seen, medians)

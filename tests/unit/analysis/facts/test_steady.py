@@ -1,0 +1,131 @@
+"""The end of the first fill of a target that does not say when it is steady."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from hybridbench.analysis.facts.steady import detected_steady
+from hybridbench.analysis.facts.window import judged_window
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.bench.limits import PROFILES
+from hybridbench.labels import labelled
+from hybridbench.metrics import MEMORY
+from hybridbench.records.events import Phase, Steady
+from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
+from hybridbench.records.verdict import VerdictKind
+from tests.unit.analysis.records import Run, healthy_record
+from tests.unit.analysis.traces import ar1
+from tests.unit.bench.test_recorded import recording
+
+MIB = 2.0**20
+T = np.arange(0.0, 900.0, 1.0)
+
+
+def observed(**memories: FloatArray) -> RunRecord:
+    """A target of which only memory by role is seen, and a counter that begins after 30 s."""
+    series = {}
+    for number, (role, value) in enumerate(memories.items()):
+        name = labelled(MEMORY, {"role": role})
+        noise = ar1(np.random.default_rng(number), T, 0.1 * MIB, 6.0)
+        series[name] = Series(name, T, value + noise)
+    counter = "scraped.requests_total"
+    series[counter] = Series(counter, T, np.maximum(0.0, T - 30.0).round())
+    return RunRecord(Manifest(target=TargetFacts(kind=OBSERVED)), series, ())
+
+
+def as_observed(record: RunRecord) -> RunRecord:
+    """``record`` of an engine that never said that it was steady, nor what it was doing."""
+    silent = [e for e in record.events if not isinstance(e, Steady | Phase)]
+    manifest = msgspec.structs.replace(record.manifest, target=TargetFacts(kind=OBSERVED))
+    return replace(record, events=silent, manifest=manifest)
+
+
+def fill(rise_mib: float, until_s: float, per_hour_mib: float = 0.0) -> FloatArray:
+    filled = np.clip((T - 30.0) / (until_s - 30.0), 0.0, 1.0)
+    return 400 * MIB + rise_mib * MIB * filled + per_hour_mib * MIB * T / 3600.0
+
+
+@pytest.mark.parametrize("per_hour_mib", [0.0, 600.0])
+def test_the_knee_of_a_fill_is_where_steady_state_begins(per_hour_mib: float) -> None:
+    record = observed(core=fill(200.0, 150.0, per_hour_mib))
+
+    found = detected_steady(record)
+
+    assert found == pytest.approx(150.0, abs=45.0)
+    window = judged_window(record)
+    assert window is not None
+    assert (window.start_s, window.steady) == (found, True)
+
+
+def test_a_leak_after_a_fill_is_called_within_minutes() -> None:
+    verdict = judge(observed(core=fill(200.0, 150.0, 600.0), api=fill(0.0, 100.0)))
+
+    leaks = [f.subject for f in verdict.findings if f.verdict is VerdictKind.LEAK]
+    assert leaks == [labelled(MEMORY, {"role": "core"})]
+
+
+@pytest.mark.parametrize("per_hour_mib", [600.0, 6000.0])
+def test_growth_at_one_speed_may_be_a_fill_and_is_no_steady_state(per_hour_mib: float) -> None:
+    record = observed(core=fill(0.0, 100.0, per_hour_mib))
+
+    assert detected_steady(record) is None
+    assert judge(record).kind is VerdictKind.INCONCLUSIVE
+
+
+def test_a_second_fill_that_ends_is_no_leak() -> None:
+    two_caches = fill(100.0, 60.0) + fill(150.0, 500.0)
+
+    assert judge(observed(core=two_caches)).kind is not VerdictKind.LEAK
+
+
+def test_a_fill_that_took_most_of_the_run_is_not_known_to_be_over() -> None:
+    assert detected_steady(observed(core=fill(200.0, 500.0))) is None
+
+
+def test_the_last_process_to_fill_decides() -> None:
+    record = observed(api=fill(150.0, 80.0), core=fill(200.0, 200.0))
+
+    assert detected_steady(record) == pytest.approx(200.0, abs=45.0)
+
+
+def test_without_a_counter_of_work_nothing_says_when_load_began() -> None:
+    record = observed(core=fill(200.0, 150.0))
+    memory = {n: s for n, s in record.series.items() if not n.startswith("scraped")}
+
+    assert detected_steady(replace(record, series=memory)) is None
+
+
+def test_an_engine_that_declares_steady_state_is_taken_at_its_word() -> None:
+    record = replace(observed(core=fill(200.0, 150.0)), events=(Steady(t_s=400.0),))
+
+    window = judged_window(record)
+
+    assert window is not None
+    assert window.start_s == 400.0
+
+
+def test_a_run_of_the_bundled_engine_without_the_event_keeps_its_window() -> None:
+    record = replace(observed(core=fill(200.0, 150.0)), manifest=Manifest())
+
+    window = judged_window(record)
+
+    assert window is not None
+    assert not window.steady
+    assert window.start_s == pytest.approx(0.1 * float(T[-1]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_detected_is_near_what_the_engine_declared(seed: int) -> None:
+    record = healthy_record(Run(seed=seed))
+
+    assert detected_steady(as_observed(record)) == pytest.approx(120.0, abs=45.0)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_recordings_of_the_engine_are_clean_without_its_word(profile: str) -> None:
+    assert judge(as_observed(recording(profile))).kind is not VerdictKind.LEAK
