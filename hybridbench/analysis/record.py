@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, TypeVar
 
@@ -86,12 +86,31 @@ class Drivers:
     loads: tuple[str, ...] = ()
 
 
+# Counters that the target itself reports have names of this family.
+SCRAPED: Final = "scraped."
+
 # Of the bundled engine, and of engines that speak its wire.
 BUNDLED_DRIVERS: Final = Drivers(
     works=("events.finishes", "events.output_tokens", "events.prompt_tokens"),
     requests="events.finishes",
     loads=("running_requests", "waiting_requests"),
 )
+
+
+# Of counters that a target reports: what its growth is held against, the most telling first.
+_TELLING: Final = ("finish", "success", "complet", "request", "token")
+
+
+def scraped_drivers(names: Iterable[str]) -> Drivers:
+    """The drivers of a target that reports counters of its own, chosen by what they are called."""
+    ranked = sorted(
+        (min((_TELLING.index(word) for word in _TELLING if word in name), default=9), name)
+        for name in names
+        if name.startswith(SCRAPED)
+    )
+    works = tuple(name for _, name in ranked)
+    first = works[0] if works and ranked[0][0] < _TELLING.index("token") else ""
+    return Drivers(works, first, BUNDLED_DRIVERS.loads)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,18 @@ from typing import cast
 
 import numpy as np
 
-from hybridbench.analysis.record import LatencySeries, RunRecord, Series
+from hybridbench.analysis.record import (
+    BUNDLED_DRIVERS,
+    LatencySeries,
+    RunRecord,
+    Series,
+    scraped_drivers,
+)
 from hybridbench.labels import labelled, unlabelled
 from hybridbench.metrics import spec_of
 from hybridbench.records.events import Note, Phase, ProcessStarted, read_event
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.processes import ProcessSample
 from hybridbench.rundir.layout import EVENTS, SAMPLES
 from hybridbench.rundir.lines import EVENT, SAMPLE, SampleLine, read_lines
@@ -49,7 +56,10 @@ def read_run(path: Path) -> RunRecord:
     end_s = max([columns.last_s, *(event.t_s for event in events)])
     notes = [*samples.notes(SAMPLES), *stored.notes(EVENTS), *columns.notes()]
     events += [Note(text, t_s=end_s) for text in notes]
-    return RunRecord(manifest, columns.series(), tuple(events), columns.latencies())
+    series = columns.series()
+    watched = manifest.target.kind == OBSERVED
+    drivers = scraped_drivers(series) if watched else BUNDLED_DRIVERS
+    return RunRecord(manifest, series, tuple(events), columns.latencies(), drivers)
 
 
 @dataclass

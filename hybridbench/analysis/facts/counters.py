@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.record import SCRAPED, FloatArray, RunRecord, Series
 
 _PREFIX = "events."
-_SCRAPED = "scraped."
 
 # What a reader calls one event; names that only lose a plural s need no entry.
 _SINGULAR: Mapping[str, str] = {
@@ -87,7 +86,7 @@ class EventCounters:
 def event_counters(record: RunRecord) -> EventCounters:
     """The event counters of ``record`` that have samples."""
     works = record.drivers.works
-    prefixes = (_PREFIX, _SCRAPED)
+    prefixes = (_PREFIX, SCRAPED)
     counters = (n for n in record.series if n.startswith(prefixes) or n in works)
     names = sorted(n for n in counters if len(record.series[n]))
     fallen = [np.flatnonzero(np.diff(record.series[n].value) < 0) + 1 for n in names]
@@ -100,7 +99,7 @@ def event_counters(record: RunRecord) -> EventCounters:
 
 def bare(name: str) -> str:
     """The name of a counter without ``events.`` or ``scraped.``."""
-    return name.removeprefix(_PREFIX).removeprefix(_SCRAPED)
+    return name.removeprefix(_PREFIX).removeprefix(SCRAPED)
 
 
 def _growing(series: Series, fallen: NDArray[np.int64]) -> Series:

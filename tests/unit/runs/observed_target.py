@@ -33,7 +33,7 @@ PROGRAM = textwrap.dedent(
         time.sleep(0.02)
         requests += 1
         if role == "engine_core":
-            if requests <= 150:
+            if requests <= 600:
                 cache.append(bytearray(os.urandom(1 << 17)))
             kept.append(bytearray(b"x" * per_request))
             with open(counter + ".new", "w") as file:

@@ -1,0 +1,34 @@
+"""Which counters of a target its growth is held against."""
+
+from __future__ import annotations
+
+from hybridbench.analysis.record import scraped_drivers
+
+
+def test_finished_requests_come_before_requests_and_tokens() -> None:
+    names = [
+        "scraped.vllm:generation_tokens_total",
+        "scraped.vllm:request_success_total",
+        "scraped.http_requests_total",
+        "rss_bytes",
+    ]
+
+    drivers = scraped_drivers(names)
+
+    assert drivers.works == (
+        "scraped.vllm:request_success_total",
+        "scraped.http_requests_total",
+        "scraped.vllm:generation_tokens_total",
+    )
+    assert drivers.requests == "scraped.vllm:request_success_total"
+
+
+def test_tokens_are_work_and_no_requests() -> None:
+    drivers = scraped_drivers(["scraped.tokens_total", "scraped.evictions_total"])
+
+    assert drivers.works == ("scraped.tokens_total", "scraped.evictions_total")
+    assert drivers.requests == ""
+
+
+def test_a_target_without_counters_has_no_work() -> None:
+    assert scraped_drivers(["rss_bytes"]).works == ()
