@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hybridbench.metrics import MEMORY, declared
 from hybridbench.sampling.process_tree import ProcessTree, TreeProcess, role_by_command
 
-SLEEP = "import sys, time; print('up', flush=True); time.sleep(60)"
+WAIT = "import signal; print('up', flush=True); signal.pause()"
 PARENT = f"""
-import subprocess, sys, time
+import signal, subprocess, sys
 for _ in range(2):
-    subprocess.Popen([sys.executable, "-c", {SLEEP!r}, "worker"])
+    subprocess.Popen([sys.executable, "-c", {WAIT!r}, "worker"])
 print("up", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 
@@ -58,8 +59,7 @@ def test_a_process_keeps_its_name_and_the_next_takes_that_of_one_that_ended(
     tree = ProcessTree(server.pid, role)
     _, first, second = tree.read()
 
-    subprocess.run(["kill", "-9", str(first.pid)], check=True)
-    wait_until_gone(first.pid)
+    kill(first.pid)
 
     assert [(p.role, p.pid) for p in tree.read()][1:] == [("worker-2", second.pid)]
 
@@ -70,23 +70,19 @@ def test_a_child_whose_parent_ended_still_belongs_to_the_tree(
     tree = ProcessTree(server.pid, role)
     assert len(tree.read()) == 3
 
-    server.kill()
-    wait_until_gone(server.pid)
+    kill(server.pid)
 
     assert [process.role for process in tree.read()] == ["worker", "worker-2"]
 
 
-def wait_until_gone(pid: int) -> None:
-    """Until it is a zombie or no process at all."""
-    limit_s = time.monotonic() + 10.0
-    while time.monotonic() < limit_s:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.01)
+def kill(pid: int) -> None:
+    """End the process, which may stay a zombie."""
+    handle = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([handle], [], [], 10.0)[0]
+    finally:
+        os.close(handle)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from hybridbench.runs.observed import ObservedUnderSoak
 from hybridbench.runs.plan import RunPlan, SoakOutcome
 from hybridbench.runs.soak import soak
 from hybridbench.targets.target import Capability, Observe
-from tests.unit.runs.observed_target import ObservedProgram
+from tests.scenarios.observed_target import ObservedProgram
 
 SHOWS = (Capability.PROCESS_MEMORY, Capability.EVENT_COUNTERS)
 CORE = labelled(MEMORY, {"role": "engine_core"})
