@@ -27,8 +27,8 @@ _NOISE = 3.0
 
 
 def detected_steady(record: RunRecord) -> float | None:
-    """Time from which every process of ``record`` is past its first fill; None if that was not
-    seen.
+    """Time from which every process of ``record`` that filled is past it; None if no fill was seen
+    to end, or one may go on.
     """
     begun_s = _load_begun_s(record)
     memories = [s for name, s in record.series.items() if unlabelled(name) == MEMORY]
@@ -36,7 +36,9 @@ def detected_steady(record: RunRecord) -> float | None:
         return None
     ends = [_fill_end_s(series, begun_s) for series in memories]
     known = [end for end in ends if end is not None]
-    return max(known) if len(known) == len(ends) else None
+    if len(known) < len(ends) or max(known) <= begun_s:
+        return None
+    return max(known)
 
 
 def _load_begun_s(record: RunRecord) -> float | None:
@@ -65,10 +67,8 @@ def _fill_end_s(series: Series, begun_s: float) -> float | None:
     after = float(np.median(late))
     scatter = 1.4826 * float(np.median(np.abs(late - after)))
     most = float(rise.max())
-    if most <= after + _NOISE * scatter and after <= scatter:
-        return float(edges[0])  # it neither filled nor grows
     if most < _KNEE * max(after, scatter):
-        return None
+        return begun_s if after <= scatter else None  # it neither filled nor grows, or it grows
     fast = np.flatnonzero(rise > after + max(_OVER * (most - after), _NOISE * scatter))
     end_s = float(edges[fast[-1] + 2])
     lasted_s = end_s - float(edges[0])

@@ -77,6 +77,16 @@ def test_growth_at_one_speed_may_be_a_fill_and_is_no_steady_state(per_hour_mib: 
     assert judge(record).kind is VerdictKind.INCONCLUSIVE
 
 
+def test_memory_that_never_filled_shows_no_steady_state() -> None:
+    assert detected_steady(observed(core=fill(0.0, 100.0))) is None
+
+
+def test_a_process_without_a_fill_is_past_it() -> None:
+    record = observed(api=fill(0.0, 100.0), core=fill(200.0, 150.0))
+
+    assert detected_steady(record) == pytest.approx(150.0, abs=45.0)
+
+
 def test_a_second_fill_that_ends_is_no_leak() -> None:
     two_caches = fill(100.0, 60.0) + fill(150.0, 500.0)
 
