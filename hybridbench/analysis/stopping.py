@@ -187,8 +187,8 @@ def settled(looks: Sequence[Look]) -> StopReason | None:
     )
     if by_trend or is_undecided(last.verdict):
         return None
-    said = last.verdict.full_headline
-    return StopReason("decided", f"decided by what needs no statistics: {said}")
+    headline = last.verdict.full_headline
+    return StopReason("decided", f"decided by what needs no statistics: {headline}")
 
 
 def _only_decays(verdict: Verdict) -> frozenset[str]:

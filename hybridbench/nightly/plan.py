@@ -97,7 +97,7 @@ class Plan(Common):
     matrix: Matrix = Matrix()
     cells: tuple[SoakEntry, ...] = ()
     compare: tuple[CompareEntry, ...] = ()
-    policy: Policy = Field(default_factory=Policy)
+    policy: Policy = Policy()
     waivers: tuple[Waiver, ...] = ()
 
 

@@ -1,7 +1,8 @@
 """What a nightly run is made of and leaves on disk: cells, attempts, cell.json and night.json.
 
 What a plan says of a machine, of reruns and of waivers is stored as it was written, so that its
-file and cell.json have one declaration: pydantic validates it there, msgspec reads it here.
+file and cell.json have one declaration: pydantic validates it there, msgspec reads it here.  These
+records have slots, because msgspec writes of others only the keys that they were read with.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class AttemptReason(StrEnum):
     EXTENDED = "extended"  # only in files of older versions: run longer, after an undecided one
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Needs(ProfileGroup):
     """What a machine must have to run a cell; an engine that fans out passes it on.
 
@@ -135,7 +136,7 @@ def parse_max_rate(text: str) -> MaxRate:
     return MaxRate(float(size), "B", amount.per)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Policy(ProfileGroup):
     """What happens before a cell fails the nightly run.
 
@@ -157,7 +158,7 @@ class Policy(ProfileGroup):
     throughput_ratio: Share = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Waiver(ProfileGroup):
     """A known finding that fails no cell until ``expires``, and no other finding.
 

@@ -72,9 +72,7 @@ def verdict(
     decay: Sequence[DecayResult] = (),
 ) -> Verdict:
     """The verdict of a run."""
-    return Verdict(
-        kind, f"{kind}: made up", tuple(findings), tuple(metrics), None, "", decay=tuple(decay)
-    )
+    return Verdict(kind, "made up", tuple(findings), tuple(metrics), None, "", decay=tuple(decay))
 
 
 def version(

@@ -38,6 +38,19 @@ def test_a_rate_without_bounds_is_read_back(tmp_path: Path) -> None:
     assert '"upper": null' in place.read_text("utf-8")
 
 
+def test_what_an_older_plan_did_not_say_is_written_as_its_default(tmp_path: Path) -> None:
+    record = finished(planned_run(tmp_path), "one", attempt())
+    place = store(record, tmp_path / "cells") / CELL
+    stored = json.loads(place.read_text("utf-8"))
+    policy = stored["plan"]["policy"]
+    older = {**stored["plan"], "policy": {"inconclusive": "neutral", "extend_inconclusive": 2.0}}
+    place.write_text(json.dumps({**stored, "plan": older}), "utf-8")
+
+    write_record(place, read_cell(place))
+
+    assert json.loads(place.read_text("utf-8"))["plan"]["policy"] == policy
+
+
 def test_a_lost_cell_of_an_older_version_has_none(tmp_path: Path) -> None:
     planned = planned_run(tmp_path)
     store(finished(planned, "one", attempt()), tmp_path / "cells")

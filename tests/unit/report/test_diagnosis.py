@@ -26,7 +26,7 @@ from tests.unit.report import synthetic
 from tests.unit.report.synthetic import manifest
 
 CYCLE = Cycle(("TreeNode.mamba_next", "TreeNode.parent"), 0.97)
-VERDICT = Verdict(VerdictKind.LEAK, "LEAK: it leaks", (), (), None, "")
+VERDICT = Verdict(VerdictKind.LEAK, "it leaks", (), (), None, "")
 
 
 def leaking() -> RunRecord:

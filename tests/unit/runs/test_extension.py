@@ -52,7 +52,7 @@ class ScriptedLooks:
 def _verdict(kind: VerdictKind) -> Verdict:
     said = "growing by 1.00 GiB/h"
     open_ = a_finding("undecided", OPEN, "rss_anon_swap_bytes", said, data={"needed_s": 600.0})
-    return Verdict(kind, f"{kind}: {said}", (open_,) if kind is OPEN else (), (), None, "")
+    return Verdict(kind, said, (open_,) if kind is OPEN else (), (), None, "")
 
 
 def run(*script: VerdictKind | None, limit_s: float = 600.0) -> tuple[FakeSoak, ScriptedLooks]:
