@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.findings.thresholds import threshold_text
 from hybridbench.analysis.findings.words import headline, headline_room
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
 from hybridbench.metrics import label_of
@@ -31,7 +30,6 @@ def in_words(verdict: Verdict) -> Verdict:
     return replace(
         verdict,
         headline=_headline(verdict, bounds.memory),
-        thresholds=tuple(replace(r, said=threshold_text(r)) for r in verdict.thresholds),
         can_rule_out=can_rule_out(bounds, verdict.window_s, valid=not verdict.invalid),
     )
 

@@ -38,12 +38,12 @@ from hybridbench.analysis.findings.validity import (
     validity_findings,
 )
 from hybridbench.analysis.headline import in_codes, in_words
+from hybridbench.analysis.levels import run_levels
 from hybridbench.analysis.notes import not_seen, run_notes
 from hybridbench.analysis.processes import with_processes, worst_memory
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_segments
 from hybridbench.analysis.serving import serving_results
-from hybridbench.analysis.thresholds import CheckedThresholds, check_thresholds, run_levels
 from hybridbench.analysis.trend.metric_trend import (
     Effort,
     gated_metrics,
@@ -63,6 +63,7 @@ from hybridbench.records.verdict import (
     memory_result,
     precedence,
 )
+from hybridbench.thresholds.check import CheckedThresholds, check_thresholds
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
 # Of the planned time: no trend is called a leak in the live view before (detection.md,

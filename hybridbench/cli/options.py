@@ -12,7 +12,7 @@ import typer
 from hybridbench.cli.completion import complete_model, complete_profile
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.foreign import SEED_MAX
-from hybridbench.thresholds import Stat, parse_thresholds
+from hybridbench.thresholds.grammar import Stat, parse_thresholds
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:

@@ -25,17 +25,9 @@ def write_output(path: Path, text: str) -> None:
     except OSError:
         found = None
     if found is not None and stat.S_ISDIR(found.st_mode):
-        raise UsageError(
-            f"{path}: that is a directory; name a file in it.",
-            code=ErrorCode.NOT_WRITABLE,
-            option="--output",
-        )
+        raise _not_writable("--output", f"{path}: that is a directory; name a file in it.")
     if found is not None and stat.S_ISBLK(found.st_mode):
-        raise UsageError(
-            f"{path}: that is a block device; name a file.",
-            code=ErrorCode.NOT_WRITABLE,
-            option="--output",
-        )
+        raise _not_writable("--output", f"{path}: that is a block device; name a file.")
     if found is not None and _is_stdout(found):
         emit(text)
     elif path.is_symlink() or (found is not None and not stat.S_ISREG(found.st_mode)):
@@ -54,11 +46,7 @@ def check_place(option: str, path: Path | None) -> None:
         return
     _refuse_results(option, path)
     if path.is_dir():
-        raise UsageError(
-            f"{path}: that is a directory; name a file in it.",
-            code=ErrorCode.NOT_WRITABLE,
-            option=option,
-        )
+        raise _not_writable(option, f"{path}: that is a directory; name a file in it.")
     if not path.absolute().parent.is_dir():
         raise UsageError(
             f"{path}: there is no directory {path.parent}.", code=ErrorCode.NOT_FOUND, option=option
@@ -77,11 +65,11 @@ def check_directory(option: str, path: Path | None) -> None:
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        raise UsageError(
-            f"{path}: {place} is not a directory; choose another one.",
-            code=ErrorCode.NOT_WRITABLE,
-            option=option,
-        )
+        raise _not_writable(option, f"{path}: {place} is not a directory; choose another one.")
+
+
+def _not_writable(option: str, sentence: str) -> UsageError:
+    return UsageError(sentence, code=ErrorCode.NOT_WRITABLE, option=option)
 
 
 def _refuse_results(option: str, path: Path) -> None:
@@ -90,17 +78,14 @@ def _refuse_results(option: str, path: Path) -> None:
     # As named, and where the name leads to.
     for place in (path, Path(os.path.realpath(path))):
         if place.name in {MANIFEST, SAMPLES, EVENTS}:
-            raise UsageError(
-                f"{path}: that is the name of a run's evidence; choose another.",
-                code=ErrorCode.NOT_WRITABLE,
-                option=option,
+            raise _not_writable(
+                option, f"{path}: that is the name of a run's evidence; choose another."
             )
         if place.name in RECORDED and any((place.parent / name).exists() for name in MARKERS):
-            raise UsageError(
+            raise _not_writable(
+                option,
                 f"{path}: {place.name} belongs to the stored result in {place.parent}; "
                 "choose another name.",
-                code=ErrorCode.NOT_WRITABLE,
-                option=option,
             )
 
 
@@ -120,11 +105,7 @@ def _write_into(path: Path, text: str) -> None:
         with path.open("w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError(
-            f": cannot write {path}: {error.strerror}.",
-            code=ErrorCode.NOT_WRITABLE,
-            option="--output",
-        ) from error
+        raise _not_writable("--output", f": cannot write {path}: {error.strerror}.") from error
 
 
 def _replace(path: Path, text: str) -> None:

@@ -15,7 +15,6 @@ from typing import Self
 
 import msgspec
 
-from hybridbench.analysis.comparison.answer import CheckedRatio, check_ratios
 from hybridbench.analysis.comparison.compare import compare
 from hybridbench.analysis.comparison.records import (
     Block,
@@ -48,8 +47,8 @@ from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_
 from hybridbench.rundir.lines import LineFile, read_lines, short
 from hybridbench.rundir.reader import read_run
 from hybridbench.sentences.comparison import phrased_comparison
-from hybridbench.sentences.thresholds import phrased_ratios
-from hybridbench.thresholds import parse_threshold
+from hybridbench.thresholds.grammar import parse_threshold
+from hybridbench.thresholds.ratios import CheckedRatio, check_ratios
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def judged_comparison(
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
     """The answer in words, and the thresholds on ratios that it was held against."""
     compared = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
-    return phrased_ratios(compared, *check_ratios(compared, stored.manifest.thresholds))
+    return check_ratios(compared, stored.manifest.thresholds)
 
 
 class ComparisonWriter:

@@ -22,7 +22,7 @@ from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs
 from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import read_manifest
-from hybridbench.thresholds import Stat
+from hybridbench.thresholds.grammar import Stat
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from hybridbench.analysis.comparison.answer import CheckedRatio
 from hybridbench.analysis.comparison.records import (
     Call,
     Change,
@@ -42,10 +41,12 @@ from hybridbench.records.nightly import (
     attempt_finding,
 )
 from hybridbench.records.stored_verdict import read_verdict
-from hybridbench.records.verdict import ThresholdOutcome, Verdict, VerdictKind, recorded
+from hybridbench.records.verdict import Verdict, VerdictKind, recorded
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.reader import read_run
+from hybridbench.thresholds.ratios import CheckedRatio
+from hybridbench.thresholds.result import ThresholdOutcome
 
 # Shown from one nightly run to the next; medians over the judged window.
 _METRICS: Final = (

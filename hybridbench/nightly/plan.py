@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.records.nightly import Needs, Policy, Waiver, parse_max_rate
 from hybridbench.setting_types import DurationS, Name, Text
-from hybridbench.thresholds import Stat, parse_threshold
+from hybridbench.thresholds.grammar import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
 from hybridbench.workload.fields import Objects, Seed
 from hybridbench.workload.settings import SETTINGS

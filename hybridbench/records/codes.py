@@ -69,15 +69,3 @@ class ComparedCode(StrEnum):
     BELOW_LIMIT = "below-limit"
     NO_LEAK = "no-leak"
     FASTER_THAN_MEMORY = "faster-than-memory"
-
-
-class UnmeasuredCode(StrEnum):
-    """Why there is nothing to hold a threshold against."""
-
-    NEEDS_TWO_VERSIONS = "needs-two-versions"
-    NO_WINDOW = "no-window"
-    NEVER_SAMPLED = "never-sampled"
-    TOO_FEW_SAMPLES = "too-few-samples"
-    NOT_COUNTED = "not-counted"
-    NO_EVENT = "no-event"
-    TOO_LITTLE_WORK = "too-little-work"

@@ -16,6 +16,7 @@ from hybridbench.metrics import MEMORY, spec_of
 from hybridbench.records.codec import to_json
 from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Words
 from hybridbench.records.json_value import JsonValue
+from hybridbench.thresholds.result import ThresholdResult
 
 
 class VerdictKind(StrEnum):
@@ -181,7 +182,7 @@ class Why(msgspec.Struct, frozen=True, dict=True):
     Stored are code and data alone: ``text``, which says it, is empty in one that was read back.
     """
 
-    code: str  # of ReasonCode, UnmeasuredCode or ComparedCode; a later version may know more
+    code: str  # of ReasonCode or ComparedCode; a later version may know more
     data: Mapping[str, JsonValue] = {}
     text: ClassVar[str] = ""  # an attribute of each, and no field
 
@@ -277,7 +278,7 @@ class LevelResult:
     """
 
     metric: str
-    stat: str  # of ``hybridbench.thresholds.Stat``
+    stat: str  # of ``hybridbench.thresholds.grammar.Stat``
     unit: str
     value: float
     lower: float | None
@@ -312,37 +313,6 @@ class Covered:
     required: int | float | None
     seen: int | float
     met: bool
-
-
-class ThresholdOutcome(StrEnum):
-    """What became of a threshold that a user set."""
-
-    MET = "MET"  # the whole interval is on the right side
-    MISSED = "MISSED"  # the whole interval is on the wrong side
-    UNDECIDED = "UNDECIDED"
-    NOT_GATED = "NOT GATED"  # the metric is erratic: shown, and nothing rests on it
-
-
-@dataclass(frozen=True)
-class ThresholdResult:
-    """One threshold against what was measured; numbers are None where nothing was, or no bound.
-
-    ``unit`` and ``per`` are those of ``value``, ``lower``, ``upper`` and ``limit``.
-    """
-
-    text: str  # as the user wrote it
-    metric: str
-    stat: str
-    outcome: ThresholdOutcome
-    limit: float
-    unit: str
-    per: str = ""
-    value: float | None = None
-    lower: float | None = None
-    upper: float | None = None
-    needed_s: float | None = None  # UNDECIDED: a judged window of this length would decide
-    unmeasured: Why | None = None  # why there is no value, by UnmeasuredCode
-    said: str = ""  # one sentence with the numbers, made by ``sentences/``
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,6 @@ from hybridbench.report.provenance import (
     started_text,
 )
 from hybridbench.report.serving import serving_table
-from hybridbench.report.thresholds import thresholds_table
 from hybridbench.report.timeline import timeline_of
 from hybridbench.report.wording import (
     BADGES,
@@ -70,6 +69,7 @@ from hybridbench.report.wording import (
     plain_text,
     rate_facts,
 )
+from hybridbench.thresholds.gates import thresholds_table
 from hybridbench.units import format_duration
 
 _EVENTS_MAX = 200

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from hybridbench.analysis.comparison.answer import CheckedRatio
 from hybridbench.analysis.comparison.metrics import MEMORY_AT_REST, PEAK_MEMORY
 from hybridbench.analysis.comparison.records import (
     Change,
@@ -22,7 +21,7 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.rates import full_rate_text
 from hybridbench.records.comparison import ComparisonManifest
-from hybridbench.records.verdict import Finding, ThresholdOutcome
+from hybridbench.records.verdict import Finding
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
@@ -40,7 +39,6 @@ from hybridbench.report.document import (
 )
 from hybridbench.report.provenance import model_note, provenance_tables, started_text
 from hybridbench.report.serving import compared_serving
-from hybridbench.report.thresholds import STATE
 from hybridbench.report.wording import BADGES, capital, model_text, without_options
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.sentences.comparison import (
@@ -50,6 +48,9 @@ from hybridbench.sentences.comparison import (
     leak_text,
     undecided_text,
 )
+from hybridbench.thresholds.gates import STATE
+from hybridbench.thresholds.ratios import CheckedRatio
+from hybridbench.thresholds.result import ThresholdOutcome
 
 _BADGE: Final[Mapping[Outcome, tuple[str, Tone]]] = {
     Outcome.REGRESSION: ("▲", Tone.BAD),

@@ -22,8 +22,8 @@ from hybridbench.records.verdict import (
     VerdictKind,
 )
 from hybridbench.report.document import Gate, GateState
-from hybridbench.report.thresholds import has_threshold_gate, threshold_gates
 from hybridbench.report.wording import NO_RATE, metric_label, plain_text
+from hybridbench.thresholds.gates import has_threshold_gate, threshold_gates
 from hybridbench.units import format_count, format_duration
 
 _STATE: Final[Mapping[VerdictKind, GateState]] = {

@@ -32,7 +32,7 @@ from hybridbench.report.document import (
     Table,
     Tone,
 )
-from hybridbench.thresholds import Stat
+from hybridbench.thresholds.grammar import Stat
 from hybridbench.units import format_percent, sparkline
 
 _SPARKS_MOST: Final = 40

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedenc
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.table import RawColumn
-from hybridbench.series.threshold import Threshold, parse_threshold, per_hour
 from hybridbench.series.timeline import (
     Falls,
     Timeline,
@@ -38,6 +38,7 @@ from hybridbench.series.units import (
     parse_unit,
     unlabelled,
 )
+from hybridbench.thresholds.grammar import ColumnThreshold, parse_column_threshold
 from hybridbench.units import parse_duration_s
 
 # What a reader counts in: finished requests, then requests, then tokens.
@@ -171,11 +172,12 @@ class _JudgedFile:
         chosen = self._chosen(thresholds)
         works = self._works()
         known = self._known_restarts(works)
-        limits = {
-            c.column.name: per_hour(thresholds[c.column.name], c.meaning)
-            for c in chosen
-            if c.column.name in thresholds
-        }
+        limits: dict[str, float] = {}
+        for c in chosen:
+            threshold = thresholds.get(c.column.name)
+            if threshold is not None:
+                with _named("--threshold", threshold.text):
+                    limits[c.column.name] = threshold.per_hour(c.meaning.unit)
         question = TrendContext(works, self._steady_s(), limits)
         loads = self._loads(question, Falls(known))
         question = replace(question, loads=loads)
@@ -265,11 +267,15 @@ class _JudgedFile:
             option=option,
         )
 
-    def _thresholds(self) -> dict[str, Threshold]:
-        parsed = [parse_threshold(text) for text in self.options.thresholds]
-        return {self._find("--threshold", one.name).name: one for one in parsed}
+    def _thresholds(self) -> dict[str, ColumnThreshold]:
+        found: dict[str, ColumnThreshold] = {}
+        for text in self.options.thresholds:
+            with _named("--threshold", text):
+                threshold = parse_column_threshold(text)
+            found[self._find("--threshold", threshold.name).name] = threshold
+        return found
 
-    def _chosen(self, thresholds: Mapping[str, Threshold]) -> list[_Chosen]:
+    def _chosen(self, thresholds: Mapping[str, ColumnThreshold]) -> list[_Chosen]:
         lower = {self._find("--lower-is-worse", n).name for n in self.options.lower_is_worse}
         chosen = [self._named(text) for text in self.options.metrics] or self._levels()
         for name in dict.fromkeys((*thresholds, *lower)):
@@ -467,7 +473,14 @@ def _work_rank(column: RawColumn) -> tuple[int, int]:
 
 
 def _unit(option: str, text: str, unit: str) -> Meaning:
-    try:
+    with _named(option, text):
         return parse_unit(unit)
+
+
+@contextmanager
+def _named(option: str, text: str) -> Iterator[None]:
+    """What is wrong inside is wrong with ``option``, given as ``text``."""
+    try:
+        yield
     except ValueError as error:
         raise UsageError(f"{text}: {error}.", option=option) from error

@@ -20,7 +20,7 @@ from pydantic import (
 
 from hybridbench.foreign import SEED_MAX
 from hybridbench.setting_types import Strict, Written, decimal
-from hybridbench.thresholds import Stat, parse_threshold
+from hybridbench.thresholds.grammar import Stat, parse_threshold
 from hybridbench.units import parse_amount, parse_byte_rate
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.comparison.leaks import GROWTH, leaks_judged
@@ -21,10 +21,8 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.analysis.thresholds import Measured, gate
 from hybridbench.metrics import COLLECTIBLE, MEMORY
-from hybridbench.records.verdict import Rate, ThresholdOutcome, ThresholdResult, VerdictKind
-from hybridbench.thresholds import Stat, Threshold, parse_thresholds
+from hybridbench.records.verdict import Rate, VerdictKind
 
 _LEAK: Final = VerdictKind.LEAK.value
 _RED = (Change.INTRODUCED, Change.WORSE)
@@ -149,51 +147,3 @@ def finding_noun(verdict: VerdictKind) -> str:
     """What a finding with this verdict is called in a comparison."""
     words = {VerdictKind.INVARIANT: "CONTRADICTION", VerdictKind.DEGRADED: "DECAY"}
     return words.get(verdict, _LEAK)
-
-
-@dataclass(frozen=True)
-class CheckedRatio:
-    """One threshold against one version; ``result`` is None where its metric was not measured.
-
-    ``said`` is one sentence, made by ``sentences/``.
-    """
-
-    version: str
-    text: str
-    result: ThresholdResult | None
-    said: str = ""
-
-    @property
-    def outcome(self) -> ThresholdOutcome:
-        return ThresholdOutcome.UNDECIDED if self.result is None else self.result.outcome
-
-
-def check_ratios(
-    verdict: ComparisonVerdict, thresholds: Sequence[str]
-) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
-    """``verdict`` with the ratios among ``thresholds`` held against it.
-
-    A missed one is a regression; one that could not be decided keeps what else would be SAME from
-    being called so.
-    """
-    wanted = [t for t in parse_thresholds(thresholds) if t.stat is Stat.RATIO]
-    held = tuple(_checked(side, threshold) for side in verdict.sides for threshold in wanted)
-    outcomes = {ratio.outcome for ratio in held}
-    if ThresholdOutcome.MISSED in outcomes:
-        # What is a regression by itself keeps its word.
-        if verdict.outcome is not Outcome.REGRESSION:
-            verdict = replace(verdict, outcome=Outcome.REGRESSION, word=THRESHOLD_MISSED)
-    elif ThresholdOutcome.UNDECIDED in outcomes and verdict.outcome in (
-        Outcome.SAME,
-        Outcome.BETTER,
-    ):
-        verdict = replace(verdict, outcome=Outcome.INCONCLUSIVE, word=THRESHOLD_UNDECIDED)
-    return verdict, held
-
-
-def _checked(side: SideComparison, threshold: Threshold) -> CheckedRatio:
-    metric = next((m for m in side.metrics if m.metric == threshold.metric), None)
-    if metric is None:
-        return CheckedRatio(side.name, threshold.text, None)
-    measured = Measured(metric.ratio, metric.lower, metric.upper)
-    return CheckedRatio(side.name, threshold.text, gate(threshold, measured))

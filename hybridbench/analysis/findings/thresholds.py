@@ -4,22 +4,16 @@ nothing was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from hybridbench.analysis.facts.counters import singular
-from hybridbench.analysis.reading import text, texts
-from hybridbench.metrics import Unit
 from hybridbench.records.codec import to_json
-from hybridbench.records.codes import Evidence, UnmeasuredCode
+from hybridbench.records.codes import Evidence
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Finding, ThresholdOutcome, ThresholdResult
-from hybridbench.thresholds import HOUR, limit_text
-from hybridbench.units import format_bytes, format_count, format_duration
-
-_Data = Mapping[str, JsonValue]
-_SMALL_COUNT = 10.0
+from hybridbench.records.verdict import Finding
+from hybridbench.thresholds.result import ThresholdResult
+from hybridbench.thresholds.words import threshold_text
+from hybridbench.units import format_duration
 
 
 class ThresholdNotMet(Basis, frozen=True, kw_only=True):
@@ -61,77 +55,3 @@ class ThresholdNotMet(Basis, frozen=True, kw_only=True):
         measured = to_json(self.measured)
         del measured["said"]
         return {**stored, "measured": measured, "needed_s": self.needed_s}
-
-
-def threshold_text(result: ThresholdResult) -> str:
-    """One sentence with the numbers."""
-    name, seen = result.text, measured_text(result)
-    if result.unmeasured is not None:
-        return f"{name} was not checked: {seen}"
-    match result.outcome:
-        case ThresholdOutcome.MET:
-            return f"{name} is met: {seen}"
-        case ThresholdOutcome.MISSED:
-            return f"{name} is missed: {seen}"
-        case ThresholdOutcome.NOT_GATED:
-            return f"{name} does not gate, {result.metric} is erratic: {seen}"
-    longer = ""
-    if result.needed_s is not None:
-        longer = f"; a judged window of about {format_duration(result.needed_s)} would decide"
-    return f"{name} is undecided: {seen} includes {limit_text(name)}{longer}"
-
-
-def measured_text(result: ThresholdResult) -> str:
-    """``190 MiB/h (150 MiB/h to 230 MiB/h, 95%)``, or why nothing was measured."""
-    why = result.unmeasured
-    if why is not None:
-        sentence = _UNMEASURED.get(why.code)
-        return why.code if sentence is None else sentence(why.data)
-    seen = _quantity(result, result.value)
-    if (result.lower, result.upper) == (result.value, result.value):
-        return seen
-    return f"{seen} ({_quantity(result, result.lower)} to {_quantity(result, result.upper)}, 95%)"
-
-
-def _quantity(result: ThresholdResult, value: float | None) -> str:
-    """``3.45 GiB/h``, ``0.980``, ``12 per request``."""
-    if value is None:
-        return "unbounded"
-    per = ""
-    if result.per:
-        per = "/h" if result.per == HOUR else f" per {singular(result.per)}"
-    value += 0.0  # no minus before a zero
-    match result.unit:
-        case Unit.BYTES:
-            return f"{format_bytes(value)}{per}"
-        case Unit.RATIO:
-            return f"{value:.4g}{per}"
-        case Unit.PER_SECOND:
-            return f"{value:.4g}/s{per}"
-        case Unit.COUNT:
-            plain = f"{value:.3g}" if abs(value) < _SMALL_COUNT else format_count(value)
-            return f"{plain}{per}"
-    return f"{value:.4g} {result.unit}{per}"
-
-
-def _near(data: _Data) -> str:
-    return "".join(f"; did you mean {name}?" for name in texts(data, "near"))
-
-
-_UNMEASURED: Final[Mapping[str, Callable[[_Data], str]]] = {
-    UnmeasuredCode.NEEDS_TWO_VERSIONS: lambda _: (
-        "a ratio needs two versions: use it with `hybridbench compare`"
-    ),
-    UnmeasuredCode.NO_WINDOW: lambda _: "the run ended before anything could be judged",
-    UnmeasuredCode.NEVER_SAMPLED: lambda data: (
-        f"{text(data, 'metric')} was never sampled in this run{_near(data)}"
-    ),
-    UnmeasuredCode.TOO_FEW_SAMPLES: lambda _: "too few samples in the judged window",
-    UnmeasuredCode.NOT_COUNTED: lambda data: (
-        f"the engine counts no {text(data, 'counter')}{_near(data)}"
-    ),
-    UnmeasuredCode.NO_EVENT: lambda data: (
-        f"no {singular(text(data, 'counter'))} happened in the judged window"
-    ),
-    UnmeasuredCode.TOO_LITTLE_WORK: lambda _: "too little of that work in the judged window",
-}

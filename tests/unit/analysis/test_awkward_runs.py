@@ -18,8 +18,8 @@ from hybridbench.analysis.drivers.steps import find_rise_driver
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.facts.readings import are_readings, only_readings
 from hybridbench.analysis.judge import judge, judge_so_far
+from hybridbench.analysis.levels import level
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.analysis.thresholds import level
 from hybridbench.analysis.trend.sawtooth import find_sawtooth
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, worsening
@@ -32,7 +32,7 @@ from hybridbench.report.build import build_document
 from hybridbench.series.timeline import counter_resets, level_falls
 from hybridbench.series.trend import ExternalSeries, TrendContext, judge_series
 from hybridbench.series.units import meaning_of
-from hybridbench.thresholds import Stat
+from hybridbench.thresholds.grammar import Stat
 from tests.unit.analysis.awkward import FAMILIES, Awkward, draw
 from tests.unit.analysis.comparisons import pair
 from tests.unit.analysis.records import Run, checkpoint, manifest

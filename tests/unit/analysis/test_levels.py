@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.facts.window import judged_window
-from hybridbench.analysis.thresholds import Measured, level, run_levels
-from hybridbench.thresholds import Stat
+from hybridbench.analysis.levels import Measured, level, run_levels
+from hybridbench.thresholds.grammar import Stat
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.analysis.traces import ar1
 

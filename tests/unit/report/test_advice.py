@@ -10,12 +10,11 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import (
     MetricResult,
-    ThresholdOutcome,
-    ThresholdResult,
     Verdict,
     VerdictKind,
 )
 from hybridbench.report.advice import next_step
+from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
 from tests.unit.made_findings import a_finding, typed_finding
 
 COMMAND = ("hybridbench", "soak", "--duration", "3m")

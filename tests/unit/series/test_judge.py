@@ -253,7 +253,11 @@ def test_falling_throughput_is_decay_and_shown_as_a_fall(tmp_path: Path) -> None
         ),
         ("time,rss\n1,2\n2,3\n", JudgeOptions(metrics=("rs",)), "did you mean rss?"),
         ("time,rss\n1,2\n2,3\n", JudgeOptions(thresholds=("rsss<1MiB/h",)), "did you mean rss?"),
-        ("time,rss\n1,2\n2,3\n", JudgeOptions(thresholds=("rss>1",)), "write NAME<200MiB/h"),
+        (
+            "time,rss\n1,2\n2,3\n",
+            JudgeOptions(thresholds=("rss>1",)),
+            "--threshold rss>1: not a threshold; ",
+        ),
         ("time,rss_kb\n1,2\n2,3\n", JudgeOptions(thresholds=("rss_kb<5/h",)), "is not a size"),
         ("time,rss\n1,2\n2,3\n", JudgeOptions(thresholds=("rss<5MiB/h",)), "--metric 'rss:MiB'"),
         ("time,rss\n1,2\n2,3\n", JudgeOptions(metrics=("rss:furlong",)), "'furlong' is not a unit"),

@@ -18,12 +18,11 @@ from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import (
     Finding,
     Rate,
-    ThresholdOutcome,
-    ThresholdResult,
     Verdict,
     VerdictKind,
     Why,
 )
+from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.made_findings import typed_finding
 

@@ -1,8 +1,6 @@
 """Thresholds against a run: each is met, missed, or undecided by its interval, never by a point.
 
-A threshold asks for more than the analysis does by itself; it takes no finding away.  Neighbouring
-samples say much the same, so the interval of a mean or a quantile counts only as many samples as
-independent ones would be worth.
+A threshold asks for more than the analysis does by itself; it takes no finding away.
 """
 
 from __future__ import annotations
@@ -14,13 +12,12 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from hybridbench.analysis.distributions import autocorrelation, t_quantile
 from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
-from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.analysis.levels import CONFIDENCE, Measured, finite, judged_values, level
 from hybridbench.analysis.trend.decay import half_width
 from hybridbench.analysis.trend.metric_trend import (
     LEAK_AFTER_STEADY_S,
@@ -29,21 +26,9 @@ from hybridbench.analysis.trend.metric_trend import (
     judge_trend,
 )
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
-from hybridbench.metrics import Kind, Unit, declared
-from hybridbench.records.codes import UnmeasuredCode
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import (
-    DecayResult,
-    Finding,
-    LevelResult,
-    MetricResult,
-    Rate,
-    ThresholdOutcome,
-    ThresholdResult,
-    VerdictKind,
-    Why,
-)
-from hybridbench.thresholds import (
+from hybridbench.metrics import Kind, Unit
+from hybridbench.records.verdict import DecayResult, Finding, MetricResult, Rate, VerdictKind
+from hybridbench.thresholds.grammar import (
     GROWTH,
     HOUR,
     SHARES,
@@ -51,6 +36,14 @@ from hybridbench.thresholds import (
     Threshold,
     parse_threshold,
 )
+from hybridbench.thresholds.result import (
+    Missing,
+    ThresholdOutcome,
+    ThresholdResult,
+    Unmeasured,
+    UnmeasuredCode,
+)
+from hybridbench.thresholds.words import threshold_text
 
 # Requests pile up for other reasons than that something is held.
 _LOAD = ("running_requests", "waiting_requests", "max_running_requests")
@@ -58,24 +51,6 @@ _HELD = (Unit.BYTES, Unit.COUNT, Unit.SLOTS)
 _LONGEST_ADVICE = 50.0  # times the window
 _LEAST_LONGER = 1.3
 _FEWEST_BLOCKS = 8
-
-FEWEST_SAMPLES = 8
-CONFIDENCE = 0.95
-
-_Z = 1.959964
-_MAX_PHI = 0.95
-_QUANTILES = {Stat.P50: 0.5, Stat.P95: 0.95, Stat.P99: 0.99}
-# Told with every verdict, so that runs can be compared without their samples.
-_TOLD: tuple[tuple[str, Stat], ...] = (
-    ("throughput_tokens_per_s", Stat.MEAN),
-    ("requests_per_s", Stat.MEAN),
-    ("ttft_ms_p50", Stat.P50),
-    ("ttft_ms_p99", Stat.P50),
-    ("itl_ms_p50", Stat.P50),
-    ("itl_ms_p99", Stat.P50),
-    ("rss_anon_swap_bytes", Stat.MAX),
-    ("rest_anon_swap_bytes", Stat.LAST),
-)
 
 
 @dataclass(frozen=True)
@@ -128,13 +103,14 @@ def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> Thr
     needed_s = None
     if outcome is ThresholdOutcome.UNDECIDED:
         needed_s = _needed_s(threshold, measured, judged_s)
-    return replace(
+    result = replace(
         _result(threshold, outcome),
         value=finite(measured.value),
         lower=finite(measured.lower),
         upper=finite(measured.upper),
         needed_s=needed_s,
     )
+    return replace(result, said=threshold_text(result))
 
 
 def _result(threshold: Threshold, outcome: ThresholdOutcome) -> ThresholdResult:
@@ -161,9 +137,9 @@ class _Run:
 class _NotMeasuredError(Exception):
     """There is nothing to hold a threshold against."""
 
-    def __init__(self, code: UnmeasuredCode, **values: JsonValue) -> None:
+    def __init__(self, code: UnmeasuredCode, missing: Missing | None = None) -> None:
         super().__init__(code)
-        self.why = Why(code, values)
+        self.why = Unmeasured(code, missing or Missing())
 
 
 def _judged(run: _Run, threshold: Threshold) -> ThresholdResult:
@@ -173,7 +149,8 @@ def _judged(run: _Run, threshold: Threshold) -> ThresholdResult:
     except _NotMeasuredError as error:
         erratic = threshold.spec.erratic
         outcome = ThresholdOutcome.NOT_GATED if erratic else ThresholdOutcome.UNDECIDED
-        return replace(_result(threshold, outcome), unmeasured=error.why)
+        result = replace(_result(threshold, outcome), unmeasured=error.why)
+        return replace(result, said=threshold_text(result))
 
 
 def _measure(run: _Run, threshold: Threshold) -> Measured:
@@ -185,14 +162,11 @@ def _measure(run: _Run, threshold: Threshold) -> Measured:
     if threshold.spec.kind is Kind.QUOTIENT:
         return _quotient(run, window, threshold)
     if threshold.metric not in record.series:
-        raise _NotMeasuredError(
-            UnmeasuredCode.NEVER_SAMPLED,
-            metric=threshold.metric,
-            # Only the members of a family can be misspelt; a declared name is simply not measured.
-            near=get_close_matches(threshold.metric, list(record.series), n=1)
-            if "*" in threshold.spec.name
-            else [],
-        )
+        # Only the members of a family can be misspelt; a declared name is simply not measured.
+        sampled = list(record.series) if "*" in threshold.spec.name else []
+        near = get_close_matches(threshold.metric, sampled, n=1)
+        missing = Missing(metric=threshold.metric, near=tuple(near))
+        raise _NotMeasuredError(UnmeasuredCode.NEVER_SAMPLED, missing)
     if threshold.stat in GROWTH:
         found = _growth(run, window, threshold)
         if threshold.stat is Stat.SLOPE:
@@ -247,10 +221,11 @@ def _counted(facts: Facts, window: Window, threshold: Threshold) -> Measured:
 def _events(counters: EventCounters, window: Window, counter: str) -> float:
     if counter not in counters.series:
         near = get_close_matches(counter, counters.names, n=1)
-        raise _NotMeasuredError(UnmeasuredCode.NOT_COUNTED, counter=counter, near=list(near))
+        missing = Missing(counter=counter, near=tuple(near))
+        raise _NotMeasuredError(UnmeasuredCode.NOT_COUNTED, missing)
     first, last = counters.at(counter, np.array([window.start_s, window.end_s]))
     if last <= first:
-        raise _NotMeasuredError(UnmeasuredCode.NO_EVENT, counter=counter)
+        raise _NotMeasuredError(UnmeasuredCode.NO_EVENT, Missing(counter=counter))
     return float(last - first)
 
 
@@ -327,105 +302,3 @@ def _needed_s(threshold: Threshold, measured: Measured, judged_s: float) -> floa
         return None
     times = math.pow(half / max(room, 1e-12), 1.0 / measured.narrows)
     return judged_s * min(max(times, _LEAST_LONGER), _LONGEST_ADVICE)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A value with its 95% interval.
-
-    ``narrows`` says how the interval shrinks with the time judged: half its width goes with the
-    time to minus this power; 0 for what more time does not sharpen.
-    """
-
-    value: float
-    lower: float
-    upper: float
-    narrows: float = 0.0
-
-
-def run_levels(record: RunRecord, window: Window | None) -> tuple[LevelResult, ...]:
-    """The levels that every verdict tells, as far as they were sampled."""
-    if window is None:
-        return ()
-    told = []
-    for name, stat in _TOLD:
-        found = level(judged_values(record, window, name), stat)
-        if found is not None:
-            unit = declared(name).unit.value
-            ends = (finite(found.lower), finite(found.upper))
-            told.append(LevelResult(name, stat.value, unit, found.value, *ends))
-    return tuple(told)
-
-
-def judged_values(record: RunRecord, window: Window, name: str) -> FloatArray:
-    """The samples of ``name`` in the window; what is sampled in pauses alone is taken from them."""
-    series = record.series.get(name)
-    if series is None:
-        return np.zeros(0)
-    value = window.samples(series)[1]
-    if not value.size:
-        at_rest = series.between(window.start_s, window.end_s).value
-        value = at_rest[np.isfinite(at_rest)]
-    return value
-
-
-def level(value: FloatArray, stat: Stat) -> Measured | None:
-    """``stat`` of the samples; None for too few of them."""
-    if stat in (Stat.MIN, Stat.MAX, Stat.LAST):
-        if not value.size:
-            return None
-        seen = {Stat.MIN: value.min(), Stat.MAX: value.max(), Stat.LAST: value[-1]}[stat]
-        return Measured(float(seen), float(seen), float(seen))
-    if value.size < FEWEST_SAMPLES:
-        return None
-    if stat in _QUANTILES:
-        return _quantile(value, _QUANTILES[stat])
-    if stat is Stat.LAST_FIRST_RATIO:
-        return _last_over_first(value)
-    mean, half = _mean(value)
-    return Measured(mean, mean - half, mean + half, 0.5)
-
-
-def finite(value: float) -> float | None:
-    """``value``, or None for one without bound."""
-    return value if math.isfinite(value) else None
-
-
-def _quantile(value: FloatArray, share: float) -> Measured:
-    """By ranks: right for any distribution.  Where the samples do not reach, there is no bound."""
-    ranked = np.sort(value)
-    worth = _worth(value)
-    spread = _Z * math.sqrt(share * (1.0 - share) / worth)
-    low, high = share - spread, share + spread
-    last = ranked.size - 1
-    lower = float(ranked[math.floor(low * last)]) if low >= 0 else -math.inf
-    upper = float(ranked[math.ceil(high * last)]) if high <= 1 else math.inf
-    return Measured(float(np.quantile(ranked, share)), lower, upper, 0.5)
-
-
-def _last_over_first(value: FloatArray) -> Measured | None:
-    third = value.size // 3
-    if third < FEWEST_SAMPLES:
-        return None
-    (first, first_half), (last, last_half) = _mean(value[:third]), _mean(value[-third:])
-    if min(first - first_half, last - last_half) <= 0:
-        return None
-    ratio = last / first
-    half = math.hypot(first_half / first, last_half / last)
-    return Measured(ratio, ratio * math.exp(-half), ratio * math.exp(half), 0.5)
-
-
-def _mean(value: FloatArray) -> tuple[float, float]:
-    """The mean, and half its interval."""
-    worth = _worth(value)
-    error = float(np.std(value, ddof=1)) / math.sqrt(worth)
-    return float(value.mean()), t_quantile(0.5 + CONFIDENCE / 2, max(worth - 1.0, 1.0)) * error
-
-
-def _worth(value: FloatArray) -> float:
-    """How many independent samples tell as much, if the noise is AR(1)."""
-    off = value - value.mean()
-    if not np.any(off):
-        return float(value.size)
-    phi = autocorrelation(off, 1, _MAX_PHI)
-    return max(value.size * (1.0 - phi) / (1.0 + phi), 2.0)

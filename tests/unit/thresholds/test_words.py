@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.findings.thresholds import threshold_text
-from hybridbench.records.codes import UnmeasuredCode
+from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Why
+from hybridbench.thresholds.result import (
+    ThresholdOutcome,
+    ThresholdResult,
+    Unmeasured,
+    UnmeasuredCode,
+)
+from hybridbench.thresholds.words import threshold_text
 
 WORDS: dict[UnmeasuredCode, tuple[dict[str, JsonValue], str]] = {
     UnmeasuredCode.NEEDS_TWO_VERSIONS: (
@@ -35,11 +40,22 @@ WORDS: dict[UnmeasuredCode, tuple[dict[str, JsonValue], str]] = {
 @pytest.mark.parametrize("code", UnmeasuredCode)
 def test_each_reason_not_to_check_has_its_words(code: UnmeasuredCode) -> None:
     data, words = WORDS[code]
+    why = from_json({"code": code.value, "data": data}, Unmeasured)
     result = ThresholdResult(
-        "x<1", "x", "slope", ThresholdOutcome.UNDECIDED, 1.0, "B", unmeasured=Why(code, data)
+        "x<1", "x", "slope", ThresholdOutcome.UNDECIDED, 1.0, "B", unmeasured=why
     )
 
     assert threshold_text(result) == f"x<1 was not checked: {words}"
+    assert to_json(result)["unmeasured"] == {"code": code.value, "data": data}
+
+
+def test_a_reason_of_a_later_version_is_named_by_its_code() -> None:
+    why = from_json({"code": "too-bright", "data": {"lamp": 3}}, Unmeasured)
+    result = ThresholdResult(
+        "x<1", "x", "slope", ThresholdOutcome.UNDECIDED, 1.0, "B", unmeasured=why
+    )
+
+    assert threshold_text(result) == "x<1 was not checked: too-bright"
 
 
 @pytest.mark.parametrize(

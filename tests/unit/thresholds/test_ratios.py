@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.comparison.answer import check_ratios
 from hybridbench.analysis.comparison.records import (
     Call,
     ComparisonTerms,
@@ -14,7 +13,7 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
-from hybridbench.sentences.thresholds import phrased_ratios
+from hybridbench.thresholds.ratios import check_ratios
 
 THROUGHPUT = "throughput_tokens_per_s"
 
@@ -54,32 +53,25 @@ def verdict(lower: float, upper: float, outcome: Outcome = Outcome.SAME) -> Comp
 def test_a_ratio_is_met_undecided_or_missed_by_its_whole_interval(
     lower: float, upper: float, outcome: Outcome, code: int, headline: str
 ) -> None:
-    compared = verdict(lower, upper)
-
-    held, ratios = check_ratios(compared, ["throughput.ratio>0.97"])
-    said, _ = phrased_ratios(compared, held, ratios)
+    held, ratios = check_ratios(verdict(lower, upper), ["throughput.ratio>0.97"])
 
     assert held.outcome is outcome
     assert held.exit_code == code
     assert ratios[0].text == "throughput.ratio>0.97"
-    assert said.headline == headline
+    assert held.headline == headline
 
 
 def test_a_regression_stays_one_and_keeps_its_word() -> None:
     compared = verdict(0.95, 0.96, Outcome.REGRESSION)
 
-    held, _ = phrased_ratios(
-        compared, *check_ratios(compared, ["throughput.ratio>0.97", "rss.slope<1MiB/h"])
-    )
+    held, _ = check_ratios(compared, ["throughput.ratio>0.97", "rss.slope<1MiB/h"])
 
     assert held.word == "REGRESSION"
     assert held.notes == ("git:new: throughput.ratio>0.97 is missed: 0.955 (0.95 to 0.96, 95%)",)
 
 
 def test_a_metric_that_no_block_measured_passes_nobody() -> None:
-    compared = verdict(0.99, 1.01)
-
-    held, ratios = phrased_ratios(compared, *check_ratios(compared, ["hit_rate.ratio>0.9"]))
+    held, ratios = check_ratios(verdict(0.99, 1.01), ["hit_rate.ratio>0.9"])
 
     assert held.outcome is Outcome.INCONCLUSIVE
     assert ratios[0].result is None

@@ -1,14 +1,15 @@
 """``rss.slope<200MiB/h``: the words of a threshold and what they mean, checked before a run starts.
 
 A name or a unit that nobody knows is an error with the nearest one that is known: a threshold that
-silently holds for ever is worse than none.
+silently holds for ever is worse than none.  ``rss<200MiB/h`` is a threshold on a column of a file;
+what its name and unit mean is for the file to say.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
 
@@ -67,6 +68,7 @@ _USUAL = {
 _STATS = sorted(Stat, key=len, reverse=True)
 _OPERATOR = re.compile(r"<=|>=|<|>")
 _TIMES_MS = {"ms": 1.0, "s": 1000.0}
+_COLUMN_FORM = "write NAME<200MiB/h, or NAME<5/h for a count (per h, min, s or d)"
 _FORM = "write METRIC.STAT<LIMIT, for example rss.slope<200MiB/h or throughput.p50>900/s"
 
 
@@ -135,6 +137,54 @@ def parse_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
         ValueError: as ``parse_threshold`` does, for the first that is wrong.
     """
     return tuple(parse_threshold(text) for text in dict.fromkeys(text.strip() for text in texts))
+
+
+@dataclass(frozen=True)
+class ColumnThreshold:
+    """How much a column of a file may worsen; ``limit`` is in whatever unit the column has."""
+
+    text: str
+    name: str
+    limit: Amount
+
+    def per_hour(self, unit: Unit) -> float:
+        """The limit in ``unit``, that of the column, per hour; a bare number is in it already.
+
+        Raises:
+            ValueError: half a sentence; its unit is not the column's.
+        """
+        limit = self.limit
+        bare = not limit.unit and unit is not Unit.BYTES
+        value = limit.number if bare else _in_unit(replace(limit, per=""), unit)
+        if value is not None:
+            return value * PER_HOUR[limit.per]
+        if unit is Unit.BYTES:
+            raise ValueError(
+                f"'{limit.digits}{limit.unit}' is not a size; write 512MiB (2^20) or 512MB (10^6)"
+            )
+        raise ValueError(
+            f"{self.name} is not known to be in {limit.unit}; give it a unit with --metric "
+            f"'{self.name}:{limit.unit}', or write {limit.digits}/{limit.per}"
+        )
+
+
+def parse_column_threshold(text: str) -> ColumnThreshold:
+    """The threshold on a column that ``text`` spells.
+
+    Raises:
+        ValueError: half a sentence with the accepted form.
+    """
+    name, less, limit = text.partition("<")
+    amount = parse_amount(limit.removeprefix("="))
+    if (
+        not (less and name.strip())
+        or amount is None
+        or amount.minus
+        or amount.per not in PER_HOUR
+        or not (amount.unit.isalpha() or not amount.unit)
+    ):
+        raise ValueError(f"not a threshold; {_COLUMN_FORM}")
+    return ColumnThreshold(text, name.strip(), amount)
 
 
 def _metric_and_stat(name: str) -> tuple[str, Stat]:
@@ -222,7 +272,7 @@ def _growth_limit(limit: str, metric: str) -> tuple[float, str]:
         )
     value = _limit(amount, declared(metric).unit, metric)
     per = per.strip()
-    if per in ("h", "min", "s", "d"):
+    if per in PER_HOUR:
         return value * PER_HOUR[per], HOUR
     counter = "finishes" if per == "request" else per
     if not re.fullmatch(r"[a-z][a-z0-9_]*", counter):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from hybridbench.analysis.findings.thresholds import ThresholdNotMet, measured_text
-from hybridbench.records.verdict import (
-    Finding,
-    ThresholdOutcome,
-    ThresholdResult,
-    Verdict,
-)
+from hybridbench.analysis.findings.thresholds import ThresholdNotMet
+from hybridbench.records.verdict import Finding, Verdict
 from hybridbench.report.document import Gate, GateState, Table
+from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
+from hybridbench.thresholds.words import measured_text
 from hybridbench.units import format_duration
 
 STATE: Final = {

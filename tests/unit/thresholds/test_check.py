@@ -10,12 +10,18 @@ import pytest
 from msgspec import structs
 
 from hybridbench.analysis.judge import judge
+from hybridbench.analysis.levels import Measured
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.analysis.thresholds import Measured, gate
-from hybridbench.records.codes import UnmeasuredCode
 from hybridbench.records.manifest import Manifest
-from hybridbench.records.verdict import ThresholdOutcome, ThresholdResult, Verdict, VerdictKind, Why
-from hybridbench.thresholds import parse_threshold
+from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.thresholds.check import gate
+from hybridbench.thresholds.grammar import parse_threshold
+from hybridbench.thresholds.result import (
+    ThresholdOutcome,
+    ThresholdResult,
+    Unmeasured,
+    UnmeasuredCode,
+)
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
 
 MIB = 2.0**20
@@ -200,7 +206,7 @@ def test_what_cannot_be_checked_does_not_pass(
     why = only(verdict).unmeasured
     assert why is not None
     assert why.code == code
-    assert why.data.get("near", []) == near
+    assert list(why.data.near or ()) == near
     assert verdict.kind is VerdictKind.INCONCLUSIVE
 
 
@@ -215,4 +221,4 @@ def test_a_run_that_never_got_to_its_window_decides_no_threshold() -> None:
     verdict = held(RunRecord(Manifest(), {}, []), "rss.slope<200MiB/h")
 
     assert only(verdict).outcome is ThresholdOutcome.UNDECIDED
-    assert only(verdict).unmeasured == Why(UnmeasuredCode.NO_WINDOW)
+    assert only(verdict).unmeasured == Unmeasured(UnmeasuredCode.NO_WINDOW)

@@ -1,0 +1,80 @@
+"""Thresholds on ratios: checked against a comparison, and worded in its headline or its notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hybridbench.analysis.comparison.answer import THRESHOLD_MISSED, THRESHOLD_UNDECIDED
+from hybridbench.analysis.comparison.records import ComparisonVerdict, Outcome, SideComparison
+from hybridbench.analysis.levels import Measured
+from hybridbench.sentences.words import headline
+from hybridbench.thresholds.check import gate
+from hybridbench.thresholds.grammar import Stat, Threshold, parse_thresholds
+from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
+
+
+@dataclass(frozen=True)
+class CheckedRatio:
+    """One threshold against one version; ``result`` is None where its metric was not measured."""
+
+    version: str
+    text: str
+    result: ThresholdResult | None
+
+    @property
+    def outcome(self) -> ThresholdOutcome:
+        return ThresholdOutcome.UNDECIDED if self.result is None else self.result.outcome
+
+    @property
+    def said(self) -> str:
+        """One sentence with the numbers."""
+        if self.result is None:
+            return f"{self.text} was not checked: no block of {self.version} measured it"
+        return f"{self.version}: {self.result.said}"
+
+
+def check_ratios(
+    compared: ComparisonVerdict, thresholds: Sequence[str]
+) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
+    """``compared`` with the ratios among ``thresholds`` held against it.
+
+    A missed one is a regression; one that could not be decided keeps what else would be SAME from
+    being called so.  The headline begins with those that decided; what is a regression by itself
+    keeps its word and its headline, and has them among its notes.
+    """
+    wanted = [t for t in parse_thresholds(thresholds) if t.stat is Stat.RATIO]
+    ratios = tuple(_checked(side, threshold) for side in compared.sides for threshold in wanted)
+    outcomes = {ratio.outcome for ratio in ratios}
+    if ThresholdOutcome.MISSED in outcomes:
+        sentences = _sentences(ratios, ThresholdOutcome.MISSED)
+        if compared.outcome is Outcome.REGRESSION:
+            return replace(compared, notes=(*compared.notes, *sentences)), ratios
+        return _led(compared, Outcome.REGRESSION, THRESHOLD_MISSED, sentences), ratios
+    if ThresholdOutcome.UNDECIDED in outcomes and compared.outcome in (
+        Outcome.SAME,
+        Outcome.BETTER,
+    ):
+        sentences = _sentences(ratios, ThresholdOutcome.UNDECIDED)
+        return _led(compared, Outcome.INCONCLUSIVE, THRESHOLD_UNDECIDED, sentences), ratios
+    return compared, ratios
+
+
+def _checked(side: SideComparison, threshold: Threshold) -> CheckedRatio:
+    metric = next((m for m in side.metrics if m.metric == threshold.metric), None)
+    if metric is None:
+        return CheckedRatio(side.name, threshold.text, None)
+    measured = Measured(metric.ratio, metric.lower, metric.upper)
+    return CheckedRatio(side.name, threshold.text, gate(threshold, measured))
+
+
+def _sentences(ratios: Sequence[CheckedRatio], outcome: ThresholdOutcome) -> list[str]:
+    return [ratio.said for ratio in ratios if ratio.outcome is outcome]
+
+
+def _led(
+    compared: ComparisonVerdict, outcome: Outcome, word: str, sentences: Sequence[str]
+) -> ComparisonVerdict:
+    """``compared`` with the outcome of its ratios, and their sentences before its headline."""
+    lead = headline(word, f"{'; '.join(sentences)}. {compared.full_headline}")
+    return replace(compared, outcome=outcome, word=word, headline=lead, names_version=False)
