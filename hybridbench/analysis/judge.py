@@ -254,7 +254,7 @@ def _verdict(
     steady = result.window is not None and result.window.steady
     smallest = boundary.value("the resolution", None, smallest_leak_called, memory)
     missing = boundary.value("what was not seen", (), not_seen, facts)
-    serving = boundary.value("what was served", (), serving_results, facts)
+    serving = boundary.value("what was served", (), serving_results, facts, result.window)
     findings = sorted([*findings, *failure_findings(boundary.failures)], key=_rank)
     kind = findings[0].verdict if findings else VerdictKind.CLEAN
     return Verdict(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
+from hybridbench.analysis.record import FloatArray
 from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.metrics import Unit
 from hybridbench.records.verdict import ServingResult
@@ -29,18 +31,30 @@ class _Served:
 
     parts: Sequence[tuple[Facts, Window]]
 
+    @cached_property
+    def stretches(self) -> Sequence[tuple[Facts, float, float]]:
+        """From the first sample to the last of each stretch of traffic: latencies are counted by
+        sampling interval, and counts and rates are to be of the same requests.
+        """
+        return [
+            (facts, float(t_s[0]), float(t_s[-1]))
+            for facts, window in self.parts
+            for start_s, end_s in window.stretches()
+            for t_s in [_sampled(facts, start_s, end_s)]
+            if t_s.size > 1
+        ]
+
     @property
     def traffic_s(self) -> float:
-        return sum(end - start for _, window in self.parts for start, end in window.stretches())
+        return sum(end_s - start_s for _, start_s, end_s in self.stretches)
 
     def gain(self, *counters: str) -> int | None:
         """What all of them gained together; None if none was ever sampled."""
         if not any(name in facts.counters.series for facts, _ in self.parts for name in counters):
             return None
         gains = [
-            np.diff(facts.counters.at(name, np.array(stretch)))[0]
-            for facts, window in self.parts
-            for stretch in window.stretches()
+            np.diff(facts.counters.at(name, np.array((start_s, end_s))))[0]
+            for facts, start_s, end_s in self.stretches
             for name in counters
             if name in facts.counters.series
         ]
@@ -48,20 +62,35 @@ class _Served:
 
     def latencies(self, name: str) -> LatencyHistogram:
         histogram = LatencyHistogram()
-        for facts, window in self.parts:
+        for facts, start_s, end_s in self.stretches:
             series = facts.record.latencies.get(name)
             if series is not None:
-                kept = series.where(window.covers(series.t_s))
+                # An entry is of the interval that ends at its time.
+                kept = series.where((series.t_s > start_s) & (series.t_s <= end_s))
                 histogram.add_counts(kept.histogram().counts())
         return histogram
 
 
-def serving_results(facts: Facts) -> tuple[ServingResult, ...]:
-    """One row for each thing that the run recorded; none where no window was judged.
+def _sampled(facts: Facts, start_s: float, end_s: float) -> FloatArray:
+    """When the finished requests were counted in a stretch of the run."""
+    series = facts.counters.series.get("finishes")
+    if series is None:
+        return np.zeros(0)
+    return series.t_s[(series.t_s >= start_s) & (series.t_s <= end_s)]
+
+
+def serving_results(facts: Facts, judged: Window | None) -> tuple[ServingResult, ...]:
+    """One row for each thing that the run recorded in the window that was ``judged``; none where
+    none was.
 
     Pauses for checkpoints are left out, and what finished in them.
     """
-    parts = [(part, part.window) for part in facts.segments if part.window is not None]
+    parts = [
+        (part, part.window)
+        for part in facts.segments
+        # A segment that was cut off before it was steady has a window, but is not judged.
+        if part.window and judged and judged.start_s <= part.window.start_s
+    ]
     served = _Served(parts)
     if served.traffic_s <= 0:
         return ()

@@ -44,7 +44,10 @@ def with_latencies(run: RunRecord, name: str, *durations: tuple[float, float]) -
 
 
 def served(run: RunRecord) -> dict[str, ServingResult]:
-    return {result.name: result for result in serving_results(Facts.of(run))}
+    facts = Facts.of(run)
+    windows = [part.window for part in facts.segments if part.window is not None]
+    judged = replace(windows[0], end_s=windows[-1].end_s) if windows else None
+    return {result.name: result for result in serving_results(facts, judged)}
 
 
 def test_rates_are_those_of_the_traffic_in_the_judged_window() -> None:
@@ -58,6 +61,20 @@ def test_rates_are_those_of_the_traffic_in_the_judged_window() -> None:
     assert results["requests_per_s"].value == pytest.approx(10.0)
     assert results["requests_per_s"].count == 2800
     assert results["output_tokens_per_s"].value == pytest.approx(160.0)
+
+
+def test_rates_and_latencies_are_of_the_same_requests() -> None:
+    """Samples that lie apart: an interval over an end of the traffic counts for neither."""
+    t_s = np.arange(3.0, 400.0, 7.0)
+    finishes = {"events.finishes": Series("events.finishes", t_s, 10.0 * t_s)}
+    run = RunRecord(Manifest(), finishes, EVENTS)
+    ended = [(t, 0.2) for t in np.repeat(t_s, 70)]
+
+    results = served(with_latencies(run, "e2e", *ended))
+
+    # 101 to 199, and 220 to 395.
+    assert results["requests_per_s"].count == results["e2e_ms"].count == 980 + 1750
+    assert results["requests_per_s"].value == pytest.approx(10.0)
 
 
 def test_input_tokens_are_those_computed_and_those_found_in_the_cache_or_a_session() -> None:
@@ -93,6 +110,18 @@ def test_a_run_without_latencies_has_the_rows_that_its_counters_support() -> Non
         "input_tokens_per_s",
     ]
     assert served(RunRecord(Manifest(), {}, EVENTS)) == {}
+
+
+def test_a_segment_before_the_judged_window_was_served_to_nobody() -> None:
+    events = (*EVENTS, Segment(t_s=250.0), Steady(t_s=300.0))
+    facts = Facts.of(replace(record(), events=events))
+    last = facts.segments[-1].window
+
+    (requests, *_) = serving_results(facts, last)
+
+    assert requests.count == 1000
+    assert requests.value == pytest.approx(10.0)
+    assert serving_results(facts, None) == ()
 
 
 def test_segments_of_a_resumed_run_add_up() -> None:
