@@ -135,7 +135,7 @@ def format_duration(duration_s: float) -> str:
     if not math.isfinite(duration_s):
         return str(duration_s)
     total = round(duration_s)
-    if total < 1 and duration_s > 0:
+    if total < 1 and duration_s >= 0.0005:
         return f"{duration_s * 1000:.0f}ms"
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):

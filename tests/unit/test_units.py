@@ -67,7 +67,15 @@ def test_rates_are_bytes_per_hour_whatever_they_were_written_in() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (0.25, "250ms"), (59.6, "1m"), (180, "3m"), (5400, "1h30m"), (90061, "1d1h")],
+    [
+        (0, "0s"),
+        (0.0004, "0s"),
+        (0.25, "250ms"),
+        (59.6, "1m"),
+        (180, "3m"),
+        (5400, "1h30m"),
+        (90061, "1d1h"),
+    ],
 )
 def test_durations_print_with_two_units_at_most(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -242,7 +242,7 @@ def growth_findings(
             leak = boundary.value(part, None, _leak, facts.record, result, results, driver)
             findings += [] if leak is None else [leak]
         elif result.outcome == "INCONCLUSIVE":
-            findings.append(_undecided(result))
+            findings.append(_undecided(facts, result))
     return findings
 
 
@@ -310,12 +310,15 @@ def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
     return time_to_exhaustion(limit, result.fit_value[-1], rate)
 
 
-def _undecided(result: MetricResult) -> Finding:
+def _undecided(facts: Facts, result: MetricResult) -> Finding:
+    # What is needed is a length of the judged window, of which the trend may leave out a beginning.
+    start_s, end_s = result.window_s
+    judged_s = end_s - start_s if facts.window is None else facts.window.duration_s
     return Finding(
         Undecided(
             why=result.why,
             needed_s=result.needed_s,
-            judged_s=result.window_s[1] - result.window_s[0],
+            judged_s=judged_s,
         ),
         VerdictKind.INCONCLUSIVE,
         result.metric,

@@ -398,7 +398,12 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
 def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
     """Without a model there is no rate: the range of a few samples is not an interval."""
     present_s = terms.window.duration_s
-    longer_s = min(present_s * needed / max(t.size, 1), _LONGEST_ADVICE * present_s)
+    sampled = terms.record.series[terms.spec.name].t_s
+    if t.size > 1 or sampled.size < 2:
+        longer_s = min(present_s * needed / max(t.size, 1), _LONGEST_ADVICE * present_s)
+    else:
+        # One sample does not say how far apart samples are; those before the window do.
+        longer_s = needed * float(np.median(np.diff(sampled)))
     reason = TooFewSamples(
         samples=t.size, judged_s=present_s, samples_needed=needed, unit=terms.spec.unit.value
     )

@@ -158,3 +158,12 @@ def test_a_run_without_a_device_misses_no_device_memory() -> None:
 
     assert not any("device_allocated_bytes" in text for text in judge(record).not_seen)
     assert any(text.startswith("device_allocated_bytes: ") for text in judge(gpu).not_seen)
+
+
+def test_one_sample_in_the_window_needs_as_long_as_those_before_it_say() -> None:
+    """After 1.5 s of steady state: a heap scan every 4 s, of which 30 are needed."""
+    verdict = judge(healthy_record(Run(seed=1)).until(121.5))
+
+    few = {one.metric: one for one in verdict.metrics}
+    assert few["gc_collectible_bytes"].needed_s == pytest.approx(120.0)
+    assert few["rss_anon_swap_bytes"].needed_s == pytest.approx(12.0)
