@@ -256,14 +256,16 @@ def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
 def _with_pooled_rate(
     findings: Iterable[Finding], results: Sequence[MetricResult]
 ) -> Iterable[Finding]:
-    """Growth that several segments measured is told with the rate of all of them."""
-    rates = {result.metric: result.rate_per_hour for result in results}
+    """Growth that several segments measured is told with the rates of all of them."""
+    rates = {
+        (result.metric, rate.per): rate
+        for result in results
+        for rate in (result.rate_per_hour, result.rate_per_request)
+        if rate is not None
+    }
     for finding in findings:
-        rate = rates.get(finding.subject)
-        if finding.kind == "growth" and rate is not None and finding.rates[:1] != (rate,):
-            yield replace(finding, rates=(rate, *finding.rates[1:]))
-        else:
-            yield finding
+        pooled = (rates.get((finding.subject, rate.per), rate) for rate in finding.rates)
+        yield replace(finding, rates=tuple(pooled)) if finding.kind == "growth" else finding
 
 
 def _window(proving: Sequence[SegmentResult]) -> Window | None:

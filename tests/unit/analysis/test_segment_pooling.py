@@ -118,6 +118,8 @@ def test_a_leak_in_either_segment_is_a_leak_of_the_run() -> None:
         assert verdict.kind is VerdictKind.LEAK, verdict.headline
         grown = [finding for finding in verdict.findings if finding.kind == "growth"]
         assert [finding.subject for finding in grown] == ["rss_anon_swap_bytes"]
+        (memory,) = (one for one in verdict.metrics if one.metric == "rss_anon_swap_bytes")
+        assert grown[0].rates == (memory.rate_per_hour, memory.rate_per_request)
 
 
 def test_a_segment_cut_off_while_it_warmed_up_changes_nothing() -> None:
