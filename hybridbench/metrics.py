@@ -317,8 +317,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "throughput_tokens_per_s",
         Unit.PER_SECOND,
         Kind.WINDOW,
-        "prompt and output tokens computed per second, without those from the cache; in a "
-        "comparison, tokens served, including those from the cache",
+        "prompt and output tokens computed per second, without those from the cache",
         higher_is_worse=False,
     ),
     MetricSpec(
