@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from hybridbench.metrics import Unit
-from hybridbench.records.verdict import MetricResult, Rate
+from hybridbench.records.verdict import Rate
 from hybridbench.units import digits_apart, format_bytes, format_count
 
 # Of a rate: what it is against where that is no event.
@@ -51,7 +51,9 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def per_text(per: str) -> str:
-    """How ``per`` is appended: ``/h`` for time, `` per request`` for work."""
+    """How ``per`` is appended: ``/h`` for time, `` per request`` for work; a level has none."""
+    if not per:
+        return ""
     return f"/{per}" if per in TIME_UNITS else f" per {per}"
 
 
@@ -86,27 +88,6 @@ def full_rate_text(rate: Rate, *, signed: bool = True) -> str:
     elif rate.per in TIME_UNITS:
         span += per_text(rate.per)
     return f"{said} ({share} interval {span})"
-
-
-def level_text(value: float, unit: str) -> str:
-    """A level with its unit: ``1.44 GiB``, ``43.2%``, ``38.0/s``."""
-    if unit == Unit.BYTES:
-        return format_bytes(value)
-    if unit == Unit.RATIO:
-        return f"{100.0 * value:.3g}%"
-    figures = number(float(f"{value:.4g}"))
-    return f"{figures}/s" if unit == Unit.PER_SECOND else f"{figures} {unit}".rstrip()
-
-
-def bound_text(result: MetricResult) -> str:
-    """What a result excludes: ``growth of at most 38 MiB/h (95%)``; empty if nothing."""
-    rate = result.rate_per_hour
-    if rate is None or not math.isfinite(rate.upper):
-        return ""
-    if rate.upper <= TINY:
-        return f"no growth ({100 * rate.confidence:.4g}%)"
-    upper = amount(rate.upper, rate.unit)
-    return f"growth of at most {upper}{per_text(rate.per)} ({100 * rate.confidence:.4g}%)"
 
 
 def _has_end(rate: Rate) -> bool:

@@ -15,7 +15,7 @@ from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
-    from hybridbench.history.points import Point, Quantity
+    from hybridbench.history.points import Point, Tracked
 
 
 class HistoryFormat(StrEnum):
@@ -102,7 +102,7 @@ def _wanted(point: Point, model: str | None, profile: str | None, since_s: float
     )
 
 
-def _quantities(names: list[str]) -> list[Quantity]:
+def _quantities(names: list[str]) -> list[Tracked]:
     from hybridbench.history.points import QUANTITIES
     from hybridbench.workload.validation import full_stop, nearest
 

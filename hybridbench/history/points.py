@@ -35,7 +35,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Tracked:
     """What a history follows from run to run.
 
     Args:
@@ -58,16 +58,16 @@ class Quantity:
 
 
 _MIB = 2.0**20
-QUANTITIES: Final[tuple[Quantity, ...]] = (
-    Quantity("rss.slope", MEMORY, Stat.SLOPE, 4 * _MIB),
-    Quantity("collectible.slope", COLLECTIBLE, Stat.SLOPE, 4 * _MIB),
-    Quantity("throughput.mean", "throughput_tokens_per_s", Stat.MEAN, least_share=0.03),
-    Quantity("ttft.p50", "ttft_ms_p50", Stat.P50, least_share=0.05),
-    Quantity("itl.p50", "itl_ms_p50", Stat.P50, least_share=0.05),
-    Quantity("token_ms.mean", "token_ms", Stat.MEAN, least_share=0.03),
-    Quantity("hit_rate.mean", "hit_rate", Stat.MEAN, 0.01),
-    Quantity("rest.last", AT_REST, Stat.LAST, 4 * _MIB, 0.02),
-    Quantity("rss.max", MEMORY, Stat.MAX, 4 * _MIB, 0.02),
+QUANTITIES: Final[tuple[Tracked, ...]] = (
+    Tracked("rss.slope", MEMORY, Stat.SLOPE, 4 * _MIB),
+    Tracked("collectible.slope", COLLECTIBLE, Stat.SLOPE, 4 * _MIB),
+    Tracked("throughput.mean", "throughput_tokens_per_s", Stat.MEAN, least_share=0.03),
+    Tracked("ttft.p50", "ttft_ms_p50", Stat.P50, least_share=0.05),
+    Tracked("itl.p50", "itl_ms_p50", Stat.P50, least_share=0.05),
+    Tracked("token_ms.mean", "token_ms", Stat.MEAN, least_share=0.03),
+    Tracked("hit_rate.mean", "hit_rate", Stat.MEAN, 0.01),
+    Tracked("rest.last", AT_REST, Stat.LAST, 4 * _MIB, 0.02),
+    Tracked("rss.max", MEMORY, Stat.MAX, 4 * _MIB, 0.02),
 )
 
 
@@ -142,7 +142,7 @@ def _values(judged: VerdictValues) -> Iterable[tuple[str, Value]]:
             yield quantity.name, found
 
 
-def _value(quantity: Quantity, judged: VerdictValues) -> Value | None:
+def _value(quantity: Tracked, judged: VerdictValues) -> Value | None:
     found: MeasuredRate | MeasuredCost | None
     if quantity.stat is Stat.SLOPE:
         # Earlier versions stored the range of too few samples as a rate.

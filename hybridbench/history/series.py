@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hybridbench.analysis.change_points import Change, change_points
-from hybridbench.history.points import QUANTITIES, Point, Quantity
+from hybridbench.history.points import QUANTITIES, Point, Tracked
 
 
 @dataclass(frozen=True)
 class Trend:
     """One quantity over the runs that have it, oldest first."""
 
-    quantity: Quantity
+    quantity: Tracked
     points: tuple[Point, ...]
     changes: tuple[Change, ...]
 
@@ -41,7 +41,7 @@ class Series:
     differs_in: Mapping[str, str]
 
 
-def series_of(points: Iterable[Point], quantities: Sequence[Quantity] = QUANTITIES) -> list[Series]:
+def series_of(points: Iterable[Point], quantities: Sequence[Tracked] = QUANTITIES) -> list[Series]:
     """All series, those with the newest run first.
 
     Runs share one only if all that decides what they measure agrees: settings of the profile,
@@ -60,7 +60,7 @@ def series_of(points: Iterable[Point], quantities: Sequence[Quantity] = QUANTITI
 
 
 def _series(
-    group: Sequence[Point], groups: Sequence[Sequence[Point]], quantities: Sequence[Quantity]
+    group: Sequence[Point], groups: Sequence[Sequence[Point]], quantities: Sequence[Tracked]
 ) -> Series:
     first = group[0]
     others = [
@@ -84,7 +84,7 @@ def _series(
     )
 
 
-def _trend(group: Sequence[Point], quantity: Quantity) -> Trend:
+def _trend(group: Sequence[Point], quantity: Tracked) -> Trend:
     having = tuple(point for point in group if quantity.name in point.values and not point.invalid)
     value = [point.values[quantity.name].value for point in having]
     middle = sorted(abs(one) for one in value)[len(value) // 2] if value else 0.0

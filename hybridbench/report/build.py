@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,25 +13,15 @@ from hybridbench.analysis.facts.window import last_segment
 from hybridbench.analysis.findings.words import certain
 from hybridbench.analysis.headline import in_headline
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend.reasons import tolerance_of
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
-from hybridbench.rates import (
-    TIME_UNITS,
-    amount,
-    bound_text,
-    full_rate_text,
-    interval_text,
-    number,
-    per_text,
-    rate_text,
-)
+from hybridbench.rates import TIME_UNITS, per_text
 from hybridbench.records.events import Interrupted, Note, event_data, kind_of
+from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     Finding,
     MetricResult,
-    Rate,
     Verdict,
     VerdictKind,
     memory_result,
@@ -55,22 +45,41 @@ from hybridbench.report.provenance import (
     provenance_tables,
     started_text,
 )
+from hybridbench.report.quantity import (
+    SECONDS,
+    Form,
+    Phrase,
+    Quantity,
+    Text,
+    joined,
+    length,
+    moment,
+    phrase,
+    sure_text,
+)
 from hybridbench.report.serving import serving_table
 from hybridbench.report.timeline import timeline_of
 from hybridbench.report.wording import (
     BADGES,
     NO_RATE,
     capital,
-    clock_text,
     command_text,
+    covered,
+    finding_name,
+    finding_rates,
+    growth_of,
+    limit_of,
     metric_label,
     metric_title,
     model_text,
+    needed_text,
     plain_text,
     rate_facts,
+    rate_text,
+    since_text,
+    window_text,
 )
 from hybridbench.thresholds.gates import thresholds_table
-from hybridbench.units import format_duration
 
 _EVENTS_MAX = 200
 _LATE_S: Final = 10.0
@@ -119,7 +128,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         ruling=verdict.can_rule_out,
         ruling_label=_ruling_label(verdict),
         tables=(thresholds_table(verdict), serving_table(verdict)),
-        findings=tuple(_finding_text(finding) for finding in verdict.findings),
+        findings=tuple(_finding_text(finding, verdict) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
         coverage=_coverage_table(verdict),
         not_seen=(*record.manifest.not_seen, *verdict.not_seen),
@@ -141,19 +150,19 @@ def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
     return replace(document, so_far=True, answer=answer, gates=(), measures=())
 
 
-def _subtitle(record: RunRecord, recorded_s: float) -> str:
+def _subtitle(record: RunRecord, recorded_s: float) -> Text:
     manifest = record.manifest
     model = manifest.model
-    parts = [
+    parts: list[Text] = [
         model_text(model),
         manifest.profile.name,
-        f"{format_duration(recorded_s)} recorded",
-        started_text(manifest.started_wall_s),
+        phrase(length("recorded", recorded_s), " recorded"),
+        "" if manifest.started_wall_s is None else started_text(manifest.started_wall_s),
     ]
     defects = manifest.defects
     if defects:
         parts.insert(2, f"defect {plain_text(defects)}")
-    return " · ".join(part for part in parts if part)
+    return joined(" · ", (part for part in parts if part))
 
 
 def _ruling_label(verdict: Verdict) -> str:
@@ -177,14 +186,14 @@ def _measures(verdict: Verdict) -> Iterator[Measure]:
         # What proves nothing must not become a point in somebody's trend.
         return
     for result in verdict.metrics:
-        rate = result.rate_per_hour
-        if rate is not None and math.isfinite(rate.value):
-            unit = rate.unit + per_text(rate.per)
-            yield Measure(f"{result.metric} growth", rate.value, unit, rate.lower, rate.upper)
+        growth = growth_of(result)
+        if growth is not None and math.isfinite(growth.value):
+            yield Measure(f"{result.metric} growth", growth, growth.unit + per_text(growth.per))
     for decay in verdict.decay:
         if math.isfinite(decay.value):
             smaller = decay.name not in _HIGHER_IS_BETTER
-            yield Measure(decay.name, decay.value, decay.unit, smaller_is_better=smaller)
+            cost = Quantity(decay.name, decay.value, decay.unit, verdict.window_s)
+            yield Measure(decay.name, cost, decay.unit, smaller)
 
 
 def _answer(verdict: Verdict) -> tuple[Fact, ...]:
@@ -215,10 +224,10 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
     label = _QUESTIONS.get(verdict.kind, "What") if parts else "Also"
     facts = [Fact(label, ". ".join(parts))] if parts else []
     by_time, by_event = _rates(verdict, finding)
-    facts += [Fact("How fast", "; ".join(by_time))] if by_time else []
-    facts += [Fact("Per event", "; ".join(by_event))] if by_event else []
+    facts += [Fact("How fast", joined("; ", by_time))] if by_time else []
+    facts += [Fact("Per event", joined("; ", by_event))] if by_event else []
     if finding.since_s is not None and math.isfinite(finding.since_s):
-        facts.append(Fact("Since", _since_text(verdict, finding.since_s)))
+        facts.append(Fact("Since", _since(verdict, finding, finding.since_s)))
     if finding.cause:
         facts.append(Fact("Why", finding.cause))
     others = _others(verdict, finding)
@@ -227,37 +236,47 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
     return facts
 
 
-def _others(verdict: Verdict, first: Finding) -> str:
+def _others(verdict: Verdict, first: Finding) -> Phrase | None:
     """The other findings by verdict: ``1 LEAK, 2 INCONCLUSIVE``."""
     counts = Counter(finding.verdict for finding in verdict.findings if finding is not first)
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    said = [
+        phrase(Quantity(f"other findings: {kind}", n), f" {kind}") for kind, n in counts.items()
+    ]
+    return joined(", ", said) if said else None
 
 
-def _rates(verdict: Verdict, finding: Finding) -> tuple[list[str], list[str]]:
+def _rates(verdict: Verdict, finding: Finding) -> tuple[list[Text], list[Text]]:
     """Rates of ``finding`` against time and events; bytes an hour may come from its fellows."""
-    told = [rate for rate in finding.rates if _is_told(rate, finding)]
-    by_time = [full_rate_text(rate) for rate in told if rate.per in TIME_UNITS]
-    by_event = [full_rate_text(rate) for rate in told if rate.per not in TIME_UNITS]
-    if not any(rate.per in TIME_UNITS and rate.unit == Unit.BYTES for rate in told):
+    told = _leading_rates(finding, verdict)
+    by_time = [rate_text(rate) for rate in told if rate.per in TIME_UNITS]
+    by_event = [rate_text(rate) for rate in told if rate.per not in TIME_UNITS]
+    if not any(map(_is_byte_rate, told)):
         others = (f for f in verdict.findings if f is not finding and f.verdict is finding.verdict)
         by_time += [
-            f"{metric_label(other.subject)}: {full_rate_text(rate)}"
+            phrase(f"{metric_label(other.subject)}: ", rate)
             for other in others
-            for rate in other.rates
-            if rate.per in TIME_UNITS and rate.unit == Unit.BYTES and _is_told(rate, other)
+            for rate in _leading_rates(other, verdict)
+            if _is_byte_rate(rate)
         ][:1]
     return by_time, by_event
 
 
-def _is_told(rate: Rate, finding: Finding) -> bool:
-    """Whether ``rate`` may lead a page: of a leak only one that is certainly more than none."""
-    return finding.verdict is not VerdictKind.LEAK or certain(rate)
+def _leading_rates(finding: Finding, verdict: Verdict) -> list[Quantity]:
+    """Those that may lead a page: of a leak only what is certainly more than none."""
+    rates = zip(finding_rates(finding, verdict), finding.rates, strict=True)
+    return [
+        told for told, rate in rates if finding.verdict is not VerdictKind.LEAK or certain(rate)
+    ]
 
 
-def _since_text(verdict: Verdict, since_s: float) -> str:
-    text = f"{clock_text(since_s)} into the run"
+def _is_byte_rate(rate: Quantity) -> bool:
+    return rate.per in TIME_UNITS and rate.unit == Unit.BYTES
+
+
+def _since(verdict: Verdict, finding: Finding, since_s: float) -> Phrase:
+    text = since_text(finding, since_s)
     if verdict.window_s is not None and abs(since_s - verdict.window_s[0]) < 1.0:
-        text += ", where the judged window begins"
+        return phrase(text, ", where the judged window begins")
     return text
 
 
@@ -265,9 +284,9 @@ def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
     facts = []
     for result in verdict.metrics:
         # The profile's limit is in the table of gated metrics: here it would be a second bound.
-        text = bound_text(result)
-        if text:
-            facts.append(Fact(metric_label(result.metric), text))
+        growth = growth_of(result)
+        if growth is not None and math.isfinite(growth.upper or 0.0):
+            facts.append(Fact(metric_label(result.metric), growth.shown(Form.BOUND)))
     return tuple(facts)
 
 
@@ -279,28 +298,30 @@ def _undecided(verdict: Verdict) -> tuple[Fact, ...]:
     )
 
 
-def _reason_and_rate(result: MetricResult) -> str:
-    rate = result.rate_per_hour
-    return result.reason if rate is None else f"{result.reason}: {full_rate_text(rate)}"
+def _reason_and_rate(result: MetricResult) -> Text:
+    growth = growth_of(result)
+    return result.reason if growth is None else phrase(f"{result.reason}: ", growth)
 
 
 def _not_covered(verdict: Verdict) -> list[Fact]:
     unmet = [
-        f"{counter} seen {number(row.seen)}, required {number(row.required or 0)}"
+        phrase(f"{counter} seen ", seen, ", required ", required)
         for counter, row in verdict.coverage.items()
         if not row.met
+        for seen, required in [covered(counter, row)]
     ]
-    return [Fact("Not covered", "; ".join(unmet))] if unmet else []
+    return [Fact("Not covered", joined("; ", unmet))] if unmet else []
 
 
-def _finding_text(finding: Finding) -> FindingText:
-    facts = rate_facts(finding.rates)
+def _finding_text(finding: Finding, verdict: Verdict) -> FindingText:
+    name = finding_name(finding)
+    facts = rate_facts(finding_rates(finding, verdict))
     if finding.driver:
         facts.append(Fact("Driver", finding.driver))
     if finding.since_s is not None and math.isfinite(finding.since_s):
         # What is undecided has no beginning, only a window in which it was judged.
         label = "Judged from" if finding.verdict is VerdictKind.INCONCLUSIVE else "Since"
-        facts.append(Fact(label, f"{clock_text(finding.since_s)} into the run"))
+        facts.append(Fact(label, since_text(finding, finding.since_s)))
     if finding.cause:
         facts.append(Fact("Cause", finding.cause))
     return FindingText(
@@ -310,43 +331,52 @@ def _finding_text(finding: Finding) -> FindingText:
         title=finding.title,
         facts=tuple(facts),
         evidence=finding.evidence,
-        data=tuple((key, plain_text(value)) for key, value in finding.data.items()),
+        data=tuple((key, _datum(f"{name}.{key}", value)) for key, value in finding.data.items()),
     )
+
+
+def _datum(name: str, value: JsonValue) -> Text:
+    """What a finding rests on, with every number in it."""
+    if isinstance(value, Mapping):
+        inner = [phrase(f"{key} ", _datum(f"{name}.{key}", one)) for key, one in value.items()]
+        return joined(", ", inner) if inner else "none"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        items = [_datum(f"{name}.{index}", one) for index, one in enumerate(value)]
+        return joined(", ", items) if items else "none"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return plain_text(value)
+    unit = SECONDS if name.endswith("_s") else ""
+    return Quantity(name, value, unit, signed=True, form=Form.PLAIN)
 
 
 def _bounds_table(verdict: Verdict) -> Table:
     rates = [result.rate_per_hour for result in verdict.metrics]
     shares = {rate.confidence for rate in rates if rate is not None}
-    share = f"{100 * shares.pop():.4g}% " if len(shares) == 1 else ""
+    share = f"{sure_text(shares.pop())} " if len(shares) == 1 else ""
     columns = ("metric", "outcome", "growth", f"{share}interval", "per request", "limit", "why")
     rows = tuple(_bound_row(result, verdict) for result in verdict.metrics)
-    note = ""
+    note: Text = ""
     if verdict.window_s is not None:
-        start_s, end_s = verdict.window_s
-        note = (
-            f"Judged from {clock_text(start_s)} to {clock_text(end_s)} "
-            f"({format_duration(end_s - start_s)}). {_LIMIT_NOTE}"
-        )
+        note = phrase("Judged ", window_text(verdict.window_s), f". {_LIMIT_NOTE}")
     empty = "No gated metric was judged in this run."
     return Table("Gated metrics", columns, rows, frozenset({2, 3, 4, 5}), note, empty)
 
 
-def _bound_row(result: MetricResult, verdict: Verdict) -> tuple[str, ...]:
-    rate = result.rate_per_hour
-    window = ""
+def _bound_row(result: MetricResult, verdict: Verdict) -> tuple[Text, ...]:
+    growth = growth_of(result)
+    why: list[Text] = [result.reason]
     if verdict.window_s is not None and result.window_s[0] - verdict.window_s[0] >= _LATE_S:
-        window = f"; judged from {clock_text(result.window_s[0])}"
-    needed = ""
+        why += ["; judged from ", moment(f"window of {result.metric}", result.window_s[0])]
     if result.needed_s is not None:
-        needed = f"; a judged window of about {format_duration(result.needed_s)} would decide"
+        why += ["; ", needed_text(result)]
     return (
         result.metric,
         "PASS" if result.outcome == VerdictKind.CLEAN else result.outcome,
-        NO_RATE if rate is None else rate_text(rate),
-        "none" if rate is None else interval_text(rate),
-        _per_request(result.rate_per_request),
-        _limit(result),
-        f"{result.reason}{window}{needed}" + _shape(result),
+        NO_RATE if growth is None else growth.narrow,
+        "none" if growth is None else growth.shown(Form.INTERVAL),
+        _per_request(result, verdict),
+        limit_of(result),
+        phrase(*why, _shape(result)),
     )
 
 
@@ -354,26 +384,30 @@ def _shape(result: MetricResult) -> str:
     return f" (shape: {result.model})" if result.model not in ("", "none") else ""
 
 
-def _limit(result: MetricResult) -> str:
-    """The limit of the profile or a threshold; without one the tolerance, if that was applied."""
-    if result.limit_per_hour is not None:
-        return f"≤ {amount(result.limit_per_hour, result.unit)}{per_text('h')}"
-    tolerance = tolerance_of(result)
-    return "none" if tolerance is None else f"≤ {amount(tolerance, result.unit)}{per_text('h')}"
-
-
-def _per_request(rate: Rate | None) -> str:
-    return "" if rate is None else amount(rate.value, rate.unit, signed=True)
+def _per_request(result: MetricResult, verdict: Verdict) -> Text:
+    """By the finding, where requests explain the growth: otherwise all of it by all of them."""
+    found = (
+        rate
+        for finding in verdict.findings
+        for rate in finding.rates
+        if finding.subject == result.metric and rate.per == "request"
+    )
+    rate = next(found, result.rate_per_request)
+    if rate is None:
+        return ""
+    # Without what it is per, which the column says.
+    name = f"growth.{result.metric} per {rate.per}"
+    return Quantity(name, rate.value, rate.unit, result.window_s, signed=True)
 
 
 def _coverage_table(verdict: Verdict) -> Table:
-    rows = []
+    rows: list[tuple[Text, ...]] = []
     for counter, row in verdict.coverage.items():
-        required, word = "", ""
-        if row.required is not None:
-            # Floors are whole numbers in a profile, and counts are not in a sample.
-            required, word = number(row.required), "met" if row.met else "NOT MET"
-        rows.append((counter, required, number(row.seen), word))
+        seen, required = covered(counter, row)
+        if row.required is None:
+            rows.append((counter, "", seen, ""))
+        else:
+            rows.append((counter, required, seen, "met" if row.met else "NOT MET"))
     columns = ("counter", "required", "seen", "")
     empty = "The profile requires nothing to be covered."
     note = "Counted over the whole run, its warm-up included."
@@ -389,8 +423,8 @@ def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:
 def _events_table(record: RunRecord) -> Table:
     events = [event for event in record.events if not isinstance(event, Note)]
     rows = tuple(
-        (clock_text(event.t_s), kind_of(event), _cell(plain_text(data) if data else ""))
-        for event in events[:_EVENTS_MAX]
+        (moment(f"event {i}", event.t_s), kind_of(event), _cell(plain_text(data) if data else ""))
+        for i, event in enumerate(events[:_EVENTS_MAX])
         for data in [event_data(event)]
     )
     left = len(events) - len(rows)

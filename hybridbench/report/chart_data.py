@@ -19,6 +19,7 @@ from hybridbench.records.events import Segment, kind_of
 from hybridbench.records.json_value import JsonValue
 from hybridbench.report.decimate import gaps, kept
 from hybridbench.report.document import Chart, Document, Ink, Legend, Line, Timeline
+from hybridbench.report.quantity import SHARE, Form, Quantity, Text
 
 _TIME_STEP_S: Final = 0.1
 _STEPS: Final = 50_000.0
@@ -57,6 +58,21 @@ def chart_data(
             for line in chart.lines
         ],
     }
+
+
+def chart_numbers(chart: Chart) -> list[tuple[Text, ...]]:
+    """First, least, most and last value of every measured line, in the chart's unit."""
+    rows: list[tuple[Text, ...]] = []
+    for line in chart.lines:
+        if line.ink in {Ink.PLAIN, Ink.POINTS, Ink.LIMIT} and line.value.size:
+            value = line.value
+            four = {"first": value[0], "least": value.min(), "most": value.max(), "last": value[-1]}
+            numbers = (
+                Quantity(f"{chart.key}.{line.label}.{which}", float(one), form=Form.PLAIN)
+                for which, one in four.items()
+            )
+            rows.append((line.label, *numbers))
+    return rows
 
 
 def packed(values: FloatArray, step: float) -> list[JsonValue]:
@@ -101,12 +117,17 @@ def _judged(timeline: Timeline) -> Window | None:
 
 
 def _legend_text(legend: Legend, judged: Window | None) -> str:
+    if legend is Legend.SERVED:
+        return "judged window"
     of_window = legend is Legend.MEAN and judged is not None
     return f"{legend.value} of the judged window" if of_window else legend.value
 
 
 def _legend_value(line: Line, legend: Legend, judged: Window | None) -> float | None:
-    """What the legend shows of ``line``, from all its samples."""
+    """What the legend shows of ``line``: from all its samples, or what another table has."""
+    if legend is Legend.SERVED and line.shown is not None:
+        scale = 100.0 if line.shown.unit == SHARE else 1.0
+        return float(f"{scale * line.shown.value:.6g}")
     keep = np.isfinite(line.value)
     if legend is Legend.MEAN and judged is not None:
         keep &= judged.covers(line.t_s)

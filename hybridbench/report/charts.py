@@ -15,8 +15,10 @@ from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.decimate import per_minute
 from hybridbench.report.document import Chart, ChartGroup, Ink, Legend, Line
 from hybridbench.report.pool_charts import pool_charts
+from hybridbench.report.quantity import Quantity
+from hybridbench.report.serving import NOTHING_SERVED, served
 from hybridbench.report.wording import capital, metric_title
-from hybridbench.report.work_charts import work_charts
+from hybridbench.report.work_charts import as_served, work_charts
 
 _BYTE_UNITS: Final = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 
@@ -79,7 +81,12 @@ _MEMORY: Final[tuple[_Plan, ...]] = (
 )
 _TRAFFIC: Final[tuple[_Plan, ...]] = (
     (
-        Chart("throughput", "Throughput", legend=Legend.MEAN),
+        Chart(
+            "throughput",
+            "Throughput in computed tokens",
+            legend=Legend.MEAN,
+            note="Prompt tokens computed and tokens generated; those from the cache are left out.",
+        ),
         {"throughput_tokens_per_s": "tokens"},
     ),
     (
@@ -123,8 +130,8 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
         ChartGroup("Memory", _planned(record, _MEMORY, results)),
         ChartGroup("Stale objects", _stray_charts(record)),
         ChartGroup("Pools", pool_charts(record)),
-        ChartGroup("Traffic", _planned(record, _TRAFFIC, results)),
-        ChartGroup("Cost of work", work_charts(record)),
+        ChartGroup("Traffic", _planned(record, _TRAFFIC, results, served(verdict))),
+        ChartGroup("Cost of work", work_charts(record, served(verdict))),
         ChartGroup("Events", _event_charts(record, drivers)),
         ChartGroup(
             "Measurement overhead", _planned(record, _OBSERVER, results) + _share_chart(record)
@@ -148,13 +155,22 @@ def scaled(chart: Chart, unit: Unit) -> Chart:
 
 
 def _planned(
-    record: RunRecord, plans: Sequence[_Plan], results: Mapping[str, MetricResult]
+    record: RunRecord,
+    plans: Sequence[_Plan],
+    results: Mapping[str, MetricResult],
+    known: Mapping[str, Quantity] = NOTHING_SERVED,
 ) -> tuple[Chart, ...]:
-    charts = (_chart(record, plan, results) for plan in plans)
+    charts = (_chart(record, plan, results, known) for plan in plans)
     return tuple(chart for chart in charts if chart is not None)
 
 
-def _chart(record: RunRecord, plan: _Plan, results: Mapping[str, MetricResult]) -> Chart | None:
+def _chart(
+    record: RunRecord,
+    plan: _Plan,
+    results: Mapping[str, MetricResult],
+    known: Mapping[str, Quantity] = NOTHING_SERVED,
+) -> Chart | None:
+    """``known`` are values of the judged window, for the legend."""
     chart, metrics = plan
     lines: list[Line] = []
     fits: list[Line] = []
@@ -165,11 +181,12 @@ def _chart(record: RunRecord, plan: _Plan, results: Mapping[str, MetricResult]) 
         if series is None or spec is None or not len(series):
             continue
         unit = spec.unit
-        lines.append(Line(label, series.t_s, series.value, colour=colour))
+        lines.append(Line(label, series.t_s, series.value, colour=colour, shown=known.get(name)))
         if name in results:
             fits += _fit_lines(results[name], colour)
     if not lines:
         return None
+    chart = as_served(replace(chart, lines=tuple(lines)))
     return level_chart(replace(chart, lines=(*lines, *fits)), unit)
 
 

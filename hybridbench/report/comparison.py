@@ -19,13 +19,12 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.rates import full_rate_text
 from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.verdict import Finding
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
-from hybridbench.report.comparison_tables import comparison_tables, letter
+from hybridbench.report.comparison_tables import change, comparison_tables, leak_rates, letter
 from hybridbench.report.document import (
     Badge,
     Document,
@@ -38,16 +37,19 @@ from hybridbench.report.document import (
     Tone,
 )
 from hybridbench.report.provenance import model_note, provenance_tables, started_text
+from hybridbench.report.quantity import (
+    SHARE,
+    Form,
+    Quantity,
+    Text,
+    joined,
+    phrase,
+    share_text,
+)
 from hybridbench.report.serving import compared_serving
 from hybridbench.report.wording import BADGES, capital, model_text, without_options
 from hybridbench.rundir.layout import VERDICT
-from hybridbench.sentences.comparison import (
-    TOLD,
-    change_text,
-    display_name,
-    leak_text,
-    undecided_text,
-)
+from hybridbench.sentences.comparison import TOLD, display_name, leak_text, undecided_text
 from hybridbench.thresholds.gates import STATE
 from hybridbench.thresholds.ratios import CheckedRatio
 from hybridbench.thresholds.result import ThresholdOutcome
@@ -131,17 +133,18 @@ def _suite(comparison: Comparison) -> str:
     return f"{model} {manifest.profile.name}"
 
 
-def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> str:
+def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> Text:
     names = " and ".join(display_name(v) for v in comparison.versions)
     manifest = comparison.versions[0].manifest
-    parts = [
+    rounds = phrase(Quantity("rounds", verdict.rounds), " rounds")
+    parts: list[Text] = [
         names,
         model_text(manifest.model),
         manifest.profile.name,
-        f"{verdict.rounds} rounds" if verdict.interleaved else "stored runs",
+        rounds if verdict.interleaved else "stored runs",
         started_text(manifest.started_wall_s),
     ]
-    return " · ".join(part for part in parts if part)
+    return joined(" · ", (part for part in parts if part))
 
 
 def _answer(
@@ -153,7 +156,8 @@ def _answer(
         who = f"{letter(side.version)}: " if several else ""
         primary = side.primary()
         if primary is not None:
-            yield Fact("Speed", who + _metric_sentence(primary, verdict))
+            sentence = _metric_sentence(primary, verdict, letter(side.version))
+            yield Fact("Speed", phrase(who, sentence))
         for row in side.leaks:
             if row.change in TOLD:
                 yield Fact(
@@ -161,16 +165,19 @@ def _answer(
                 )
         memory = [m for m in side.metrics if m.metric in (MEMORY_AT_REST, PEAK_MEMORY)]
         if memory:
-            said = "; ".join(f"{m.label} {change_text(m)} {m.word}" for m in memory)
-            yield Fact("Memory", who + said)
+            said = [
+                phrase(f"{m.label} ", change(m, letter(side.version)), f" {m.word}") for m in memory
+            ]
+            yield Fact("Memory", phrase(who, joined("; ", said)))
     yield _next_step(comparison, verdict, command)
 
 
-def _metric_sentence(metric: MetricComparison, verdict: ComparisonVerdict) -> str:
-    blocks = "pairs" if verdict.interleaved else "windows of each run"
-    said = f"{metric.label} {change_text(metric)} {metric.word}, {metric.pairs} {blocks}"
+def _metric_sentence(metric: MetricComparison, verdict: ComparisonVerdict, other: str) -> Text:
+    blocks = " pairs" if verdict.interleaved else " windows of each run"
+    ratio = change(metric, other)
+    pairs = phrase(f" {metric.word}, ", ratio.shown(Form.COUNT), blocks)
     undecided = undecided_text(metric)
-    return f"{said}; {undecided}" if undecided else said
+    return phrase(f"{metric.label} ", ratio, pairs, f"; {undecided}" if undecided else "")
 
 
 def _leak_sentence(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
@@ -219,16 +226,19 @@ def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence
     return Fact(NEXT, "Run the comparison longer.", shlex.join(longer))
 
 
-def _ruling(verdict: ComparisonVerdict) -> str:
+def _ruling(verdict: ComparisonVerdict) -> Text:
     primary = [m for s in verdict.sides if (m := s.primary()) is not None]
     if not primary or not verdict.interleaved:
         return ""
     widest = max(primary, key=lambda m: m.upper / m.lower)
-    half = 50.0 * (widest.upper - widest.lower)
-    margin = f"(margin: {100.0 * verdict.terms.margin:.3g}%)"
-    if not half < 100.0:
-        return f"{widest.pairs} rounds are too few to resolve a change of {widest.label} {margin}."
-    return f"{widest.pairs} rounds resolve changes of {widest.label} of {half:.2g}% {margin}."
+    half = 0.5 * (widest.upper - widest.lower)
+    margin = f"(margin: {share_text(verdict.terms.margin)})"
+    pairs = change(widest, "").shown(Form.COUNT)
+    if not half < 1.0:
+        few = f" rounds are too few to resolve a change of {widest.label} {margin}."
+        return phrase(pairs, few)
+    resolved = Quantity(f"resolved.{widest.metric}", half, SHARE)
+    return phrase(pairs, f" rounds resolve changes of {widest.label} of ", resolved, f" {margin}.")
 
 
 def _findings(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[FindingText]:
@@ -243,12 +253,11 @@ def _finding_text(comparison: Comparison, side: SideComparison, row: LeakCompari
     version = comparison.versions[index]
     origin = _origin(version, row)
     facts = [Fact("In", f"{letter(index)}, {display_name(version)}")]
-    for label, rate in (("A", row.base), (letter(side.version), row.other)):
-        if rate is not None:
-            facts.append(Fact(f"Rate in {label}", full_rate_text(rate)))
-    if row.difference is not None and row.base is not None and row.other is not None:
+    base, other, difference = leak_rates(row, letter(side.version))
+    facts += [Fact(f"Rate in {rate.of}", rate) for rate in (base, other) if rate is not None]
+    if difference is not None and base is not None and other is not None:
         # Of a finding of one version alone it is that version's rate again.
-        facts.append(Fact("Difference", full_rate_text(row.difference)))
+        facts.append(Fact("Difference", difference))
     if row.driver:
         facts.append(Fact("Driver", row.driver))
     if origin is not None and origin.cause:
@@ -292,10 +301,10 @@ def _sureness(side: SideComparison, verdict: ComparisonVerdict) -> Iterator[str]
         return
 
     def wrong(metric: MetricComparison) -> str:
-        return f"{50.0 * (1.0 - metric.confidence):.2g}%"
+        return share_text(0.5 * (1.0 - metric.confidence))
 
     yield (
         f"false positives between equal versions: at most {wrong(primary)} of comparisons by "
         f"{primary.label}, {wrong(guards[0])} by each of the {len(guards)} guardrails, "
-        f"{100.0 * verdict.terms.alpha:.3g}% in total"
+        f"{share_text(verdict.terms.alpha)} in total"
     )

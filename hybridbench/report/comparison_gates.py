@@ -12,6 +12,7 @@ from hybridbench.analysis.comparison.records import (
     Change,
     Comparison,
     ComparisonVerdict,
+    LeakComparison,
     MetricComparison,
     Outcome,
     Role,
@@ -19,11 +20,11 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import label_of
-from hybridbench.rates import full_rate_text
 from hybridbench.records.verdict import VerdictKind
+from hybridbench.report.comparison_tables import change, leak_rates, letter
 from hybridbench.report.document import Gate, GateState, Measure
 from hybridbench.report.gates import stopped_short
-from hybridbench.sentences.comparison import change_text, percent
+from hybridbench.report.quantity import TIMES, Text, phrase, share_text
 
 _OUTCOME: Final = {
     Outcome.REGRESSION: GateState.FAILED,
@@ -57,10 +58,8 @@ def comparison_measures(comparison: Comparison, verdict: ComparisonVerdict) -> t
     return tuple(
         Measure(
             f"{side.name} against {base}: {metric.label}",
-            metric.ratio,
-            "ratio",
-            metric.lower,
-            metric.upper,
+            change(metric, letter(side.version)),
+            TIMES,
             _SMALLER[metric.metric],
         )
         for side in verdict.sides
@@ -77,28 +76,25 @@ def _metric_gates(side: SideComparison, group: str) -> Iterator[Gate]:
                 metric.metric,
                 group,
                 state,
-                _metric_text(metric),
+                _metric_text(metric, letter(side.version)),
                 metric.reason,
                 minor=metric.role is Role.GUARD,
             )
 
 
-def _metric_text(metric: MetricComparison) -> str:
-    text = f"{metric.label} {metric.word}: {change_text(metric)}, same within "
-    text += percent(1.0 + metric.margin).removeprefix("+")
-    return text if metric.call is not Call.INCONCLUSIVE else f"not decided. {text}"
+def _metric_text(metric: MetricComparison, other: str) -> Text:
+    within = f", same within {share_text(metric.margin)}"
+    text = phrase(f"{metric.label} {metric.word}: ", change(metric, other), within)
+    return text if metric.call is not Call.INCONCLUSIVE else phrase("not decided. ", text)
 
 
 def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate:
     red = [row for row in side.leaks if row.change in (Change.INTRODUCED, Change.WORSE)]
     open_ = [row for row in side.leaks if row.change is Change.UNDECIDED]
-    lines = [
-        f"{row.change.value}: {row.title}"
-        + (f" [{full_rate_text(row.difference)}]" if row.difference is not None else "")
-        for row in (*red, *open_)
-    ]
+    told = [_leak_line(row, letter(side.version)) for row in (*red, *open_)]
+    lines = "\n".join(map(str, told))
     if red:
-        return Gate("leaks", group, GateState.FAILED, lines[0], "\n".join(lines))
+        return Gate("leaks", group, GateState.FAILED, told[0], lines)
     if open_:
         return Gate(
             "leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", "\n".join(lines)
@@ -108,6 +104,12 @@ def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate
     faster = [label_of(row.subject) for row in side.leaks if row.change is Change.GROWS_FASTER]
     beside = f"; {', '.join(faster)} grows faster, below the limit" if faster else ""
     return Gate("leaks", group, GateState.PASSED, f"no finding is new and none grew{beside}")
+
+
+def _leak_line(row: LeakComparison, other: str) -> Text:
+    difference = leak_rates(row, other)[-1]
+    text = f"{row.change.value}: {row.title}"
+    return text if difference is None else phrase(f"{text} [", difference, "]")
 
 
 def _life_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate:

@@ -63,7 +63,7 @@ def comparison_to_json(
         "allowed_mismatches": sorted(comparison.allowed_mismatches),
         "versions": [_version(version) for version in comparison.versions],
         "sides": [_side(side) for side in verdict.sides],
-        "notes": list(document.notes),
+        "notes": list(map(str, document.notes)),
     }
 
 

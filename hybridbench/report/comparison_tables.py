@@ -12,16 +12,27 @@ from hybridbench.analysis.comparison.records import (
     Comparison,
     ComparisonVerdict,
     LeakComparison,
+    MetricComparison,
     Role,
     SideComparison,
     Version,
 )
-from hybridbench.metrics import label_of
-from hybridbench.rates import amount, interval_text, level_text, rate_text
+from hybridbench.metrics import Unit, label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
-from hybridbench.sentences.comparison import change_cell, display_name
-from hybridbench.units import format_duration
+from hybridbench.report.quantity import (
+    SHARE,
+    TIMES,
+    Form,
+    Quantity,
+    Text,
+    length,
+    of_rate,
+    phrase,
+    share_text,
+    sure_text,
+)
+from hybridbench.sentences.comparison import display_name
 
 _ROLE: Final = {
     Role.PRIMARY: "primary",
@@ -61,11 +72,11 @@ def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str
     rows = tuple(
         (
             m.label,
-            change_cell(m),
+            change(m, other).shown(Form.CHANGE_CELL),
             m.word,
-            level_text(m.base, m.unit),
-            level_text(m.other, m.unit),
-            f"{100.0 * m.margin:.3g}%",
+            _level(m, m.base, "A"),
+            _level(m, m.other, other),
+            share_text(m.margin),
             _ROLE[m.role],
         )
         for m in side.metrics
@@ -81,7 +92,27 @@ def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str
     )
 
 
-def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> str:
+def change(metric: MetricComparison, other: str) -> Quantity:
+    """How ``metric`` of the version ``other`` relates to that of the first, over all blocks."""
+    return Quantity(
+        f"{metric.metric}.ratio",
+        metric.ratio,
+        TIMES,
+        lower=metric.lower,
+        upper=metric.upper,
+        confidence=metric.confidence,
+        count=metric.pairs,
+        of=other,
+        form=Form.CHANGE,
+    )
+
+
+def _level(metric: MetricComparison, value: float, of: str) -> Quantity:
+    unit = SHARE if metric.unit == Unit.RATIO else metric.unit
+    return Quantity(f"blocks.{metric.metric}", value, unit, of=of, form=Form.LEVEL)
+
+
+def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> Text:
     primary = side.primary()
     if primary is None:
         return ""
@@ -90,25 +121,26 @@ def _metric_note(side: SideComparison, verdict: ComparisonVerdict) -> str:
         if verdict.interleaved
         else "widened by the variation between runs"
     )
-    blocks = f"{primary.pairs} pairs" if verdict.interleaved else f"{primary.pairs} windows a run"
-    levels = {m.role: f"{100.0 * m.confidence:.4g}%" for m in side.metrics}
+    blocks = " pairs" if verdict.interleaved else " windows a run"
+    levels = {m.role: sure_text(m.confidence) for m in side.metrics}
     said = ", ".join(f"{_ROLE[role]} {level}" for role, level in levels.items())
     served = ""
     if primary.metric == THROUGHPUT:
         served = (
             " Throughput counts prompt and output tokens served, those from the cache included."
         )
-    return (
+    return phrase(
+        change(primary, letter(side.version)).shown(Form.COUNT),
         f"{blocks}; A and {letter(side.version)}: geometric means over them.{served} Intervals, "
-        f"{kind}: {said}."
+        f"{kind}: {said}.",
     )
 
 
 def _leak_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:
     other = letter(side.version)
-    rows = tuple(_leak_row(row) for row in side.leaks)
+    rows = tuple(_leak_row(row, other) for row in side.leaks)
     difference = f"{other} \N{MINUS SIGN} A"
-    interval = f"{100.0 * (1.0 - verdict.terms.leak_alpha):.4g}% interval of {difference}"
+    interval = f"{sure_text(1.0 - verdict.terms.leak_alpha)} interval of {difference}"
     return Table(
         f"Leaks: {against}",
         ("finding", "change", "A", other, difference, interval),
@@ -126,15 +158,24 @@ def _is_within_noise(row: LeakComparison) -> bool:
     return row.change is Change.UNCHANGED and rate is not None and rate.lower <= 0.0 <= rate.upper
 
 
-def _leak_row(row: LeakComparison) -> tuple[str, ...]:
+def _leak_row(row: LeakComparison, other: str) -> tuple[Text, ...]:
+    rates = leak_rates(row, other)
     return (
         _leak_name(row),
         row.change.value,
-        _rate(row.base),
-        _rate(row.other),
-        _rate(row.difference),
-        "" if row.difference is None else interval_text(row.difference),
+        *("" if rate is None else rate.narrow for rate in rates),
+        "" if rates[-1] is None else rates[-1].shown(Form.INTERVAL),
     )
+
+
+def leak_rates(row: LeakComparison, other: str) -> tuple[Quantity | None, ...]:
+    """The rate of a finding in the first version and in ``other``, and their difference."""
+
+    def told(rate: Rate | None, of: str) -> Quantity | None:
+        return None if rate is None else of_rate(f"{row.kind}.{row.subject}", rate, of=of)
+
+    difference = f"{other} \N{MINUS SIGN} A"
+    return told(row.base, "A"), told(row.other, other), told(row.difference, difference)
 
 
 def _leak_name(row: LeakComparison) -> str:
@@ -143,15 +184,7 @@ def _leak_name(row: LeakComparison) -> str:
     return f"{row.subject}: {row.kind.replace('-', ' ')}"
 
 
-def _rate(rate: Rate | None) -> str:
-    if rate is None:
-        return ""
-    if rate.unit == "share":
-        return amount(100.0 * rate.value, "%", signed=True)
-    return rate_text(rate)
-
-
-def _version_row(index: int, version: Version) -> tuple[str, ...]:
+def _version_row(index: int, version: Version) -> tuple[Text, ...]:
     manifest = version.manifest
     return (
         letter(index),
@@ -159,7 +192,7 @@ def _version_row(index: int, version: Version) -> tuple[str, ...]:
         manifest.engine_hash[:_HASH],
         " ".join(_commit(version)),
         version.verdict.kind.value,
-        format_duration(version.record.last_moment_s),
+        length("recorded", version.record.last_moment_s, of=letter(index)),
     )
 
 

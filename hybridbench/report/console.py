@@ -33,6 +33,7 @@ from hybridbench.report.document import (
     Table,
     Tone,
 )
+from hybridbench.report.quantity import Text as Shown
 from hybridbench.report.wording import BADGES, metric_label
 from hybridbench.safe_output import one_line
 
@@ -167,7 +168,7 @@ def _widths(table: Table, keep: Sequence[int], room: int) -> dict[int, int]:
 
 
 def _cells(table: Table, column: int) -> Iterator[str]:
-    return (row[column] for row in table.rows)
+    return (str(row[column]) for row in table.rows)
 
 
 def _column_width(table: Table, column: int) -> int:
@@ -179,7 +180,7 @@ def _column_width(table: Table, column: int) -> int:
 
 
 def _has_answers(table: Table, column: int) -> bool:
-    return any(row[column] in BADGES for row in table.rows)
+    return any(cell in BADGES for cell in _cells(table, column))
 
 
 def _findings(document: Document, *, whole: bool = False) -> Iterator[RenderableType]:
@@ -211,10 +212,10 @@ def _provenance(document: Document) -> Iterator[RenderableType]:
         yield _heading("How this was run")
     if document.command:
         yield _shown(document.command, overflow="fold")
-    for table in document.provenance:
+    for table in (table for table in document.provenance if table.rows):
         yield _heading(table.title)
         if table.columns == ("", ""):
-            rows = tuple(Fact(label, text) for label, text in table.rows)
+            rows = tuple(Fact(str(label), text) for label, text in table.rows)
             yield _facts(rows, max(len(fact.label) for fact in rows))
         else:
             yield _Fitted(table)
@@ -252,12 +253,15 @@ def _diagnosis(document: Document, *, whole: bool) -> Iterator[RenderableType]:
 
 
 def _bounds(document: Document) -> Iterator[RenderableType]:
-    if document.bounds.rows:
-        yield _heading(document.bounds.title)
-        rows = tuple((metric_label(row[0]), *row[1:]) for row in document.bounds.rows)
-        yield _table(replace(document.bounds, rows=rows), keep=(0, 1, 2, 3, 5))
-        if document.bounds.note:
-            yield _shown(document.bounds.note, style="dim")
+    bounds = document.bounds
+    if bounds.rows:
+        yield _heading(bounds.title)
+        keep = (1, 2, 3, 5)
+        columns = (bounds.columns[0], *(bounds.columns[i] for i in keep))
+        rows = tuple((metric_label(str(row[0])), *(row[i] for i in keep)) for row in bounds.rows)
+        yield _Fitted(Table(bounds.title, columns, rows, frozenset({2, 3, 4})))
+        if bounds.note:
+            yield _shown(bounds.note, style="dim")
 
 
 def _coverage(document: Document, *, whole: bool) -> Iterator[RenderableType]:
@@ -288,16 +292,16 @@ def _table(
     return rich
 
 
-def _shown(text: str = "", style: str = "", overflow: OverflowMethod | None = None) -> Text:
+def _shown(text: Shown = "", style: str = "", overflow: OverflowMethod | None = None) -> Text:
     """``text`` in one line, whoever wrote it."""
-    return Text(one_line(text), style=style, overflow=overflow)
+    return Text(one_line(str(text)), style=style, overflow=overflow)
 
 
 def _heading(title: str) -> RenderableType:
     return Padding(_shown(title, style="bold"), (1, 0, 0, 0))
 
 
-def _bullet(text: str, indent: int = 0) -> RenderableType:
+def _bullet(text: Shown, indent: int = 0) -> RenderableType:
     return Padding(_item("·", _shown(text)), (0, 0, 0, indent))
 
 

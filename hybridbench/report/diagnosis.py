@@ -6,18 +6,24 @@ from collections.abc import Iterable
 
 from hybridbench import __version__
 from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
-from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
-from hybridbench.rates import amount
 from hybridbench.records.codec import by_name, to_json
 from hybridbench.records.events import Allocations, Reclaim
 from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.advice import again_command
 from hybridbench.report.document import NO_TABLE, DiagnosisText, Table
-from hybridbench.report.wording import clock_text
+from hybridbench.report.quantity import (
+    SHARE,
+    Phrase,
+    Quantity,
+    Text,
+    length,
+    moment,
+    phrase,
+    size,
+)
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
 from hybridbench.sentences.diagnosis import OBJECTS_MIN, bug_report, part_detail
-from hybridbench.units import format_duration, format_percent
 
 _RUNG_WORDS = {
     "rest": "idle, nothing released",
@@ -90,21 +96,21 @@ def stored_evidence(record: RunRecord) -> list[str]:
     garbage = record.series.get("gc_collectible_bytes")
     if garbage is not None and len(garbage):
         lines.append(
-            f"The last heap scan found {amount(float(garbage.value[-1]), 'B')} of uncollected "
-            f"garbage, the first {amount(float(garbage.value[0]), 'B')}."
+            f"The last heap scan found {size('garbage', float(garbage.value[-1]))} of uncollected "
+            f"garbage, the first {size('garbage', float(garbage.value[0]))}."
         )
     memory = record.series.get("rss_anon_swap_bytes")
     if memory is not None and len(memory):
-        change = amount(float(memory.value[-1] - memory.value[0]), "B", signed=True)
+        change = size("memory", float(memory.value[-1] - memory.value[0]), signed=True)
         lines.append(f"Private memory moved by {change} from the first sample to the last.")
     given = record.last_event(Reclaim)
     if given is not None:
         rest, trimmed = given.at_rest_bytes, given.after_trim_bytes
         flushed, collected = given.after_flush_bytes, given.after_collect_bytes
         lines.append(
-            f"At the end malloc_trim released {amount(rest - trimmed, 'B')}, flushing the cache "
-            f"{amount(trimmed - flushed, 'B')}, a full collection "
-            f"{amount(flushed - collected, 'B')}."
+            f"At the end malloc_trim released {size('trim', rest - trimmed)}, flushing the cache "
+            f"{size('flush', trimmed - flushed)}, a full collection "
+            f"{size('collect', flushed - collected)}."
         )
     again = again_command(record.manifest, "--diagnose", "always")
     again = again or "hybridbench soak ... --diagnose always"
@@ -119,16 +125,22 @@ def _split_table(found: Diagnosis) -> Table:
     rows = tuple(
         (
             part.kind.value,
-            amount(part.size_bytes, "B", signed=True),
-            format_percent(part.share, 1),
+            size(f"{part.kind}.bytes", part.size_bytes, signed=True, part_of="growth.idle"),
+            Quantity(f"{part.kind}.share", part.share, SHARE, part_of="growth"),
             part_detail(found, part.kind),
         )
         for part in found.parts
     )
-    note = (
-        f"Growth of idle private memory from {clock_text(found.from_s)} to "
-        f"{clock_text(found.to_s)}: {amount(found.growth_bytes, 'B', signed=True)}; explained "
-        f"{format_percent(found.explained)}."
+    note = phrase(
+        "Growth of idle private memory from ",
+        moment("diagnosis from", found.from_s),
+        " to ",
+        moment("diagnosis to", found.to_s),
+        ": ",
+        size("growth.idle", found.growth_bytes, signed=True),
+        "; explained ",
+        Quantity("explained.share", found.explained, SHARE),
+        ".",
     )
     return Table(
         "Where the growth is", ("part", "bytes", "share", "what"), rows, frozenset({1, 2}), note
@@ -139,9 +151,11 @@ def _rungs_table(rungs: Iterable[RungRow]) -> Table:
     rows = tuple(
         (
             _RUNG_WORDS.get(row.name, row.name),
-            amount(row.private_bytes, "B"),
-            amount(row.gave_bytes, "B") if row.name != "rest" else "",
-            "" if row.gave_at_baseline_bytes is None else amount(row.gave_at_baseline_bytes, "B"),
+            size(f"private after {row.name}", row.private_bytes),
+            size(f"released by {row.name}", row.gave_bytes) if row.name != "rest" else "",
+            ""
+            if row.gave_at_baseline_bytes is None
+            else size(f"released at the baseline by {row.name}", row.gave_at_baseline_bytes),
         )
         for row in rungs
     )
@@ -153,40 +167,51 @@ def _holders_table(found: Diagnosis) -> Table:
     rows = tuple(
         (
             row.objects.type_name,
-            f"{row.objects.count:,}" if row.objects.count else _entries(row),
-            amount(row.objects.size_bytes, "B"),
+            _more(row, i),
+            size(f"held {i}.bytes", row.objects.size_bytes),
             _held_how(row),
         )
-        for row in found.holdings
+        for i, row in enumerate(found.holdings)
         if found.explained is not None or row.objects.dragged
     )
     columns = ("class", "more", "bytes", "held by")
     return Table("Held objects that the baseline did not have", columns, rows, frozenset({1, 2}))
 
 
-def _cycles(found: Diagnosis) -> tuple[str, ...]:
+def _cycles(found: Diagnosis) -> tuple[Phrase, ...]:
     if found.garbage.objects < OBJECTS_MIN:
         return ()
     return tuple(
-        f"{format_percent(cycle.share)} of the sampled cycles: {cycle}"
+        phrase(Quantity(f"{cycle}.share", cycle.share, SHARE), f" of the sampled cycles: {cycle}")
         for cycle in found.garbage.cycles
     )
 
 
-def _entries(row: Holding) -> str:
-    return times(row.objects.entries, "entry", "entries")
+def _more(row: Holding, place: int) -> Text:
+    """How many objects came on, or entries of one that was there before."""
+    if row.objects.count:
+        return Quantity(f"held {place}.objects", row.objects.count)
+    entries = Quantity(f"held {place}.entries", row.objects.entries)
+    return phrase(entries, " entry" if row.objects.entries == 1 else " entries")
 
 
 def _calls_table(found: Allocations | None) -> Table:
     sites = () if found is None else found.sites
     rows = tuple(
-        (amount(site.size_bytes, "B"), f"{site.count:,}", " < ".join(site.stack)) for site in sites
+        (
+            size(f"allocated {i}.bytes", site.size_bytes),
+            Quantity(f"allocated {i}.blocks", site.count),
+            " < ".join(site.stack),
+        )
+        for i, site in enumerate(sites)
     )
-    note = ""
+    note: Text = ""
     if found is not None:
-        note = (
-            f"{format_duration(found.seconds)} more of traffic, {found.requests:,} requests, then "
-            f"a flush; for every stack: memray flamegraph --leaks {ALLOCATIONS}"
+        note = phrase(
+            length("allocations traced", found.seconds),
+            " more of traffic, ",
+            Quantity("requests traced", found.requests),
+            f" requests, then a flush; for every stack: memray flamegraph --leaks {ALLOCATIONS}",
         )
     columns = ("bytes", "blocks", "allocated in, called by")
     return Table("Allocated and never freed", columns, rows, frozenset({0, 1}), note)

@@ -1,8 +1,8 @@
 """What a report says, before any format: a run, a comparison and a night are all Documents.
 
 The renderers turn one into HTML, Markdown, JUnit XML or a console.  Nothing here is specific to an
-output; numbers that a person reads are already words with units, and only charts still hold arrays.
-Whatever part a document leaves empty, no renderer mentions.
+output.  Numbers that were measured are quantities, which have one text everywhere; the curves of
+charts are arrays.  Whatever part a document leaves empty, no renderer mentions.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from hybridbench import __version__
 from hybridbench.analysis.record import FloatArray
+from hybridbench.report.quantity import Quantity, Text
 
 
 class DocumentKind(StrEnum):
@@ -64,7 +65,7 @@ class Gate:
     name: str
     group: str
     state: GateState
-    text: str  # one sentence, with the rate and its interval where there is one
+    text: Text  # one sentence, with the rate and its interval where there is one
     detail: str = ""  # lines of evidence
     measured_s: float | None = None  # the length of what was judged
     minor: bool = False  # the verdict does not depend on this gate
@@ -90,10 +91,8 @@ class Measure:
     """One number of the verdict, for programs that plot it over nightly runs."""
 
     name: str  # unique in a document and the same every night
-    value: float
-    unit: str
-    lower: float | None = None  # of its interval
-    upper: float | None = None
+    quantity: Quantity
+    unit: str  # with what the rate is per
     smaller_is_better: bool = True
 
 
@@ -112,6 +111,7 @@ class Legend(StrEnum):
 
     LAST = "last value"
     MEAN = "mean"  # of the judged window, where there is one
+    SERVED = "as served"  # what the table of the run has, over the judged window
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,13 @@ class Fact:
     """One answer: a short question and one or two sentences; ``code`` is a command to copy."""
 
     label: str
-    text: str
+    text: Text
     code: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words; ``numeric`` names the columns (by position) that align to the right.
+    """Rows of words and quantities; ``numeric`` names the columns that align to the right.
 
     A cell that is one of the words of ``wording.BADGES`` is drawn as such.  A table without rows is
     left out, unless ``empty`` says what that means.
@@ -133,12 +133,17 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Text, ...], ...]
     numeric: frozenset[int] = frozenset()
-    note: str = ""
+    note: Text = ""
     empty: str = ""
     links: tuple[str, ...] = ()  # one a row, or none: where its first cell leads, a relative path
     optional: frozenset[int] = frozenset()  # columns that a narrow terminal leaves out first
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The rows as a reader sees them."""
+        return tuple(tuple(map(str, row)) for row in self.rows)
 
 
 # What leads ``Document.ruling`` where it says what would have been found.
@@ -156,7 +161,7 @@ class FindingText:
     title: str
     facts: tuple[Fact, ...] = ()
     evidence: tuple[str, ...] = ()
-    data: tuple[tuple[str, str], ...] = ()
+    data: tuple[tuple[str, Text], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,7 @@ class Line:
     value: FloatArray
     ink: Ink = Ink.PLAIN
     colour: int = 0  # position in the palette
+    shown: Quantity | None = None  # in the legend, in place of a last or mean value
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ class Chart:
     title: str
     unit: str = ""
     lines: tuple[Line, ...] = ()
-    note: str = ""
+    note: Text = ""
     stacked: bool = False
     from_zero: bool = True
     min_span: float = 0.0  # smallest height of the y axis, so that noise does not look like news
@@ -236,7 +242,7 @@ class DiagnosisText:
     rungs: Table
     holders: Table
     calls: Table
-    cycles: tuple[str, ...]
+    cycles: tuple[Text, ...]
     notes: tuple[str, ...]
 
     @property
@@ -251,23 +257,23 @@ class Document:
 
     kind: DocumentKind
     run_id: str  # the name of the directory that holds it
-    subtitle: str  # model, profile, length, start
+    subtitle: Text  # model, profile, length, start
     badge: Badge
     meaning: str  # what the badge asserts, one sentence
     exit_code: int
-    headline: str
+    headline: Text
     answer: tuple[Fact, ...]
     gates: tuple[Gate, ...]
     suite: str = "hybridbench"  # what was tested, the same every night: model and profile
     measures: tuple[Measure, ...] = ()
-    ruling: str = ""  # what this length can and cannot rule out
+    ruling: Text = ""  # what this length can and cannot rule out
     ruling_label: str = DETECTION_LIMIT
     tables: tuple[Table, ...] = ()  # right after the verdict
     findings: tuple[FindingText, ...] = ()
     bounds: Table = NO_TABLE
     coverage: Table = NO_TABLE
     not_seen: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()
     timeline: Timeline = Timeline(0.0)
     charts: tuple[ChartGroup, ...] = ()
     events: Table = NO_TABLE

@@ -6,11 +6,17 @@ They are in samples.jsonl, every sample of them, and would make megabytes here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final
 
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue, json_text
-from hybridbench.report.document import Document, Measure, Table
+from hybridbench.report.document import NO_TABLE, Document, Measure, Table
+from hybridbench.report.quantity import Form, Phrase, Quantity, quantities
 from hybridbench.rundir.layout import REPORT_SCHEMA
+
+_PARTS_OF_FULL: Final = {Form.VALUE, Form.INTERVAL, Form.BOUND}
 
 
 def render_document_json(document: Document) -> str:
@@ -26,43 +32,84 @@ def document_to_json(document: Document) -> dict[str, JsonValue]:
         "kind": document.kind.name.lower(),
         "id": document.run_id,
         "suite": document.suite,
-        "about": document.subtitle,
+        "about": str(document.subtitle),
         "answer": document.badge.word,
         "tone": document.badge.tone.value,
         "exit_code": document.exit_code,
-        "headline": document.headline,
+        "headline": str(document.headline),
         "meaning": document.meaning,
-        "facts": [to_json(fact) for fact in document.answer],
-        "ruling": document.ruling,
-        "gates": [to_json(gate) for gate in document.gates],
-        "measures": [to_json(measure) for measure in document.measures],
+        "facts": _plain(document.answer),
+        "ruling": str(document.ruling),
+        "gates": _plain(document.gates),
+        "measures": [_measure(measure) for measure in document.measures],
         "tables": [_table(table) for table in document.tables],
         "findings": [
-            {**to_json(finding), "badge": finding.badge.word, "data": dict(finding.data)}
+            {**_plain(finding), "badge": finding.badge.word, "data": dict(_plain(finding.data))}
             for finding in document.findings
         ],
         "bounds": _table(document.bounds),
         "coverage": _table(document.coverage),
         "not_seen": list(document.not_seen),
-        "notes": list(document.notes),
+        "notes": _plain(document.notes),
         "diagnosis": None if document.diagnosis is None else document.diagnosis.paragraph,
         "provenance": [_table(table) for table in document.provenance],
         "command": document.command,
+        "quantities": [_quantity(one) for one in _told(document)],
     }
+
+
+def _told(document: Document) -> Iterable[Quantity]:
+    """The quantities of what is above, once each: neither of the events nor of the curves."""
+    told: dict[object, Quantity] = {}
+    for one in quantities(replace(document, events=NO_TABLE, charts=())):
+        key = (one.of, one.name, one.window)
+        # A cell may leave out the interval.
+        if key not in told or (told[key].lower is None and one.lower is not None):
+            told[key] = one
+    return told.values()
+
+
+def _quantity(quantity: Quantity) -> dict[str, JsonValue]:
+    whole = quantity.shown(Form.FULL) if quantity.form in _PARTS_OF_FULL else quantity
+    stored = {**to_json(quantity), "text": str(whole)}
+    del stored["form"], stored["signed"]
+    return stored
+
+
+def _plain(part: object) -> Any:
+    """``part`` of a document in dicts and lists, every quantity in it as its text."""
+    if isinstance(part, Quantity | Phrase):
+        return str(part)
+    if is_dataclass(part):
+        return {field.name: _plain(getattr(part, field.name)) for field in fields(part)}
+    return [_plain(item) for item in part] if isinstance(part, tuple) else part
 
 
 def render_benchmark_json(document: Document) -> str:
     """Numbers for github-action-benchmark's ``customSmallerIsBetter``."""
     rows: list[JsonValue] = [
-        {"name": f"{document.suite}: {m.name}", "unit": m.unit, "value": m.value, **_range(m)}
+        {"name": f"{document.suite}: {m.name}", "unit": m.unit, "value": v.value, **_range(v)}
         for m in document.measures
-        if m.smaller_is_better and math.isfinite(m.value)
+        for v in [m.quantity]
+        if m.smaller_is_better and math.isfinite(v.value)
     ]
     return json_text(rows)
 
 
-def _range(measure: Measure) -> dict[str, str]:
-    lower, upper = measure.lower, measure.upper
+def _measure(measure: Measure) -> dict[str, JsonValue]:
+    ends = to_json(measure.quantity)
+    return {
+        "name": measure.name,
+        "value": ends["value"],
+        "unit": measure.unit,
+        "lower": ends["lower"],
+        "upper": ends["upper"],
+        "smaller_is_better": measure.smaller_is_better,
+    }
+
+
+def _range(quantity: Quantity) -> dict[str, str]:
+    lower, upper = quantity.lower, quantity.upper
     if lower is None or upper is None or not math.isfinite(lower + upper):
         return {}
     return {"range": f"{lower + 0.0:.6g} to {upper + 0.0:.6g}"}
@@ -72,6 +119,6 @@ def _table(table: Table) -> dict[str, JsonValue]:
     return {
         "title": table.title,
         "columns": list(table.columns),
-        "rows": [list(row) for row in table.rows],
-        "note": table.note,
+        "rows": [list(row) for row in table.texts],
+        "note": str(table.note),
     }

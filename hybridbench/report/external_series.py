@@ -8,20 +8,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from hybridbench.metrics import Unit
-from hybridbench.rates import full_rate_text, interval_text, rate_text
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import EXIT_CODE, Rate, VerdictKind
 from hybridbench.report.advice import MEANING
 from hybridbench.report.document import Document, DocumentKind, FindingText, Table
-from hybridbench.report.wording import BADGES, NO_RATE
+from hybridbench.report.quantity import (
+    Form,
+    Quantity,
+    Text,
+    joined,
+    length,
+    of_rate,
+    phrase,
+)
+from hybridbench.report.wording import BADGES, NO_RATE, limit_of
 from hybridbench.series.judge import FileVerdict, worst
 from hybridbench.series.trend import JudgedSeries
-from hybridbench.units import format_duration
 
 SCHEMA = "hybridbench.judge/1"
-_COLUMNS = ("metric", "verdict", "rate", "95% interval", "judged", "model")
-_NUMERIC = frozenset({2, 4})
+_COLUMNS = ("metric", "verdict", "rate", "95% interval", "limit", "judged", "model")
+_NUMERIC = frozenset({2, 3, 4, 5})
+_OPTIONAL = frozenset({4, 6})
 _NOT_JUDGED_MAX = 12
 _NAMED_MAX = 3
 _WORSE = (VerdictKind.LEAK, VerdictKind.DEGRADED)
@@ -30,11 +38,11 @@ _WORSE = (VerdictKind.LEAK, VerdictKind.DEGRADED)
 def series_document(files: Sequence[FileVerdict]) -> Document:
     """All files in one document; a table for each."""
     kind = worst([file.kind for file in files])
-    judged = sum(len(file.rows) for file in files)
+    judged = Quantity("judged series", sum(len(file.rows) for file in files))
     return Document(
         kind=DocumentKind.SERIES,
         run_id=files[0].source,
-        subtitle=f"{judged} series in " + ", ".join(file.source for file in files),
+        subtitle=phrase(judged, " series in ", ", ".join(file.source for file in files)),
         badge=BADGES[kind],
         meaning=MEANING[kind],
         exit_code=int(EXIT_CODE[kind]),
@@ -42,7 +50,7 @@ def series_document(files: Sequence[FileVerdict]) -> Document:
         answer=(),
         gates=(),
         tables=tuple(
-            Table(file.source, _COLUMNS, _rows(file), _NUMERIC, optional=frozenset({5}))
+            Table(file.source, _COLUMNS, _rows(file, files), _NUMERIC, optional=_OPTIONAL)
             for file in files
         ),
         findings=tuple(
@@ -66,14 +74,14 @@ def series_json(files: Sequence[FileVerdict]) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def _headline(files: Sequence[FileVerdict]) -> str:
+def _headline(files: Sequence[FileVerdict]) -> Text:
     """What grows and how fast, then what is undecided; else that all is bounded."""
     if len(files) == 1 and files[0].headline:
         return files[0].headline
     rows = [(_name(row, file, files), row) for file in files for row in file.rows]
     worse = [(name, row) for name, row in rows if row.verdict in _WORSE]
     open_ = [(name, row) for name, row in rows if row.verdict not in (*_WORSE, VerdictKind.CLEAN)]
-    parts = [_movement(name, row) for name, row in worse[:_NAMED_MAX]]
+    parts: list[Text] = [_movement(name, row) for name, row in worse[:_NAMED_MAX]]
     if len(worse) > _NAMED_MAX:
         parts.append(f"{len(worse) - _NAMED_MAX} more")
     if len(open_) == 1 == len(rows):
@@ -84,7 +92,7 @@ def _headline(files: Sequence[FileVerdict]) -> str:
         more = f" and {len(open_) - _NAMED_MAX} more" if len(open_) > _NAMED_MAX else ""
         parts.append(f"undecided: {names}{more}")
     if parts:
-        return "; ".join(parts)
+        return joined("; ", parts)
     of_files = f" in {len(files)} files" if len(files) > 1 else ""
     which = "the series" if len(rows) == 1 else f"all {len(rows)} series"
     return f"Growth is below the limit in {which}{of_files}"
@@ -95,44 +103,52 @@ def _name(row: JudgedSeries, file: FileVerdict, files: Sequence[FileVerdict]) ->
     return f"{row.name} ({Path(file.source).name})" if len(files) > 1 else row.name
 
 
-def _movement(name: str, row: JudgedSeries) -> str:
-    moves = "falls" if row.falls_are_bad else "grows"
+def _movement(name: str, row: JudgedSeries) -> Text:
     rate = row.result.rate_per_hour
+    moves = "fall" if row.falls_are_bad else "growth"
     if rate is None:
-        return f"{name} {moves}"
-    return f"{name} {moves} by {full_rate_text(_unit_if_known(rate, row), signed=False)}"
+        return f"{name} {'falls' if row.falls_are_bad else 'grows'}"
+    told = of_rate(f"{moves} of {name}", _unit_if_known(rate, row), row.result.window_s)
+    verb = "falls" if row.falls_are_bad else "grows"
+    # The interval is in the table: a headline has room for what, and how fast.
+    return phrase(f"{name} {verb} by ", replace(told, signed=False).narrow)
 
 
-def _rows(file: FileVerdict) -> tuple[tuple[str, ...], ...]:
-    rows = []
+def _rows(file: FileVerdict, files: Sequence[FileVerdict]) -> tuple[tuple[Text, ...], ...]:
+    rows: list[tuple[Text, ...]] = []
     for row in file.rows:
-        start, end = row.result.window_s
         hour = row.result.rate_per_hour
-        rate = None if hour is None else _in_words(hour, row)
+        rate = None if hour is None else _rate(hour, row, _name(row, file, files))
         rows.append(
             (
                 row.name,
                 row.verdict.value,
-                NO_RATE if rate is None else rate_text(rate),
-                "none" if rate is None else interval_text(rate),
-                format_duration(end - start),
+                NO_RATE if rate is None else rate.narrow,
+                "none" if rate is None else rate.shown(Form.INTERVAL),
+                limit_of(row.result, _name(row, file, files)),
+                _judged(row, _name(row, file, files)),
                 row.result.model,
             )
         )
     return tuple(rows)
 
 
-def _notes(file: FileVerdict, files: Sequence[FileVerdict]) -> Iterator[str]:
+def _judged(row: JudgedSeries, name: str) -> Quantity:
+    start, end = row.result.window_s
+    return length(f"judged of {name}", end - start, row.result.window_s)
+
+
+def _notes(file: FileVerdict, files: Sequence[FileVerdict]) -> Iterator[Text]:
     """What the table has no room for."""
     for row in file.rows:
         name = _name(row, file, files)
         yield f"{name}: {row.result.reason}"
         for rate in row.per_work:
-            yield f"{name}: {full_rate_text(_in_words(rate, row))}"
+            yield phrase(f"{name}: ", _rate(rate, row, name))
         if row.result.needed_s is not None and row.verdict is VerdictKind.INCONCLUSIVE:
-            start, end = row.result.window_s
-            missing = format_duration(max(row.result.needed_s - (end - start), 1.0))
-            yield f"{name}: about {missing} more of steady samples would decide"
+            missing_s = max(row.result.needed_s - _judged(row, name).value, 1.0)
+            missing = length(f"missing of {name}", missing_s)
+            yield phrase(f"{name}: about ", missing, " more of steady samples would decide")
         yield from (f"{name}: {note}" for note in row.notes)
     yield from file.notes
     if file.not_judged:
@@ -148,8 +164,10 @@ def _as_moved(rate: Rate, row: JudgedSeries) -> Rate:
     return replace(rate, value=-rate.value, lower=-rate.upper, upper=-rate.lower)
 
 
-def _in_words(rate: Rate, row: JudgedSeries) -> Rate:
-    return _as_moved(_unit_if_known(rate, row), row)
+def _rate(rate: Rate, row: JudgedSeries, name: str) -> Quantity:
+    moves = _as_moved(_unit_if_known(rate, row), row)
+    # Of a level that must not fall the growth is the fall with its sign turned.
+    return of_rate(f"growth of {name}", moves, row.result.window_s)
 
 
 def _unit_if_known(rate: Rate, row: JudgedSeries) -> Rate:

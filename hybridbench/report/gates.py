@@ -13,7 +13,6 @@ from typing import Final
 from hybridbench.analysis.findings.instances import TOLERANCE, Instances
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.errors import ExitCode
-from hybridbench.rates import full_rate_text
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
@@ -22,9 +21,17 @@ from hybridbench.records.verdict import (
     VerdictKind,
 )
 from hybridbench.report.document import Gate, GateState
-from hybridbench.report.wording import NO_RATE, metric_label, plain_text
+from hybridbench.report.quantity import SHARE, Quantity, Text, joined, phrase
+from hybridbench.report.wording import (
+    NO_RATE,
+    covered,
+    finding_rates,
+    growth_of,
+    metric_label,
+    needed_text,
+)
 from hybridbench.thresholds.gates import has_threshold_gate, threshold_gates
-from hybridbench.units import format_count, format_duration
+from hybridbench.units import format_count
 
 _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.CLEAN: GateState.PASSED,
@@ -94,11 +101,12 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
             continue
         states = {_STATE[finding.verdict] for finding in found}
         state = next(state for state in _WORST_FIRST if state in states)
-        rates = "; ".join(full_rate_text(rate) for rate in found[0].rates)
-        text = found[0].title + (f" [{rates}]" if rates else "")
+        text: list[Text] = [found[0].title]
+        if found[0].rates:
+            text += [" [", joined("; ", finding_rates(found[0], verdict)), "]"]
         if len(found) > 1:
-            text += f" (and {len(found) - 1} more)"
-        yield Gate(kind, "findings", state, text, _lines(found))
+            text.append(f" (and {len(found) - 1} more)")
+        yield Gate(kind, "findings", state, phrase(*text), _lines(found))
 
 
 def _other_fate(kind: str, findings: Iterable[Finding]) -> Gate | None:
@@ -119,37 +127,41 @@ def _other_fate(kind: str, findings: Iterable[Finding]) -> Gate | None:
 
 def _metric_gate(result: MetricResult) -> Gate:
     state = _STATE[VerdictKind(result.outcome)]
-    parts = [NO_RATE if result.rate_per_hour is None else full_rate_text(result.rate_per_hour)]
+    parts: list[Text] = [growth_of(result) or NO_RATE]
     if state is GateState.SKIPPED:
         parts.insert(0, f"not decided ({result.reason})")
     if result.needed_s is not None:
-        parts.append(f"a judged window of about {format_duration(result.needed_s)} would decide")
-    text = f"{metric_label(result.metric)}: {'; '.join(parts)}"
+        parts.append(needed_text(result))
+    text = phrase(f"{metric_label(result.metric)}: ", joined("; ", parts))
     start_s, end_s = result.window_s
     return Gate(result.metric, "growth", state, text, result.reason, end_s - start_s)
 
 
 def _decay_gate(verdict: Verdict, result: DecayResult) -> Gate:
-    text = f"{result.label}: {result.outcome}"
+    text: Text = f"{result.label}: {result.outcome}"
     if result.change is not None:
-        text += f", {_share(result.change)}"
-        if result.change_lower is not None and result.change_upper is not None:
+        lower = result.change_lower
+        change = Quantity(
+            f"change.{result.name}",
+            result.change,
+            SHARE,
+            verdict.window_s,
             # A fitted line may fall below zero, which nothing that is measured does.
-            text += f" (95% interval {_share(max(result.change_lower, -1.0))} to "
-            text += f"{_share(result.change_upper)})"
+            lower=None if lower is None else max(lower, -1.0),
+            upper=result.change_upper,
+            signed=True,
+        )
+        text = phrase(text, ", ", change)
     found = [finding for finding in verdict.findings if finding.subject == result.name]
     state = _DECAY_STATE.get(result.outcome, GateState.SKIPPED)
     return Gate(result.name, "decay", state, text, _lines(found), minor=True)
 
 
-def _share(value: float) -> str:
-    return f"{100 * value:+.3g}%".replace("-", "\N{MINUS SIGN}")
-
-
 def _coverage_gates(verdict: Verdict) -> Iterator[Gate]:
     for counter, row in verdict.coverage.items():
         if row.required is not None:
-            text = f"{counter} seen {plain_text(row.seen)}, required {plain_text(row.required)}"
+            seen, required = covered(counter, row)
+            text = phrase(f"{counter} seen ", seen, ", required ", required)
             # What was not exercised is no fault of the engine: the run has no answer.
             state = GateState.PASSED if row.met else GateState.ERROR
             yield Gate(counter, "coverage", state, text)
@@ -165,7 +177,8 @@ def _why_no_pass(verdict: Verdict) -> str:
 def _without_pass(gate: Gate, reason: str) -> Gate:
     if gate.state is not GateState.PASSED or gate.group == "coverage":
         return gate
-    return replace(gate, state=GateState.SKIPPED, text=f"{reason}; {gate.text}", minor=True)
+    text = phrase(f"{reason}; ", gate.text)
+    return replace(gate, state=GateState.SKIPPED, text=text, minor=True)
 
 
 def _lines(findings: Iterable[Finding]) -> str:

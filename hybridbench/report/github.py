@@ -45,7 +45,9 @@ def render_annotations(document: Document) -> str:
     for level in ("error", "warning", "notice"):
         gates = [g for g in (first, *others) if _LEVEL[g.state] == level]
         shown = gates if len(gates) <= ANNOTATIONS_MAX else gates[: ANNOTATIONS_MAX - 1]
-        lines += [_command(level, f"{document.suite}: {gate.name}", gate.text) for gate in shown]
+        lines += [
+            _command(level, f"{document.suite}: {gate.name}", str(gate.text)) for gate in shown
+        ]
         if len(gates) > len(shown):
             left = f"{len(gates) - len(shown)} more are in the report."
             lines.append(_command(level, f"{document.suite}: and more", left))

@@ -12,10 +12,9 @@ import numpy as np
 from hybridbench.analysis.change_points import ALPHA, FEWEST_BEFORE, FEWEST_ON_A_SIDE, Change
 from hybridbench.analysis.findings.words import times
 from hybridbench.errors import ExitCode
-from hybridbench.history.points import Point, Quantity, Unread
+from hybridbench.history.points import Point, Tracked, Unread
 from hybridbench.history.series import Series, Trend
-from hybridbench.metrics import declared
-from hybridbench.rates import amount, level_text
+from hybridbench.metrics import Unit, declared
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.charts import scaled
@@ -31,6 +30,15 @@ from hybridbench.report.document import (
     Line,
     Table,
     Tone,
+)
+from hybridbench.report.quantity import (
+    SHARE,
+    Form,
+    Phrase,
+    Quantity,
+    Text,
+    joined,
+    phrase,
 )
 from hybridbench.thresholds.grammar import Stat
 from hybridbench.units import format_percent, sparkline
@@ -66,7 +74,7 @@ def history_document(series: Sequence[Series], unread: Sequence[Unread], where: 
     )
 
 
-def change_text(trend: Trend, change: Change) -> str:
+def change_text(trend: Trend, change: Change) -> Phrase:
     """From what to what, at which run, and how sure."""
     quantity = trend.quantity
     run, last = trend.points[change.at], trend.points[change.at - 1]
@@ -77,10 +85,10 @@ def change_text(trend: Trend, change: Change) -> str:
     )
     versions = "" if run.version == last.version else f", engine {last.version} → {run.version}"
     environment = "" if run.environment == last.environment else f", now {run.environment}"
-    return (
-        f"{_WORD[trend.is_worse(change)]}: {_amount(quantity, change.before)} → "
-        f"{_amount(quantity, change.after)} since {run.run_id}{versions}{environment} ({sure})"
-    )
+    since = f" since {run.run_id}{versions}{environment} ({sure})"
+    before = _amount(quantity, change.before, f"before {run.run_id}")
+    after = _amount(quantity, change.after, f"since {run.run_id}")
+    return phrase(f"{_WORD[trend.is_worse(change)]}: ", before, " → ", after, since)
 
 
 def series_title(one: Series, every: Sequence[Series]) -> str:
@@ -107,7 +115,7 @@ def _badge(series: Sequence[Series], worse: bool) -> Badge:
     return Badge("WORSE", "▼", Tone.BAD) if worse else Badge("STEADY", "=", Tone.GOOD)
 
 
-def _headline(series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Change]]) -> str:
+def _headline(series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Change]]) -> Text:
     if not series:
         return "There is no run here."
     if all(_is_short(trend) for one in series for trend in one.trends):
@@ -119,7 +127,7 @@ def _headline(series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Cha
     name = f"{one.model} / {one.profile}: {trend.quantity.name}"
     more = len(worse) - 1
     others = f" (and {times(more, 'more change')})" if more else ""
-    return f"{name} {change_text(trend, change)}{others}"
+    return phrase(f"{name} ", change_text(trend, change), others)
 
 
 def _tables(one: Series, every: Sequence[Series]) -> Iterable[Table]:
@@ -142,23 +150,23 @@ def _tables(one: Series, every: Sequence[Series]) -> Iterable[Table]:
     )
 
 
-def _row(point: Point, quantities: Sequence[Quantity]) -> tuple[str, ...]:
+def _row(point: Point, quantities: Sequence[Tracked]) -> tuple[Text, ...]:
     values = (
-        _amount(one, point.values[one.name].value) if one.name in point.values else ""
+        _amount(one, point.values[one.name].value, point.run_id) if one.name in point.values else ""
         for one in quantities
     )
     started = time.strftime("%Y-%m-%d %H:%M", time.gmtime(point.started_wall_s))
     return (started, point.version, point.verdict or "not judged", *values)
 
 
-def _trend_row(trend: Trend) -> tuple[str, ...]:
-    said = "; ".join(change_text(trend, change) for change in trend.changes)
+def _trend_row(trend: Trend) -> tuple[Text, ...]:
+    said = joined("; ", (change_text(trend, change) for change in trend.changes))
     quiet = "too few runs to decide" if _is_short(trend) else "none"
     return (
         trend.quantity.name,
         str(len(trend.points)),
         sparkline(trend.values[-_SPARKS_MOST:]),
-        said or quiet,
+        said if trend.changes else quiet,
     )
 
 
@@ -166,11 +174,11 @@ def _gate(one: Series, trend: Trend) -> Gate:
     worse = [change for change in trend.changes if trend.is_worse(change)]
     few = _is_short(trend)
     state = GateState.FAILED if worse else GateState.SKIPPED if few else GateState.PASSED
-    said = "; ".join(change_text(trend, change) for change in worse)
+    said = joined("; ", (change_text(trend, change) for change in worse))
     quiet = "too few runs to decide" if few else "no change for the worse"
     apart = ", ".join(f"{name} {value}" for name, value in one.differs_in.items())
     group = f"{one.model} / {one.profile}" + (f" ({apart})" if apart else "")
-    return Gate(trend.quantity.name, group, state, said or quiet)
+    return Gate(trend.quantity.name, group, state, said if worse else quiet)
 
 
 def _notes(series: Sequence[Series], unread: Sequence[Unread]) -> Iterable[str]:
@@ -214,18 +222,19 @@ def _chart(key: str, trend: Trend) -> Chart:
             Line("lower", runs, lower, Ink.SPREAD),
             Line("upper", runs, upper, Ink.SPREAD),
         ]
-    note = "; ".join(change_text(trend, change) for change in trend.changes)
+    note = joined("; ", (change_text(trend, change) for change in trend.changes))
     chart = Chart(key, quantity.name, "", tuple(lines), note, from_zero=False, counted="run")
     chart = scaled(chart, declared(quantity.metric).unit)
     return replace(chart, unit=f"{chart.unit}/h") if quantity.stat is Stat.SLOPE else chart
 
 
-def _amount(quantity: Quantity, value: float) -> str:
-    """A value with its unit; a slope an hour."""
-    unit = declared(quantity.metric).unit.value
+def _amount(quantity: Tracked, value: float, of: str) -> Quantity:
+    """A value of ``of``, a run or the runs on one side of a change; a slope an hour."""
+    unit = declared(quantity.metric).unit
     if quantity.stat is Stat.SLOPE:
-        return f"{amount(value, unit, signed=True)}/h"
-    return level_text(value, unit)
+        return Quantity(quantity.name, value, unit.value, per="h", of=of, signed=True)
+    shown = SHARE if unit is Unit.RATIO else unit.value
+    return Quantity(quantity.name, value, shown, of=of, form=Form.LEVEL)
 
 
 def history_json(series: Sequence[Series], unread: Sequence[Unread]) -> str:

@@ -18,9 +18,8 @@ import numpy as np
 from jinja2 import BaseLoader, Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from hybridbench.rates import number
-from hybridbench.report.chart_data import page_data
-from hybridbench.report.document import Chart, Document, Ink, tally
+from hybridbench.report.chart_data import chart_numbers, page_data
+from hybridbench.report.document import Chart, Document, tally
 from hybridbench.report.wording import BADGES
 
 # Between two letters only: a decimal point or a unit per hour must stay whole.
@@ -50,7 +49,7 @@ def render_html(document: Document) -> str:
             marked={mark.kind for mark in document.timeline.marks},
             tally=tally(document.gates),
             lifted={chart.key for chart in charts if _lifted(chart)},
-            numbers={chart.key: _numbers(chart) for chart in charts},
+            numbers={chart.key: chart_numbers(chart) for chart in charts},
         )
     )
 
@@ -80,17 +79,6 @@ def _embedded_json(data: object) -> Markup:
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)  # noqa: S704
-
-
-def _numbers(chart: Chart) -> list[tuple[str, ...]]:
-    """First, least, most and last value of every measured line."""
-    rows = []
-    for line in chart.lines:
-        if line.ink in {Ink.PLAIN, Ink.POINTS, Ink.LIMIT} and line.value.size:
-            value = line.value
-            cells = (value[0], np.min(value), np.max(value), value[-1])
-            rows.append((line.label, *(number(float(f"{float(c):.5g}")) for c in cells)))
-    return rows
 
 
 def _lifted(chart: Chart) -> bool:

@@ -50,9 +50,9 @@ def _add_case(suite: ET.Element, classname: str, gate: Gate) -> None:
     case = ET.SubElement(suite, "testcase", attributes)
     element = _ELEMENT.get(gate.state)
     if element is None:
-        ET.SubElement(case, "system-out").text = _xml(gate.text)
+        ET.SubElement(case, "system-out").text = _xml(str(gate.text))
         return
-    outcome = {"message": _xml(gate.text)}
+    outcome = {"message": _xml(str(gate.text))}
     if element != "skipped":
         outcome["type"] = _xml(gate.group)
     # Some readers show the message only, some the body only.
@@ -75,7 +75,7 @@ def _properties(document: Document) -> tuple[tuple[str, str], ...]:
     return (
         ("hybridbench.version", document.tool_version),
         ("hybridbench.id", document.run_id),
-        ("hybridbench.about", document.subtitle),
+        ("hybridbench.about", str(document.subtitle)),
         ("hybridbench.answer", document.badge.word),
         ("hybridbench.exit_code", str(document.exit_code)),
     )

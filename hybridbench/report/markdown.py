@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import quote
 
 from hybridbench.report.document import Document, Fact, FindingText, Table
+from hybridbench.report.quantity import Text
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~])")
 # A step summary over 1 MiB is dropped whole, so that endless evidence ends here.
@@ -141,7 +142,7 @@ def _facts(facts: Iterable[Fact]) -> Iterator[str]:
     yield ""
 
 
-def _list(texts: Iterable[str]) -> Iterator[str]:
+def _list(texts: Iterable[Text]) -> Iterator[str]:
     yield from (f"- {markdown_text(text)}" for text in texts)
     yield ""
 
@@ -165,9 +166,9 @@ def _code(text: str) -> str:
     return f"`{text}`" if "`" not in text and "\n" not in text else markdown_text(text)
 
 
-def markdown_text(text: str) -> str:
+def markdown_text(text: Text) -> str:
     """``text`` on one line, with nothing in it that Markdown or HTML would act on."""
-    flat = " ".join(text.split())
+    flat = " ".join(str(text).split())
     if len(flat) > _LINE_MAX:
         flat = flat[: _LINE_MAX - 1] + "…"
     return _SPECIAL.sub(r"\\\1", flat)

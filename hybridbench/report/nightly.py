@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from hybridbench.rates import number, rate_text
 from hybridbench.records.nightly import (
     CellFinding,
     CellResult,
@@ -25,9 +24,16 @@ from hybridbench.report.document import (
     GateState,
     Table,
 )
-from hybridbench.report.wording import BADGES, rate_facts
+from hybridbench.report.quantity import (
+    TIMES,
+    Form,
+    Quantity,
+    Text,
+    joined,
+    length,
+)
+from hybridbench.report.wording import BADGES, finding_name, named_rates, rate_facts
 from hybridbench.rundir.layout import NIGHTLY
-from hybridbench.units import format_duration
 
 _GATE: Final = {
     CellState.PASS: GateState.PASSED,
@@ -81,13 +87,13 @@ def _meaning(run: NightlyRun) -> str:
     return _PARTIAL if run.word == "INCONCLUSIVE" and passed else _MEANING[run.word]
 
 
-def _subtitle(run: NightlyRun) -> str:
-    parts = [f"plan {run.plan.name} {run.plan.hash}"]
+def _subtitle(run: NightlyRun) -> Text:
+    parts: list[Text] = [f"plan {run.plan.name} {run.plan.hash}"]
     if run.started_wall_s:
         started = datetime.fromtimestamp(run.started_wall_s, UTC)
         parts.append(f"{started:%Y-%m-%d %H:%M} UTC")
-        parts.append(format_duration(run.ended_wall_s - run.started_wall_s))
-    return " · ".join(parts)
+        parts.append(length("night", run.ended_wall_s - run.started_wall_s))
+    return joined(" · ", parts)
 
 
 def _answer(run: NightlyRun) -> Iterator[Fact]:
@@ -170,28 +176,35 @@ def _filled(table: Table) -> Table:
     return replace(table, columns=table.columns[:end], rows=rows, numeric=numeric)
 
 
-def _cell_row(cell: CellResult) -> tuple[str, ...]:
-    throughput = cell.metrics.get("throughput_tokens_per_s")
-    ratio = cell.throughput_ratio
+def _cell_row(cell: CellResult) -> tuple[Text, ...]:
+    name = "throughput_tokens_per_s"
+    throughput, ratio = cell.metrics.get(name), cell.throughput_ratio
     return (
         cell.id,
         cell.state.upper() if cell.state is not CellState.NEUTRAL else "neutral",
         cell.word,
-        format_duration(cell.judged_s) if cell.judged_s else "",
-        str(len(cell.attempts)),
-        "" if throughput is None else number(round(throughput, 1)),
-        "" if ratio is None else f"{ratio:.3f}",
+        length("judged", cell.judged_s, of=cell.id) if cell.judged_s else "",
+        Quantity("attempts", len(cell.attempts), of=cell.id),
+        "" if throughput is None else Quantity(name, throughput, of=cell.id, form=Form.PLAIN),
+        ""
+        if ratio is None
+        else Quantity(f"{name}.ratio", ratio, TIMES, of=cell.id, form=Form.TIMES),
     )
 
 
+def _rates(cell: CellResult, entry: CellFinding) -> tuple[Quantity, ...]:
+    return named_rates(finding_name(entry.finding), entry.finding, of=cell.id)
+
+
 def _findings_table(run: NightlyRun) -> Table:
-    rows = []
+    rows: list[tuple[Text, ...]] = []
     for cell, entry in _entries(run):
         found = entry.finding
         if found.verdict == VerdictKind.INCONCLUSIVE and not entry.waived:
             continue
         # The interval is shown with the finding; here it would tear the table on a terminal.
-        rate = rate_text(found.rates[0]) if found.rates else ""
+        rates = _rates(cell, entry)
+        rate = rates[0].narrow if rates else ""
         # Until when; why and where is shown with the finding.
         until = entry.waived_until
         said = entry.why_not if until is None else f"until {until.isoformat()}"
@@ -226,7 +239,7 @@ def _changes_table(run: NightlyRun) -> Table:
 
 def _finding(cell: CellResult, entry: CellFinding) -> FindingText:
     found = entry.finding
-    facts = rate_facts(found.rates)
+    facts = rate_facts(_rates(cell, entry))
     if found.driver:
         facts.append(Fact("Driver", found.driver))
     for label, text in (

@@ -20,8 +20,8 @@ from hybridbench.records.manifest import (
     manifest_to_json,
 )
 from hybridbench.report.document import Table
+from hybridbench.report.quantity import Text, length
 from hybridbench.report.wording import plain_text
-from hybridbench.units import format_duration
 
 _SECTIONS: Final = (
     ("model", "Model"),
@@ -109,16 +109,16 @@ def profile_yaml(profile: ResolvedProfile) -> str:
 
 def _run_table(manifest: Manifest, recorded_s: float) -> Table:
     planned = manifest.planned_duration_s
-    rows = [
+    rows: list[tuple[Text, ...]] = [
         ("run", manifest.run_id),
         ("started", started_text(manifest.started_wall_s)),
-        ("recorded", format_duration(recorded_s)),
+        ("recorded", length("recorded", recorded_s)),
         ("profile", manifest.profile.name),
         ("seed", plain_text(manifest.seed)),
         ("defects", plain_text(manifest.defects)),
     ]
     if planned is not None:
-        rows.insert(2, ("planned", format_duration(planned)))
+        rows.insert(2, ("planned", length("planned", planned)))
     if manifest.engine_hash:
         rows.append(("engine hash", manifest.engine_hash))
     return Table("Run", ("", ""), tuple(rows))
@@ -132,8 +132,8 @@ def _segments(entries: Sequence[SegmentFacts]) -> list[Table]:
         (
             str(position),
             started_text(entry.started_wall_s),
-            format_duration(entry.start_s),
-            format_duration(entry.traffic_s),
+            length(f"before segment {position}", entry.start_s),
+            length(f"traffic left in segment {position}", entry.traffic_s),
             plain_text(entry.pid),
             plain_text(entry.traffic_seed),
         )

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.comparison.records import Version
 from hybridbench.latency import RELATIVE_ERROR
 from hybridbench.metrics import Unit
-from hybridbench.rates import number
 from hybridbench.records.verdict import ServingResult, Verdict
 from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Table
-from hybridbench.report.wording import clock_text
-from hybridbench.units import format_duration
+from hybridbench.report.quantity import (
+    SHARE,
+    Form,
+    Quantity,
+    Text,
+    Window,
+    length,
+    moment,
+    phrase,
+    share_text,
+)
 
 _LABELS: Final[Mapping[str, str]] = {
     "requests_per_s": "Requests/s",
@@ -26,9 +35,19 @@ _LABELS: Final[Mapping[str, str]] = {
     "aborts": "Aborts",
     "hit_rate": "Cache hit rate",
 }
+# What the rows rest on; those that are not here, on the requests finished.
+_FINISHED: Final = "finished"
+_COUNTED: Final[Mapping[str, str]] = {
+    "ttft_ms": "first tokens",
+    "itl_ms": "token gaps",
+    "errors": "ended",
+    "aborts": "ended",
+    "hit_rate": "admissions",
+}
 _COUNTS: Final = frozenset({"errors", "aborts"})
 # What no row of the table of metrics is about.
 _NOT_COMPARED: Final = _COUNTS | {"output_tokens_per_s", "input_tokens_per_s", "e2e_ms"}
+NOTHING_SERVED: Final[Mapping[str, Quantity]] = {}
 _SHARES: Final = ("p50", "p90", "p99")
 
 
@@ -36,38 +55,39 @@ def serving_table(verdict: Verdict) -> Table:
     """A row for each thing that was measured; without rows where nothing was."""
     timed = any(result.p50 is not None for result in verdict.serving)
     shares = _SHARES if timed else ()
+    window = verdict.window_s
     rows = tuple(
         (
             _LABELS.get(result.name, result.name),
-            _value(result),
-            *(_percentile(result, share) for share in shares),
-            f"{result.count:,}",
+            _value(result, window),
+            *(_percentile(result, share, window) for share in shares),
+            Quantity(f"served.{_COUNTED.get(result.name, _FINISHED)}", result.count, window=window),
         )
         for result in verdict.serving
     )
-    note = ""
-    if verdict.window_s is not None:
-        start, end = (clock_text(t_s) for t_s in verdict.window_s)
-        note = f"From {start} to {end}, without the pauses for checkpoints{_traffic(verdict)}. "
-    note += "n: requests finished in that time (rates)"
+    lead: list[Text] = []
+    if window is not None:
+        start, end = moment("judged from", window[0]), moment("judged to", window[1])
+        pauses = ", without the pauses for checkpoints"
+        lead = ["From ", start, " to ", end, pauses, *_traffic(verdict), ". "]
+    note = "n: requests finished (rates"
     if timed:
-        note += (
-            ", first tokens (TTFT), gaps between tokens (ITL) and requests finished "
-            "(end-to-end) in whole sampling intervals"
-        )
-    note += ", requests ended (errors, aborts), admissions (hit rate)."
+        note += ", end-to-end), first tokens (TTFT), gaps between tokens (ITL"
+    note += "), requests ended (errors, aborts), admissions (hit rate)."
     if timed:
-        note += f" Latencies are rounded to {100 * RELATIVE_ERROR:g}%."
+        note += f" Latencies are rounded to {share_text(RELATIVE_ERROR)}."
     columns = ("", "mean or total", *shares, "n")
-    return Table("Serving", columns, rows, frozenset(range(1, len(columns))), note)
+    numeric = frozenset(range(1, len(columns)))
+    return Table("Serving", columns, rows, numeric, phrase(*lead, note))
 
 
-def _traffic(verdict: Verdict) -> str:
+def _traffic(verdict: Verdict) -> Sequence[Text]:
     """How long the traffic lasted between the pauses, which may be much less than the window."""
     for result in verdict.serving:
         if result.name == "requests_per_s" and result.value > 0:
-            return f": {format_duration(result.count / result.value)} of traffic"
-    return ""
+            traffic = length("traffic", result.count / result.value, verdict.window_s)
+            return ": ", traffic, " of traffic in whole sampling intervals"
+    return ()
 
 
 def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table:
@@ -77,14 +97,16 @@ def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table
     that took turns there are only counts.
     """
     of_each = [{result.name: result for result in one.verdict.serving} for one in versions]
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[Text, ...]] = []
     for name, label in _LABELS.items():
         found = [results.get(name) for results in of_each]
         if not any(found) or name not in (_COUNTS if interleaved else _NOT_COMPARED):
             continue
-        rows.append((label, *("" if one is None else _value(one) for one in found)))
+        windows = [(version.verdict.window_s, letter(i)) for i, version in enumerate(versions)]
+        told = list(zip(found, windows, strict=True))
+        rows.append((label, *("" if one is None else _value(one, *of) for one, of in told)))
         for share in _SHARES:
-            cells = tuple("" if one is None else _percentile(one, share) for one in found)
+            cells = tuple("" if one is None else _percentile(one, share, *of) for one, of in told)
             if any(cells):
                 rows.append((f"{label} {share}", *cells))
     columns = ("", *(letter(index) for index in range(len(versions))))
@@ -100,20 +122,35 @@ def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table
     )
 
 
-def _percentile(result: ServingResult, share: str) -> str:
+def _percentile(result: ServingResult, share: str, window: Window, of: str = "") -> Text:
     value = {"p50": result.p50, "p90": result.p90, "p99": result.p99}[share]
-    return "" if value is None else _short(value)
+    if value is None:
+        return ""
+    told = _quantity(result, value, window, of)
+    return replace(told, name=f"{told.name}.{share}", form=Form.PLAIN)
 
 
-def _value(result: ServingResult) -> str:
-    if result.unit == Unit.RATIO:
-        return f"{100 * result.value:.1f}%"
-    if result.unit == Unit.COUNT:
-        share = f" ({100 * result.value / result.count:.2g}%)" if result.count else ""
-        return f"{result.value:,.0f}{share}"
-    return _short(result.value)
+def served(verdict: Verdict) -> Mapping[str, Quantity]:
+    """What the table has of each metric: for whatever else shows it."""
+    results = {result.name: result for result in verdict.serving}
+    window = verdict.window_s
+    found = {name: _quantity(result, result.value, window) for name, result in results.items()}
+    for name, result in results.items():
+        for share in _SHARES:
+            one = _percentile(result, share, window)
+            if isinstance(one, Quantity):
+                found[f"{name}_{share}"] = one
+    return found
 
 
-def _short(value: float) -> str:
-    """Three digits that mean something: more than 1% of error leaves."""
-    return number(value) if value < 1000 else f"{value:,.0f}"
+def _value(result: ServingResult, window: Window, of: str = "") -> Text:
+    told = _quantity(result, result.value, window, of)
+    if result.unit != Unit.COUNT or not result.count:
+        return told if result.unit == Unit.RATIO else told.shown(Form.PLAIN)
+    share = Quantity(f"{told.name}.share", result.value / result.count, SHARE, window, of=of)
+    return phrase(told, " (", share, ")")
+
+
+def _quantity(result: ServingResult, value: float, window: Window, of: str = "") -> Quantity:
+    unit = SHARE if result.unit == Unit.RATIO else result.unit
+    return Quantity(f"served.{result.name}", value, unit, window, count=result.count, of=of)

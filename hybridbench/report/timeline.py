@@ -26,7 +26,7 @@ from hybridbench.records.events import (
 )
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Mark, Span, Timeline
-from hybridbench.report.wording import clock_text
+from hybridbench.report.quantity import moment
 
 # Of the bench's own course: they say nothing about the engine's curves.
 _UNMARKED: Final = (Allocations, DiagnosisBaseline, DiagnosisStages, Hold, Note, Phase, Reclaim)
@@ -77,7 +77,7 @@ def _mark_label(event: Event, count: int) -> str:
     name = kind.replace("_", " ")
     if isinstance(event, Steady):
         return name
-    return f"{name} at {clock_text(event.t_s)}" + (f", first of {count}" if count > 1 else "")
+    return f"{name} at {moment(name, event.t_s)}" + (f", first of {count}" if count > 1 else "")
 
 
 def _thinned(events: Sequence[Event]) -> Sequence[Event]:

@@ -1,4 +1,4 @@
-"""Words that reports share: badges, times, names of metrics, commands, values of a manifest."""
+"""What reports share: badges, names of metrics, commands, and the names of a verdict's numbers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,34 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from hybridbench.analysis.findings.thresholds import ThresholdNotMet
+from hybridbench.analysis.trend.reasons import bound_of
 from hybridbench.labels import unlabelled, whose
-from hybridbench.metrics import spec_of
-from hybridbench.rates import TIME_UNITS, full_rate_text, number
+from hybridbench.metrics import Unit, spec_of
+from hybridbench.rates import TIME_UNITS, number
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Model
-from hybridbench.records.verdict import Rate
+from hybridbench.records.nightly import AttemptFinding
+from hybridbench.records.verdict import (
+    RETAINED,
+    WAITING,
+    Covered,
+    Finding,
+    MetricResult,
+    Verdict,
+    VerdictKind,
+)
 from hybridbench.report.document import Badge, Fact, Tone
+from hybridbench.report.quantity import (
+    Phrase,
+    Quantity,
+    Text,
+    Window,
+    length,
+    moment,
+    of_rate,
+    phrase,
+)
 
 _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
     Tone.GOOD: {
@@ -20,6 +41,7 @@ _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
         "met": "✓",
         "passed": "✓",
         "PASS": "✓",
+        "MET": "✓",
         "SAME": "=",
         "FASTER": "△",
         "BETTER": "△",
@@ -33,6 +55,7 @@ _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
         "INVARIANT": "≠",
         "CRASHED": "✕",
         "NOT MET": "✕",
+        "MISSED": "✕",
         "failed": "✕",
         "error": "✕",
         "FAIL": "✕",
@@ -67,8 +90,9 @@ NO_RATE: Final = "no estimate"
 
 def capital(text: str) -> str:
     """``text`` as the beginning of a sentence; a name in code stays as it is."""
-    first = text.partition(" ")[0]
-    return text if "_" in first or "." in first else text[:1].upper() + text[1:]
+    first = text.partition(" ")[0].removesuffix(":")
+    is_name = any(joint in first for joint in "_.:")
+    return text if is_name else text[:1].upper() + text[1:]
 
 
 def model_text(model: Model) -> str:
@@ -77,18 +101,84 @@ def model_text(model: Model) -> str:
     return f"{model.name} ({inside})" if inside else model.name
 
 
-def clock_text(t_s: float) -> str:
-    """``t_s`` seconds as ``h:mm:ss``."""
-    total = round(max(0.0, t_s))
-    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
+def growth_of(result: MetricResult) -> Quantity | None:
+    """The growth of a gated metric; None where too few samples were taken."""
+    rate = result.rate_per_hour
+    return None if rate is None else of_rate(f"growth.{result.metric}", rate, result.window_s)
 
 
-def rate_facts(rates: Iterable[Rate]) -> list[Fact]:
+def limit_of(result: MetricResult, of: str = "") -> Text:
+    """What the growth must stay below: the limit of the profile or a threshold; without one the
+    tolerance, if that was applied.
+    """
+    limit = bound_of(result)
+    if limit is None:
+        return "" if result.outcome == VerdictKind.LEAK else "none"
+    return Quantity(f"limit.{result.metric}", limit, result.unit, per="h", of=of)
+
+
+def finding_rates(finding: Finding, verdict: Verdict) -> tuple[Quantity, ...]:
+    """The rates of ``finding``; that of a gated metric is the growth of its row in the table."""
+    windows = {result.metric: result.window_s for result in verdict.metrics}
+    kind = "growth" if finding.subject in windows else finding.kind
+    window = windows.get(finding.subject, verdict.window_s)
+    return named_rates(f"{kind}.{finding.subject}", finding, window)
+
+
+def named_rates(
+    name: str, finding: Finding | AttemptFinding, window: Window = None, of: str = ""
+) -> tuple[Quantity, ...]:
+    """``finding.rates``; those in bytes of objects are of the memory that the objects hold."""
+    held = {Unit.BYTES.value: ".bytes"} if finding.kind in (WAITING, RETAINED) else {}
+    return tuple(
+        of_rate(name + held.get(rate.unit, ""), rate, window, of) for rate in finding.rates
+    )
+
+
+def rate_text(rate: Quantity) -> Text:
+    """``rate`` of a finding, and of what it is where that is not the finding's subject."""
+    held = rate.unit == Unit.BYTES and rate.name.startswith((WAITING, RETAINED))
+    return phrase("collectible memory between collections: ", rate) if held else rate
+
+
+def rate_facts(rates: Iterable[Quantity]) -> list[Fact]:
     """Each rate of a finding with its interval."""
     return [
-        Fact("Growth" if rate.per in TIME_UNITS else "Per event", full_rate_text(rate))
-        for rate in rates
+        Fact("Growth" if rate.per in TIME_UNITS else "Per event", rate_text(rate)) for rate in rates
     ]
+
+
+def finding_name(finding: Finding | AttemptFinding) -> str:
+    """What the numbers of ``finding`` are named after; several may be of one kind and subject."""
+    apart = finding.driver
+    if isinstance(finding, Finding) and isinstance(finding.basis, ThresholdNotMet):
+        apart = apart or finding.basis.threshold
+    return f"{finding.kind}.{finding.subject}" + (f".{apart}" if apart else "")
+
+
+def since_text(finding: Finding, since_s: float) -> Phrase:
+    """When ``finding`` began: ``0:01:21 into the run``."""
+    return phrase(moment(finding_name(finding), since_s), " into the run")
+
+
+def window_text(window_s: tuple[float, float]) -> Phrase:
+    """The judged window: ``from 0:01:21 to 0:04:37 (3m16s)``."""
+    start_s, end_s = window_s
+    start, end = moment("judged from", start_s), moment("judged to", end_s)
+    judged = length("judged", end_s - start_s, window_s)
+    return phrase("from ", start, " to ", end, " (", judged, ")")
+
+
+def needed_text(result: MetricResult) -> Phrase:
+    """How long a judged window would have to be."""
+    needed = length(f"needed for {result.metric}", result.needed_s or 0.0)
+    return phrase("a judged window of about ", needed, " would decide")
+
+
+def covered(counter: str, row: Covered) -> tuple[Quantity, Quantity]:
+    """How often an event was seen, and how often it had to be."""
+    required = Quantity(f"required.{counter}", row.required or 0)
+    return Quantity(f"seen.{counter}", row.seen), required
 
 
 def metric_title(name: str) -> str:

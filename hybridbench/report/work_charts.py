@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.report.document import Chart, Legend, Line
+from hybridbench.report.quantity import Quantity
+from hybridbench.report.serving import NOTHING_SERVED
 
 # Key, title and unit of each chart, and its lines: derived quantities under short labels.
 _CHARTS: Final[Mapping[tuple[str, str, str], Mapping[str, str]]] = {
@@ -29,8 +32,13 @@ _CHARTS: Final[Mapping[tuple[str, str, str], Mapping[str, str]]] = {
 _PERCENT: Final = 100.0
 
 
-def work_charts(record: RunRecord) -> tuple[Chart, ...]:
-    """The charts that this record has counters for; one point for each stretch of equal length."""
+def work_charts(
+    record: RunRecord, known: Mapping[str, Quantity] = NOTHING_SERVED
+) -> tuple[Chart, ...]:
+    """The charts that this record has counters for; one point for each stretch of equal length.
+
+    ``known`` are values of the judged window, for the legend.
+    """
     sampled = [series for series in record.series.values() if len(series)]
     if not sampled:
         return ()
@@ -45,7 +53,14 @@ def work_charts(record: RunRecord) -> tuple[Chart, ...]:
             blocks = work_blocks(record, derived, start_s, end_s) if label is not None else None
             if label is not None and blocks is not None and len(blocks):
                 values = factor * blocks.value
-                lines.append(Line(label, blocks.t_s, values, colour=len(lines)))
+                shown = known.get(derived.name)
+                lines.append(Line(label, blocks.t_s, values, colour=len(lines), shown=shown))
         if lines:
-            charts.append(Chart(key, title, unit, tuple(lines), legend=Legend.MEAN))
+            charts.append(as_served(Chart(key, title, unit, tuple(lines), legend=Legend.MEAN)))
     return tuple(charts)
+
+
+def as_served(chart: Chart) -> Chart:
+    """``chart`` with a legend of what the run's table has, where it has all of its lines."""
+    known = all(line.shown is not None for line in chart.lines)
+    return replace(chart, legend=Legend.SERVED) if known else chart

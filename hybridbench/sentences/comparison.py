@@ -84,20 +84,15 @@ def percent(ratio: float) -> str:
 
 def change_text(metric: MetricComparison) -> str:
     """``−4.9% (−5.7% to −4.1%)``: the ends themselves, as most intervals lean to one side."""
-    return f"{percent(metric.ratio)} ({ends_text(metric)})"
+    return f"{percent(metric.ratio)} ({ends_text(metric.lower, metric.upper)})"
 
 
-def change_cell(metric: MetricComparison) -> str:
-    """``−4.9% (−5.7 to −4.1)``: the same for a column of a table, which has 80 columns in all."""
-    return f"{percent(metric.ratio)} ({ends_text(metric).replace('%', '')})"
-
-
-def ends_text(metric: MetricComparison) -> str:
-    """``−5.7% to −4.1%``; an end that is not known is said in words."""
-    lower = percent(metric.lower) if math.isfinite(metric.lower) else "no lower bound"
+def ends_text(lower: float, upper: float) -> str:
+    """``−5.7% to −4.1%``, of the ends of a ratio; one that is not known is said in words."""
+    least = percent(lower) if math.isfinite(lower) else "no lower bound"
     # How far beyond tenfold says nothing any more.
-    upper = percent(metric.upper) if metric.upper < _LARGEST_TOLD else "over +1,000%"
-    return f"{lower} to {upper}"
+    most = percent(upper) if upper < _LARGEST_TOLD else "over +1,000%"
+    return f"{least} to {most}"
 
 
 def undecided_text(metric: MetricComparison) -> str:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
+from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
-from hybridbench.records.verdict import Finding, Verdict
+from hybridbench.metrics import Unit
+from hybridbench.rates import TIME_UNITS
+from hybridbench.records.verdict import (
+    Finding,
+    Verdict,
+)
 from hybridbench.report.document import Gate, GateState, Table
+from hybridbench.report.quantity import Quantity, Text, length
+from hybridbench.thresholds.grammar import Stat
 from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
 from hybridbench.thresholds.words import measured_text
-from hybridbench.units import format_duration
 
 STATE: Final = {
     ThresholdOutcome.MET: GateState.PASSED,
@@ -39,11 +47,29 @@ def has_threshold_gate(verdict: Verdict, finding: Finding) -> bool:
 def thresholds_table(verdict: Verdict) -> Table:
     """Threshold, outcome, and what was measured; without rows if none was set."""
     rows = tuple(
-        (result.text, result.outcome.value, measured_text(result), _needed(result))
+        (result.text, result.outcome.value, _measured(result, verdict), _needed(result))
         for result in verdict.thresholds
     )
     return Table("Thresholds", ("threshold", "outcome", "measured", "would decide"), rows)
 
 
-def _needed(result: ThresholdResult) -> str:
-    return "" if result.needed_s is None else format_duration(result.needed_s)
+def _measured(result: ThresholdResult, verdict: Verdict) -> Text:
+    if result.value is None:
+        return measured_text(result)
+    exact = (result.lower, result.upper) == (result.value, result.value)
+    per = singular(result.per) if result.per else ""
+    return Quantity(
+        f"{result.metric}.{result.stat}" + (f" per {per}" if per and per not in TIME_UNITS else ""),
+        result.value + 0.0,  # no minus before a zero
+        "" if result.unit == Unit.RATIO else result.unit,
+        verdict.window_s,
+        per,
+        None if exact else -math.inf if result.lower is None else result.lower,
+        None if exact else math.inf if result.upper is None else result.upper,
+        signed=result.stat.startswith(Stat.SLOPE),  # also its lower and upper end
+    )
+
+
+def _needed(result: ThresholdResult) -> Text:
+    needed_s = result.needed_s
+    return "" if needed_s is None else length(f"needed for {result.text}", needed_s)

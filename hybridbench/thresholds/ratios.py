@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from hybridbench.analysis.comparison.answer import THRESHOLD_MISSED, THRESHOLD_UNDECIDED
 from hybridbench.analysis.comparison.records import ComparisonVerdict, Outcome, SideComparison
+from hybridbench.analysis.findings.words import headline
 from hybridbench.analysis.levels import Measured
-from hybridbench.sentences.words import headline
 from hybridbench.thresholds.check import gate
 from hybridbench.thresholds.grammar import Stat, Threshold, parse_thresholds
 from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult

@@ -403,7 +403,7 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
         longer_s = min(present_s * needed / max(t.size, 1), _LONGEST_ADVICE * present_s)
     else:
         # One sample does not say how far apart samples are; those before the window do.
-        longer_s = needed * float(np.median(np.diff(sampled)))
+        longer_s = present_s + (needed - t.size) * float(np.median(np.diff(sampled)))
     reason = TooFewSamples(
         samples=t.size, judged_s=present_s, samples_needed=needed, unit=terms.spec.unit.value
     )

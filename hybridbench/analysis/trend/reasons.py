@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final, Literal
 
+import msgspec
+
 from hybridbench.rates import TINY, amount
 from hybridbench.records.codec import from_json
 from hybridbench.records.codes import ReasonCode
@@ -346,15 +348,19 @@ class Gaps(Reason, frozen=True, kw_only=True):
         return f"{format_percent(self.share)} of the judged time has no samples"
 
 
-def tolerance_of(result: MetricResult) -> float | None:
-    """The growth per hour below which ``result`` is CLEAN without a limit that somebody set; None
-    where no such bound was applied.
+class _Held(msgspec.Struct, frozen=True):
+    """What a reason of any code was held against, where that is something."""
+
+    bound: float | None = None
+
+
+def bound_of(result: MetricResult) -> float | None:
+    """The growth per hour below which ``result`` is CLEAN: a limit that somebody set, or the
+    tolerance; None where none was applied.
     """
-    why = result.why
-    if why is None or why.code != Bounded.code:
-        return None
-    bounded = from_json(why.data, Bounded)
-    return bounded.bound if bounded.source == "margin" else None
+    if result.limit_per_hour is not None or result.why is None:
+        return result.limit_per_hour
+    return from_json(result.why.data, _Held).bound
 
 
 def _hourly(growth: float, unit: str) -> str:

@@ -33,7 +33,8 @@ def rounds(
     seed: int = 0,
     second_turn: float = 0.0,
 ) -> tuple[Block, ...]:
-    """``count`` ABBA rounds of two versions; each metric of the second is its ratio to 100.
+    """``count`` ABBA rounds of two versions; each metric of the second is its ratio to 100, or to
+    half for the hit rate.
 
     Both blocks of a round share a drift; ``second_turn`` is a share that the later one gains.
     """
@@ -44,7 +45,7 @@ def rounds(
         for position in range(2):
             version = position if index % 2 == 0 else 1 - position
             values = {
-                name: 100.0
+                name: (0.5 if name == "hit_rate" else 100.0)
                 * math.exp(drift + noise * rng.normal())
                 * (ratio if version else 1.0)
                 * (1.0 + second_turn * position)

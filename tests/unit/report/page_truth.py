@@ -1,180 +1,181 @@
-"""What must not differ on one page: each number with its name and its window, in every format.
+"""What must not be on one page: two values of one number, wrong sums, impossible numbers.
 
-Reports are text, so numbers are found by the words around them.  A number that is said in several
-places (headline, answer, evidence, advice, tables) has one name here, with all the words that
-introduce it.
+Every measured number of a report is a quantity with a name and a window, so they are compared as
+numbers.  The sentences of a verdict are texts; each rate, length and share in a headline must be
+one of the page's quantities.
 """
 
 from __future__ import annotations
 
-import html
-import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
 from typing import Final
 
-from hybridbench.analysis.comparison.metrics import COMPARED
-from hybridbench.records.json_value import JsonValue
-from hybridbench.report.document import Document, Table
-from hybridbench.report.formats import FORMATS
+from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
+from hybridbench.report.document import Document, DocumentKind, FindingText, Table
+from hybridbench.report.quantity import SHARE, Quantity, quantities
+from hybridbench.units import parse_duration_s
 
-_LENGTH: Final = r"((?:\d+[dhms]){1,2})"
-_PER_HOUR: Final = r"([\d.,]+ [KMGT]?i?B/h)"
-_COUNT: Final = r"([\d.,]+(?: [kMG])?)"
-_MINUS: Final = "[\N{MINUS SIGN}-]"
-# In a table the ends have no sign of their own for percent.
-_CHANGE: Final = rf"((?:{_MINUS}|\+)?[\d.,]+% \([^()]+\))"
-
-# By name and window: what stands around the number.
-_SAID: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
-    ("bound on the growth of private memory", "judged window"): (
-        rf"memory growth is at most {_PER_HOUR}",
-        rf"[Gg]rowth of private memory above {_PER_HOUR}",
-        rf"Private memory may grow by up to {_PER_HOUR}",
-        rf"Private memory:? growth of at most {_PER_HOUR}",
-    ),
-    ("growth of private memory", "judged window"): (rf"[Pp]rivate memory grows by {_PER_HOUR}",),
-    ("smallest growth that would be a LEAK", "judged window"): (
-        rf"steady growth of about {_PER_HOUR} or more",
-    ),
-    ("length", "judged window"): (
-        rf"[Nn]o findings in {_LENGTH}",
-        rf"\(95%, {_LENGTH} judged\)",
-        rf"judged over {_LENGTH}",
-        rf"Judged from \S+ to \S+ \({_LENGTH}\)",
-    ),
-    ("length", "recorded"): (rf"{_LENGTH} recorded ·", rf"\brecorded {_LENGTH}"),
-    ("end", "interrupted run"): (rf"[Ii]nterrupted after {_LENGTH}",),
-    ("share that survives a collection", "all heap scans"): (
-        r"(\d+)% survive",
-        r"the other (\d+)%",
-        r"the (\d+)% that survive",
-    ),
-    ("share that a collection frees", "all heap scans"): (
-        r"it frees (\d+)%",
-        r"(\d+)% form reference cycles",
-        r"frees the (\d+)% in cycles",
-    ),
-    ("removed objects alive at once", "all heap scans"): (
-        rf"at most {_COUNT} at once",
-        rf"[Uu]p to {_COUNT} removed",
-    ),
-    **{
-        (f"change of {metric.label}", "blocks"): (rf"\b{metric.label}:? {_CHANGE}",)
-        for metric in COMPARED
-    },
+# What rounding may leave between two ways to one number, and between parts and their whole.
+_CLOSE: Final = 1e-6
+_MINUS: Final = "\N{MINUS SIGN}"
+# An amount in a sentence: its number, its prefix and unit, and the time or event it is per.
+_AMOUNT: Final = re.compile(
+    rf"([{_MINUS}+-]?\d[\d,]*(?:\.\d+)?) ?(%|[KMGT]i?B|[kMG]\b|B\b)?(/h| per [a-z]+(?: [a-z]+)?)?"
+)
+_LENGTH: Final = re.compile(r"\b(?:\d+[dhms]){1,2}\b")
+# Of the ruling alone: the table has the limit, the page nothing else to compare it with.
+_DETECTION_LIMIT: Final = re.compile(r"steady growth of about \S+ \S+ or more would be called")
+_RULES_S: Final = (LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S)
+_FACTOR: Final = {
+    "%": 0.01,
+    "B": 1.0,
+    "KiB": 2.0**10,
+    "MiB": 2.0**20,
+    "GiB": 2.0**30,
+    "TiB": 2.0**40,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "": 1.0,
 }
-_SPLIT: Final = (
-    ("share that survives a collection", "all heap scans"),
-    ("share that a collection frees", "all heap scans"),
-)
-_SHARES: Final = re.compile(rf"Of the growth, ((?:{_MINUS}?[\d.]+% [^%]+?)+)\.(?: |$)")
-_NO_MORE_THAN_ALL: Final = re.compile(rf"{_MINUS}([\d,.]+)%")
-_HALF_WIDTH: Final = re.compile(rf"({_MINUS}|\+)?([\d,.]+)% ± >?([\d,.]+)%")
-_NEGATIVE_COUNT: Final = re.compile(
-    rf"(?:[Uu]p to|at most) {_MINUS}\d[^,;]*|"
-    rf"[\d.]+(?: [kM])? (?:nodes|objects|\w+ instances)[^()]*\(9[\d.]+% interval {_MINUS}[^)]*\)"
-)
-_INTERVAL: Final = re.compile(
-    rf"((?:{_MINUS}|\+)?[\d,.]+)% \(((?:{_MINUS}|\+)?[\d,.]+)%? to ((?:{_MINUS}|\+)?[\d,.]+)%?\)"
-)
 
 
 def contradictions(document: Document) -> list[str]:
-    """What the formats of ``document`` say that cannot all be true."""
-    texts = {name: plain(name, render(document)) for name, render in FORMATS.items()}
-    found = [f"{name}: {one}" for name, text in texts.items() for one in impossible(text)]
-    return [*found, *different(texts.values()), *_rows_told_twice(document), *_split(document)]
+    """What ``document`` says that cannot all be true."""
+    told = list(quantities(document))
+    return [
+        *different(told),
+        *impossible(told),
+        *not_whole(told),
+        *told_twice(document.tables),
+        *unknown_in_sentences(document, told),
+    ]
 
 
-def plain(name: str, text: str) -> str:
-    """What a reader of the format sees, in one line."""
-    if name == "json":
-        text = "\n".join(_strings(json.loads(text)))
-    elif name in ("html", "junit"):
-        text = re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", text)
-        text = html.unescape(re.sub(r"<[^>]+>", " ", text))
-    # Frames of the console, marks of Markdown.
-    return re.sub(r"[\s│|\\*`>]+", " ", text)
+def different(told: Iterable[Quantity]) -> Iterator[str]:
+    """Names with two values, units or intervals in one window."""
+    for (of, name, window), same in _grouped(told):
+        for one in same[1:]:
+            first, second = _numbers(same[0]), _numbers(one)
+            if (one.unit, one.per or same[0].per) != (same[0].unit, same[0].per or one.per):
+                yield f"{of} {name} {window}: in {same[0].unit} and in {one.unit}"
+            elif not all(map(_alike, first, second)):
+                yield f"{of} {name} {window}: {first} and {second}"
 
 
-def different(texts: Iterable[str]) -> Iterator[str]:
-    """Names with two values in one window, and parts of one whole that do not sum to it."""
-    values: dict[tuple[str, str], set[str]] = {}
-    for text in texts:
-        for key, patterns in _SAID.items():
-            for pattern in patterns:
-                said = (re.sub(r"%(?= to|\))", "", one) for one in re.findall(pattern, text))
-                values.setdefault(key, set()).update(said)
-    for (name, window), seen in values.items():
-        if len(seen) > 1:
-            yield f"{name} ({window}): {', '.join(sorted(seen))}"
-    parts = [values[key] for key in _SPLIT]
-    if all(len(seen) == 1 for seen in parts):
-        kept, freed = (int(next(iter(seen))) for seen in parts)
-        if kept + freed != 100:
-            yield f"{kept}% survive and {freed}% are freed"
+def impossible(told: Iterable[Quantity]) -> Iterator[str]:
+    """Values off their interval, sizes and counts below 0, shares and falls of more than all."""
+    for one in told:
+        ends = [end for end in (one.lower, one.value, one.upper) if end is not None]
+        known = [end for end in ends if math.isfinite(end)]
+        if any(low > high + _CLOSE * abs(high) for low, high in pairwise(ends)):
+            yield f"{one.name}: {one.value} is not in {one.lower} to {one.upper}"
+        if not one.signed and not one.part_of and any(end < 0.0 for end in known):
+            yield f"{one.name}: {ends} is below 0"
+        if one.unit == SHARE and any(not end >= -1.0 for end in known):
+            yield f"{one.name}: a fall by more than all, {ends}"
+        if one.unit == SHARE and not one.signed and any(end > 1.0 + _CLOSE for end in known):
+            yield f"{one.name}: more than all, {ends}"
+        if one.name.startswith("instances-") and any(end < 0.0 for end in known):
+            yield f"{one.name}: fewer objects than none, {ends}"
+        if (one.unit == "" or one.count is not None) and (one.count or 0) < 0:
+            yield f"{one.name}: counted {one.count}"
 
 
-def impossible(text: str) -> Iterator[str]:
-    """Shares that do not sum, falls by more than all, negative counts, values off an interval."""
-    for shares in _SHARES.findall(text):
-        yield from _not_whole(re.findall(rf"({_MINUS}?[\d.]+)%", shares), f"of {shares!r}")
-    outside = _SHARES.sub(" ", text)
-    for fall in _NO_MORE_THAN_ALL.findall(outside):
-        if _number(fall) > 100.0:
-            yield f"a fall of {fall}%"
-    for sign, change, half in _HALF_WIDTH.findall(outside):
-        if _number(f"{sign}{change}") - _number(half) < -100.0:
-            yield f"a fall of more than 100% in {sign}{change}% ± {half}%"
-    yield from (f"a negative count: {found}" for found in _NEGATIVE_COUNT.findall(outside))
-    for value, lower, upper in _INTERVAL.findall(outside):
-        if not _number(lower) <= _number(value) <= _number(upper):
-            yield f"{value}% is not in {lower}% to {upper}%"
+def not_whole(told: Sequence[Quantity]) -> Iterator[str]:
+    """Parts that do not sum to their whole, which is 1 for shares; traffic beyond its window."""
+    parts = {one.name: one for one in told if one.part_of}
+    ordered = sorted(parts.values(), key=lambda one: (one.part_of, one.unit))
+    for (whole, unit), group in groupby(ordered, key=lambda one: (one.part_of, one.unit)):
+        total = sum(one.value for one in group)
+        wholes = [one.value for one in told if one.name == whole and one.unit == unit]
+        expected = wholes[0] if wholes else 1.0 if unit == SHARE else math.nan
+        if not _alike(total, expected, 1e-3):
+            yield f"the parts of {whole} sum to {total:g} {unit}, not to {expected:g}"
+    judged = {one.window: one.value for one in told if one.name == "length.judged"}
+    for one in told:
+        if one.name == "length.traffic" and one.value > judged.get(one.window, math.inf) + 1.0:
+            yield f"{one.value:g} s of traffic in {judged[one.window]:g} s"
 
 
-def _rows_told_twice(document: Document) -> Iterator[str]:
-    """Rows of one name in two tables that are of the same versions, with other numbers."""
-    told: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for table in document.tables:
+def told_twice(tables: Iterable[Table]) -> Iterator[str]:
+    """Rows of one name in two tables of the same versions, with other numbers."""
+    known: dict[str, tuple[str, ...]] = {}
+    for table in tables:
         at = [i for i, column in enumerate(table.columns) if column in ("A", "B")]
-        if len(at) < 2 or table.columns[0] == "finding":
-            continue
-        for row in table.rows:
-            name = row[0].lower().removesuffix(" (ms)").removesuffix("/s")
-            name = re.sub(r" \(ms\)(?= p\d)", "", name)
-            numbers = tuple(row[i].split(" ")[0].removesuffix("/s") for i in at)
-            if told.setdefault((name,), numbers) != numbers:
-                yield f"{name}: {told[name,]} and {numbers}"
+        for row in table.texts if len(at) == 2 and table.columns[0] != "finding" else ():
+            name = re.sub(r"/s$| \(ms\)", "", row[0].lower())
+            numbers = tuple(re.sub(r"/s$| \S+$", "", row[i]) for i in at)
+            if known.setdefault(name, numbers) != numbers:
+                yield f"{name}: {known[name]} and {numbers}"
 
 
-def _split(document: Document) -> Iterator[str]:
-    if document.diagnosis is not None and document.diagnosis.split.rows:
-        table = document.diagnosis.split
-        yield from _not_whole(_column(table, "share"), f"in the table {table.title!r}")
+def unknown_in_sentences(document: Document, told: Sequence[Quantity]) -> Iterator[str]:
+    """Amounts in the headline, in what is ruled out and in titles that no quantity has."""
+    # Nothing is printed as 0 where growth is below it.
+    values = [0.0, *(end for one in told for end in _numbers(one) if end is not None)]
+    judged = [one.value for one in told if one.name.startswith("length.judged")]
+    needed = [one.value for one in told if one.name.startswith("length.needed")]
+    lengths = [one.value for one in told if one.unit == "s"]
+    lengths += [max(a - b, 1.0) for a in needed for b in judged]
+    # A nightly run stores the titles of its cells without what they rest on.
+    findings = () if document.kind is DocumentKind.NIGHTLY else document.findings
+    titles = (finding.title for finding in findings if _has_rates(finding))
+    ruling = _DETECTION_LIMIT.sub("", str(document.ruling))
+    sentences = [*((text, lengths) for text in (str(document.headline), *titles))]
+    given = [
+        row[0] for table in document.tables if table.title == "Thresholds" for row in table.texts
+    ]
+    for sentence, known in (*sentences, (ruling, [*judged, *_RULES_S])):
+        measured = sentence
+        for threshold in given:
+            # As the user wrote it, and its limit again.
+            limit = re.escape(re.split("[<>]", threshold)[1])
+            measured = re.sub(rf"(?<![\d.]){limit}(?![\d.])", "", measured)
+        for said in _LENGTH.findall(measured):
+            if not any(abs(parse_duration_s(said) - one) <= _rounded(one) for one in known):
+                yield f"no quantity is {said} long, as in {sentence!r}"
+        for digits, unit, per in _AMOUNT.findall(measured):
+            if per and not any(_is_printed(digits, _FACTOR[unit], value) for value in values):
+                yield f"no quantity is {digits} {unit}{per}, as in {sentence!r}"
 
 
-def _column(table: Table, name: str) -> list[str]:
-    at = table.columns.index(name)
-    return [row[at].removesuffix("%") for row in table.rows]
+def _rounded(seconds: float) -> float:
+    """What the text of a length may be off by."""
+    return 60.0 if seconds > 3600.0 else 1.0
 
 
-def _not_whole(shares: list[str], where: str) -> Iterator[str]:
-    total = sum(map(_number, shares))
-    if abs(total - 100.0) > 0.051 * len(shares):
-        yield f"the shares {where} sum to {total:.4g}%"
+def _has_rates(finding: FindingText) -> bool:
+    return any(isinstance(fact.text, Quantity) for fact in finding.facts)
 
 
-def _number(text: str) -> float:
-    return float(text.replace("\N{MINUS SIGN}", "-").replace(",", "").rstrip("."))
+def _is_printed(digits: str, factor: float, value: float) -> bool:
+    """Whether ``value``, rounded, is ``digits`` times ``factor``."""
+    plain = digits.replace(",", "").replace(_MINUS, "-")
+    decimals = len(plain.partition(".")[2])
+    return abs(float(plain) - value / factor) <= 0.51 * 10.0**-decimals
 
 
-def _strings(value: JsonValue) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)
+def _grouped(
+    told: Iterable[Quantity],
+) -> Iterator[tuple[tuple[str, str, tuple[float, float] | None], list[Quantity]]]:
+    groups: dict[tuple[str, str, tuple[float, float] | None], list[Quantity]] = {}
+    for one in told:
+        groups.setdefault((one.of, one.name, one.window), []).append(one)
+    yield from groups.items()
+
+
+def _numbers(one: Quantity) -> tuple[float | None, ...]:
+    """Value and interval, and what it rests on where that is known."""
+    return one.value, one.lower, one.upper
+
+
+def _alike(first: float | None, second: float | None, close: float = _CLOSE) -> bool:
+    if first is None or second is None or first == second:
+        # A narrow column may leave out the interval.
+        return True
+    both_unknown = math.isnan(first) and math.isnan(second)
+    return both_unknown or math.isclose(first, second, rel_tol=close, abs_tol=1e-9)

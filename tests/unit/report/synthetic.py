@@ -270,7 +270,7 @@ COVERAGE = {
 
 
 SERVING = (
-    ServingResult("requests_per_s", "1/s", 38.0, 9120),
+    ServingResult("requests_per_s", "1/s", 38.8, 9120),
     ServingResult("output_tokens_per_s", "1/s", 608.4, 9120),
     ServingResult("input_tokens_per_s", "1/s", 2493.0, 9120),
     ServingResult("ttft_ms", "ms", 43.11, 9120, 41.0, 63.0, 118.0),
@@ -290,6 +290,7 @@ def leak_verdict(record: RunRecord) -> Verdict:
         fitted(record, "gc_collectible_bytes", heap, "LEAK", "lower bound passes the floor"),
     )
     since = metrics[0].window_s[0]
+    assert metrics[0].rate_per_request is not None
     cycle = a_finding(
         kind="instances-wait-for-collector",
         verdict=VerdictKind.LEAK,
@@ -315,7 +316,7 @@ def leak_verdict(record: RunRecord) -> Verdict:
         verdict=VerdictKind.LEAK,
         subject="rss_anon_swap_bytes",
         title="Private memory grows by 1.61 GiB/h in the judged window",
-        rates=(growth, Rate(282_000.0, 271_000.0, 293_000.0, "B", "request")),
+        rates=(growth, metrics[0].rate_per_request),
         since_s=since,
         cause="Collectible objects explain 94% of it.",
         evidence=("80 blocks, AR(1) 0.31, no warm-up shape within dBIC 3.5",),
@@ -327,8 +328,8 @@ def leak_verdict(record: RunRecord) -> Verdict:
         findings=(cycle, rss),
         metrics=metrics,
         window_s=metrics[0].window_s,
-        can_rule_out="Five minutes resolve growth above 240 MiB/h; slower leaks need a longer run "
-        "(100 MiB/h about 40 minutes).",
+        can_rule_out="Private memory grows by 1.61 GiB/h (95% interval 1.55 to 1.67 GiB/h), judged "
+        "over 3m55s.",
         coverage=COVERAGE,
         not_seen=("malloc arenas of other threads", "pss_bytes: sampled every 20 s only"),
         serving=SERVING,
@@ -350,7 +351,8 @@ def clean_verdict(record: RunRecord) -> Verdict:
         findings=(),
         metrics=metrics,
         window_s=metrics[0].window_s,
-        can_rule_out="Five minutes resolve growth above 240 MiB/h; slower leaks need a longer run.",
+        can_rule_out="Growth of private memory above 27.0 MiB/h is ruled out (95%, 3m55s judged); "
+        "steady growth of about 60.0 MiB/h or more would be called a LEAK.",
         coverage=COVERAGE,
         not_seen=("malloc arenas of other threads",),
         serving=SERVING,
@@ -371,6 +373,7 @@ def open_verdict(record: RunRecord) -> Verdict:
         kind=VerdictKind.INCONCLUSIVE,
         headline="Not decided yet: the run is too short.",
         metrics=metrics,
+        can_rule_out="",
     )
 
 
@@ -384,6 +387,7 @@ def invalid_verdict(record: RunRecord) -> Verdict:
         kind=VerdictKind.INVALID,
         coverage=coverage,
         headline="The run proves nothing: the path it should exercise was not reached.",
+        can_rule_out="No growth is ruled out, because only exact counts hold in this run.",
     )
 
 
@@ -403,6 +407,7 @@ def crash_verdict(record: RunRecord) -> Verdict:
         metrics=(),
         window_s=None,
         headline="The engine worker was killed by SIGKILL after 3 minutes and 32 seconds.",
+        can_rule_out="No memory samples were judged, so no growth is ruled out.",
     )
 
 

@@ -32,7 +32,7 @@ def advice(kind: str, driver: str | None) -> str:
     verdict = Verdict(VerdictKind.LEAK, "LEAK", (finding,), (), None, "")
     fact = next_step(verdict, Manifest(command=COMMAND))
     assert fact.code == "hybridbench soak --duration 3m"
-    return fact.text
+    return str(fact.text)
 
 
 @pytest.mark.parametrize("kind", ["residual", "container-grows"])
@@ -55,7 +55,7 @@ def test_a_crash_without_a_last_line_sends_nobody_to_read_one() -> None:
     def text(*stderr: str) -> str:
         finding = typed_finding("crash", {"reason": "exit", "stderr": list(stderr)})
         verdict = Verdict(VerdictKind.CRASHED, "CRASHED", (finding,), (), None, "")
-        return next_step(verdict, Manifest(command=COMMAND)).text
+        return str(next_step(verdict, Manifest(command=COMMAND)).text)
 
     assert "dmesg" in text()
     assert text("Segmentation fault").startswith("Read the last lines of the worker")
@@ -66,7 +66,7 @@ def test_a_silent_crash_in_a_segment_of_a_resumed_run_is_silent_too() -> None:
     verdict = Verdict(VerdictKind.CRASHED, "", (typed_finding("crash", data),), (), None, "")
 
     assert verdict.findings[0].evidence == ("in segment 1",)
-    assert "dmesg" in next_step(verdict, Manifest(command=COMMAND)).text
+    assert "dmesg" in str(next_step(verdict, Manifest(command=COMMAND)).text)
 
 
 def test_an_event_helps_nobody_where_the_place_is_known_better() -> None:
@@ -184,7 +184,7 @@ def test_each_part_of_the_instances_has_its_own_remedy(kind: str) -> None:
     finding = typed_finding(kind, data, subject="TreeNode")
     verdict = Verdict(VerdictKind.LEAK, "LEAK", (finding,), (), None, "")
 
-    text = next_step(verdict, Manifest(command=COMMAND)).text
+    text = str(next_step(verdict, Manifest(command=COMMAND)).text)
 
     assert "the 67% in cycles" in text
     assert "the 33% that survive gc.collect()" in text

@@ -88,9 +88,9 @@ def test_a_finding_of_a_lesser_kind_does_not_hide_the_one_of_the_verdict() -> No
     document = build_document(record, replace(verdict, findings=(slow, verdict.findings[0])))
 
     what = next(fact for fact in document.answer if fact.label == "What leaks")
-    assert what.text.startswith("TreeNode")
+    assert str(what.text).startswith("TreeNode")
     others = next(fact for fact in document.answer if fact.label == "Other findings")
-    assert others.text == "1 DEGRADED"
+    assert str(others.text) == "1 DEGRADED"
 
 
 def test_an_interrupted_run_ends_with_the_code_of_its_signal_whatever_the_verdict() -> None:
@@ -122,8 +122,8 @@ def test_a_clean_page_has_one_bound_of_memory_and_its_limit_in_the_table_alone()
     document = build_document(record, synthetic.clean_verdict(record))
 
     assert document.ruling_label == "Detection limit"
-    assert not any("limit" in fact.text for fact in document.answer)
-    assert all("≤ 200 MiB/h" in row for row in document.bounds.rows)
+    assert not any("limit" in str(fact.text) for fact in document.answer)
+    assert all("200 MiB/h" in row for row in document.bounds.texts)
 
 
 def test_the_growth_of_a_leak_is_not_labelled_as_a_detection_limit() -> None:

@@ -24,7 +24,7 @@ def test_the_badge_is_the_word_and_the_headline_does_not_repeat_it() -> None:
 
     assert made.kind is DocumentKind.COMPARISON
     assert (made.badge.word, made.badge.tone) == ("LEAK INTRODUCED", Tone.BAD)
-    assert made.headline.startswith("Private memory +3.70 GiB/h; throughput ")
+    assert str(made.headline).startswith("Private memory +3.70 GiB/h; throughput ")
     assert made.exit_code == 12
 
 
@@ -111,7 +111,7 @@ def test_three_versions_are_told_apart_by_letters() -> None:
     made = document(comparison(0.8, several=True))
 
     said = [fact.text for fact in made.answer if fact.label == "Speed"]
-    assert [text[:2] for text in said] == ["B:", "C:"]
+    assert [str(text)[:2] for text in said] == ["B:", "C:"]
     assert [table.title for table in made.tables] == [
         "Versions",
         "Metrics: B against A",

@@ -58,19 +58,19 @@ def _table(title: str, *, leaks: bool = False) -> Table:
 def test_every_metric_that_both_have_is_a_row_with_its_role() -> None:
     table = _table("Metrics")
 
-    roles = {row[0]: row[-1] for row in table.rows}
+    roles = {row[0]: row[-1] for row in table.texts}
     assert roles["throughput"] == "primary"
     assert roles["idle memory"] == "guardrail"
     assert roles["ITL p99"] == "informational"
-    margins = {row[0]: row[-2] for row in table.rows}
+    margins = {row[0]: row[-2] for row in table.texts}
     assert (margins["throughput"], margins["ITL p99"]) == ("3%", "10%")
-    assert "12 pairs" in table.note
+    assert "12 pairs" in str(table.note)
 
 
 def test_the_leak_table_has_both_rates_and_the_interval_of_their_difference() -> None:
     table = _table("Leaks", leaks=True)
 
-    (row,) = table.rows
+    (row,) = table.texts
     assert row[:5] == (
         "growth of private memory",
         "INTRODUCED",
@@ -84,5 +84,5 @@ def test_the_leak_table_has_both_rates_and_the_interval_of_their_difference() ->
 def test_the_versions_table_shows_the_engine_that_ran() -> None:
     table = _table("Versions")
 
-    assert [row[1] for row in table.rows] == [". (working tree)", "defect:x"]
-    assert table.rows[0][2] == "abababababab"
+    assert [row[1] for row in table.texts] == [". (working tree)", "defect:x"]
+    assert table.texts[0][2] == "abababababab"

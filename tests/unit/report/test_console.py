@@ -58,7 +58,7 @@ def test_verbose_has_every_finding_whole_every_counter_and_how_the_run_was_made(
     told = out.getvalue()
     assert told.count("evidence 8") == 8
     assert "more in the report" not in told
-    for row in document.coverage.rows:
+    for row in document.coverage.texts:
         assert row[0] in told
     assert document.provenance
     for table in document.provenance:
@@ -95,7 +95,7 @@ def test_the_leak_is_told_with_rates_bounds_coverage_and_the_path() -> None:
         "▲ LEAK",
         "exit code 10",
         "+0.930 nodes per evicted node (95% interval +0.920 to +0.940)",
-        "Private memory LEAK +1.61 GiB/h +1.55 to +1.67 GiB/h ≤ 200 MiB/h",
+        "Private memory LEAK +1.61 GiB/h +1.55 to +1.67 GiB/h 200 MiB/h",
         "nodes_evicted 1,000 7,120 met",
         f"Report {REPORT}",
     ):

@@ -16,6 +16,7 @@ from hybridbench.report.build import build_document
 from hybridbench.report.document import Measure
 from hybridbench.report.document_json import render_benchmark_json, render_document_json
 from hybridbench.report.formats import FORMATS
+from hybridbench.report.quantity import Quantity
 from hybridbench.rundir.layout import published_schema
 from tests.unit.report import synthetic
 
@@ -64,9 +65,9 @@ def test_benchmark_numbers_are_those_that_are_better_when_smaller() -> None:
     record = synthetic.record_of(300.0)
     document = build_document(record, synthetic.leak_verdict(record))
     measures = (
-        Measure("rss growth", 1.5, "B/h", 1.0, 2.0),
-        Measure("hit_rate", 0.6, "ratio", smaller_is_better=False),
-        Measure("lost", math.nan, "B/h"),
+        Measure("rss growth", Quantity("rss", 1.5, lower=1.0, upper=2.0), "B/h"),
+        Measure("hit_rate", Quantity("hits", 0.6), "ratio", smaller_is_better=False),
+        Measure("lost", Quantity("lost", math.nan), "B/h"),
     )
 
     rows = json.loads(render_benchmark_json(replace(document, measures=measures)))

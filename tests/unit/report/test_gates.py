@@ -30,10 +30,10 @@ def test_a_leak_fails_its_metric_and_its_finding_with_slope_and_interval() -> No
     assert found["verdict"].state is GateState.FAILED
     memory = found["rss_anon_swap_bytes"]
     assert memory.state is GateState.FAILED
-    assert "+1.61 GiB/h (95% interval +1.55 to +1.67 GiB/h)" in memory.text
+    assert "+1.61 GiB/h (95% interval +1.55 to +1.67 GiB/h)" in str(memory.text)
     cycle = found["instances-wait-for-collector"]
     assert cycle.state is GateState.FAILED
-    assert "+0.930 nodes per evicted node" in cycle.text
+    assert "+0.930 nodes per evicted node" in str(cycle.text)
     assert "a forked collection frees 662 of 662" in cycle.detail
     assert found["residual"].state is GateState.PASSED
     assert found["nodes_evicted"].state is GateState.PASSED
@@ -67,7 +67,7 @@ def test_no_row_passes_that_the_minority_of_the_instances_contradicts(
 
     assert found[kind].state is GateState.FAILED
     assert found[other].state is GateState.FAILED
-    assert found[other].text == f"up to 200 TreeNode objects {do} (see {kind})"
+    assert str(found[other].text) == f"up to 200 TreeNode objects {do} (see {kind})"
     alone = typed_finding(kind, {**both, others: 0.0}, subject="TreeNode")
     pure = gates(replace(verdict, findings=(alone, *verdict.findings[1:])))
     assert pure[other].state is GateState.PASSED
@@ -87,8 +87,8 @@ def test_what_is_not_decided_is_skipped_and_says_how_long_it_needs() -> None:
     assert found["verdict"].state is GateState.SKIPPED
     memory = found["rss_anon_swap_bytes"]
     assert memory.state is GateState.SKIPPED
-    assert "too-short" in memory.text
-    assert memory.text.endswith("; a judged window of about 44m would decide")
+    assert "too-short" in str(memory.text)
+    assert str(memory.text).endswith("; a judged window of about 44m would decide")
 
 
 @pytest.mark.parametrize("make", [synthetic.invalid_verdict, synthetic.crash_verdict])
@@ -106,7 +106,7 @@ def test_a_path_that_was_not_covered_is_an_error() -> None:
     found = gates(synthetic.invalid_verdict(RECORD))
 
     assert found["retracts"].state is GateState.ERROR
-    assert found["retracts"].text == "retracts seen 0, required 5"
+    assert str(found["retracts"].text) == "retracts seen 0, required 5"
 
 
 def test_a_run_that_was_stopped_is_no_pass_but_a_leak_stays_one() -> None:
@@ -114,7 +114,7 @@ def test_a_run_that_was_stopped_is_no_pass_but_a_leak_stays_one() -> None:
     leak = gates(synthetic.leak_verdict(RECORD), ExitCode.INTERRUPTED)
 
     assert clean["verdict"].state is GateState.ERROR
-    assert "stopped by a signal" in clean["verdict"].text
+    assert "stopped by a signal" in str(clean["verdict"].text)
     assert leak["verdict"].state is GateState.FAILED
 
 
@@ -126,7 +126,7 @@ def test_what_work_costs_is_a_gate_that_may_stay_open() -> None:
     found = gates(replace(synthetic.clean_verdict(RECORD), decay=(worse, short, shown)))
 
     assert found["match_ms"].state is GateState.FAILED
-    assert "+80% (95% interval +60% to +100%)" in found["match_ms"].text
+    assert "+80% (95% interval +60% to +100%)" in str(found["match_ms"].text)
     assert found["evict_ms"].state is GateState.SKIPPED
     assert found["evict_ms"].minor
     assert "other" not in found

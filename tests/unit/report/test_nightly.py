@@ -50,7 +50,7 @@ def test_a_failed_cell_is_the_answer_and_a_failure_in_junit(tmp_path: Path) -> N
 
     assert told.badge.word == "FAIL"
     assert told.answer[0].label == "Failed"
-    assert told.answer[0].text.startswith("one: LEAK: ")
+    assert str(told.answer[0].text).startswith("one: LEAK: ")
     suite = ET.fromstring(render_junit(told))
     failed = [
         case.get("classname") for case in suite.iter("testcase") if case.find("failure") is not None
@@ -66,8 +66,8 @@ def test_a_missing_cell_is_an_error_and_a_waived_finding_is_skipped(tmp_path: Pa
     assert states["one", "instances-wait-for-collector of TreeNode"] is GateState.SKIPPED
     assert states["cell", "two"] is GateState.ERROR
     (missing,) = [fact for fact in told.answer if fact.label == "Missing"]
-    assert missing.text.startswith("two: ")
-    assert "MISSING" not in missing.text
+    assert str(missing.text).startswith("two: ")
+    assert "MISSING" not in str(missing.text)
     assert len(states) == len(told.gates)
 
 
@@ -107,7 +107,7 @@ def test_the_share_of_the_last_green_run_has_a_column_only_where_there_is_one(
     beside = merged(planned.record, find_cells([tmp_path / "cells"]), [GreenRun("last", alone)])
 
     columns = [nightly_document(one, "x").tables[0].columns for one in (alone, beside)]
-    rows = [nightly_document(one, "x").tables[0].rows for one in (alone, beside)]
+    rows = [nightly_document(one, "x").tables[0].texts for one in (alone, beside)]
 
     assert [c[-1] for c in columns] == ["computed tok/s", "vs last green"]
     assert [len(r[0]) for r in rows] == [len(c) for c in columns]
@@ -147,7 +147,7 @@ def test_a_rehearsal_says_so_and_is_no_baseline_even_if_it_is_green(tmp_path: Pa
     assert (found.word, found.exit_code, found.green) == ("PASS", 0, False)
     told = nightly_document(found, "tonight")
     assert told.answer[0].label == "Rehearsal"
-    assert "defect:lru-reference-cycle" in told.answer[0].text
+    assert "defect:lru-reference-cycle" in str(told.answer[0].text)
 
 
 def test_a_defect_that_the_plan_itself_names_is_no_rehearsal(tmp_path: Path) -> None:

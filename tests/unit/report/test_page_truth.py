@@ -1,176 +1,220 @@
-"""One page, one truth: no format of a report says two things that cannot both be true."""
+"""One page, one truth: no report says two things that cannot both be true, in any format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.compare.store import judged_comparison, read_comparison
-from hybridbench.records.events import Interrupted
+from hybridbench import report
+from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
-from hybridbench.report.comparison import comparison_document
-from hybridbench.report.diagnosis import diagnosis_text
-from hybridbench.report.document import Document
-from hybridbench.rundir.reader import read_run
-from tests.unit.analysis.comparisons import THROUGHPUT, rounds
-from tests.unit.analysis.diagnoses import MIB, dragged, holding, ladder_record, survey
-from tests.unit.analysis.records import (
-    Run,
-    healthy_record,
-    reference_cycles,
-    with_events,
-    with_manifest,
-    with_series,
+from hybridbench.report.document import NO_TABLE, Document, Table
+from hybridbench.report.formats import FORMATS
+from hybridbench.report.quantity import SHARE, Quantity, length, quantities, size
+from tests.unit.report import synthetic
+from tests.unit.report.page_truth import (
+    contradictions,
+    different,
+    impossible,
+    not_whole,
+    told_twice,
+    unknown_in_sentences,
 )
-from tests.unit.report import comparisons
-from tests.unit.report.page_truth import contradictions, different, impossible
+from tests.unit.report.pages import PAGES, page
 
-STORED = Path(__file__).parents[2] / "fixtures" / "a9932c8"
-
-
-def _instances() -> RunRecord:
-    """A third of the removed nodes survives a collection, in most scans."""
-    record = reference_cycles(healthy_record(Run(seed=3)), "default")
-    stray = record.series["instances.TreeNode.stray"]
-    share = np.where(np.arange(len(stray)) % 5, 0.67, 0.2)
-    freed = np.round(share * stray.value)
-    parts = {"collectible": freed, "retained": stray.value - freed}
-    return with_series(
-        record,
-        *(Series(f"instances.TreeNode.{name}", stray.t_s, of) for name, of in parts.items()),
-    )
-
-
-def _growth() -> RunRecord:
-    record = healthy_record(Run(seed=4))
-    memory = record.series["rss_anon_swap_bytes"]
-    grown = memory.value + 3e9 / 3600.0 * memory.t_s
-    return with_series(record, Series(memory.name, memory.t_s, grown))
-
-
-def _uncovered() -> RunRecord:
-    floors = {"assert_coverage": {"refusals": 5, "retracts": 100_000, "hits": 99_999}}
-    return with_manifest(healthy_record(Run(seed=5)), profile=floors, planned_duration_s=1200)
-
-
-def _soak(record: RunRecord) -> Document:
-    return build_document(record, judge(record))
-
-
-def _diagnosed(record: RunRecord) -> Document:
-    document = _soak(healthy_record(Run(seed=1)))
-    return replace(document, diagnosis=diagnosis_text(record))
-
-
-def _stored_comparison() -> Document:
-    stored = read_comparison(STORED / "comparison")
-    verdict, ratios = judged_comparison(stored)
-    return comparison_document(stored.comparison, verdict, stored.manifest, ratios)
-
-
-def _compared_runs() -> Document:
-    """Two stored runs with all that was served, whose rates differ from those of their blocks."""
-    made = comparisons.comparison()
-    record = read_run(STORED / "soak")
-    served = judge(record).serving
-    versions = tuple(
-        replace(one, verdict=replace(one.verdict, serving=served)) for one in made.versions
-    )
-    assert served
-    return comparisons.document(replace(made, versions=versions, interleaved=False))
-
-
-def _wild() -> Document:
-    """So few and so different rounds that an interval is wider than all there is."""
-    made = comparisons.comparison(leaks=True)
-    return comparisons.document(replace(made, blocks=rounds(6, {THROUGHPUT: 0.35}, noise=1.5)))
-
-
-PAGES: dict[str, Callable[[], Document]] = {
-    "CLEAN": lambda: _soak(healthy_record(Run(seed=1))),
-    "LEAK by instances": lambda: _soak(_instances()),
-    "LEAK by growth": lambda: _soak(_growth()),
-    "INVALID": lambda: _soak(_uncovered()),
-    "interrupted": lambda: _soak(
-        with_events(_uncovered().until(400.0), Interrupted(signal="SIGINT", t_s=400.0))
-    ),
-    "too short": lambda: _soak(healthy_record(Run(100.0, 40.0, probe_s=2.0))),
-    "stored soak": lambda: _soak(read_run(STORED / "soak")),
-    "stored comparison": _stored_comparison,
-    "compared runs": _compared_runs,
-    "a leak introduced": lambda: comparisons.document(comparisons.comparison(0.9, leaks=True)),
-    "wild rounds": _wild,
-    "diagnosis": lambda: _diagnosed(
-        ladder_record(
-            base=(145, 144, 144, 124),
-            end=(160, 155, 155, 135),
-            now=survey(
-                garbage=int(3.36 * MIB),
-                objects=6480,
-                rows=[holding("list", 0, 5 * MIB, ["Engine._log"], entries=9), dragged(3, MIB)],
-            ),
-        )
-    ),
-}
-
-
-@cache
-def _page(name: str) -> Document:
-    return PAGES[name]()
+RATE = Quantity("growth.rss", 2.0, "B", (0.0, 60.0), "h", 1.0, 3.0, signed=True)
+SHARE_OF = Quantity("freed", 0.4, SHARE, part_of="removed")
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_format_contradicts_itself_or_another(name: str) -> None:
-    assert contradictions(_page(name)) == []
+def test_no_page_contradicts_itself(name: str) -> None:
+    assert contradictions(page(name)) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_legend_of_a_chart_contradicts_a_table(name: str) -> None:
+    document = page(name)
+
+    assert list(different([*quantities(document.tables), *quantities(document.charts)])) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_format_prints_each_quantity_by_its_one_text(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = page(name)
+    monkeypatch.setattr(Quantity, "__str__", _word)
+    expected = {
+        "html": document.tables + document.answer,
+        "markdown": document.tables + document.answer,
+        "github-summary": document.tables + document.answer,
+        "json": document.tables + document.answer + document.gates,
+        "junit": document.gates,
+    }
+
+    for form, parts in expected.items():
+        text = FORMATS[form](document)
+        assert [q.name for q in quantities(parts) if _word(q) not in text] == []
+    console = "".join(FORMATS["console"](document).split())
+    assert [q.name for q in quantities(document.answer) if _word(q) not in console] == []
+
+
+def _word(quantity: Quantity) -> str:
+    return f"Q{abs(hash(replace(quantity, signed=False))) % 10**6}Q"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_json_has_every_quantity_of_the_page(name: str) -> None:
+    document = replace(page(name), charts=(), events=NO_TABLE)
+    stored = json.loads(FORMATS["json"](page(name)))["quantities"]
+
+    assert {(q["of"], q["name"]) for q in stored} == {(q.of, q.name) for q in quantities(document)}
+    assert all(q["text"] for q in stored)
+
+
+def _mutated(change: Callable[[Verdict], Verdict]) -> Document:
+    record = synthetic.record_of()
+    return build_document(record, change(synthetic.leak_verdict(record)))
+
+
+def _other_rate(verdict: Verdict) -> Verdict:
+    """The growth finding with another rate than its row in the table."""
+    growth = verdict.findings[1]
+    rate = replace(growth.rates[0], value=1.62 * synthetic.GIB)
+    changed = replace(growth, rates=(rate, *growth.rates[1:]))
+    return replace(verdict, findings=(verdict.findings[0], changed))
+
+
+def _other_count(verdict: Verdict) -> Verdict:
+    """More latencies than requests that finished."""
+    serving = [replace(r, count=9999) if r.name == "e2e_ms" else r for r in verdict.serving]
+    return replace(verdict, serving=tuple(serving))
+
+
+def _faster(verdict: Verdict) -> Verdict:
+    """So few requests a second that they took longer than the judged window."""
+    return replace(verdict, serving=(replace(verdict.serving[0], value=20.0),))
+
+
+def _all_found(verdict: Verdict) -> Verdict:
+    return replace(verdict, serving=(replace(verdict.serving[-1], value=1.2),))
+
+
+def _headline(verdict: Verdict) -> Verdict:
+    return replace(verdict, headline="LEAK: private memory grows by 1.83 GiB/h")
+
+
+def _ruling(verdict: Verdict) -> Verdict:
+    return replace(verdict, can_rule_out="Growth above 1.67 GiB/h is ruled out (95%, 5m judged).")
 
 
 @pytest.mark.parametrize(
-    "page",
-    [
-        "33% survive a full gc.collect() ... 61% survive it",
-        "33% survive it ... it frees 68% of the removed objects",
-        "memory growth is at most 37.2 MiB/h ... growth of private memory above 37.3 MiB/h is",
-        "No findings in 4m57s; ... is ruled out (95%, 4m54s judged)",
-        "5m9s recorded · ... 5m8s recorded · ",
-        "interrupted after 6m40s ... Interrupted after 6m42s of",
-        "throughput +1.0% (0.0% to +2.0%) SAME ... throughput +1.1% (0.0% to +2.0%)",
-        "up to 2.20 k removed TreeNode objects ... at most 1.99 k at once",
-    ],
+    "change", [_other_rate, _other_count, _faster, _all_found, _headline, _ruling]
 )
-def test_two_values_of_one_name_are_seen(page: str) -> None:
-    assert len(list(different([page]))) == 1
-    assert list(different([page.partition(" ... ")[0]])) == []
+def test_one_changed_value_of_a_verdict_is_a_contradiction(
+    change: Callable[[Verdict], Verdict],
+) -> None:
+    assert contradictions(_mutated(lambda verdict: verdict)) == []
+    assert len(contradictions(_mutated(change))) >= 1
 
 
 @pytest.mark.parametrize(
-    "page",
+    "other",
     [
-        "Of the growth, 35.1% is still referenced, 0.5% is garbage and 55.1% is free memory.",
-        "throughput \N{MINUS SIGN}64.5% ± 85.8% INCONCLUSIVE",
-        "throughput \N{MINUS SIGN}64.5% (\N{MINUS SIGN}150% to +21.3%)",
-        "throughput +64.5% (+65.0% to +71.3%)",
-        "up to \N{MINUS SIGN}3 removed objects",
-        "+1.20 nodes per evicted node (95% interval \N{MINUS SIGN}0.300 to +2.70)",
+        replace(RATE, value=2.1),
+        replace(RATE, lower=0.9),
+        replace(RATE, unit="nodes"),
+        replace(RATE, per="min"),
     ],
 )
-def test_what_cannot_be_is_seen(page: str) -> None:
-    assert len(list(impossible(page))) == 1
+def test_two_values_of_one_name_and_window_differ(other: Quantity) -> None:
+    assert len(list(different([RATE, other]))) == 1
+    assert list(different([RATE, replace(other, window=None)])) == []
+    assert list(different([RATE, replace(RATE, lower=None, upper=None), RATE.narrow])) == []
 
 
 @pytest.mark.parametrize(
-    "page",
+    "quantity",
     [
-        "Of the growth, 35.1% is still referenced, 22.4% is garbage and 42.5% is unexplained.",
-        "throughput \N{MINUS SIGN}64.5% (\N{MINUS SIGN}100% to +21.3%)",
-        "+1.20 nodes per evicted node (95% interval +0.300 to +2.70)",
+        replace(RATE, value=4.0),
+        replace(RATE, lower=2.5),
+        size("memory", -1.0),
+        Quantity("requests", -3),
+        Quantity("hit_rate", 1.01, SHARE),
+        Quantity("hit_rate", 0.5, SHARE, lower=-0.1, upper=0.6),
+        Quantity("change", -0.6, SHARE, lower=-1.2, upper=0.1, signed=True),
+        Quantity("throughput.ratio", 0.4, "ratio", lower=-0.2, upper=1.0),
+        Quantity("instances-retained.TreeNode", 1.2, lower=-0.3, upper=2.7, signed=True),
     ],
 )
-def test_what_can_be_is_no_contradiction(page: str) -> None:
-    assert list(impossible(page)) == []
+def test_what_cannot_be_is_seen(quantity: Quantity) -> None:
+    assert len(list(impossible([quantity]))) >= 1
+    assert list(impossible([RATE])) == []
+
+
+def test_parts_must_sum_to_their_whole() -> None:
+    parts = [
+        SHARE_OF,
+        replace(SHARE_OF, name="retained", value=0.6),
+        size("a", 3.0, part_of="all"),
+        size("b", 4.0, part_of="all"),
+        size("all", 7.0),
+    ]
+
+    assert list(not_whole(parts)) == []
+    assert len(list(not_whole(parts[:1]))) == 1
+    assert len(list(not_whole([*parts[2:4], size("all", 8.0)]))) == 1
+
+
+def test_traffic_lasts_no_longer_than_its_window() -> None:
+    window = (0.0, 60.0)
+    judged = length("judged", 60.0, window)
+
+    assert list(not_whole([judged, length("traffic", 50.0, window)])) == []
+    assert len(list(not_whole([judged, length("traffic", 70.0, window)]))) == 1
+
+
+def test_rows_of_two_tables_have_the_same_numbers() -> None:
+    metrics = Table("Metrics", ("metric", "A", "B"), (("requests", "36.6/s", "36.6/s"),))
+    serving = Table("Serving", ("", "A", "B"), (("Requests/s", "16", "16"),))
+
+    assert len(list(told_twice([metrics, serving]))) == 1
+    assert (
+        list(told_twice([metrics, replace(serving, rows=(("Requests/s", "36.6", "36.6"),))])) == []
+    )
+
+
+def test_a_rate_or_a_length_of_a_headline_is_on_the_page() -> None:
+    document = page("LEAK by growth")
+    told = list(quantities(document))
+
+    assert list(unknown_in_sentences(document, told)) == []
+    wrong = replace(document, headline="Private memory grows by 2.71 GiB/h")
+    assert len(list(unknown_in_sentences(wrong, told))) == 1
+
+
+# Formats of machines, an escape, a date, and the constants of a method: none is measured.
+_NOT_SHOWN = {"chart_data", "document_json", "html", "junit", "prometheus"}
+_CONSTANTS = {("history", "ALPHA"), ("nightly", "started"), ("history", "change.p_value")}
+
+
+def test_one_file_alone_gives_numbers_their_text() -> None:
+    found = {
+        (path.stem, ast.unparse(node.value))
+        for path in Path(report.__file__).parent.glob("*.py")
+        if path.stem not in _NOT_SHOWN | {"quantity"}
+        for node in _formatted(path)
+    }
+
+    assert found - _CONSTANTS == set()
+
+
+def _formatted(path: Path) -> Iterator[ast.FormattedValue]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            yield node

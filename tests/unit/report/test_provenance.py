@@ -10,7 +10,7 @@ from hybridbench.report.provenance import provenance_tables
 def shown(title: str, section: str, values: dict[str, JsonValue]) -> dict[str, str]:
     manifest = manifest_from_json({"engine_hash": "a worker answered", section: values})
     table = next(t for t in provenance_tables(manifest, 0.0) if t.title == title)
-    return {row[0]: row[1] for row in table.rows}
+    return {row[0]: row[1] for row in table.texts}
 
 
 def test_the_unit_of_a_name_stands_behind_its_number() -> None:

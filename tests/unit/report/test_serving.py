@@ -19,9 +19,9 @@ VERDICT = synthetic.leak_verdict(RECORD)
 def test_a_row_has_the_mean_the_percentiles_and_what_it_rests_on() -> None:
     table = serving_table(VERDICT)
 
-    rows = {row[0]: row[1:] for row in table.rows}
+    rows = {row[0]: row[1:] for row in table.texts}
     assert rows["TTFT (ms)"] == ("43.1", "41", "63", "118", "9,120")
-    assert rows["Requests/s"] == ("38", "", "", "", "9,120")
+    assert rows["Requests/s"] == ("38.8", "", "", "", "9,120")
     assert rows["Errors"] == ("46 (0.5%)", "", "", "", "9,200")
     assert rows["Cache hit rate"] == ("43.2%", "", "", "", "9,150")
     assert rows["ITL (ms)"][-1] == "137,000"
@@ -49,8 +49,8 @@ def test_what_the_metrics_of_a_comparison_have_is_not_told_again_with_other_numb
         verdict=replace(served[1].verdict, serving=VERDICT.serving[:1] + VERDICT.serving[-3:-1]),
     )
 
-    stored = {row[0]: row[1:] for row in compared_serving(served, interleaved=False).rows}
-    turns = compared_serving(served, interleaved=True).rows
+    stored = {row[0]: row[1:] for row in compared_serving(served, interleaved=False).texts}
+    turns = compared_serving(served, interleaved=True).texts
 
     assert stored["Output tokens/s"] == ("608", "")
     assert stored["End-to-end (ms)"] == ("208", "")

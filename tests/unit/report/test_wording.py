@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from hybridbench.rates import full_rate_text, interval_text, level_text, number
+from hybridbench.rates import full_rate_text, interval_text, number
 from hybridbench.records.verdict import Rate
-from hybridbench.report.wording import clock_text
+from hybridbench.report.quantity import (
+    SHARE,
+    TIMES,
+    Form,
+    Quantity,
+    joined,
+    length,
+    moment,
+    phrase,
+    quantities,
+    share_text,
+)
 
 GIB = float(2**30)
 MIB = float(2**20)
@@ -41,13 +53,46 @@ def test_an_interval_alone_carries_its_unit() -> None:
     assert interval_text(Rate(0, 0, 2, "slots", "request")) == "0 to +2.00 slots per request"
 
 
-def test_times_are_hours_minutes_seconds() -> None:
-    assert [clock_text(t) for t in (0, 59.6, 3_599, 43_261)] == [
-        "0:00:00",
-        "0:01:00",
-        "0:59:59",
-        "12:01:01",
-    ]
+def test_a_moment_is_hours_minutes_seconds() -> None:
+    texts = [str(moment("x", t_s)) for t_s in (0, 59.6, 3_599, 43_261)]
+
+    assert texts == ["0:00:00", "0:01:00", "0:59:59", "12:01:01"]
+
+
+def test_a_quantity_says_as_much_as_its_form() -> None:
+    growth = Quantity("growth", 3 * MIB, "B", None, "h", 2 * MIB, 4 * MIB, count=9120, signed=True)
+    ratio = Quantity("speed", 0.951, TIMES, lower=0.943, upper=0.959)
+    minus = "\N{MINUS SIGN}"
+
+    texts = {form.name: str(growth.shown(form)) for form in Form}
+
+    assert texts["FULL"] == "+3.00 MiB/h (95% interval +2.00 to +4.00 MiB/h)"
+    assert texts["VALUE"] == str(growth.narrow) == "+3.00 MiB/h"
+    assert texts["INTERVAL"] == "+2.00 to +4.00 MiB/h"
+    assert texts["BOUND"] == "growth of at most 4.00 MiB/h (95%)"
+    assert texts["COUNT"] == "9,120"
+    assert str(ratio.shown(Form.CHANGE)) == f"{minus}4.9% ({minus}5.7% to {minus}4.1%)"
+    assert str(ratio.shown(Form.CHANGE_CELL)) == f"{minus}4.9% ({minus}5.7 to {minus}4.1)"
+    assert str(ratio.shown(Form.TIMES)) == "0.951"
+    assert str(replace(growth, upper=-1.0).shown(Form.BOUND)) == "no growth (95%)"
+    assert str(length("judged", 297.0)) == "4m57s"
+
+
+def test_a_share_has_no_digits_that_say_nothing() -> None:
+    shares = [share_text(share) for share in (0.432, 0.03, 0.0051, 1.0, 0.0, -0.016)]
+
+    assert shares == ["43.2%", "3%", "0.51%", "100%", "0%", "\N{MINUS SIGN}1.6%"]
+    assert str(Quantity("change", 0.8, SHARE, lower=0.6, upper=1.0, signed=True)) == (
+        "+80% (95% interval +60% to +100%)"
+    )
+
+
+def test_a_phrase_keeps_the_quantities_between_its_words() -> None:
+    lasted = length("judged", 60.0)
+    said = joined("; ", [phrase("judged ", lasted), "twice"])
+
+    assert str(said) == "judged 1m; twice"
+    assert list(quantities((said,))) == [lasted]
 
 
 def test_numbers_keep_three_digits_that_mean_something() -> None:
@@ -66,10 +111,10 @@ def test_numbers_keep_three_digits_that_mean_something() -> None:
     ("value", "unit", "said"),
     [
         (2**30, "B", "1.00 GiB"),
-        (0.6123, "ratio", "61.2%"),
+        (0.6123, SHARE, "61.2%"),
         (1234.56, "1/s", "1,235/s"),
         (4.56, "ms", "4.56 ms"),
     ],
 )
 def test_levels_have_their_units(value: float, unit: str, said: str) -> None:
-    assert level_text(value, unit) == said
+    assert str(Quantity("level", value, unit, form=Form.LEVEL)) == said

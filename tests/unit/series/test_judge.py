@@ -315,15 +315,16 @@ def test_the_headline_names_what_grows_and_by_how_much_and_what_is_undecided(
     short = judge_file(csv(made(hours=0.1), tmp_path / "short.csv"), JudgeOptions())
     clean = judge_file(csv(made(hours=4.0), tmp_path / "clean.csv"), STEADY)
 
-    one, both = series_document([leaks]), series_document([leaks, short, clean])
+    both = series_document([leaks, short, clean])
+    alone, several = str(series_document([leaks]).headline), str(both.headline)
 
-    assert one.headline.startswith("rss_bytes grows by ")
-    assert "MiB/h (95% interval " in one.headline
-    assert both.headline.startswith("rss_bytes (leaks.csv) grows by ")
-    assert both.headline.endswith("; undecided: rss_bytes (short.csv)")
-    assert any(note.startswith("rss_bytes (short.csv): ") for note in both.notes)
+    assert alone.startswith("rss_bytes grows by ")
+    assert alone.endswith(" MiB/h")
+    assert several.startswith("rss_bytes (leaks.csv) grows by ")
+    assert several.endswith("; undecided: rss_bytes (short.csv)")
+    assert any(str(note).startswith("rss_bytes (short.csv): ") for note in both.notes)
     (row,) = short.rows
-    said = series_document([short]).headline
+    said = str(series_document([short]).headline)
     assert said == f"rss_bytes is undecided: {row.result.reason}"
     assert clean.kind is VerdictKind.CLEAN
     assert series_document([clean]).headline == "Growth is below the limit in the series"
@@ -344,7 +345,7 @@ def test_the_headline_of_a_level_that_must_not_fall_says_that_it_falls(tmp_path:
 
     verdict = judge_file(Made(t, value).write(tmp_path / "a.csv", rows), STEADY)
 
-    assert series_document([verdict]).headline.startswith("req_per_s falls by ")
+    assert str(series_document([verdict]).headline).startswith("req_per_s falls by ")
 
 
 @pytest.mark.parametrize("rare", [False, True])

@@ -33,7 +33,7 @@ from hybridbench.analysis.trend.reasons import (
     TooShort,
     Unreadable,
     YoungRun,
-    tolerance_of,
+    bound_of,
 )
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.codes import ReasonCode
@@ -194,9 +194,13 @@ def test_another_reason_has_another_text() -> None:
     assert result.reason == "it grew in too few steps to tell whether they continue"
 
 
-def test_only_a_bound_that_nobody_set_is_a_tolerance() -> None:
-    margin = Bounded(upper=UPPER, bound=BOUND, source="margin", unit="B")
-    profile = Bounded(upper=UPPER, bound=BOUND, source="profile", unit="B")
-    whys = [margin.why(), profile.why(), TooShort(upper=UPPER, bound=BOUND, unit="B").why()]
+def test_a_result_names_the_bound_that_it_was_held_against() -> None:
+    reasons = [
+        Bounded(upper=UPPER, bound=BOUND, source="margin", unit="B"),
+        TooShort(upper=UPPER, bound=BOUND, unit="B"),
+        YoungRun(),
+    ]
 
-    assert [tolerance_of(metric(why)) for why in whys] == [BOUND, None, None]
+    assert [bound_of(metric(reason.why())) for reason in reasons] == [BOUND, BOUND, None]
+    limited = msgspec.structs.replace(metric(YoungRun().why()), limit_per_hour=7.0)
+    assert bound_of(limited) == 7.0
