@@ -89,8 +89,8 @@ _HIGHER_IS_BETTER: Final = {
     derived.name for derived in DERIVED_METRICS if not derived.higher_is_worse
 }
 _LIMIT_NOTE: Final = (
-    "Growth passes if all of its interval is below the limit; growth that is certain and beyond "
-    "the tolerance is a LEAK, below the limit too."
+    "A metric passes if the whole interval of its growth is below the limit. Growth that is "
+    "certain, and more than a healthy process settles by in this time, is a LEAK also below it."
 )
 # The label of what a verdict's first finding is about.
 _QUESTIONS: Final = {
