@@ -63,7 +63,7 @@ def version_table(comparison: Comparison) -> Table:
     """What was compared: the hash is of the engine files that the worker really imported."""
     rows = tuple(_version_row(i, version) for i, version in enumerate(comparison.versions))
     columns = ("", "version", "engine hash", "commit", "own verdict", "ran for")
-    return Table("Versions", columns, rows)
+    return Table("Versions", columns, rows, optional=frozenset({2, 3}))
 
 
 def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str) -> Table:

@@ -50,7 +50,8 @@ def thresholds_table(verdict: Verdict) -> Table:
         (result.text, result.outcome.value, _measured(result, verdict), _needed(result))
         for result in verdict.thresholds
     )
-    return Table("Thresholds", ("threshold", "outcome", "measured", "would decide"), rows)
+    columns = ("threshold", "outcome", "measured", "would decide")
+    return Table("Thresholds", columns, rows, optional=frozenset({3}))
 
 
 def _measured(result: ThresholdResult, verdict: Verdict) -> Text:
