@@ -72,6 +72,7 @@ def _plan(preview: Preview) -> list[str]:
         f"Traffic        {format_duration(preview.duration_s)}: warm-up of about "
         f"{format_duration(preview.warmup_s)} (counted in requests), then "
         f"{format_duration(preview.judged_s)} judged",
+        *([f"Trace          {preview.trace_note}"] if preview.trace_note else []),
         f"Cadence        a sample every {preview.sample_every_s:g} s, a heap scan every "
         f"{preview.heap_scan_every_s:.3g} s, a checkpoint every "
         f"{format_duration(preview.checkpoint_every_s)}",

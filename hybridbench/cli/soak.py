@@ -120,7 +120,16 @@ def soak(
             rich_help_panel=Panel.WORKLOAD,
             metavar="FILE",
             help="Replay a trace instead of the profile's traffic: Mooncake, Qwen-Bailian, "
-            "Azure or BurstGPT.",
+            "Azure or BurstGPT; also as .gz.",
+        ),
+    ] = None,
+    trace_time_unit: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=Panel.WORKLOAD,
+            metavar="UNIT",
+            help="Unit of the times in a trace of Mooncake's layout, s or ms; --dry-run shows the "
+            "resulting span and rate.",
         ),
     ] = None,
     length_scale: Annotated[
@@ -308,7 +317,7 @@ def soak(
     from hybridbench.workload.trace_replay import check_trace
 
     duration_s = _duration(duration, chosen.duration_s)
-    replay = _trace(trace, length_scale, speedup)
+    replay = _trace(trace, trace_time_unit, length_scale, speedup)
     plan = SoakPlan(
         profile=chosen.for_replay() if replay is not None else chosen,
         model=chosen_model(model, chosen, source),
@@ -367,23 +376,29 @@ def _given(context: typer.Context) -> dict[str, object]:
     }
 
 
-def _trace(path: Path | None, length_scale: str, speedup: str) -> TraceOptions | None:
+def _trace(
+    path: Path | None, time_unit: str | None, length_scale: str, speedup: str
+) -> TraceOptions | None:
+    from hybridbench.workload.trace import TIME_UNITS
     from hybridbench.workload.trace_replay import (
         TraceOptions,
         parse_length_scale,
         parse_speedup,
     )
 
+    if time_unit not in (None, *TIME_UNITS):
+        raise UsageError(f"{time_unit}: write s or ms.", option="--trace-time-unit")
     if path is None:
-        if length_scale != "1" or speedup != "1":
+        if length_scale != "1" or speedup != "1" or time_unit is not None:
             raise UsageError(
-                "and --speedup belong to --trace FILE, which is missing.",
+                "and --speedup belong to --trace FILE, which is missing; so does --trace-time-unit.",
                 code=ErrorCode.NEEDS_OPTION,
                 option="--length-scale",
-                also=("--speedup", "--trace"),
+                also=("--speedup", "--trace-time-unit", "--trace"),
             )
         return None
-    return TraceOptions(path, parse_length_scale(length_scale), parse_speedup(speedup))
+    scale = parse_length_scale(length_scale)
+    return TraceOptions(path, scale, parse_speedup(speedup), time_unit or "")
 
 
 _SHORTEST_S = 20.0

@@ -66,6 +66,7 @@ class Trace(OpenRecord, frozen=True):
     path: str = ""
     length_scale: str = ""
     speedup: float | None = None
+    time_unit: str = ""  # of plain numbers; empty for that of its format
 
 
 class Git(OpenRecord, frozen=True):

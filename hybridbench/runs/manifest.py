@@ -166,4 +166,9 @@ def _trace(plan: SoakPlan) -> Trace | None:
     trace = plan.trace
     if trace is None:
         return None
-    return Trace(path=str(trace.path), length_scale=str(trace.length_scale), speedup=trace.speedup)
+    return Trace(
+        path=str(trace.path),
+        length_scale=str(trace.length_scale),
+        speedup=trace.speedup,
+        time_unit=trace.time_unit,
+    )

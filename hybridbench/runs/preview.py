@@ -108,6 +108,7 @@ class Preview:
     stall: Stall | None
     boot_s: float
     warnings: tuple[str, ...] = ()
+    trace_note: str = ""
 
     @property
     def judged_s(self) -> float:
@@ -124,7 +125,7 @@ def preview_soak(plan: SoakPlan) -> Preview:
         WorkerFailedError: the worker did not come up.
     """
     clock = SystemClock()
-    check_trace(plan.trace, whole=True)
+    trace_note = check_trace(plan.trace, whole=True)
     run_id = new_run_id(clock.wall_s(), plan.model, plan.profile.name, plan.defects)
     manifest = planned_manifest(plan, run_id, clock.wall_s())
     with (
@@ -146,7 +147,8 @@ def preview_soak(plan: SoakPlan) -> Preview:
             raise WorkerFailedError(f"the worker did not come up: {lost.detail}.") from lost
         finally:
             target.stop(_STOP_PATIENCE_S)
-    return build_preview(plan, ready, memory_bytes, heap_scan)
+    preview = build_preview(plan, ready, memory_bytes, heap_scan)
+    return replace(preview, trace_note=trace_note)
 
 
 @contextmanager

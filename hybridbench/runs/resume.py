@@ -135,7 +135,7 @@ def _trace(stored: Trace | None, run_dir: Path) -> TraceOptions | None:
         if not value:
             raise _lacks(run_dir, f"trace.{key}")
     scale, speedup = parse_length_scale(stored.length_scale), parse_speedup(str(stored.speedup))
-    return TraceOptions(Path(stored.path), scale, speedup)
+    return TraceOptions(Path(stored.path), scale, speedup, stored.time_unit)
 
 
 def _duration(manifest: Manifest, run_dir: Path) -> float:

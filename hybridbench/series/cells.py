@@ -10,12 +10,13 @@ from hybridbench.series.units import BYTE_FACTORS
 _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", "undefined"})
 # nvidia-smi says so of what a GPU cannot tell: [N/A], [Not Supported], [Unknown Error].
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
-_WITH_UNIT = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
+_WITH_UNIT = re.compile(r"([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
 _GROUPED_BY_DOTS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+")
 _GROUPED_BY_COMMAS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(?![\d,])")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-# top shortens to one letter and counts in powers of 2.
-_CELL_UNITS = {**BYTE_FACTORS, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
+# top, smem -k and docker shorten to one letter and count in powers of 2.
+_LETTERS = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
+_CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
 
 
 def number_in(text: str, heading_unit: str = "") -> tuple[float, bool] | None:
@@ -31,12 +32,13 @@ def number_in(text: str, heading_unit: str = "") -> tuple[float, bool] | None:
         match = _WITH_UNIT.fullmatch(text)
     if match is None:
         return None
+    number = float(match.group(1).replace(",", "."))
     unit = (match.group(2) or "").lower()
     if unit in ("", "%", heading_unit):
-        return float(match.group(1)), False
+        return number, False
     if unit not in _CELL_UNITS:
         return None
-    return float(match.group(1)) * _CELL_UNITS[unit], True
+    return number * _CELL_UNITS[unit], True
 
 
 def is_nothing(text: str) -> bool:

@@ -1,15 +1,12 @@
-"""Files with series, whoever wrote them: which format one is in, and its columns.
+"""Files with series, whoever wrote them: which shape one has, and its columns.
 
-CSV (nvidia-smi's, too), TSV and columns of blanks (psrecord, ps, pidstat), mprof's ``MEM`` lines,
-JSON lines (flat, or the samples of a run), a list of JSON objects, a Prometheus range export, what
-is printed anew for each sample (``screens.py``); each also compressed with gzip, or on standard
-input.
+A shape has one reader: JSON (``json_shapes.py``), blocks of names and numbers (``pairs.py``), a
+table (``table.py``).  What has none of these is refused in a sentence (``refusals.py``).
 """
 
 from __future__ import annotations
 
 import codecs
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +20,23 @@ from hybridbench.foreign import (
     MIB,
     WALL_S_MAX,
     ForeignDataError,
-    json_value,
     longest_line,
     read_piped,
     read_stream,
     unpacked,
 )
-from hybridbench.series.json_formats import json_document, json_lines
-from hybridbench.series.screens import screens_of, stamped
-from hybridbench.series.table import RawColumn, RawTable, TableOptions, delimited, mprof
+from hybridbench.series.grid import RawColumn, RawTable, TableOptions
+from hybridbench.series.json_shapes import json_table
+from hybridbench.series.lines import lines_of
+from hybridbench.series.pairs import are_pairs, pairs
+from hybridbench.series.refusals import NO_SHAPE, what_it_is
+from hybridbench.series.table import mprof, table
 from hybridbench.units import format_duration
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BYTES_MAX = GIB // 2
-_LOG = re.compile(r"\[?\(?.*(\b(INFO|DEBUG|WARNING)\b|\]\[info\]|(Decode|Prefill) batch)")
-_MACHINE = {"vmstat": re.compile(r"procs -+"), "free": re.compile(r"total +used +free +shared")}
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def read_series(
 
     Args:
         path: a file, or ``-``.
-        time_column: the one with the times, where its name does not say so.
+        time_column: the one with the times, ``NAME`` or ``NAME:UNIT``, where no name says so.
         interval_s: between two samples of a file without times.
 
     Raises:
@@ -74,53 +71,54 @@ def read_series(
     _refuse_long_lines(data, source)
     # PowerShell's > writes UTF-16.
     encoding = "utf-16" if data[:2] in _UTF16 else "utf-8-sig"
-    text = data.decode(encoding, "replace")
+    return series_of(source, data.decode(encoding, "replace"), time_column, interval_s)
+
+
+def series_of(
+    source: str, text: str, time_column: str | None = None, interval_s: float | None = None
+) -> SeriesFile:
+    """The series in ``text``, which came from ``source``; arguments and errors as above."""
     if not text.strip():
         raise ConfigError(f"{source}: the file is empty; give a file with a time column.")
-    table = _table(source, text, TableOptions(source, time_column, interval_s))
-    if interval_s is not None and table.has_times:
+    if "\0" in text:
+        raise ConfigError(f"{source}: is not text; give the numbers as CSV or JSON.")
+    found = _table(text, TableOptions(source, time_column, interval_s))
+    if interval_s is not None and found.has_times:
         raise UsageError(
             f"{format_duration(interval_s)}: {source} already has times; leave the option out.",
             code=ErrorCode.OPTION_CONFLICT,
             option="--interval",
         )
-    for column in table.columns:
+    for column in found.columns:
         _refuse_far_times(column, source)
-    if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in table.columns):
+    if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in found.columns):
         raise ConfigError(
             f"{source}: no column has two numbers apart from the time; is it the right file?"
         )
-    return SeriesFile(source, tuple(table.columns), tuple(table.notes))
+    return SeriesFile(source, tuple(found.columns), tuple(found.notes))
 
 
-def _table(source: str, text: str, options: TableOptions) -> RawTable:
-    start = text.lstrip()
-    if start.startswith(("MEM ", "CMDLINE ")):
-        return mprof(text, options)
-    screens = screens_of(start)
-    if screens is not None:
-        return screens(text.splitlines(), options)
-    _refuse_known(source, start.split("\n", 1)[0])
-    if not start.startswith(("{", "[")):
-        return delimited(stamped(text), options)
-    # One document, or one object a line?  A document is all there is; a line is not.
-    first_line = start.split("\n", 1)[0].strip()
-    try:
-        first = json_value(first_line)
-    except ForeignDataError:
-        first = None
-    if isinstance(first, dict) and "status" not in first and "data" not in first:
-        return json_lines(text, options)
-    try:
-        document = json_value(text)
-    except ForeignDataError as error:
-        if isinstance(first, dict):
-            return json_lines(text, options)
-        raise ConfigError(
-            f"{source}: starts like JSON and cannot be read: it {error}; give JSON lines or an "
-            "export of /api/v1/query_range."
-        ) from error
-    return json_document(document, options)
+def _table(text: str, options: TableOptions) -> RawTable:
+    notes: list[str] = []
+    lines, left_out = lines_of(text)
+    if not lines:
+        raise ConfigError(f"{options.source}: {NO_SHAPE}.")
+    # A line of words before each object is named as such.
+    is_json = lines[0].text.lstrip()[0] in "{[" or lines[1 % len(lines)].text.startswith("{")
+    what = what_it_is(lines, is_json=is_json)
+    if what:
+        raise ConfigError(f"{options.source}: {what}.")
+    if is_json:
+        return json_table(text, lines, options, notes)
+    if left_out:
+        notes.append(
+            f"{len(left_out)} lines of the shell or of a heading left out, first {left_out[0]}"
+        )
+    if lines[0].text.startswith(("MEM ", "CHLD ", "CMDLINE ", "FUNC ")):
+        return mprof(lines, options, notes)
+    if are_pairs(lines):
+        return pairs(lines, options, notes)
+    return table(lines, options, notes)
 
 
 def _bytes(path: str, source: str) -> bytes:
@@ -157,21 +155,6 @@ def _refuse_far_times(column: RawColumn, source: str) -> None:
         raise ConfigError(
             f"{source}: series {column.name} has a time of {column.t_s[far][0]:g} s, which is not "
             "a time; remove that row."
-        )
-
-
-def _refuse_known(source: str, first_line: str) -> None:
-    """Refuse what is no series of a process, and say what to record in its place."""
-    for tool, pattern in _MACHINE.items():
-        if pattern.match(first_line):
-            raise ConfigError(
-                f"{source}: the output of {tool} is the memory of the whole machine and its page "
-                "cache; record a process: `while sleep 10; do ps -o rss= -p PID; done`."
-            )
-    if not first_line.startswith("{") and _LOG.match(first_line):
-        raise ConfigError(
-            f"{source}: is a log; record the server's metrics: `while sleep 10; do curl -s "
-            "URL/metrics; done`, and pass --interval 10s."
         )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
@@ -16,7 +17,7 @@ from hybridbench.metrics import Unit
 from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
-from hybridbench.series.table import RawColumn
+from hybridbench.series.grid import RawColumn
 from hybridbench.series.timeline import (
     Falls,
     Timeline,
@@ -25,6 +26,7 @@ from hybridbench.series.timeline import (
     counter_resets,
     level_falls,
     make_timeline,
+    swapped_out,
 )
 from hybridbench.series.times import BadTimeError, parse_moment
 from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
@@ -47,6 +49,10 @@ _WORKS = tuple(
     for pattern in (r"finish|success|complet", r"request|iteration|calls", r"tokens?", r"")
 )
 _NAMES_MAX = 8
+# What a process holds itself, whatever the kernel caches.
+_FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
+_PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
+_SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 # No run is that long: a plain number beyond it is a moment.
 _EPOCH_S = 1e8
 
@@ -65,6 +71,7 @@ class JudgeOptions:
         time_column: the one with the times, where its name does not say so.
         interval_s: between two samples of a file without times.
         never_restarted: every fall is part of a sawtooth, whatever it looks like.
+        only: judge no columns but those of ``thresholds`` and ``metrics``.
     """
 
     metrics: Sequence[str] = ()
@@ -76,6 +83,7 @@ class JudgeOptions:
     time_column: str | None = None
     interval_s: float | None = None
     never_restarted: bool = False
+    only: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,12 +174,12 @@ class _JudgedFile:
         self._zero_s = min(starts)
         self._absolute = any(c.absolute for c in self.file.columns)
         self._timelines: dict[int, Timeline] = {}
+        self._names = self.file.names()
 
     def judge(self) -> FileVerdict:
         thresholds = self._thresholds()
         chosen = self._chosen(thresholds)
         works = self._works()
-        known = self._known_restarts(works)
         limits: dict[str, float] = {}
         for c in chosen:
             threshold = thresholds.get(c.column.name)
@@ -179,33 +187,32 @@ class _JudgedFile:
                 with _named("--threshold", threshold.text):
                     limits[c.column.name] = threshold.per_hour(c.meaning.unit)
         question = TrendContext(works, self._steady_s(), limits)
-        loads = self._loads(question, Falls(known))
+        loads = self._loads(question)
         question = replace(question, loads=loads)
         rows: list[JudgedSeries] = []
         empty: list[str] = []
-        open_loads: list[JudgedSeries] = []
+        open_rows: list[JudgedSeries] = []
         for entry in chosen:
-            series = self._series(entry.column, entry.meaning)
-            falls = self._falls(series, known, counted=bool(works) or self._has_pid())
-            row = judge_series(series, falls, question)
+            row = self._row(entry, question)
             if row is None:
-                empty.append(series.name)
-            elif _is_open_load(row, entry.meaning):
-                open_loads.append(row)
+                empty.append(entry.column.name)
+            elif _is_open(row, entry.meaning, limits):
+                open_rows.append(row)
             else:
                 rows.append(row)
             if entry.meaning.note:
                 self.notes.append(entry.meaning.note)
         if not rows:
-            rows = open_loads
-        elif open_loads:
-            names = ", ".join(row.name for row in open_loads)
-            self.notes.append(f"undecided, and not counted because traffic varies: {names}")
+            rows = open_rows
+        elif open_rows:
+            names = ", ".join(row.name for row in open_rows[:_NAMES_MAX])
+            why = "a threshold decides" if limits else "traffic varies"
+            self.notes.append(f"undecided, and not counted because {why}: {names}")
         if not rows:
             raise ConfigError(
                 f"{self.file.source}: {', '.join(empty[:_NAMES_MAX])}: fewer than two readings."
             )
-        used = {row.name for row in (*rows, *open_loads)} | {one.name for one in (*works, *loads)}
+        used = {row.name for row in (*rows, *open_rows)} | {one.name for one in (*works, *loads)}
         return FileVerdict(
             self.file.source,
             worst([row.verdict for row in rows]),
@@ -214,6 +221,24 @@ class _JudgedFile:
             tuple(name for name in self.file.names() if name and name not in used),
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
+
+    def _row(self, entry: _Chosen, question: TrendContext) -> JudgedSeries | None:
+        """The verdict on one column, beside the counters of its own process."""
+        column = entry.column
+        series = self._series(column, entry.meaning)
+        own = [work for work in question.works if self._is_of(work.name, column)]
+        row = judge_series(series, self._falls(series, column), replace(question, works=own))
+        if row is None or entry.meaning.role is not Role.WITH_CACHE:
+            return row
+        if row.verdict is not VerdictKind.LEAK or column.name in question.thresholds:
+            return row
+        why = (
+            f"{column.name} contains the page cache, which grows by itself: record {_FREE_OF_CACHE}"
+        )
+        result = msgspec.structs.replace(
+            row.result, outcome="INCONCLUSIVE", reason=why, needed_s=None
+        )
+        return replace(row, verdict=VerdictKind.INCONCLUSIVE, result=result)
 
     def _all_notes(
         self, works: Sequence[ExternalSeries], loads: Sequence[ExternalSeries]
@@ -225,6 +250,7 @@ class _JudgedFile:
             if column.text_at is not None and not column.is_text:
                 line, cell = column.text_at
                 said.append(f"{column.name}: {cell!r} in line {line} is not a number: left out")
+        said += self._cache_note()
         if self.options.steady_at is None:
             said.append(
                 "no start of steady state was given (--steady-at): the first tenth counts as "
@@ -277,7 +303,9 @@ class _JudgedFile:
 
     def _chosen(self, thresholds: Mapping[str, ColumnThreshold]) -> list[_Chosen]:
         lower = {self._find("--lower-is-worse", n).name for n in self.options.lower_is_worse}
-        chosen = [self._named(text) for text in self.options.metrics] or self._levels()
+        chosen = [self._named(text) for text in self.options.metrics]
+        if not chosen and not (self.options.only and thresholds):
+            chosen = self._levels()
         for name in dict.fromkeys((*thresholds, *lower)):
             if all(entry.column.name != name for entry in chosen):
                 chosen.append(self._as_level(self._find("--threshold", name)))
@@ -297,15 +325,32 @@ class _JudgedFile:
         ]
 
     def _levels(self) -> list[_Chosen]:
-        """Every level; of a run's own samples only those that gate a run."""
-        levels = [
-            _Chosen(column, meaning)
+        """Every level; of a run's own samples only those that gate a run.
+
+        Totals that contain the page cache only where no other column is in bytes.
+        """
+        found = [
+            _Chosen(column, self._meaning(column))
             for column in self.file.columns
-            if not column.is_text
-            and (meaning := self._meaning(column)).role in (Role.LEVEL, Role.LOAD)
-            and column.name not in self.options.works
+            if not column.is_text and column.name not in self.options.works
         ]
+        levels = [entry for entry in found if entry.meaning.role in (Role.LEVEL, Role.LOAD)]
+        if not any(entry.meaning.unit is Unit.BYTES for entry in levels):
+            levels += [entry for entry in found if entry.meaning.role is Role.WITH_CACHE]
         return [entry for entry in levels if is_gated(entry.column.name)] or levels
+
+    def _cache_note(self) -> list[str]:
+        """Which columns the kernel's cache is in, and which to judge in their place."""
+        roles = {c.name: self._meaning(c) for c in self.file.columns if not c.is_text}
+        cached = [n for n, m in roles.items() if m.role in (Role.CACHE, Role.WITH_CACHE)]
+        if not cached or self.options.metrics:
+            return []
+        levels = [n for n, m in roles.items() if m.role is Role.LEVEL and m.unit is Unit.BYTES]
+        best = sorted(levels, key=lambda n: not _PROCESS_OWN.search(n))[:1] or [_FREE_OF_CACHE]
+        names = ", ".join(cached[:_NAMES_MAX]) + (", ..." if len(cached) > _NAMES_MAX else "")
+        return [
+            f"page cache, which the kernel frees when needed, is in {names}: judge {best[0]} instead"
+        ]
 
     def _as_level(self, column: RawColumn) -> _Chosen:
         return _Chosen(column, replace(self._meaning(column), role=Role.LEVEL))
@@ -333,18 +378,21 @@ class _JudgedFile:
             )
 
     def _meaning(self, column: RawColumn) -> Meaning:
-        meaning = meaning_of(column.name)
+        meaning = meaning_of(column.name, self._names)
         if meaning.role is Role.COUNTER and _sinks(column):
             # A number of threads, and no work done.
             meaning = replace(meaning, role=Role.LEVEL)
-        if column.in_bytes and meaning.role is not Role.SHOWN:
-            return replace(
-                meaning, role=Role.LEVEL, unit=Unit.BYTES, factor=1.0, known=True, note=""
-            )
-        if not meaning.known and meaning.role is Role.LEVEL and self.options.unit is not None:
+        if column.in_bytes and meaning.role in (Role.LEVEL, Role.CACHE, Role.WITH_CACHE):
+            return replace(meaning, unit=Unit.BYTES, factor=1.0, known=True, note="")
+        if column.in_bytes and meaning.role is Role.COUNTER:
+            return Meaning(Role.LEVEL, Unit.BYTES)
+        if meaning.known or meaning.role is Role.SHOWN:
+            return meaning
+        if meaning.role is Role.LEVEL and self.options.unit is not None:
             return _unit("--unit", self.options.unit, self.options.unit)
-        if not meaning.known and column.usual_unit:
-            return parse_unit(column.usual_unit)
+        if column.usual_unit:
+            usual = parse_unit(column.usual_unit)
+            return replace(meaning, unit=usual.unit, factor=usual.factor, known=True, note="")
         return meaning
 
     # What their times are.
@@ -376,42 +424,66 @@ class _JudgedFile:
         series = (self._series(column, plain) for column in columns)
         return [one for one in series if np.any(np.diff(one.value[np.isfinite(one.value)]) > 0)]
 
-    def _loads(self, question: TrendContext, falls: Falls) -> list[ExternalSeries]:
+    def _loads(self, question: TrendContext) -> list[ExternalSeries]:
         """Requests in flight; none if they grow, as requests that stay for good would."""
-        loads = [
-            self._series(column, meaning)
+        columns = [
+            (column, meaning)
             for column in self.file.columns
             if not column.is_text and (meaning := self._meaning(column)).role is Role.LOAD
         ]
-        rows = (judge_series(load, falls, question) for load in loads)
+        loads = [self._series(column, meaning) for column, meaning in columns]
+        rows = (
+            judge_series(load, Falls(self._restarts(column)), question)
+            for load, (column, _) in zip(loads, columns, strict=True)
+        )
         rates = (row.result.rate_per_hour for row in rows if row is not None)
         return [] if any(rate is not None and rate.lower > 0 for rate in rates) else loads
 
-    def _has_pid(self) -> bool:
-        return any(PROCESS_ID.fullmatch(column.name) for column in self.file.columns)
+    # Where a process began anew.
 
-    def _known_restarts(self, works: Sequence[ExternalSeries]) -> tuple[float, ...]:
-        known: set[float] = set()
-        for column in self.file.columns:
-            if PROCESS_ID.fullmatch(column.name) and not column.is_text:
-                pid = self._series(column, meaning_of(column.name))
-                read = np.isfinite(pid.value)
-                known.update(changes(pid.t_s[read], pid.value[read]))
-        for work in works:
-            read = np.isfinite(work.value)
-            known.update(counter_resets(work.t_s[read], work.value[read]))
-        for timeline in self._timelines.values():
-            known.update(timeline.starts_s)
+    def _is_of(self, name: str, column: RawColumn) -> bool:
+        """Whether the column ``name`` tells of the process that ``column`` is of."""
+        labels = name.partition("{")[2]
+        return not labels or labels == column.name.partition("{")[2] or name in self.options.works
+
+    def _witnesses(self, column: RawColumn) -> list[ExternalSeries]:
+        """What a restart of the process of ``column`` would set back or change: counters, ids."""
+        found = [
+            self._series(other, Meaning(Role.COUNTER, Unit.COUNT))
+            for other in self.file.columns
+            if not other.is_text and self._is_of(other.name, column) and self._is_witness(other)
+        ]
+        return [one for one in found if np.any(one.value[np.isfinite(one.value)] > 0)]
+
+    def _is_witness(self, column: RawColumn) -> bool:
+        if PROCESS_ID.fullmatch(column.name) or column.name in self.options.works:
+            return True
+        role = self._meaning(column).role
+        return role in (Role.COUNTER, Role.CUMULATIVE) and not _sinks(column)
+
+    def _restarts(self, column: RawColumn) -> tuple[float, ...]:
+        known = set(self._timeline(column).starts_s)
+        for one in self._witnesses(column):
+            read = np.isfinite(one.value)
+            when = changes if PROCESS_ID.fullmatch(one.name) else counter_resets
+            known.update(when(one.t_s[read], one.value[read]))
         return tuple(sorted(known))
 
-    def _falls(self, series: ExternalSeries, known: Sequence[float], *, counted: bool) -> Falls:
-        column = next(c for c in self.file.columns if c.name == series.name)
-        known = tuple(sorted({*known, *self._timeline(column).starts_s}))
+    def _falls(self, series: ExternalSeries, column: RawColumn) -> Falls:
+        known = self._restarts(column)
         memory = series.meaning.unit is Unit.BYTES or not series.meaning.known
         if self.options.never_restarted or not memory or not series.meaning.higher_is_worse:
             return Falls(known)
+        # A series that is labelled with a process id is of one process.
+        counted = bool(self._witnesses(column)) or bool(_OF_PROCESS.search(column.name))
         read = np.isfinite(series.value)
-        return level_falls(series.t_s[read], series.value[read], known, counted=counted)
+        t, value = series.t_s[read], series.value[read]
+        falls = level_falls(t, value, known, counted=counted)
+        for other in self.file.columns:
+            if _SWAP.search(other.name) and other.group == column.group and other is not column:
+                swap = self._series(other, self._meaning(other)).value[read]
+                falls = swapped_out(t, value, swap, falls)
+        return falls
 
     def _steady_s(self) -> float | None:
         text = self.options.steady_at
@@ -457,9 +529,11 @@ def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
     return ranked
 
 
-def _is_open_load(row: JudgedSeries, meaning: Meaning) -> bool:
-    asked_for = meaning.role is not Role.LOAD or row.result.limit_per_hour is not None
-    return not asked_for and row.verdict is VerdictKind.INCONCLUSIVE
+def _is_open(row: JudgedSeries, meaning: Meaning, limits: Mapping[str, float]) -> bool:
+    """Whether an undecided row does not count: of varying load, or beside a threshold."""
+    beside = bool(limits) and row.name not in limits
+    of_load = meaning.role is Role.LOAD and row.name not in limits
+    return (beside or of_load) and row.verdict is VerdictKind.INCONCLUSIVE
 
 
 def _counts_work(meaning: Meaning) -> bool:

@@ -8,44 +8,58 @@ from itertools import pairwise
 
 import numpy as np
 
-from hybridbench.series.cells import number_in
-from hybridbench.series.times import Times
+from hybridbench.analysis.record import FloatArray
+from hybridbench.series.cells import is_nothing, number_in
+from hybridbench.series.times import Times, looks_like_time
 from hybridbench.series.units import PROCESS_ID, bare_name
 
-# What a row is about, where rows of several processes or GPUs take turns.
-_GPU = re.compile(r"index|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.I)
-# Text that tells whose row it is, in tables of containers, pods or several series.
-_OWNER = re.compile(
-    r"names?|series|(pod|container|process)([ _]?(id|name))?|instance|host(name)?|namespace|group|"
-    r"device|service|metric|_field",
-    re.I,
-)
-_NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device)_?id|worker", re.I)
+# Of several names of a GPU one is enough.
+_GPU = re.compile(r"index|gpu|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.I)
+_NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device)_?id|worker|gpu", re.I)
+# These say how a row's process is, and not which one it is.
+_STATE = re.compile(r"s|stat|state|status|pstate|phase|.*reasons.*|start(ed)?|tty|time\+?", re.I)
+_QUANTITY = re.compile(r"[+-]?\d+([.,]\d+)? ?[A-Za-z/%]+")
 _ROWS_OF_A_MOMENT = 1.5
 _VALUE_COMES = 4  # times at least, or it is a level
+_SAME_SAMPLES = 0.9
+_TURNS_MAX, _TURNS_LEAST = 8, 10  # levels in turn, and how often each must come
+_APART = 5.0  # times what a level changes from one turn to the next
+_APART_SHARE = 0.02  # of the largest level
 _OF_NVIDIA_SMI = re.compile(
     r"(memory|utilization|temperature|clocks|power|fan|pcie|ecc)\.[a-z._]+|used_(gpu_)?memory", re.I
 )
 
 
 def keys_of(
-    names: Sequence[str], columns: Sequence[Sequence[str]], times: Times | None
+    names: Sequence[str], columns: Sequence[Sequence[str]], times: Times | None, at: int | None
 ) -> Sequence[int]:
-    """The columns that tell whose row it is, where rows of several take turns."""
+    """The columns that tell whose row it is, where rows of several take turns.
+
+    Args:
+        names, columns: of the whole table.
+        times: of its rows, if it has any; ``at`` is the column that they are from.
+    """
     # Elsewhere an index counts the rows.
     of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(name)) for name in names)
-    turns = [index for index, cells in enumerate(columns) if _takes_turns(cells)]
+    turns = [i for i, cells in enumerate(columns) if i != at and _takes_turns(cells)]
     processes = [index for index in turns if PROCESS_ID.fullmatch(names[index])]
     gpus = [index for index in turns if of_gpus and _GPU.fullmatch(names[index])]
     if gpus or processes:
         # One name of a GPU is enough, and a process is one of its parent's.
         return [*gpus[:1], *processes[:1]]
-    owners: list[int] = []
     # A name says more than an id.
-    for index in sorted(range(len(names)), key=lambda i: not names[i].lower().endswith("name")):
-        new = index in turns or (times is not None and _begins_anew(columns[index], times))
+    words = sorted(
+        (i for i, cells in enumerate(columns) if i != at and _may_own(names[i], cells)),
+        key=lambda index: not names[index].lower().endswith("name"),
+    )
+    whole = [index for index in words if index in turns]
+    together = bool(whole) and _recurs(columns, whole)
+    owners: list[int] = []
+    for index in words:
+        anew = times is not None and _begins_anew(columns[index], times)
+        recurs = index in turns and (together or _recurs(columns, [index]))
         # Of the name and the id of a container either says it.
-        if new and _may_own(names[index], columns[index]) and _splits(columns, owners, index):
+        if (anew or recurs) and _splits(columns, owners, index):
             owners.append(index)
     return owners or ([] if times is None else _tells_apart(columns, times))
 
@@ -67,12 +81,50 @@ def labels(pairs: Iterable[tuple[str, str]]) -> str:
     return f"{{{labels}}}" if labels else ""
 
 
+def levels_in_turn(value: FloatArray) -> int:
+    """Between how many levels, one after the other in the same order, the numbers go; 0 for none.
+
+    A level of one process stays near itself from one turn to the next, and far from the others;
+    a sawtooth does not keep step with the samples for ten teeth.
+    """
+    for count in range(2, _TURNS_MAX + 1):
+        whole = value[: value.size // count * count].reshape(-1, count)
+        if whole.shape[0] < _TURNS_LEAST or not np.isfinite(whole).all():
+            return 0
+        within = np.abs(np.diff(whole, axis=0)).max()
+        between = np.abs(np.diff(np.sort(whole, axis=1), axis=1)).min()
+        same_order = bool((np.argsort(whole, axis=1) == np.argsort(whole[0])).all())
+        least = max(_APART * within, _APART_SHARE * float(np.abs(whole).max()))
+        if same_order and between > least:
+            return count
+    return 0
+
+
 def _takes_turns(cells: Sequence[str]) -> bool:
     """Whether a value comes back after another; a process that follows another does not."""
     different = set(cells)
     if len(different) == 1 or not all(different):
         return False
     return 1 + sum(a != b for a, b in pairwise(cells)) > len(different)
+
+
+def _recurs(columns: Sequence[Sequence[str]], keys: Sequence[int]) -> bool:
+    """Whether each sample has rows of much the same values of ``keys``, more than one of them.
+
+    A sample ends before a value comes again.  A state that a single process changes to and fro
+    makes samples of one row, now and then of two.
+    """
+    values = list(zip(*(columns[index] for index in keys), strict=True))
+    samples: list[set[tuple[str, ...]]] = []
+    for row, value in enumerate(values):
+        if not row or value in samples[-1]:
+            samples.append(set())
+        samples[-1].add(value)
+    inner = samples[1:-1] or samples
+    alike = [
+        len(a & b) >= 0.5 * max(len(a), len(b)) and len(b) > 1 for a, b in pairwise(inner)
+    ] or [len(inner[0]) > 1]
+    return sum(alike) >= _SAME_SAMPLES * len(alike)
 
 
 def _begins_anew(cells: Sequence[str], times: Times) -> bool:
@@ -96,9 +148,14 @@ def _tells_apart(columns: Sequence[Sequence[str]], times: Times) -> Sequence[int
 
 
 def _may_own(name: str, cells: Sequence[str]) -> bool:
+    """Whether a column names things: in words, or in numbers where its name says so."""
     if _NUMBERED_OWNER.fullmatch(name):
         return True
-    return bool(_OWNER.fullmatch(name)) and all(number_in(cell) is None for cell in cells)
+    words = (cell.strip() for cell in set(cells))
+    return not _STATE.fullmatch(name) and not any(
+        is_nothing(word) or number_in(word) or _QUANTITY.fullmatch(word) or looks_like_time(word)
+        for word in words
+    )
 
 
 def _splits(columns: Sequence[Sequence[str]], owners: Sequence[int], index: int) -> bool:

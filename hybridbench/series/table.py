@@ -1,460 +1,430 @@
-"""Tables as text: from lines and cells to columns of numbers with their times."""
+"""Tables as text: parted by commas, semicolons, tabs or blanks, with a heading or without one.
+
+What tools print again and again (ps, top, pidstat, docker stats, kubectl top, jstat, smem, dmon) is
+a table whose heading comes again.  Without a heading the columns are known by their cells.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from itertools import pairwise
 
-import numpy as np
+from hybridbench.errors import ConfigError
+from hybridbench.series.cells import is_nothing, number_in
+from hybridbench.series.grid import Grid, RawTable, TableOptions, table_of
+from hybridbench.series.lines import Line, blank_cells
+from hybridbench.series.refusals import NO_SHAPE, is_prose
+from hybridbench.series.times import is_since_1970, looks_like_time, names_time
 
-from hybridbench.analysis.record import FloatArray
-from hybridbench.errors import ConfigError, ErrorCode
-from hybridbench.series.cells import is_nothing, number_in, ungrouped
-from hybridbench.series.owners import keys_of, parts_of
-from hybridbench.series.times import (
-    BadTimeError,
-    Times,
-    looks_like_time,
-    parse_times,
-    scaled,
-)
-from hybridbench.series.units import bracket_unit
-
-_TIME_NAMES = re.compile(
-    r"^#?\s*_?(t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|seconds|sec|"
-    r"(elapsed|wall|unix|sample|date)[_ ]?time(stamp)?|time[_ ]?stamp|elapsed_seconds)"
-    r"([_ ]?[(\[]?(s|sec|ms|us|ns|min|h|utc|seconds)[)\]]?)?$",
-    re.I,
-)
 _WIDE_BLANKS = re.compile(r"\s{2,}|\t")
-_PARTS_MAX = 256
-_TITLE_LINES_MAX = 20
-_VALUES_MIN = 3
-_NAMES_MAX = 8
-_OF_PS = frozenset(
-    {
-        *("%CPU", "%MEM", "ARGS", "CMD", "COMMAND", "ELAPSED", "GID", "NI", "NLWP", "PGID", "PID"),
-        *("PPID", "PRI", "PSR", "RSS", "START", "STARTED", "STAT", "SZ", "TID", "TIME", "TTY"),
-        *("UID", "USER", "VSZ"),
-    }
+_LOOKED_AT = 200
+_BAD_ROWS_SHARE, _BAD_ROWS_LEAST = 0.01, 3
+_COMMANDS = frozenset({"command", "cmd", "args", "comm"})
+# What a date of JavaScript or a cell in quotes holds parts no cells.
+_NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d)')
+_COMMENT_ROW = re.compile(r"#\s*(Date\s+|Time\s+)*(gpu|Entity|Idx|YYYY\S*|HH\S*)\b")
+_GROUPED = re.compile(r"[+-]?\d{1,3}([,.]\d{3})+([,.]\d+)?")
+# Rows that a tool prints, with the names of their columns where grep took the heading.
+_N, _D = r"\d+", r"[\d.,]+[kmgt]?"
+_LAYOUTS = (
+    (
+        rf"\S+ {_N} {_D} {_D} {_N} {_N} \S+ [A-Z]\S* \S+ [\d:.-]+ \S.*",
+        "USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND",
+    ),
+    (
+        rf"{_N} \S+ \S+ -?{_N} {_D} {_D} {_D} [A-Z] {_D} {_D} [\d:.]+ \S.*",
+        "PID USER PR NI VIRT RES SHR S %CPU %MEM TIME+ COMMAND",
+    ),
+    (rf"total kB {_N} {_N} {_N}", "total unit VSZ RSS Dirty"),
 )
-# Others use the rest of these words as well.
-_OF_PS_ALONE = frozenset({"PID", "RSS", "VSZ"})
-_OF_PS_COMMAND = frozenset({"ARGS", "CMD", "COMMAND"})
-_UNITS_OF_PS = {"RSS": "KiB", "VSZ": "KiB", "SZ": "pages", "memory": "bytes"}
-_PAGE_BYTES = 4096
-_READ_AS = "read as the output of {}: RSS and VSZ are in KiB"
+_PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
 _READ_AS_BYTES = (
     "every number is a multiple of 4096: read as bytes, as memory.current of a cgroup; if they are "
     "KiB, use --unit KiB"
 )
-# The first line of pidstat and its kin.
-_OF_SYSSTAT = re.compile(r"Linux \S+ \(.*\)\s+\S+")
-# The kernel's own limit, on any machine.
-_PS_DIGITS_MAX = 18
-_PID_MAX = 2**22
-_EPOCH_S = 10**9
-_NUMERIC_SHARE = 0.9
-_BAD_ROWS_SHARE = 0.01
-_BAD_ROWS_LEAST = 3
+_NO_HEADING = (
+    "the first line holds values; write a heading with the names of the columns above it "
+    "(nvidia-smi: without noheader)"
+)
+# mprof: keyword, series, MiB, seconds since 1970.
+_MPROF = re.compile(r"(?:MEM|CHLD (?P<child>\d+)) (?P<mib>[\d.]+) (?P<at>\d+(\.\d+)?)")
+
+Row = tuple[Line, list[str]]
+# Names, rows, and the units of columns that the reader named.
+_Read = tuple[list[str], list[Row], dict[str, str]]
 
 
-@dataclass(frozen=True)
-class TableOptions:
-    """What the caller said about the file; ``interval_s`` is for one that has no times."""
+def table(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> RawTable:
+    """The columns of a table with one row a line.
 
-    source: str
-    time_column: str | None = None
-    interval_s: float | None = None
-
-
-@dataclass(frozen=True)
-class RawColumn:
-    """One column as it was written: times in the file's order, numbers in the file's unit.
-
-    ``in_bytes`` says that the cells had a unit and were converted; ``usual_unit`` is what the
-    program that wrote it counts in, where nothing else tells; ``text_at`` is the line and cell of
-    the first thing that is no number, where there was one.
+    Raises:
+        ConfigError: it has no heading where one is needed, or lines that are no rows of it.
     """
-
-    name: str
-    t_s: FloatArray
-    value: FloatArray
-    absolute: bool
-    group: int = 0
-    in_bytes: bool = False
-    usual_unit: str = ""
-    text_at: tuple[int, str] | None = None
-    is_text: bool = False
-
-
-@dataclass
-class RawTable:
-    """Columns as far as they were read, and what has to be said about them."""
-
-    columns: list[RawColumn] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    has_times: bool = True
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Cells with the lines that they stand in; every row has a cell for each name."""
-
-    names: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    lines: Sequence[int]
-    of_ps: bool = False
-    commas_group: bool = False  # a comma in a number parts thousands, as commas part the cells
-
-
-def delimited(text: str, options: TableOptions) -> RawTable:
-    """A CSV, TSV, semicolon or blank separated table with a heading."""
-    notes: list[str] = []
-    grid = _grid(text, options, notes)
-    return table_of(grid, options, notes)
-
-
-def mprof(text: str, options: TableOptions) -> RawTable:
-    """The ``MEM <MiB> <epoch>`` lines of memory_profiler."""
-    pairs = [line.split()[1:3] for line in text.splitlines() if line.startswith("MEM ")]
-    try:
-        numbers = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    except ValueError as error:
-        raise ConfigError(
-            f"{options.source}: a MEM line is damaged ({error}); write MEM <MiB> <epoch>."
-        ) from error
-    times = scaled(numbers[:, 1])
-    column = RawColumn("MEM (MiB)", times.t_s, numbers[:, 0], times.absolute)
-    return RawTable([column], [])
-
-
-def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
-    """Columns of ``grid``: its time column first found, then the numbers of each other one."""
-    if not grid.rows:
-        raise ConfigError(f"{options.source}: has a header and no rows.")
-    grid = _with_whole_times(grid)
-    columns = list(zip(*grid.rows, strict=True))
-    at = _time_index(grid, options)
-    try:
-        told = None if at is None else parse_times(columns[at], grid.names[at])
-    except BadTimeError as error:
-        line = grid.lines[error.index]
-        if 0 < error.index == len(grid.rows) - 1:
-            notes.append(f"the last line ({line}) is cut short: left out")
-            whole = replace(grid, rows=grid.rows[:-1], lines=grid.lines[:-1])
-            return table_of(whole, options, notes)
-        name = "" if at is None else grid.names[at]
-        raise ConfigError(f"{options.source}:{line}: column {name}: {error}.") from error
-    keys = keys_of(grid.names, columns, told)
-    parts = parts_of(grid.names, grid.rows, keys)
-    if len(parts) > _PARTS_MAX:
-        raise ConfigError(
-            f"{options.source}: rows of {len(parts)} series, such as {next(iter(parts))}; keep "
-            f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
-        )
-    times = _counted_times(parts, len(grid.rows), options) if told is None else told
-    table = RawTable([], notes, has_times=told is not None)
-    for group, (label, rows) in enumerate(parts.items()):
-        own = Times(times.t_s[rows], times.absolute)
-        lines = [grid.lines[row] for row in rows]
-        for index, name in enumerate(grid.names):
-            if index == at or index in keys:
-                continue
-            cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
-            column = _column(name, own, cells, lines)
-            unit = _UNITS_OF_PS.get(name, "") if grid.of_ps else ""
-            table.columns.append(replace(column, name=name + label, group=group, usual_unit=unit))
-    return table
-
-
-def _with_whole_times(grid: Grid) -> Grid:
-    """``grid`` with its date and its time of day, if it has both, in one column."""
-    names = [name.strip("# ").casefold() for name in grid.names]
-    if not {"date", "time"} <= set(names) or ":" in grid.rows[0][names.index("date")]:
-        return grid
-    date, clock = names.index("date"), names.index("time")
-    kept = [index for index in range(len(names)) if index not in (date, clock)]
-    rows = [[*(row[i] for i in kept), f"{row[date]} {row[clock]}"] for row in grid.rows]
-    return replace(grid, names=[*(grid.names[i] for i in kept), "time"], rows=rows)
-
-
-def _counted_times(
-    parts: Mapping[str, Sequence[int]], row_count: int, options: TableOptions
-) -> Times:
-    """Times of a table that has none: a sample ends where one of its parts comes again."""
-    assert options.interval_s is not None, "a table without times was refused"
-    part = {row: label for label, rows in parts.items() for row in rows}
-    moment = np.zeros(row_count)
-    # The next sample begins with whatever was in this one already.
-    seen: set[str] = set()
-    for row in range(row_count):
-        new = part[row] in seen
-        seen = {part[row]} if new else seen | {part[row]}
-        moment[row] = (moment[row - 1] if row else 0.0) + new
-    return Times(options.interval_s * moment, absolute=False)
-
-
-def _grid(text: str, options: TableOptions, notes: list[str]) -> Grid:
-    lines = text.splitlines()
-    if lines and _OF_SYSSTAT.match(lines[0]):
-        return _grid_of_sysstat(lines, options, notes)
-    first = next((i for i, line in enumerate(lines) if _is_heading(line)), None)
-    if first is None:
+    lines = [line for line in lines if _is_row(line.text)]
+    if not lines:
         raise ConfigError(f"{options.source}: has only comments; pass a table.")
-    above = _lines_above(lines, first)
-    if above:
-        first += above
-        notes.append(f"the heading is line {first + 1}: what stands above it is left out")
-    delimiter = _delimiter(lines[first])
-    rows = _all_rows(lines, first, delimiter, options)
-    head = [name.strip() for name in rows[0][1]]
-    names, body, of_ps = head, rows[1:], _is_of_ps(head)
-    if all(number_in(name) is not None for name in head):
-        names, body, of_ps = _names_of_ps(rows) if delimiter is None else [], rows, True
-    elif head == ["PID"] and body and len(body[0][1]) == 2:
-        # ps -o pid,rss= prints the heading of the first column alone.
-        names = _names_of_ps(body)
-    if not names or _are_values(names):
+    mark = _mark(lines)
+    if mark is None:
+        names, rows, units = _of_blanks(lines, options, notes)
+    else:
+        names, rows, units = _of_marks(lines, mark, options, notes)
+    good = [(line, cells) for line, cells in rows if len(cells) == len(names)]
+    grid = Grid(
+        names,
+        [cells for _, cells in good],
+        [line.number for line, _ in good],
+        units,
+        of_tool=mark is None,
+        commas_group=mark == ",",
+    )
+    return table_of(grid.stamped([line.at for line, _ in good]), options, notes)
+
+
+def mprof(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> RawTable:
+    """The log of memory_profiler: the process in ``MEM``, each of its children in ``CHLD``."""
+    rows: list[tuple[int, list[str]]] = []
+    odd: list[int] = []
+    for line in lines:
+        match = _MPROF.fullmatch(line.text.strip())
+        if match is not None:
+            child = "main" if match["child"] is None else f"child {match['child']}"
+            rows.append((line.number, [match["at"], child, match["mib"]]))
+        elif not line.text.startswith(("CMDLINE", "FUNC ")):
+            odd.append(line.number)
+    if len(odd) > max(_BAD_ROWS_LEAST, _BAD_ROWS_SHARE * len(lines)):
         raise ConfigError(
-            f"{options.source}:{first + 1}: the first line holds values; write a heading with the "
-            "names of the columns above it (nvidia-smi: without noheader)."
+            f"{options.source}:{odd[0]}: is no line of mprof's; record it anew with `mprof run`."
         )
-    if len(body) < len(rows):
-        # A heading again: somebody appended a second recording, or ps was called once a sample.
-        repeated = [line for line, row in body if [cell.strip() for cell in row] == head]
-        if repeated and not of_ps:
-            notes.append(f"the heading stands again in line {repeated[0]}: skipped")
-        again = set(repeated)
-        body = [(line, row) for line, row in body if line not in again]
-    if of_ps:
-        notes.append(_READ_AS_BYTES if "memory" in names else _READ_AS.format("ps"))
-    _tell_bad_rows(options, len(names), body, notes)
-    good = [(line, row) for line, row in body if len(row) == len(names)]
-    rows_read, at = [row for _, row in good], [line for line, _ in good]
-    return Grid(names, rows_read, at, of_ps, commas_group=delimiter == ",")
+    if odd:
+        notes.append(f"{len(odd)} lines left out, no MEM or CHLD of mprof, first {odd[0]}")
+    # Without children there is no need to name the process.
+    kept = [0, 1, 2] if len({cells[1] for _, cells in rows}) > 1 else [0, 2]
+    names = [("time", "process", "MEM (MiB)")[i] for i in kept]
+    cells = [[row[i] for i in kept] for _, row in rows]
+    return table_of(Grid(names, cells, [number for number, _ in rows]), options, notes)
 
 
-def _grid_of_sysstat(lines: Sequence[str], options: TableOptions, notes: list[str]) -> Grid:
-    """The output of pidstat, with or without ``-h``: a heading again and again, and averages."""
-    names: list[str] = []
-    rows: list[tuple[int, list[str]]] = []
-    for number, line in enumerate(lines[1:], 2):
-        cells = line.lstrip("# ").split()
-        if not cells or cells[0] == "Average:" or _OF_SYSSTAT.match(line):
-            continue
-        if len(cells) > 1 and cells[1] in {"AM", "PM"}:
-            cells[:2] = [" ".join(cells[:2])]
-        if not any(number_in(cell) for cell in cells[1:]):
-            heading = ["Time", *cells[1:]]
-            if names and heading != names:
-                raise ConfigError(
-                    f"{options.source}:{number}: another report begins; record one, such as "
-                    "`pidstat -r -p PID 10`."
-                )
-            names = heading
-        elif names:
-            # A command may have blanks.
-            last = len(names) - 1
-            rows.append((number, [*cells[:last], *filter(None, [" ".join(cells[last:])])]))
-    if not names:
-        raise ConfigError(f"{options.source}: has no heading that names columns.")
-    _tell_bad_rows(options, len(names), rows, notes)
-    good = [(number, row) for number, row in rows if len(row) == len(names)]
-    notes.append(_READ_AS.format("pidstat"))
-    return Grid(names, [row for _, row in good], [number for number, _ in good], of_ps=True)
-
-
-def _are_values(names: Sequence[str]) -> bool:
-    """Whether the first line is one of values; series may be called 0, 1, 2 beside a time."""
-    numbers = sum(number_in(name) is not None for name in names)
-    of_numbers = numbers >= _VALUES_MIN or 2 * numbers >= len(names)
-    return any(map(looks_like_time, names)) or (
-        of_numbers and not any(map(_TIME_NAMES.match, names))
-    )
-
-
-def _is_of_ps(names: Sequence[str]) -> bool:
-    return _OF_PS.issuperset(set(names) - {"time"}) and not _OF_PS_ALONE.isdisjoint(names)
-
-
-def _names_of_ps(rows: Sequence[tuple[int, Sequence[str]]]) -> list[str]:
-    """Names for the columns of ``ps -o rss=`` and its like; none if ``rows`` are not of that."""
-    width = len(rows[0][1])
-    columns = list(zip(*(row for _, row in rows if len(row) == width), strict=True))
-    if width > 2 or not all(_is_ps_number(cell) for column in columns for cell in column):
-        return []
-    # RSS is not in whole pages of pages.
-    sizes = {int(cell) for cell in columns[-1]}
-    in_pages = len(sizes) > 1 and not any(size % _PAGE_BYTES for size in sizes)
-    size = "memory" if in_pages else "RSS"
-    if width == 1:
-        return [size]
-    first = [int(cell) for cell in columns[0]]
-    if min(first) >= _EPOCH_S:
-        return ["time", size]
-    # Numbers that come once each are no processes.
-    if max(first) <= _PID_MAX and 2 * len(set(first)) <= len(first):
-        return ["PID", "RSS"]
-    return []
-
-
-def _is_ps_number(cell: str) -> bool:
-    # No size and no time has more digits; Python refuses to read thousands of them.
-    return cell.isdecimal() and len(cell) <= _PS_DIGITS_MAX
-
-
-def _all_rows(
-    lines: Sequence[str], first: int, delimiter: str | None, options: TableOptions
-) -> list[tuple[int, list[str]]]:
-    """Number and cells of each line from the heading on, comments left out."""
-    if delimiter is None:
-        return list(_of_blanks(lines, first))
-    rows: list[tuple[int, list[str]]] = []
-    reader = csv.reader(lines[first:], delimiter=delimiter, skipinitialspace=True)
-    try:
-        for row in reader:
-            comment = bool(row) and row[0].lstrip().startswith("#") and reader.line_num > 1
-            if not comment and any(cell.strip() for cell in row):
-                rows.append((first + reader.line_num, row))
-    except csv.Error as error:
-        line = rows[-1][0] + 1 if rows else 1
-        raise ConfigError(
-            f"{options.source}:{line}: is not a table ({error}); is a quote left open?"
-        ) from error
-    return rows
-
-
-def _of_blanks(lines: Sequence[str], first: int) -> Iterator[tuple[int, list[str]]]:
-    """Columns of blanks; psrecord's heading hides behind a ``#`` and has blanks in its names."""
-    heading = lines[first].lstrip("# ").strip()
-    rows = [
-        (number, line.strip())
-        for number, line in enumerate(lines[first + 1 :], first + 2)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    words, names = heading.split(), _WIDE_BLANKS.split(heading)
-    of_ps = _OF_PS.issuperset(set(words) - {"time"}) or all(
-        number_in(name) is not None for name in words
-    )
-    if of_ps or (rows and len(rows[0][1].split()) == len(words)):
-        names = words
-    yield first + 1, names
-    # A command line has blanks of its own.
-    most = len(names) - 1 if names[-1] in _OF_PS_COMMAND else -1
-    for number, line in rows:
-        cells, wide = line.split(None, most), _WIDE_BLANKS.split(line)
-        # docker: 1.2GiB / 8GiB.
-        yield number, wide if len(cells) != len(names) == len(wide) > 1 else cells
-
-
-def _is_heading(line: str) -> bool:
-    stripped = line.strip()
+def _is_row(text: str) -> bool:
+    """Whether a line is no comment, or one that names columns beside a time or a GPU."""
+    stripped = text.strip()
     if not stripped.startswith("#"):
-        return bool(stripped)
-    # A comment, unless it names columns beside a time.
-    words = re.split(r"\s{2,}|[,;\t]", stripped.lstrip("# "))
-    return len(words) > 1 and any(_TIME_NAMES.match(word.strip()) for word in words)
+        return True
+    words = [word.strip() for word in re.split(r"\s{2,}|[,;\t]", stripped.lstrip("# "))]
+    return (len(words) > 1 and any(map(names_time, words))) or bool(_COMMENT_ROW.match(stripped))
 
 
-def _lines_above(lines: Sequence[str], first: int) -> int:
-    """How many lines, such as a title, stand between ``first`` and a heading that names a time."""
-    found = 0
-    for above, line in enumerate(lines[first : first + _TITLE_LINES_MAX]):
-        names = [cell.strip(' "') for cell in re.split(r"[,;\t]", line)]
-        is_heading = len(names) > 1 and any(map(_TIME_NAMES.match, names))
-        if is_heading and not any(number_in(name) is not None for name in names):
-            # dstat: the names of groups, and below them those of columns.
-            found = above
-        elif found:
-            break
-        if is_heading and above == 0:
-            break
-    return found
+def _mark(lines: Sequence[Line]) -> str | None:
+    """What parts the cells: the mark that stands as often in most lines; None for blanks."""
+    texts = [_NO_MARKS.sub(" ", line.text) for line in lines[:_LOOKED_AT]]
+    # A heading without commas above numbers with them: they are decimal commas.
+    first = next((i for i, text in enumerate(texts) if _has_number(re.split(r"[\s,;]+", text))), 0)
+    for mark in ("\t", ";", ","):
+        counts = [text.count(mark) for text in texts]
+        usual = max(set(counts), key=counts.count)
+        if (
+            usual
+            and 2 * counts.count(usual) >= len(counts)
+            and texts[max(first - 1, 0)].count(mark)
+        ):
+            return mark
+    return None
 
 
-def _delimiter(heading: str) -> str | None:
-    counts = {mark: heading.count(mark) for mark in ("\t", ";", ",")}
-    best = max(counts, key=lambda mark: counts[mark])
-    return best if counts[best] else None
+def _of_marks(lines: Sequence[Line], mark: str, options: TableOptions, notes: list[str]) -> _Read:
+    """What a table holds whose cells a mark parts."""
+    reader = csv.reader([line.text for line in lines], delimiter=mark, skipinitialspace=True)
+    rows: list[Row] = []
+    try:
+        rows += ((lines[reader.line_num - 1], [cell.strip() for cell in row]) for row in reader)
+    except csv.Error as error:
+        number = lines[min(reader.line_num, len(lines)) - 1].number
+        raise ConfigError(
+            f"{options.source}:{number}: is not a table ({error}); is a quote left open?"
+        ) from error
+    typical = rows[3 * len(rows) // 4][1]
+    numeric = [i for i, cell in enumerate(typical) if _is_value(cell)]
+    first = (
+        0
+        if not numeric
+        else next(
+            (
+                i
+                for i, (_, cells) in enumerate(rows)
+                if all(_is_value(c) for c in _at(cells, numeric))
+            ),
+            0,
+        )
+    )
+    above = [i for i in range(first) if _names(rows[i][1])] or ([] if numeric else [0])
+    if not above:
+        return _names_of_values(rows, mark, options, notes)
+    line, names = rows[above[-1]]
+    if line is not lines[0]:
+        notes.append(f"the heading is line {line.number}: what stands above it is left out")
+    body = rows[max(first, above[-1] + 1) :]
+    again = [at.number for at, cells in body if cells == names]
+    if again:
+        notes.append(f"the heading stands again in line {again[0]}: skipped")
+    body = [(at, cells) for at, cells in body if cells != names]
+    hint = "quote cells that hold the delimiter, or keep the columns that matter"
+    _check_rows(line, names, body, options, notes, hint)
+    return names, body, {}
 
 
-def _tell_bad_rows(
-    options: TableOptions, width: int, body: Sequence[tuple[int, list[str]]], notes: list[str]
+def _of_blanks(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> _Read:
+    """What a table holds whose cells blanks part, its heading perhaps again and again."""
+    cells = [blank_cells(line.text.lstrip("# ")) for line in lines]
+    first = next((i for i, row in enumerate(cells) if not _names(row)), len(cells))
+    heading = _heading(lines, cells, first)
+    if heading is None:
+        rows = list(zip(lines, cells, strict=True))
+        return _of_layout(rows, options, notes)
+    names = _choose_names(lines, cells, heading, first)
+    labels = _without_time(cells[heading])
+    body: list[Row] = []
+    others: list[Line] = []
+    for line, row in zip(lines[first:], cells[first:], strict=True):
+        if _without_time(row) == labels or line.text.startswith("#"):
+            continue
+        if _names(row) and len(row) > 1:
+            if looks_like_time(row[0]) and len(row) > 2:
+                _refuse_other(line, options)
+            others.append(line)
+        # sysstat: Average:, in any language.
+        elif not (looks_like_time(cells[heading][0]) and row[0].endswith((":", "\uff1a"))):
+            body.append((line, _fitted(line.text, row, names)))
+    if len(others) > _BAD_ROWS_LEAST:
+        _refuse_other(others[0], options)
+    if others:
+        notes.append(f"{len(others)} lines without numbers left out, first {others[0].number}")
+    if {"RSS", "VSZ", "VIRT", "RES"} & set(names):
+        tool = (
+            "top"
+            if "RES" in names
+            else "pidstat"
+            if looks_like_time(cells[heading][0]) or names[0] == "Time"
+            else "ps"
+        )
+        notes.append(f"read as the output of {tool}: memory without a unit is in KiB")
+    hint = "keep one table: a heading, and rows of as many cells"
+    _check_rows(lines[heading], names, body, options, notes, hint)
+    return _of_devices(lines, cells, heading, names), body, {}
+
+
+def _refuse_other(line: Line, options: TableOptions) -> None:
+    raise ConfigError(
+        f"{options.source}:{line.number}: another report begins, with other columns; record "
+        "one, such as `pidstat -r -p PID 10`."
+    )
+
+
+def _heading(lines: Sequence[Line], cells: Sequence[list[str]], first: int) -> int | None:
+    """The line above the first row whose names are as many as it has cells."""
+    if first == 0 or first == len(cells):
+        return None if first == 0 else 0
+    row = cells[first]
+    if cells[first - 1] == ["PID"] and len(row) == 2:
+        # ps -o pid,rss= prints the heading of the first column alone.
+        return None
+    fits = [
+        i
+        for i in range(max(0, first - 3), first)
+        if len(_fitted(lines[first].text, row, names := cells[i])) == len(names)
+        or len(_wide(lines[i].text)) == len(row)
+    ]
+    # dmon has a second line, of units.
+    of_units = fits[-2:] == [first - 2, first - 1] and lines[first - 1].text.startswith("#")
+    return (fits[-2] if of_units else fits[-1]) if fits else first - 1
+
+
+def _choose_names(
+    lines: Sequence[Line], cells: Sequence[list[str]], heading: int, first: int
+) -> list[str]:
+    """Names parted by one blank or by several, whichever more rows fit."""
+    words, wide = list(cells[heading]), _wide(lines[heading].text)
+    if looks_like_time(words[0]):
+        words, wide = ["Time", *words[1:]], []
+    shown = list(zip(lines, cells, strict=True))[first : first + 20]
+    fit = [
+        sum(len(_fitted(line.text, row, names)) == len(names) for line, row in shown)
+        for names in (words, wide)
+    ]
+    return wide if len(wide) > 1 and (fit[1], len(wide)) > (fit[0], len(words)) else words
+
+
+def _fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
+    """The cells of a row; a command, and the cells of docker, may have blanks of their own."""
+    spare = len(row) - len(names)
+    if spare <= 0:
+        return row
+    wide = _wide(text)
+    if len(wide) == len(names) > 1:
+        return wide
+    of_text = [i for i, name in enumerate(names) if name.lower() in _COMMANDS]
+    if not of_text:
+        return row
+    at = of_text[0]
+    return [*row[:at], " ".join(row[at : at + spare + 1]), *row[at + spare + 1 :]]
+
+
+def _of_devices(
+    lines: Sequence[Line], cells: Sequence[list[str]], heading: int, names: list[str]
+) -> list[str]:
+    """``names``; of nvidia-smi's dmon with the units that stand below them."""
+    below = cells[heading + 1] if heading + 1 < len(cells) else []
+    if not lines[heading].text.startswith("#") or "MB" not in below or len(below) != len(names):
+        return names
+    of_unit = {
+        "MB": "memory.{} [MiB]",
+        "W": "power.{} [W]",
+        "C": "temperature.{}",
+        "%": "utilization.{}",
+    }
+    named = [of_unit.get(unit, "{}").format(name) for name, unit in zip(names, below, strict=True)]
+    return [
+        "index" if name == "gpu" else "clocks." + name if name.endswith("clk") else name
+        for name in named
+    ]
+
+
+def _of_layout(rows: list[Row], options: TableOptions, notes: list[str]) -> _Read:
+    """Names for rows that a tool prints without a heading, then for any columns."""
+    if rows[0][1] == ["PID"]:
+        rows = [(line, cells) for line, cells in rows if cells != ["PID"]]
+    for pattern, names in _LAYOUTS:
+        # ``date`` may have been printed before each row.
+        offset = int(looks_like_time(rows[0][1][0]))
+        if re.fullmatch(pattern, " ".join(rows[0][1][offset:])):
+            whole = [*["time"] * offset, *names.split()]
+            notes.append(f"read as rows of {names}: memory without a unit is in KiB")
+            fitted = [(line, _fitted(line.text, cells, whole)) for line, cells in rows]
+            _check_rows(rows[0][0], whole, fitted, options, notes, "keep the rows of one tool")
+            return whole, fitted, {}
+    return _names_of_values(rows, None, options, notes)
+
+
+def _names_of_values(
+    rows: Sequence[Row], mark: str | None, options: TableOptions, notes: list[str]
+) -> _Read:
+    """Names for columns without a heading, by what their cells are.
+
+    A time, names and one size: with a unit, or whole numbers as ``ps -o rss=`` prints them.
+    """
+    width = len(rows[0][1])
+    full = [cells for _, cells in rows if len(cells) == width]
+    columns = list(zip(*full, strict=True))
+    kinds = [_kind(column, alone=width == 1) for column in columns]
+    names = [
+        "name" if kind == "text" else "share (%)" if kind == "share" else kind for kind in kinds
+    ]
+    sizes = [i for i, kind in enumerate(kinds) if kind in ("whole", "number")]
+    in_bytes = kinds.count("memory")
+    is_pid = mark is None and sizes == [0, 1] and width == 2 and _are_pids(columns[0])
+    if is_pid:
+        names[0] = "PID"
+        sizes = sizes[1:]
+    known = in_bytes + len(sizes) == 1 and kinds.count("time") <= 1
+    if sizes and (kinds[sizes[0]] == "number" and "time" not in kinds):
+        known = False
+    if not known or 2 * len(full) < len(rows):
+        what = NO_SHAPE if is_prose([line for line, _ in rows]) else _NO_HEADING
+        raise ConfigError(f"{options.source}:{rows[0][0].number}: {what}.")
+    units = {}
+    if sizes and kinds[sizes[0]] == "number":
+        names[sizes[0]] = "value"
+    elif sizes:
+        # RSS is in KiB, and not in whole pages of pages.
+        numbers = {int(cell) for cell in columns[sizes[0]]}
+        in_pages = not is_pid and len(numbers) > 1 and not any(n % _PAGE_BYTES for n in numbers)
+        name, unit = ("memory", "bytes") if in_pages else ("RSS", "KiB")
+        names[sizes[0]], units[name] = name, unit
+        notes.append(_READ_AS_BYTES if in_pages else "read as the output of ps: RSS is in KiB")
+    _check_rows(rows[0][0], names, rows, options, notes, "keep the rows of one kind")
+    return names, list(rows), units
+
+
+def _kind(cells: Sequence[str], *, alone: bool) -> str:
+    """What a column without a name has: time, memory (with a unit), whole, number, share, text."""
+    cells = [cell for cell in cells if not is_nothing(cell)] or ["-"]
+    # A number alone is what was measured, however large it is.
+    if all(map(looks_like_time, cells)) or (not alone and _count_from_1970(cells)):
+        return "time"
+    numbers = [number_in(cell) for cell in cells]
+    read = [number for number in numbers if number is not None]
+    if len(read) < len(cells):
+        return "text"
+    if any(in_bytes for _, in_bytes in read):
+        return "memory"
+    if all(cell.endswith("%") for cell in cells):
+        return "share"
+    whole = all(cell.isdecimal() and len(cell) <= _DIGITS_MAX for cell in cells)
+    return "whole" if whole else "number"
+
+
+def _count_from_1970(cells: Sequence[str]) -> bool:
+    return (
+        is_since_1970(cells)
+        and len(cells[0].partition(".")[0]) == len("1700000000")
+        and all(float(a) <= float(b) for a, b in pairwise(cells))
+    )
+
+
+def _are_pids(cells: Sequence[str]) -> bool:
+    # Numbers that come once each are no processes.
+    return max(map(int, cells)) <= _PID_MAX and 2 * len(set(cells)) <= len(cells)
+
+
+def _check_rows(
+    heading: Line,
+    names: Sequence[str],
+    body: Sequence[Row],
+    options: TableOptions,
+    notes: list[str],
+    hint: str,
 ) -> None:
-    bad = [(line, len(row)) for line, row in body if len(row) != width]
+    """Say which rows are left out because they have too few or too many cells; refuse many."""
+    bad = [(line.number, len(cells)) for line, cells in body if len(cells) != len(names)]
     if not bad:
         return
-    line, cells = bad[0]
-    if len(bad) == 1 and line == body[-1][0]:
-        notes.append(f"the last line ({line}) is cut short: left out")
+    number, count = bad[0]
+    if len(bad) == 1 and number == body[-1][0].number:
+        notes.append(f"the last line ({number}) is cut short: left out")
     elif len(bad) <= max(_BAD_ROWS_LEAST, _BAD_ROWS_SHARE * len(body)) and len(bad) < len(body):
-        notes.append(f"{len(bad)} lines with too few or too many cells left out, first {line}")
+        notes.append(f"{len(bad)} lines with too few or too many cells left out, first {number}")
+    elif 2 * len(bad) > len(body) and is_prose([line for line, _ in body]):
+        raise ConfigError(f"{options.source}: {NO_SHAPE}.")
     else:
         raise ConfigError(
-            f"{options.source}:{line}: {cells} cells where the heading has {width}; quote cells "
-            "that hold the delimiter, or keep the columns that matter."
+            f"{options.source}:{number}: {count} cells where the heading has {len(names)} (line "
+            f"{heading.number}); {hint}."
         )
 
 
-def _time_index(grid: Grid, options: TableOptions) -> int | None:
-    """Which column has the times; None where the caller gave an interval in their place."""
-    names = list(grid.names)
-    if options.time_column is not None:
-        for index, name in enumerate(names):
-            if name.strip("# ").casefold() == options.time_column.casefold():
-                return index
-        raise ConfigError(
-            f"{options.source}: --time-column {options.time_column}: no such column; there are "
-            f"{_few(names)}.",
-            code=ErrorCode.UNKNOWN_NAME,
-        )
-    named = [index for index, name in enumerate(names) if _TIME_NAMES.match(name)]
-    dated = [i for i, cell in enumerate(grid.rows[0]) if looks_like_time(cell)]
-    for index in (*named, *dated):
-        # TIME of ps is processor time.
-        if not grid.of_ps or names[index] in ("time", "Time", "ELAPSED"):
-            return index
-    if options.interval_s is not None:
-        return None
-    raise ConfigError(
-        f"{options.source}:{grid.lines[0]}: no column is a time (columns: {_few(names)}); "
-        "name one with --time-column, or give the time between two samples with --interval 10s.",
-        code=ErrorCode.NEEDS_OPTION,
-    )
+def _names(cells: Sequence[str]) -> bool:
+    """Whether cells are names of columns: no numbers, unless one of them names a time."""
+    return any(names_time(cell) for cell in cells) or not _has_number(_without_time(cells))
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMES_MAX]) + (", ..." if len(names) > _NAMES_MAX else "")
+def _without_time(cells: Sequence[str]) -> list[str]:
+    """``cells`` without the time that sysstat prints in the place of the first name."""
+    skipped = bool(cells) and (looks_like_time(cells[0]) or names_time(cells[0]))
+    return list(cells[skipped:])
 
 
-def _column(name: str, times: Times, cells: Sequence[str], lines: Sequence[int]) -> RawColumn:
-    try:
-        value = np.array(cells, dtype=np.float64)
-        value[~np.isfinite(value)] = np.nan
-        return RawColumn(name, times.t_s, value, times.absolute)
-    except ValueError:
-        pass
-    value = np.full(len(cells), np.nan)
-    in_bytes, filled, read = False, 0, 0
-    first: tuple[int, str] | None = None
-    unit = bracket_unit(name)
-    for index, cell in enumerate(cells):
-        text = cell.strip()
-        if is_nothing(text):
-            continue
-        filled += 1
-        number = number_in(text, unit)
-        if number is None:
-            first = first or (lines[index], text)
-            continue
-        value[index], bytes_told = number
-        in_bytes |= bytes_told
-        read += 1
-    value[~np.isfinite(value)] = np.nan
-    is_text = filled > 0 and read < _NUMERIC_SHARE * filled
-    return RawColumn(
-        name, times.t_s, value, times.absolute, in_bytes=in_bytes, text_at=first, is_text=is_text
-    )
+def _has_number(cells: Sequence[str]) -> bool:
+    return any(_is_value(cell) for cell in cells)
+
+
+def _is_value(cell: str) -> bool:
+    text = cell.strip()
+    return number_in(text) is not None or looks_like_time(text) or bool(_GROUPED.fullmatch(text))
+
+
+def _at(cells: Sequence[str], indices: Sequence[int]) -> list[str]:
+    return [cells[i] for i in indices if i < len(cells)]
+
+
+def _wide(text: str) -> list[str]:
+    return [cell.strip() for cell in _WIDE_BLANKS.split(text.strip().lstrip("# "))]

@@ -6,7 +6,7 @@ A series of before and after a restart is two series, and nothing may be fitted 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ _LEVEL_SAMPLES = 5
 _FALLS_TO = 0.5  # of what it just was
 _BELOW_USUAL = 0.6  # of what it usually was
 _NEAR = 5  # samples: falls closer than this are one
-_STOOD_STILL = 3.0  # intervals without a sample
+_SWAPPED = 0.5  # of a fall at least went to swap
 
 
 class TimelineError(ValueError):
@@ -40,7 +40,10 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Falls:
-    """Where a level fell to a fraction: ``certain`` restarts, and others, perhaps a sawtooth."""
+    """Where a level fell to a fraction: ``certain`` restarts, and others, perhaps a sawtooth.
+
+    A restart is certain only if something else that must begin anew did: an id, a counter, a clock.
+    """
 
     certain_s: tuple[float, ...] = ()
     possible_s: tuple[float, ...] = ()
@@ -103,26 +106,33 @@ def level_falls(
 
     Args:
         known_s: restarts that are known otherwise; nearby falls are theirs.
-        counted: whether a counter is there that would have shown a restart: then a fall that it
-            does not confirm is none.
+        counted: whether a process id or a counter is there that would have shown a restart: then
+            a fall that it does not confirm is none.
     """
     if t_s.size < 4 * _LEVEL_SAMPLES or not np.any(value > 0):
         return Falls(tuple(known_s))
     usual_s = float(np.median(np.diff(t_s)))
-    certain, possible = list(known_s), list[float]()
+    possible: list[float] = []
     begin, last = 0, -_NEAR
     for i in range(_LEVEL_SAMPLES, t_s.size - 1):
         if not _falls(value, begin, i) or i - last < _NEAR:
             continue
         last = begin = i
-        if counted or any(abs(t_s[i] - known) <= _NEAR * usual_s for known in known_s):
-            continue
-        silent = t_s[i] - t_s[i - 1] > _STOOD_STILL * usual_s
-        (certain if silent else possible).append(float(t_s[i]))
-    if len(possible) == 1:
-        # One fall is a restart: a sawtooth falls more than once.
-        return Falls(tuple(sorted([*certain, *possible])))
-    return Falls(tuple(sorted(certain)), tuple(possible))
+        if not any(abs(t_s[i] - known) <= _NEAR * usual_s for known in known_s):
+            possible.append(float(t_s[i]))
+    return Falls(tuple(sorted(known_s)), () if counted else tuple(possible))
+
+
+def swapped_out(t_s: FloatArray, value: FloatArray, swap: FloatArray, falls: Falls) -> Falls:
+    """``falls`` without those of a level that fell by what ``swap`` rose at the same time."""
+
+    def moved(at_s: float) -> bool:
+        i = int(np.searchsorted(t_s, at_s))
+        around = slice(max(0, i - _LEVEL_SAMPLES), i + _LEVEL_SAMPLES)
+        fell, rose = np.ptp(value[around]), np.ptp(swap[around])
+        return bool(rose >= _SWAPPED * fell)
+
+    return replace(falls, possible_s=tuple(at for at in falls.possible_s if not moved(at)))
 
 
 def longest_stretch(t_s: FloatArray, starts_s: Sequence[float]) -> tuple[float, float]:

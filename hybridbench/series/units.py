@@ -7,7 +7,7 @@ heading does not say is not guessed, and the rates are then in the column's own 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -58,18 +58,45 @@ _NO_COUNTER = re.compile(
     r"(thread|fd|handle|object|connection|socket|process|slot|session|client)s?[_ ]count)$",
     re.I,
 )
-_IDLE = re.compile(
+_SHOWN = re.compile(
     # Without a name it is the index that pandas writes.
-    r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|port|%mem|uptime.*|.*uptime|epoch|"
-    r"timestamp|row|index|line|nproc|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|(min|maj)flt/s|"
-    r"(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|"
-    # Cumulative: Go's memstats, and the columns of jstat.
-    r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|(last|next)gc|pausetotalns)|"
-    r"[yfc]gct?|gct|"
+    r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|port|%mem|uptime.*|.*uptime|epoch|timestamp|row|"
+    r"index|line|nproc|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
+    r"(min|maj)flt/s|(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
+    r"start|"
+    # jstat's young spaces and classes (a leak fills OU) and its capacities; sizes of the machine.
+    r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
+    r"vmalloc.*|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
     # The page cache takes it, whatever a program does.
-    r"(kb)?(node_memory_)?(mem|memory|ram|swap)?_?free(_(bytes|[kmg]i?b))?|"
+    r"(kb)?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|"
     # What nvidia-smi tells beside memory.
-    r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|_limit|^limit|limit_bytes|\blimit\b|_seconds_(total|sum)$",
+    r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
+    r"_limit|^limit|limit_bytes|\blimit\b",
+    re.I,
+)
+# Never less in one process: Go's memstats, the columns of jstat and ps, what the kernel counts.
+_CUMULATIVE = re.compile(
+    r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
+    r"gc_?count|time\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
+    re.I,
+)
+# What a machine or a cgroup caches: the kernel frees it when a program needs the memory.
+_CACHE = re.compile(
+    r"(kb)?(swap)?cached|kbbuffers|(in)?active\(file\)|kb(in)?act(ive)?|kbdirty|k?s?reclaimable|"
+    r"kbslab|(total_)?(in)?active_file|file_(mapped|dirty|writeback|thp)|slab_reclaimable|"
+    r"buff/cache|(kb)?swpcad|container_memory_(cache|mapped_file|total_(in)?active_file_bytes)|"
+    r"node_memory_(cached|buffers|(in)?active(_file)?|mapped|dirty|k?s?reclaimable|slab)(_bytes)?",
+    re.I,
+)
+# These only beside what a machine or a cgroup says of itself; a program may have a cache, too.
+_CACHE_BESIDE = re.compile(
+    r"file|buffers|(in)?active|mapped|dirty|writeback(tmp)?|slab|(total_)?(cache|mapped_file)", re.I
+)
+_OF_KERNEL = re.compile(r"anon|(total_)?rss|MemFree|MemAvailable|(in)?active_anon|Cached")
+# Totals that contain it, where nothing else of the file is free of it.
+_WITH_CACHE = re.compile(
+    r"memory\.(current|usage_in_bytes)|memorycurrent|container_memory_usage_bytes|kbmemused|"
+    r"memory_usage_in_bytes",
     re.I,
 )
 # Requests in flight: vllm:num_requests_running, sglang:num_queue_reqs, tgi_queue_size.
@@ -88,6 +115,22 @@ _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput", re.I
 )
 _DELAY = re.compile(r"latency|ttft|itl|tpot|_ms\b|\(ms\)|duration|delay", re.I)
+# What a tool counts in, without saying so: known by other names beside it, all of which must match.
+_TOOL = r"(RSS|VSZ|VIRT|RES|SHR|USS|PSS|Swap|Kbytes|Dirty)"
+_USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("OU|EU", "FGC|YGC|GCT|OC"), r"(S[01]|E|O|M|CCS)[UC]", "KiB"),
+    (("heapUsed", "heapTotal"), r"rss|heapUsed|heapTotal|external|arrayBuffers", "bytes"),
+    ((r"(.*\.)?HeapAlloc", r"(.*\.)?(HeapSys|NumGC|Sys|Alloc)"),
+     r"(.*\.)?((Heap|Stack|MSpan|MCache|BuckHash|GC|Other)?(Alloc|Sys|Idle|Inuse|Released)|NextGC)",
+     "bytes"),
+    (("anon|file|total_rss",),
+     r"(total_)?(anon|file|rss|cache|kernel\w*|pagetables|percpu|sock|shmem|vmalloc|slab\w*|"
+     r"swap\w*|(in)?active_\w+|unevictable|mapped_file|file_\w+|anon_thp|zswap\w*)", "bytes"),
+    ((r"Memory(Current|SwapCurrent)",), r"Memory\w*", "bytes"),
+    ((r"container_memory_\w+",), r"container_memory_\w+", "bytes"),
+    ((r"DCGM_FI_DEV_FB_\w+",), r"DCGM_FI_DEV_FB_\w+", "MiB"),
+    ((r"FBUSD|FBFRE|FBTTL",), r"FBUSD|FBFRE|FBTTL", "MiB"),
+)  # fmt: skip
 # psrecord divides by 2^20 and writes MB.
 _PSRECORD = frozenset({"real (mb)", "virtual (mb)", "uss (mb)"})
 _SYSSTAT_KIB = re.compile(r"kb[a-z]+")
@@ -99,6 +142,9 @@ class Role(StrEnum):
     LEVEL = "level"  # goes up and down: judged
     COUNTER = "counter"  # work done so far: what growth is measured against
     LOAD = "load"  # requests in flight: what moves the levels; judged if that can be decided
+    CUMULATIVE = "cumulative"  # never falls but with a restart; not worth a verdict
+    CACHE = "cache"  # held by the kernel, which frees it when needed: shown
+    WITH_CACHE = "with cache"  # a total that contains it: judged where nothing better is there
     SHOWN = "shown"  # known, and not worth a verdict (processor share, a limit, an id)
 
 
@@ -116,11 +162,13 @@ class Meaning:
     known: bool = True
     higher_is_worse: bool = True
     note: str = ""
+    is_delay: bool = False
 
     @property
     def decays(self) -> bool:
         """Whether its growth is decay (slower, less) and not something held."""
-        return self.unit in (Unit.PER_SECOND, Unit.MILLISECONDS, Unit.SECONDS, Unit.RATIO)
+        speeds = (Unit.PER_SECOND, Unit.MILLISECONDS, Unit.SECONDS, Unit.RATIO)
+        return self.is_delay or self.unit in speeds
 
 
 def parse_unit(text: str) -> Meaning:
@@ -140,8 +188,8 @@ def parse_unit(text: str) -> Meaning:
     )
 
 
-def meaning_of(name: str) -> Meaning:
-    """What the column called ``name`` measures, by its name alone."""
+def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
+    """What the column called ``name`` measures, by its name and those ``beside`` it."""
     if _LOAD.search(bare_name(name)):
         return Meaning(Role.LOAD, Unit.COUNT)
     spec = spec_of(name)
@@ -151,8 +199,18 @@ def meaning_of(name: str) -> Meaning:
     # docker: MEM USAGE / LIMIT.
     name = name.partition(" / ")[0]
     bare = bare_name(name) or name
+    for role, pattern in (
+        (Role.CUMULATIVE, _CUMULATIVE),
+        (Role.CACHE, _CACHE),
+        (Role.WITH_CACHE, _WITH_CACHE),
+    ):
+        if pattern.fullmatch(bare):
+            return replace(_level(name), role=role, note="")
+    of_kernel = any(_OF_KERNEL.fullmatch(bare_name(other)) for other in beside if other != name)
+    if of_kernel and _CACHE_BESIDE.fullmatch(bare):
+        return replace(_level(name), role=Role.CACHE, note="")
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(bare)
-    if of_processor or _IDLE.search(bare) or _IDLE.search(name):
+    if of_processor or _SHOWN.search(bare) or _SHOWN.search(name):
         return Meaning(Role.SHOWN, Unit.COUNT, known=False)
     if _SPEED.search(name):
         unit = Unit.RATIO if "rate" in name.lower() else Unit.PER_SECOND
@@ -185,6 +243,18 @@ def bracket_unit(name: str) -> str:
     return "" if match is None else match.group(1).lower()
 
 
+def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:
+    """The units of columns whose program is known by its names; ``of_tool``: ps and its kin."""
+    bare = {name: unlabelled(name) for name in names}
+    found: dict[str, str] = {}
+    for needed, pattern, unit in _USUAL:
+        if all(any(re.fullmatch(n, b) for b in bare.values()) for n in needed):
+            found.update({n: unit for n, b in bare.items() if re.fullmatch(pattern, b)})
+    if of_tool:
+        found.update({name: "KiB" for name in names if re.fullmatch(_TOOL, name)})
+    return found
+
+
 def _level(name: str) -> Meaning:
     if name.strip().lower() in _PSRECORD:
         return Meaning(Role.LEVEL, Unit.BYTES, _MIB, note=f"{name} is read in MiB, as psrecord has")
@@ -196,7 +266,7 @@ def _level(name: str) -> Meaning:
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)
     if word in BYTE_FACTORS:
         return Meaning(Role.LEVEL, Unit.BYTES, BYTE_FACTORS[word])
-    if word in ("ms", "milliseconds") or (_DELAY.search(name) and word in ("", "ms")):
+    if word in ("ms", "milliseconds"):
         return Meaning(Role.LEVEL, Unit.MILLISECONDS)
     if word in ("s", "seconds"):
         return Meaning(Role.LEVEL, Unit.SECONDS)
@@ -206,9 +276,10 @@ def _level(name: str) -> Meaning:
     if _MEMORY.search(name) and not _SHARE.search(name):
         note = (
             f"the unit of {name} is unknown: its rates have no unit; set it with --metric "
-            f"'{name}:KiB'"
+            f"'{name}:UNIT'"
         )
-    return Meaning(Role.LEVEL, Unit.COUNT, known=False, note=note)
+    is_delay = bool(_DELAY.search(name))
+    return Meaning(Role.LEVEL, Unit.COUNT, known=False, note=note, is_delay=is_delay)
 
 
 def _unit_word(name: str) -> str:

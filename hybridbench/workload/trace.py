@@ -2,7 +2,8 @@
 
 All carry lengths and times, no text.  Mooncake and Qwen-Bailian also say which blocks of tokens are
 equal: one hash id per block, and equal ids at equal positions are a shared prefix.  Tools that
-write Mooncake's format, such as AIPerf, may leave the ids out.
+write Mooncake's format, such as AIPerf, may leave the ids out, have blocks of another size, or give
+the later turns of a session a delay after the turn before.  GuideLLM writes its times in seconds.
 Source: the published formats of Mooncake (FAST 2025), the anonymised Qwen-Bailian usage traces, the
 Azure LLM inference datasets 2023 and 2024, and BurstGPT.
 """
@@ -10,19 +11,31 @@ Azure LLM inference datasets 2023 and 2024, and BurstGPT.
 from __future__ import annotations
 
 import csv
+import gzip
+import heapq
 import io
 import re
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
-from typing import Final, TextIO
+from typing import IO, Final, TextIO, cast
 
 from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.foreign import LINE_BYTES_MAX, MIB, ForeignDataError, json_value, open_regular
 
 BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
+# Of recorders that write its format with the blocks of their engine.
+_BLOCK_SIZES: Final = (BLOCK_TOKENS, 16, 32, 64, 128, 256)
+TIME_UNITS: Final = {"s": 1.0, "ms": 1000.0}  # how many are in a second
+# Faster than any fleet whose trace is published: then the unit may be another one.
+_PER_SECOND_MAX: Final = 100.0
+_RATE_FROM: Final = 10  # rows; fewer say nothing of a rate
+_LOOKED_AT: Final = 200
 _BAILIAN_BLOCK_TOKENS: Final = 16
 # When, how long the prompt, how long the answer.
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -34,6 +47,15 @@ _WHOLE: Final = re.compile(r"-?\d{1,18}(\.0*)?")
 # No request takes as long: rows further apart were not written in the order of their times.
 _OUT_OF_ORDER_S: Final = 600.0
 _SHOWN_CHARS: Final = 60
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_DAMAGED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
+# Keys of text without times, and whose they are.
+_CONVERSATIONS: Final = {
+    "conversations": "conversations (ShareGPT)",
+    "conversation": "conversations (LMSYS)",
+    "text_input": "prompts (AIPerf)",
+    "prompt": "prompts",
+}
 _MOONCAKE_KEYS: Final = ("timestamp", "input_length", "output_length")
 
 
@@ -60,20 +82,31 @@ class TraceRow:
     output_length: int
     hash_ids: tuple[int, ...]
     block_tokens: int = BLOCK_TOKENS
+    is_later_turn: bool = False  # placed by a delay after the turn before
 
 
 class TraceFile:
-    """A trace on disk.  Reading holds one line at a time."""
+    """A trace on disk.  Reading holds one line, and the turns that wait for their time."""
 
-    def __init__(self, path: Path) -> None:
-        """Open once to recognise the format by what the first line holds.
+    def __init__(self, path: Path, time_unit: str = "") -> None:
+        """Open once to recognise the format by what the first lines hold.
+
+        Args:
+            path: the file, perhaps compressed with gzip.
+            time_unit: of plain numbers, ``s`` or ``ms``; empty for that of the format.
 
         Raises:
-            ConfigError: if the file cannot be read or is of neither format.
+            ConfigError: if the file cannot be read, is of no known format, or does not say the
+                unit of its times.
         """
         self.path = path
         first = self._first_line()
         self.format = self._recognise(first)
+        self.block_tokens = BLOCK_TOKENS
+        self.time_unit = time_unit or ("ms" if self.format is TraceFormat.MOONCAKE else "s")
+        if self.format is TraceFormat.MOONCAKE:
+            self._look_at(first_records := self._first_records(), asked=not time_unit)
+            self.block_tokens = _block_tokens(first_records)
         # Whether rows say which of their tokens are those of other rows.
         self.shares_prefixes = first.startswith("{") and '"hash_ids"' in first
 
@@ -102,9 +135,10 @@ class TraceFile:
         if empty:
             raise ConfigError(f"{self.path}: the trace has no rows.")
 
-    def _open(self) -> TextIO:
+    @contextmanager
+    def _open(self) -> Iterator[TextIO]:
         try:
-            return io.TextIOWrapper(open_regular(self.path), encoding="utf-8-sig", newline="")
+            file = open_regular(self.path)
         except ForeignDataError as error:
             raise ConfigError(
                 f"{self.path}: the trace {error}; give a file.", code=ErrorCode.NOT_READABLE
@@ -114,6 +148,12 @@ class TraceFile:
             raise ConfigError(
                 f"{self.path}: the trace cannot be read: {reason}.", code=ErrorCode.NOT_READABLE
             ) from error
+        with file:
+            packed = file.read(2) == _GZIP_MAGIC
+            file.seek(0)
+            raw = cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packed else file
+            with io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as lines:
+                yield lines
 
     def _first_line(self) -> str:
         """The first line that is not blank, without the space around it; empty if there is none."""
@@ -123,13 +163,18 @@ class TraceFile:
                     if line.strip():
                         return line.strip()
             except UnicodeDecodeError as error:
-                raise ConfigError(
-                    f"{self.path}: not text in UTF-8; unpack the file if it is compressed, and "
-                    f"{_FORMATS}."
-                ) from error
+                raise ConfigError(f"{self.path}: not text in UTF-8; {_FORMATS}.") from error
+            except _DAMAGED as error:
+                raise _damaged(self.path, error) from error
         raise ConfigError(f"{self.path}: the trace is empty; {_FORMATS}.")
 
     def _recognise(self, first: str) -> TraceFormat:
+        for key, what in _CONVERSATIONS.items():
+            if f'"{key}":' in first and '"input_length"' not in first:
+                raise ConfigError(
+                    f"{self.path}: holds {what}, without times and lengths; {_FORMATS}, or soak "
+                    "with the profile chat-churn, which makes conversations."
+                )
         if first.startswith("{"):
             return TraceFormat.BAILIAN if '"chat_id"' in first else TraceFormat.MOONCAKE
         if first.startswith("["):
@@ -146,28 +191,85 @@ class TraceFile:
     def _rows_of(self, lines: TextIO) -> Iterator[TraceRow]:
         match self.format:
             case TraceFormat.MOONCAKE:
-                return self._blocks(lines, BLOCK_TOKENS, 1000.0, whole_blocks=False)
+                return self._in_order(self._blocks(lines, self.block_tokens, whole_blocks=False))
             case TraceFormat.BAILIAN:
-                return self._blocks(lines, _BAILIAN_BLOCK_TOKENS, 1.0, whole_blocks=True)
+                return self._blocks(lines, _BAILIAN_BLOCK_TOKENS, whole_blocks=True)
             case TraceFormat.AZURE:
                 return self._table(lines, _AZURE_COLUMNS, _moment)
             case TraceFormat.BURSTGPT:
                 return self._table(lines, _BURSTGPT_COLUMNS, _seconds)
 
+    def _first_records(self) -> list[dict[str, object]]:
+        """Some objects from the beginning; what is malformed is left to ``rows``."""
+        with self._open() as lines:
+            records = []
+            for number, line in islice(_numbered(lines, self.path), _LOOKED_AT):
+                try:
+                    records.append(_json_record(line, f"{self.path}:{number}"))
+                except ConfigError:
+                    continue
+        return records
+
+    def _look_at(self, records: Sequence[dict[str, object]], *, asked: bool) -> None:
+        """Refuse times that may as well be seconds, unless the caller says which they are."""
+        times = [t for record in records if isinstance(t := record.get("timestamp"), int | float)]
+        span = max(times, default=0.0) - min(times, default=0.0)
+        if not asked or not span:
+            return
+        rate = len(times) / span
+        is_fast = len(times) >= _RATE_FROM and rate * TIME_UNITS["ms"] > _PER_SECOND_MAX
+        if not is_fast and not any(float(time) % 1 for time in times):
+            return
+        raise ConfigError(
+            f"{self.path}: the unit of its times is unknown: in ms these are "
+            f"{rate * TIME_UNITS['ms']:.3g} requests a second, in s {rate:.3g}; pass "
+            "--trace-time-unit s or ms.",
+            code=ErrorCode.NEEDS_OPTION,
+        )
+
+    def _in_order(self, rows: Iterator[TraceRow]) -> Iterator[TraceRow]:
+        """``rows`` with the later turns of sessions where their time comes."""
+        waiting: list[tuple[float, int, TraceRow]] = []
+        for row in rows:
+            if row.is_later_turn:
+                heapq.heappush(waiting, (row.arrival_s, row.line, row))
+                continue
+            while waiting and waiting[0][0] <= row.arrival_s:
+                yield heapq.heappop(waiting)[2]
+            yield row
+        while waiting:
+            yield heapq.heappop(waiting)[2]
+
     def _blocks(
-        self, lines: TextIO, block_tokens: int, per_second: float, *, whole_blocks: bool
+        self, lines: TextIO, block_tokens: int, *, whole_blocks: bool
     ) -> Iterator[TraceRow]:
         """Rows of JSONL; with ``whole_blocks`` the ids may leave out a last block not full.
 
         A row without ids shares nothing.
         """
+        per_second = TIME_UNITS[self.time_unit]
         zero: float | None = None
+        latest: dict[object, float] = {}  # of each session, as recorded
         for number, line in _numbered(lines, self.path):
             if not line.strip():
                 continue
             place = f"{self.path}:{number}"
             record = _json_record(line, place)
-            time = _number(record["timestamp"], "timestamp", place)
+            session = record.get("session_id")
+            is_later_turn = "timestamp" not in record
+            if is_later_turn and session not in latest:
+                raise ConfigError(
+                    f"{place}: timestamp is missing; only a later turn of a session may have a "
+                    f"delay in its place; a row has {', '.join(_MOONCAKE_KEYS)}."
+                )
+            if is_later_turn:
+                # AIPerf gives delays in ms whatever the unit of its times.
+                delay_s = _number(record["delay"], "delay", place) / TIME_UNITS["ms"]
+                time = latest[session] + delay_s * per_second
+            else:
+                time = _number(record["timestamp"], "timestamp", place)
+            if session is not None:
+                latest[session] = time
             input_length = _length(record["input_length"], "input_length", place)
             output_length = _length(record["output_length"], "output_length", place)
             ids = record.get("hash_ids")
@@ -183,7 +285,8 @@ class TraceFile:
             arrival_s = (time - zero) / per_second
             if input_length:
                 yield TraceRow(
-                    number, arrival_s, input_length, output_length, hash_ids, block_tokens
+                    *(number, arrival_s, input_length, output_length, hash_ids, block_tokens),
+                    is_later_turn=is_later_turn,
                 )
 
     def _table(
@@ -230,6 +333,8 @@ def _numbered(lines: TextIO, path: Path) -> Iterator[tuple[int, str]]:
             line = lines.readline(LINE_BYTES_MAX + 1)
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}:{number}: not text in UTF-8.") from error
+        except _DAMAGED as error:
+            raise _damaged(path, error) from error
         if not line:
             return
         if len(line) > LINE_BYTES_MAX:
@@ -238,6 +343,26 @@ def _numbered(lines: TextIO, path: Path) -> Iterator[tuple[int, str]]:
                 "request."
             )
         yield number, line
+
+
+def _damaged(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{path}: the compressed trace is damaged or cut short ({error}); unpack what there is "
+        "with `gzip -dc`.",
+        code=ErrorCode.DAMAGED,
+    )
+
+
+def _block_tokens(records: Sequence[dict[str, object]]) -> int:
+    """How many tokens a hash id stands for: what fits most rows, the size of Mooncake first."""
+    pairs = [
+        (length, len(ids))
+        for record in records
+        if isinstance(ids := record.get("hash_ids"), list)
+        and isinstance(length := record.get("input_length"), int)
+    ]
+    fits = {size: sum(-(-n // size) == count for n, count in pairs) for size in _BLOCK_SIZES}
+    return max(_BLOCK_SIZES, key=lambda size: fits[size])
 
 
 def _cells(line: str, place: str) -> list[str]:
@@ -255,7 +380,7 @@ def _json_record(line: str, place: str) -> dict[str, object]:
     if not isinstance(record, dict):
         raise ConfigError(f"{place}: not an object with {', '.join(_MOONCAKE_KEYS)}.")
     for key in _MOONCAKE_KEYS:
-        if key not in record:
+        if key not in record and not (key == "timestamp" and "delay" in record):
             raise ConfigError(f"{place}: {key} is missing; a row has {', '.join(_MOONCAKE_KEYS)}.")
     return record
 

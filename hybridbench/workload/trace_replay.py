@@ -17,11 +17,12 @@ from typing import Final
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Submit
+from hybridbench.units import format_duration
 from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.draws import SamplingDraws
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.rng_streams import stream, token_block
-from hybridbench.workload.trace import TraceFile, TraceRow
+from hybridbench.workload.trace import TraceFile, TraceFormat, TraceRow
 from hybridbench.workload.traffic_clock import TrafficClock
 
 
@@ -32,6 +33,7 @@ class TraceOptions:
     path: Path
     length_scale: Fraction = Fraction(1)
     speedup: float = 1.0
+    time_unit: str = ""
 
 
 _SCALE: Final = re.compile(r"[0-9]{1,18}/[0-9]{1,18}|[0-9]{0,18}\.?[0-9]{1,18}")
@@ -73,17 +75,28 @@ def parse_speedup(text: str) -> float:
     return speedup
 
 
-def check_trace(options: TraceOptions | None, *, whole: bool) -> None:
-    """Nothing, if the trace can be replayed: its first row, or every row of it.
+def check_trace(options: TraceOptions | None, *, whole: bool) -> str:
+    """How many requests the trace has, over what time and how fast; empty without a trace.
+
+    Args:
+        options: which trace.
+        whole: read every row; else the first one alone, and say nothing of them all.
 
     Raises:
         ConfigError: with file and line, for what cannot be read.
     """
     if options is None:
-        return
-    for _ in TraceFile(options.path).rows():
+        return ""
+    file = TraceFile(options.path, options.time_unit)
+    rows, end_s = 0, 0.0
+    for row in file.rows():
         if not whole:
-            return
+            return ""
+        rows, end_s = rows + 1, row.arrival_s
+    span_s = end_s / options.speedup
+    rate = f", {rows / span_s:.3g} requests/s" if span_s else ""
+    unit = f", times read in {file.time_unit}" if file.format is TraceFormat.MOONCAKE else ""
+    return f"{rows:,} requests in {format_duration(span_s)}{rate}{unit}"
 
 
 class TraceTokens:
@@ -147,7 +160,7 @@ class TraceReplay:
                 malformed.
         """
         self._options = options
-        self._file = TraceFile(options.path)
+        self._file = TraceFile(options.path, options.time_unit)
         self._seed = profile.seed if seed is None else seed
         self._vocab_size = vocab_size
         self._max_in_flight = profile.arrival.max_in_flight

@@ -15,6 +15,8 @@ from hybridbench.foreign import ForeignDataError, read_json
 _SIZE_MAX = 2**31 - 1
 _LAYERS_MAX = 10_000
 _SHOWN_CHARS = 60
+# Of transformers, of MLX, of compressed-tensors.
+_QUANTISED = ("quantization_config", "quantization", "compression_config")
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,9 @@ class ConfigFields:
                 "or the name of a preset."
             )
         fields = cls(path, _read_object(path))
-        if fields.values.get("quantization_config") is not None:
-            raise fields.error(
-                "quantization_config", "is set; quantised weights are not read, save it without"
-            )
+        for key in _QUANTISED:
+            if fields.values.get(key) is not None:
+                raise fields.error(key, "is set; quantised weights are not read, save it without")
         return fields
 
     def with_names(self, **older: str) -> ConfigFields:

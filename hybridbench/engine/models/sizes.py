@@ -100,12 +100,17 @@ def fit_to_memory(
         return fitting
     others = {name: ModelSizes.of(preset, dtype) for name, preset in PRESETS.items()}
     smaller = [name for name, other in others.items() if pools_that_fit(config, other, free_bytes)]
-    alike = [name for name in smaller if type(PRESETS[name]) is type(model)]
+    alike = [name for name in smaller if _family(PRESETS[name]) == _family(model)]
     largest = max(alike or smaller, key=lambda name: others[name].parameters, default=None)
+    state = sizes.state_bytes_per_slot
     raise ConfigError(
-        f"engine: {config.model} does not fit: its weights take "
-        f"{format_bytes(sizes.weight_bytes)} and each state slot "
-        f"{format_bytes(sizes.state_bytes_per_slot)}, but {format_bytes(free_bytes)} are free, of "
-        f"which {format_percent(MEMORY_SHARE)} may be used; "
-        f"{largest or 'no preset'} would fit."
+        f"engine: {config.model} does not fit: its weights take {format_bytes(sizes.weight_bytes)}"
+        f"{f' and each state slot {format_bytes(state)}' if state else ''}, but "
+        f"{format_bytes(free_bytes)} are free, of which {format_percent(MEMORY_SHARE)} may be "
+        f"used; {largest or 'no preset'} would fit."
     )
+
+
+def _family(model: ModelConfig) -> str:
+    """A model's family, whether its layers have experts or not: qwen3_5 of qwen3_5_moe_text."""
+    return model.model_type.removesuffix("_text").removesuffix("_moe")

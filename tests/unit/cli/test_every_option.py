@@ -97,6 +97,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--trace": takes("good.jsonl", "late.jsonl"),
             "--length-scale": takes("1/32", "2", "--trace", "good.jsonl"),
             "--speedup": takes("20", "0", "--trace", "good.jsonl"),
+            "--trace-time-unit": takes("ms", "hours", "--trace", "good.jsonl"),
             "--device": takes("cpu", "tpu"),
             "--dtype": takes("bfloat16", "int8"),
             "--seed": SEED,

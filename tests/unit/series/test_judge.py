@@ -148,14 +148,20 @@ def test_numbers_of_ps_are_kib_unless_a_unit_is_given(
 def test_growth_with_a_restart_is_told_and_never_fitted_across(tmp_path: Path) -> None:
     first, second = made(900, hours=1.5), made(900, seed=1, hours=0.9)
     t = np.concatenate([first.t_s, second.t_s + 1.5 * 3600])
-    series = Made(t, np.concatenate([first.value, second.value]) - 700 * MIB)
+    value = np.concatenate([first.value, second.value]) - 700 * MIB
+    series = Made(t, value)
+    rows = [f"{a},{v},{42 + (a >= 5400)}" for a, v in zip(t, value, strict=True)]
 
-    verdict = judge_file(csv(series, tmp_path / "a.csv"), STEADY)
+    verdict = judge_file(series.write(tmp_path / "a.csv", ["time,rss_bytes,pid", *rows]), STEADY)
 
     kind, rate, *_ = only(verdict)
     assert kind is VerdictKind.LEAK
     assert rate == pytest.approx(900 * MIB, rel=0.05)
     assert any("restarted after 1h30m" in note for note in verdict.rows[0].notes)
+    # Without the process id it may as well have been one collection: one is too few.
+    alone = judge_file(csv(series, tmp_path / "b.csv"), STEADY)
+    assert alone.kind is VerdictKind.INCONCLUSIVE
+    assert not any("restarted" in note for note in alone.rows[0].notes)
 
 
 def test_falls_that_may_be_restarts_or_teeth_leave_a_flat_trough_undecided(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.series.times import BadTimeError, looks_like_time, parse_times
+from hybridbench.series.times import BadTimeError, looks_like_time, parse_times, unit_in
 
 EPOCH = 1_700_000_000
 
@@ -30,7 +30,7 @@ EPOCH = 1_700_000_000
     ],
 )
 def test_every_form_of_a_date_is_the_same_moment(cells: list[str], name: str) -> None:
-    times = parse_times(cells, name)
+    times = parse_times(cells, unit_in(name))
 
     assert times.absolute
     np.testing.assert_allclose(times.t_s, [EPOCH, EPOCH + 60])
@@ -49,7 +49,7 @@ def test_every_form_of_a_date_is_the_same_moment(cells: list[str], name: str) ->
 def test_times_from_a_start_or_a_clock_only_count_on(
     cells: list[str], name: str, seconds: list[float]
 ) -> None:
-    times = parse_times(cells, name)
+    times = parse_times(cells, unit_in(name))
 
     assert not times.absolute
     np.testing.assert_allclose(times.t_s, seconds)

@@ -20,7 +20,7 @@ from hybridbench.series.units import Role, meaning_of, parse_unit
         ("process_resident_memory_bytes", 1.0),
         ("cpu_memory_mib", 2.0**20),
         ("allocated_bytes.all.current", 1.0),
-        ("kbmemused", 1024.0),
+        ("kbanonpg", 1024.0),
         ('container_memory_working_set_bytes{pod="a"}', 1.0),
     ],
 )
@@ -52,8 +52,8 @@ def test_a_heading_with_a_unit_of_memory_is_a_level_in_bytes(name: str, factor: 
         ("", Role.SHOWN),
         ("Unnamed: 0", Role.SHOWN),
         ("MemFree", Role.SHOWN),
-        ("memstats.NumGC", Role.SHOWN),
-        ("YGCT", Role.SHOWN),
+        ("memstats.NumGC", Role.CUMULATIVE),
+        ("YGCT", Role.CUMULATIVE),
         ("step", Role.COUNTER),
         ('vllm:num_requests_running{engine="0"}', Role.LOAD),
         ("vllm:num_requests_waiting", Role.LOAD),
@@ -110,7 +110,7 @@ def test_memory_of_no_told_unit_is_not_guessed() -> None:
     meaning = meaning_of("rss")
 
     assert not meaning.known
-    assert "--metric 'rss:KiB'" in meaning.note
+    assert "--metric 'rss:UNIT'" in meaning.note
 
 
 def test_a_share_is_not_offered_a_unit_of_memory() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -287,7 +288,8 @@ def test_a_trace_of_no_known_format_is_one_sentence(tmp_path: Path) -> None:
         (b"hello\n", f": unknown trace format; {formats}"),
         (
             b"\x1f\x8b\x08\x00",
-            f": not text in UTF-8; unpack the file if it is compressed, and {formats}",
+            ": the compressed trace is damaged or cut short (Compressed file ended before the "
+            "end-of-stream marker was reached); unpack what there is with `gzip -dc`.",
         ),
         (
             b'[\n{"timestamp": 1}]',
@@ -328,3 +330,79 @@ def test_text_in_another_encoding_is_told_with_its_file(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"t.jsonl:\d+: not text in UTF-8"):
         list(TraceFile(path).rows())
+
+
+def test_a_compressed_trace_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(json.dumps(r).encode() + b"\n" for r in MOONCAKE)))
+
+    assert [row.arrival_s for row in TraceFile(path).rows()] == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("block", [16, 64, 256, 512])
+def test_the_size_of_a_block_is_what_the_ids_of_most_rows_stand_for(
+    tmp_path: Path, block: int
+) -> None:
+    lengths = [2526, 700, 1290]
+    rows = [
+        {**GOOD, "timestamp": 1000 * i, "input_length": n, "hash_ids": list(range(-(-n // block)))}
+        for i, n in enumerate(lengths)
+    ]
+
+    found = [row.block_tokens for row in TraceFile(mooncake(tmp_path / "t", *rows)).rows()]
+
+    assert found == [block] * len(lengths)
+
+
+def test_later_turns_of_a_session_arrive_after_their_delay_among_the_others(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": "a", "timestamp": 0, "input_length": 9, "output_length": 1},
+        {"session_id": "a", "delay": 2500, "input_length": 3, "output_length": 1},
+        {"session_id": "a", "delay": 400, "input_length": 4, "output_length": 1},
+        {"session_id": "b", "timestamp": 900, "input_length": 7, "output_length": 1},
+        {"session_id": "c", "timestamp": 2700, "input_length": 8, "output_length": 1},
+    ]
+
+    read = [
+        (row.arrival_s, row.input_length)
+        for row in TraceFile(mooncake(tmp_path / "t", *rows)).rows()
+    ]
+
+    assert read == [(0.0, 9), (0.9, 7), (2.5, 3), (2.7, 8), (2.9, 4)]
+    with pytest.raises(ConfigError, match="t2:1: timestamp is missing; only a later turn"):
+        list(TraceFile(mooncake(tmp_path / "t2", rows[1])).rows())
+
+
+@pytest.mark.parametrize("times", [[0.0, 0.5, 1.0], [*range(12)], [0, 60.5, 121]])
+def test_times_that_may_be_seconds_are_asked_for(tmp_path: Path, times: list[float]) -> None:
+    rows = [{**GOOD, "timestamp": time} for time in times]
+    path = mooncake(tmp_path / "t", *rows)
+
+    with pytest.raises(ConfigError, match="pass --trace-time-unit s or ms"):
+        TraceFile(path)
+
+    assert [row.arrival_s for row in TraceFile(path, "s").rows()] == times
+    assert [row.arrival_s for row in TraceFile(path, "ms").rows()] == [t / 1000 for t in times]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('[{"id": "a", "conversations": [{"from": "human", "value": "x"}]}]', "(ShareGPT)"),
+        ('{"conversation_id": "a", "conversation": []}', "(LMSYS)"),
+        ('{"text_input": "What?", "output_length": 20}', "(AIPerf)"),
+        ('{"prompt": "What?", "output_tokens": 20}', "prompts"),
+    ],
+)
+def test_text_without_times_is_named_with_what_makes_such_traffic(
+    tmp_path: Path, text: str, what: str
+) -> None:
+    path = tmp_path / "t"
+    path.write_text(text + "\n")
+
+    with pytest.raises(ConfigError) as refused:
+        TraceFile(path)
+
+    assert what in str(refused.value)
+    assert "chat-churn" in str(refused.value)
+    assert "jq" not in str(refused.value)

@@ -113,6 +113,10 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
             {"quantization_config": {"quant_method": "mxfp4"}},
             "quantization_config is set; quantised weights are not read",
         ),
+        (
+            {"quantization": {"group_size": 64, "bits": 4}},
+            "quantization is set; quantised weights are not read",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported are silu and swish"),
         ({"hidden_size": "big"}, "hidden_size is 'big'; it must be a whole number, 1 or more"),
         ({"num_experts": True}, "num_experts is True; it must be a whole number"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hybridbench.engine.models.presets import PRESETS
+from hybridbench.engine.models.qwen3_5_config import Qwen35Config
 from hybridbench.engine.models.sizes import (
     MEMORY_SHARE,
     ModelSizes,
@@ -152,3 +153,17 @@ def test_what_does_not_fit_is_refused_with_the_largest_preset_that_would(
 
     with pytest.raises(ConfigError, match=f"{name} does not fit: .*; {fits} would fit"):
         fit_to_memory(config, PRESETS[name], torch.bfloat16, int(free_gib * GIB))
+
+
+def test_a_model_without_experts_is_offered_a_preset_of_its_family_that_has_some() -> None:
+    model = Qwen35Config(**{**vars(PRESETS["qwen3.5"]), "num_experts": 0})
+
+    with pytest.raises(ConfigError, match=r"; qwen3\.5-tiny would fit"):
+        fit_to_memory(CONFIG, model, torch.bfloat16, GIB)
+
+
+def test_a_model_without_states_is_refused_without_a_word_on_state_slots() -> None:
+    with pytest.raises(ConfigError) as refused:
+        fit_to_memory(CONFIG, PRESETS["gpt-oss"], torch.bfloat16, GIB)
+
+    assert "state slot" not in str(refused.value)

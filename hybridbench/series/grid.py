@@ -1,0 +1,304 @@
+"""From cells to columns of numbers: which column has the times, whose row it is, what unit it has.
+
+Every reader of a shape of text ends in a ``Grid``; what follows is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hybridbench.analysis.record import FloatArray
+from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.series.cells import is_nothing, number_in, ungrouped
+from hybridbench.series.owners import keys_of, levels_in_turn, parts_of
+from hybridbench.series.times import (
+    UNITS_S,
+    BadTimeError,
+    Times,
+    counts_seconds,
+    is_since_1970,
+    looks_like_time,
+    names_time,
+    parse_times,
+    unit_in,
+)
+from hybridbench.series.units import BYTE_FACTORS, PROCESS_ID, bracket_unit, usual_units
+
+_PARTS_MAX = 256
+_NAMES_MAX = 8
+_NUMERIC_SHARE = 0.9
+# What ps and top call so is processor time, or when a process began.
+_NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "START", "STARTED"})
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What the caller said about the file; ``interval_s`` is for one that has no times."""
+
+    source: str
+    time_column: str | None = None
+    interval_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RawColumn:
+    """One column as it was written: times in the file's order, numbers in the file's unit.
+
+    ``in_bytes`` says that the cells had a unit and were converted; ``usual_unit`` is what the
+    program that wrote it counts in, where nothing else tells; ``text_at`` is the line and cell of
+    the first thing that is no number, where there was one.
+    """
+
+    name: str
+    t_s: FloatArray
+    value: FloatArray
+    absolute: bool
+    group: int = 0
+    in_bytes: bool = False
+    usual_unit: str = ""
+    text_at: tuple[int, str] | None = None
+    is_text: bool = False
+
+
+@dataclass
+class RawTable:
+    """Columns as far as they were read, and what has to be said about them."""
+
+    columns: list[RawColumn] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    has_times: bool = True
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells with the lines that they stand in; every row has a cell for each name."""
+
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    lines: Sequence[int]
+    units: Mapping[str, str] = field(default_factory=dict)  # where its reader knows them
+    of_tool: bool = False  # columns of blanks, as ps and its kin print them
+    commas_group: bool = False  # a comma in a number parts thousands, as commas part the cells
+
+    def stamped(self, at: Sequence[str]) -> Grid:
+        """The same with the times that stood above its rows, unless it has times of its own.
+
+        Rows before the first of those times are left out.
+        """
+        own = any(names_time(n) and n not in _NOT_OF_SAMPLE for n in self.names)
+        if not any(at) or (own and not self.of_tool) or "Timestamp" in self.names:
+            return self
+        kept = [index for index, text in enumerate(at) if text]
+        rows = [[at[index], *self.rows[index]] for index in kept]
+        return replace(
+            self, names=["time", *self.names], rows=rows, lines=[self.lines[i] for i in kept]
+        )
+
+
+def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
+    """Columns of ``grid``: its time column first found, then the numbers of each other one.
+
+    Raises:
+        ConfigError: no rows, no times, or rows of several processes that nothing tells apart.
+    """
+    if not grid.rows:
+        raise ConfigError(f"{options.source}: has a header and no rows.")
+    grid = _with_whole_times(grid)
+    columns = list(zip(*grid.rows, strict=True))
+    at, unit = _time_column(grid, columns, options)
+    try:
+        told = (
+            None
+            if at is None
+            else parse_times(columns[at], unit, of_ps=grid.names[at] == "ELAPSED")
+        )
+    except BadTimeError as error:
+        line = grid.lines[error.index]
+        if 0 < error.index == len(grid.rows) - 1:
+            notes.append(f"the last line ({line}) is cut short: left out")
+            whole = replace(grid, rows=grid.rows[:-1], lines=grid.lines[:-1])
+            return table_of(whole, options, notes)
+        name = "" if at is None else grid.names[at]
+        raise ConfigError(f"{options.source}:{line}: column {name}: {error}.") from error
+    doubled = [] if told is None else _doubled(grid.rows)
+    if doubled:
+        notes.append(
+            f"{len(doubled)} row{'s' * (len(doubled) > 1)} shared a time and all else with the row "
+            f"above (line {grid.lines[doubled[0]]}): left out"
+        )
+        kept = np.setdiff1d(np.arange(len(grid.rows)), doubled).tolist()
+        whole = replace(
+            grid, rows=[grid.rows[i] for i in kept], lines=[grid.lines[i] for i in kept]
+        )
+        return table_of(whole, options, notes)
+    keys = keys_of(grid.names, columns, told, at)
+    parts = parts_of(grid.names, grid.rows, keys)
+    if len(parts) > _PARTS_MAX:
+        raise ConfigError(
+            f"{options.source}: rows of {len(parts)} series, such as {next(iter(parts))}; keep "
+            f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
+        )
+    times = _counted_times(parts, len(grid.rows), options) if told is None else told
+    table = RawTable([], notes, has_times=told is not None)
+    usual = {**usual_units(grid.names, of_tool=grid.of_tool), **grid.units}
+    is_one = _says_whose(grid.names, columns)
+    for group, (label, rows) in enumerate(parts.items()):
+        own = Times(times.t_s[rows], times.absolute)
+        lines = [grid.lines[row] for row in rows]
+        for index, name in enumerate(grid.names):
+            if index == at or index in keys:
+                continue
+            cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
+            column = _column(name, own, cells, lines, usual.get(name, ""))
+            table.columns.append(replace(column, name=name + label, group=group))
+            if told is None and not keys and not is_one:
+                _refuse_turns(column, options)
+    return table
+
+
+def columns_few(names: Sequence[str]) -> str:
+    """Some names of columns, for a sentence."""
+    return ", ".join(names[:_NAMES_MAX]) + (", ..." if len(names) > _NAMES_MAX else "")
+
+
+def _with_whole_times(grid: Grid) -> Grid:
+    """``grid`` with its date and its time of day, if it has both, in one column."""
+    names = [name.strip("# ").casefold() for name in grid.names]
+    if not {"date", "time"} <= set(names) or ":" in grid.rows[0][names.index("date")]:
+        return grid
+    date, clock = names.index("date"), names.index("time")
+    kept = [index for index in range(len(names)) if index not in (date, clock)]
+    rows = [[*(row[i] for i in kept), f"{row[date]} {row[clock]}"] for row in grid.rows]
+    return replace(grid, names=[*(grid.names[i] for i in kept), "time"], rows=rows)
+
+
+def _doubled(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Rows that say in every cell what the row above says, its time included."""
+    return [index for index in range(1, len(rows)) if list(rows[index]) == list(rows[index - 1])]
+
+
+def _time_column(
+    grid: Grid, columns: Sequence[Sequence[str]], options: TableOptions
+) -> tuple[int | None, str]:
+    """Which column has the times, and their unit; None where an interval stands in their place."""
+    names = list(grid.names)
+    if options.time_column is not None:
+        return _chosen_time(names, columns, options, options.time_column)
+    named = [
+        i for i, name in enumerate(names) if names_time(name) and _may_be_time(name, columns[i])
+    ]
+    dated = [i for i, cells in enumerate(columns) if looks_like_time(cells[0])]
+    for index in (*named, *dated):
+        if not grid.of_tool or names[index] not in _NOT_OF_SAMPLE:
+            return index, unit_in(names[index])
+    if options.interval_s is not None:
+        return None, ""
+    raise ConfigError(
+        f"{options.source}:{grid.lines[0]}: no column is a time (columns: {columns_few(names)}); "
+        "name one with --time-column, or give the time between two samples with --interval 10s.",
+        code=ErrorCode.NEEDS_OPTION,
+    )
+
+
+def _may_be_time(name: str, cells: Sequence[str]) -> bool:
+    """Whether a column with the name of a time has times: an epoch of training is none."""
+    counts = name.strip("# _").casefold() == "epoch"
+    return not counts or is_since_1970(cells) or looks_like_time(cells[0])
+
+
+def _chosen_time(
+    names: Sequence[str], columns: Sequence[Sequence[str]], options: TableOptions, chosen: str
+) -> tuple[int, str]:
+    """The column of --time-column NAME or NAME:UNIT."""
+    folded = [name.strip("# ").casefold() for name in names]
+    wanted, unit = chosen.casefold(), ""
+    if wanted not in folded and wanted.rpartition(":")[2] in UNITS_S:
+        wanted, _, unit = wanted.rpartition(":")
+    if wanted not in folded:
+        raise ConfigError(
+            f"{options.source}: --time-column {chosen}: no such column; there are "
+            f"{columns_few(names)}.",
+            code=ErrorCode.UNKNOWN_NAME,
+        )
+    index = folded.index(wanted)
+    unit = unit or unit_in(names[index])
+    plain = all(number_in(cell.strip()) for cell in columns[index][:2])
+    if plain and not unit and not counts_seconds(wanted) and not is_since_1970(columns[index]):
+        raise ConfigError(
+            f"{options.source}: --time-column {chosen}: the unit of its numbers is unknown; write "
+            f"--time-column '{names[index]}:s' (or ms, min, h, d).",
+            code=ErrorCode.NEEDS_OPTION,
+        )
+    return index, unit
+
+
+def _counted_times(
+    parts: Mapping[str, Sequence[int]], row_count: int, options: TableOptions
+) -> Times:
+    """Times of a table that has none: a sample ends where one of its parts comes again."""
+    assert options.interval_s is not None, "a table without times was refused"
+    part = {row: label for label, rows in parts.items() for row in rows}
+    moment = np.zeros(row_count)
+    # The next sample begins with whatever was in this one already.
+    seen: set[str] = set()
+    for row in range(row_count):
+        new = part[row] in seen
+        seen = {part[row]} if new else seen | {part[row]}
+        moment[row] = (moment[row - 1] if row else 0.0) + new
+    return Times(options.interval_s * moment, absolute=False)
+
+
+def _says_whose(names: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Whether a column says whose rows they are: one process, or one name."""
+    return any(
+        PROCESS_ID.fullmatch(name) or not (number_in(cells[0].strip()) or is_nothing(cells[0]))
+        for name, cells in zip(names, columns, strict=True)
+    )
+
+
+def _refuse_turns(column: RawColumn, options: TableOptions) -> None:
+    """Refuse rows without times whose numbers take turns between the levels of several."""
+    count = 0 if column.is_text else levels_in_turn(column.value)
+    if count:
+        raise ConfigError(
+            f"{options.source}: column {column.name}: the rows take turns between {count} levels, "
+            "as those of several processes do; add a column that says whose row it is (`ps -o "
+            "pid=,rss=`), or a time to each row."
+        )
+
+
+def _column(
+    name: str, times: Times, cells: Sequence[str], lines: Sequence[int], usual: str
+) -> RawColumn:
+    try:
+        value = np.array(cells, dtype=np.float64)
+        value[~np.isfinite(value)] = np.nan
+        return RawColumn(name, times.t_s, value, times.absolute, usual_unit=usual)
+    except ValueError:
+        pass
+    value, plain = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
+    filled, first, unit = 0, None, bracket_unit(name)
+    for index, cell in enumerate(cells):
+        text = cell.strip()
+        if is_nothing(text):
+            continue
+        filled += 1
+        number = number_in(text, unit)
+        if number is None:
+            first = first or (lines[index], text)
+            continue
+        value[index], in_bytes = number
+        plain[index] = not in_bytes
+    read = np.isfinite(value)
+    value[~read] = np.nan
+    in_bytes = bool((read & ~plain).any())
+    if in_bytes:
+        # top writes KiB as long as they have few digits, and 0 has no unit anywhere.
+        value[read & plain] *= BYTE_FACTORS.get(usual.lower(), 1.0)
+    is_text = filled > 0 and int(read.sum()) < _NUMERIC_SHARE * filled
+    return RawColumn(
+        name, times.t_s, value, times.absolute, 0, in_bytes, usual, text_at=first, is_text=is_text
+    )

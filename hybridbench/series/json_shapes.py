@@ -1,0 +1,351 @@
+"""Series in JSON: records (one document, or one a line), points of labelled series, lists beside.
+
+Prometheus, CloudWatch, Datadog, Graphite, Grafana and InfluxDB each nest one of these in keys of
+their own; which keys does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridbench.errors import ConfigError
+from hybridbench.foreign import ForeignDataError, json_value
+from hybridbench.series.grid import Grid, RawColumn, RawTable, TableOptions, table_of
+from hybridbench.series.lines import Line
+from hybridbench.series.owners import labels
+from hybridbench.series.times import BadTimeError, is_since_1970, looks_like_time, parse_times
+from hybridbench.series.units import usual_units
+
+_SHOWN_CHARS = 40
+_LISTS_MAX = 8
+_BAD_SHARE = 0.01
+_EXPORT = (
+    'give what /api/v1/query_range answers: {"status":"success","data":{"resultType":"matrix",'
+    '"result":[...]}}'
+)
+_ONE_A_LINE = "give JSON lines (one object a line) or an export of /api/v1/query_range"
+# What CloudWatch and Datadog call a unit, as the heading of a column has it.
+_UNITS = {
+    "bytes": "bytes", "byte": "bytes", "kilobytes": "kB", "megabytes": "MB", "gigabytes": "GB",
+    "kibibyte": "KiB", "mebibyte": "MiB", "gibibyte": "GiB", "percent": "%", "seconds": "s",
+    "milliseconds": "ms", "second": "s", "millisecond": "ms",
+}  # fmt: skip
+
+Object = Mapping[str, object]
+
+
+@dataclass
+class _Series:
+    """The points of one series: its labels, times and values as text."""
+
+    labels: Mapping[str, str]
+    times: list[str]
+    values: list[str]
+
+
+def json_table(
+    text: str, lines: Sequence[Line], options: TableOptions, notes: list[str]
+) -> RawTable:
+    """The columns of a document, or of objects one a line.
+
+    Raises:
+        ConfigError: it is not JSON, or holds no series.
+    """
+    values = [_value(line.text) for line in lines[:2]]
+    if len(lines) > 1 and any(isinstance(value, dict) for value in values):
+        objects, kept = _objects(lines, options, notes)
+        if all(isinstance(entry.get("m"), dict) for entry in objects):
+            return _samples(objects, notes)
+        found = [series for entry in objects for series in _series_in(entry)]
+        if found and not all(map(_scalars, objects)):
+            return _labelled(found, options, notes)
+        return _records(objects, kept, options, notes)
+    try:
+        document = json_value(text)
+    except ForeignDataError as error:
+        documents = _documents(text)
+        if len(documents) < 2:
+            raise ConfigError(
+                f"{options.source}: starts like JSON and cannot be read: it {error}; {_ONE_A_LINE}."
+            ) from error
+        return _records(
+            documents, [Line(n, "") for n in range(1, len(documents) + 1)], options, notes
+        )
+    return document_table(document, options, notes)
+
+
+def document_table(document: object, options: TableOptions, notes: list[str]) -> RawTable:
+    """The columns of one document, whatever it nests its series in.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    _refuse_error(document, options)
+    found = list(_series_in(document))
+    if found:
+        return _labelled(found, options, notes)
+    lists = sorted(_lists_in(document), key=len, reverse=True)
+    if not lists:
+        raise ConfigError(f"{options.source}: holds no series; {_EXPORT}, or a list of objects.")
+    places = [Line(number, "") for number in range(1, len(lists[0]) + 1)]
+    return _records(lists[0], places, options, notes)
+
+
+def _value(text: str) -> object:
+    try:
+        return json_value(text)
+    except ForeignDataError:
+        return None
+
+
+def _documents(text: str) -> list[Object]:
+    """Objects that follow each other, as jq prints them in a loop; none if one is damaged."""
+    found, at, decoder = list[Object](), 0, json.JSONDecoder()
+    while text[at:].strip():
+        at += len(text[at:]) - len(text[at:].lstrip())
+        try:
+            _, end = decoder.raw_decode(text, at)
+            value = json_value(text[at:end])
+        except (ValueError, RecursionError):
+            return []
+        if not isinstance(value, dict):
+            return []
+        found.append(value)
+        at = end
+    return found
+
+
+def _objects(
+    lines: Sequence[Line], options: TableOptions, notes: list[str]
+) -> tuple[list[Object], list[Line]]:
+    """The object of each line; a few damaged lines are left out."""
+    parsed = [(line, _value(line.text)) for line in lines]
+    bad = [line for line, value in parsed if not isinstance(value, dict)]
+    if bad and bad[0] is lines[-1]:
+        notes.append(f"the last line ({bad[0].number}) is cut short: left out")
+    elif len(bad) > _BAD_SHARE * len(lines):
+        raise ConfigError(
+            f"{options.source}:{bad[0].number}: not a JSON object: "
+            f"{bad[0].text.strip()[:_SHOWN_CHARS]!r}; write one object a line."
+        )
+    elif bad:
+        notes.append(f"{len(bad)} lines left out, not a JSON object, first {bad[0].number}")
+    good = [(line, value) for line, value in parsed if isinstance(value, dict)]
+    return [value for _, value in good], [line for line, _ in good]
+
+
+def _records(
+    objects: Sequence[Object], lines: Sequence[Line], options: TableOptions, notes: list[str]
+) -> RawTable:
+    """A row for each object; nested keys are joined by dots."""
+    # Keys in the order of their first coming; a line need not have them all.
+    flat = [_flat(entry) for entry in objects]
+    names = list(dict.fromkeys(key for entry in flat for key in entry))
+    lists = sorted({key for entry in objects for key in entry if isinstance(entry[key], list)})
+    if lists:
+        notes.append(f"lists are not read: {', '.join(lists[:_LISTS_MAX])}")
+    rows = [[entry.get(name, "") for name in names] for entry in flat]
+    units = {entry.get("Unit", "").casefold() for entry in flat}
+    unit = _UNITS.get(units.pop(), "") if len(units) == 1 else ""
+    if unit:
+        # CloudWatch says it in each row.
+        numeric = {"Average", "Maximum", "Minimum", "Sum"}
+        names = [f"{name} ({unit})" if name in numeric else name for name in names]
+    grid = Grid(names, rows, [line.number for line in lines])
+    return table_of(grid.stamped([line.at for line in lines]), options, notes)
+
+
+def _flat(entry: Object, prefix: str = "") -> dict[str, str]:
+    """Leaves by their dotted path, as text; lists are left out."""
+    leaves: dict[str, str] = {}
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            leaves.update(_flat(value, f"{prefix}{key}."))
+        elif not isinstance(value, list):
+            leaves[f"{prefix}{key}"] = "" if value is None else str(value)
+    return leaves
+
+
+def _scalars(entry: Object) -> bool:
+    return any(isinstance(value, int | float) for value in entry.values())
+
+
+def _samples(objects: Sequence[Object], notes: list[str]) -> RawTable:
+    """The samples of a run (``{"t": 1.0, "m": {...}}``), taken apart by metric."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for entry in objects:
+        at, metrics = entry.get("t"), entry.get("m")
+        if isinstance(at, int | float) and isinstance(metrics, dict):
+            for name, value in metrics.items():
+                if isinstance(value, int | float):
+                    points.setdefault(name, []).append((float(at), float(value)))
+    columns = []
+    for index, (name, pairs) in enumerate(points.items()):
+        t_s, value = np.array(pairs).T
+        columns.append(RawColumn(name, t_s, value, absolute=False, group=index))
+    return RawTable(columns, notes)
+
+
+def _lists_in(node: object) -> Iterator[Sequence[Object]]:
+    """The lists of objects that have numbers of their own, and tables of InfluxDB as such."""
+    if isinstance(node, dict):
+        head, body = node.get("columns"), node.get("values") or node.get("rows")
+        if isinstance(head, list) and isinstance(body, list) and body:
+            names = [str(c.get("name", c) if isinstance(c, dict) else c) for c in head]
+            yield [dict(zip(names, row, strict=False)) for row in body if isinstance(row, list)]
+            return
+        for value in node.values():
+            yield from _lists_in(value)
+    elif isinstance(node, list) and node and all(isinstance(entry, dict) for entry in node):
+        if len(node) > 1 and any(map(_has_numbers, node)):
+            yield node
+        for entry in node:
+            yield from _lists_in(list(entry.values()))
+    elif isinstance(node, list):
+        for entry in node:
+            if isinstance(entry, dict | list):
+                yield from _lists_in(entry)
+
+
+def _has_numbers(entry: Object) -> bool:
+    return any(_is_number(value) for value in _flat(entry).values())
+
+
+def _series_in(node: object) -> Iterator[_Series]:
+    """Series below ``node``: lists of [time, value], or a list of times beside some of values.
+
+    In which order a point has its time, and under which key, differs from program to program.
+    """
+    for below in node if isinstance(node, list) else ():
+        yield from _series_in(below)
+    if not isinstance(node, dict):
+        return
+    of_metric = isinstance(node.get("metric"), dict)
+    value = node.get("value")
+    lists = [[value]] if of_metric and isinstance(value, list) else list(node.values())
+    tables = [_transposed(points) for points in lists if _are_points(points, of_metric)]
+    if not tables:
+        plain = [column for column in node.values() if _is_column(column)]
+        # Grafana has a list of columns.
+        frames = [v for v in node.values() if isinstance(v, list) and v and all(map(_is_column, v))]
+        tables = [plain, *frames]
+    found = False
+    for table in tables:
+        times = next((column for column in table if all(map(_is_time, column))), None)
+        if times is None and of_metric:
+            times = table[0]
+        for column in table:
+            if times is not None and column is not times and len(column) == len(times):
+                found = True
+                values = ["nan" if number is None else str(number) for number in column]
+                yield _Series(_labels(node), list(map(str, times)), values)
+    for below in () if found else node.values():
+        yield from _series_in(below)
+
+
+def _are_points(points: object, of_metric: bool) -> bool:
+    """Whether each of them is a time and a value, or the other way round."""
+    if not isinstance(points, list) or not points:
+        return False
+    pairs = all(isinstance(p, list) and len(p) == 2 and _is_column(p) for p in points)
+    return pairs and (of_metric or any(map(_is_time, points[0])))
+
+
+def _transposed(points: list[list[object]]) -> list[list[object]]:
+    return [list(column) for column in zip(*points, strict=True)]
+
+
+def _is_column(values: object) -> bool:
+    """Whether they are two or more numbers, times or gaps."""
+    if not isinstance(values, list) or len(values) < 2:
+        return False
+    return all(v is None or _is_number(v) or looks_like_time(str(v)) for v in values)
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return not isinstance(value, bool | list | dict) and float(str(value)) is not None
+    except ValueError:
+        return False
+
+
+def _is_time(value: object) -> bool:
+    text = str(value)
+    return looks_like_time(text) or (_is_number(value) and is_since_1970([text]))
+
+
+def _labels(node: Object) -> dict[str, str]:
+    metric = node.get("metric")
+    if isinstance(metric, dict):
+        return {str(key): str(value) for key, value in metric.items()}
+    name = next(
+        (node[k] for k in ("metric", "Label", "target", "name") if isinstance(node.get(k), str)),
+        "value",
+    )
+    found = {"__name__": f"{name}{_unit(node)}"}
+    if isinstance(node.get("scope"), str):
+        found["scope"] = str(node["scope"])
+    return found
+
+
+def _unit(node: Object) -> str:
+    units = node.get("unit")
+    first = units[0] if isinstance(units, list) and units else units
+    name = first.get("name") if isinstance(first, dict) else first
+    unit = _UNITS.get(str(name).casefold(), "")
+    return f" ({unit})" if unit else ""
+
+
+def _labelled(found: Sequence[_Series], options: TableOptions, notes: list[str]) -> RawTable:
+    """One column for each set of labels, each with times of its own."""
+    merged: dict[tuple[tuple[str, str], ...], _Series] = {}
+    for one in found:
+        key = tuple(sorted(one.labels.items()))
+        whole = merged.setdefault(key, _Series(one.labels, [], []))
+        whole.times += one.times
+        whole.values += one.values
+    columns = []
+    names = _names([one.labels for one in merged.values()])
+    usual = usual_units(names, of_tool=False)
+    for index, (one, name) in enumerate(zip(merged.values(), names, strict=True)):
+        try:
+            value = np.array(one.values, dtype=np.float64)
+            times = parse_times(one.times)
+        except (ValueError, BadTimeError) as error:
+            raise ConfigError(
+                f'{options.source}: series {name} has a value that is not a [time, "number"] pair '
+                f"({error})."
+            ) from error
+        value[~np.isfinite(value)] = np.nan
+        unit = usual.get(name, "")
+        columns.append(RawColumn(name, times.t_s, value, times.absolute, index, usual_unit=unit))
+    return RawTable([column for column in columns if column.t_s.size > 0], notes)
+
+
+def _names(every: Sequence[Mapping[str, str]]) -> list[str]:
+    """The metric's name with the labels that tell the series apart."""
+    keys = sorted({key for one in every for key in one if key != "__name__"})
+    differ = [key for key in keys if len({one.get(key) for one in every}) > 1]
+    return [
+        one.get("__name__", "value") + labels((key, one[key]) for key in differ if key in one)
+        for one in every
+    ]
+
+
+def _refuse_error(document: object, options: TableOptions) -> None:
+    """Refuse what a server answered in the place of series."""
+    if not isinstance(document, dict):
+        return
+    if document.get("status") == "error":
+        said = document.get("error", "no reason given")
+        raise ConfigError(f"{options.source}: Prometheus answered with an error: {said}.")
+    data = document.get("data", document)
+    kind = data.get("resultType") if isinstance(data, dict) else None
+    if kind not in (None, "matrix"):
+        raise ConfigError(f"{options.source}: holds a {kind}, not a range; {_EXPORT}.")
+    if kind == "matrix" and not data.get("result"):
+        raise ConfigError(f"{options.source}: holds no series; {_EXPORT}.")

@@ -1,0 +1,85 @@
+"""Blocks of a name and a number a line, once for each sample: /proc, /metrics, cgroups, systemctl.
+
+``anon 4096``, ``VmRSS:  123 kB``, ``MemoryCurrent=524288000`` and a page of Prometheus are one
+shape: a name that comes again begins the next sample.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hybridbench.series.grid import Grid, RawTable, TableOptions, table_of
+from hybridbench.series.lines import Line
+
+_PAIR = re.compile(
+    # grep of several files: /proc/42/status:VmRSS: 123 kB
+    r"(?:(?P<file>/[\w./-]+):)?"
+    r"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{.*\})?)(?::?\s+|:|\s*=\s*)"
+    r"(?P<number>[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|N[aA]N))"
+    r"(?P<unit>\s*(?:kB|[KMG]i?B|bytes|%))?(?:\s+\d{13})?"
+)
+# A key without a number: a state, the name of a unit, ids and masks in hexadecimal.
+_KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::\s|=)\s*(?P<text>\S.*)?")
+_HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
+# Of /proc/PID/status only these are no ids, masks and context switches.
+_OF_STATUS = frozenset({"Name", "Tgid", "Pid", "VmRSS", "VmSize", "FDSize"})
+_STATUS_KEPT = frozenset({"Pid", "Threads"})
+# A histogram is its sum and its count; when a series was created is no level.
+_NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
+_LOOKED_AT = 12
+
+
+def are_pairs(lines: Sequence[Line]) -> bool:
+    """Whether ``lines`` begin with names and numbers, and not with a table."""
+    first = [line.text.strip() for line in lines[:_LOOKED_AT]]
+    if not first or _HEAD_OF_SMAPS.match(first[0]) or first[0].startswith(("# HELP ", "# TYPE ")):
+        return bool(first)
+    numbers = [text for text in first if not text.startswith("#")]
+    pairs = [text for text in numbers if _PAIR.fullmatch(text)]
+    keys = [text for text in numbers if text in pairs or _KEY.fullmatch(text)]
+    return bool(numbers) and len(keys) == len(numbers) and (bool(pairs) or _is_status(numbers))
+
+
+def pairs(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> RawTable:
+    """A column for each name."""
+    of_status = _is_status([line.text.strip() for line in lines[:_LOOKED_AT]])
+    samples: list[tuple[Line, dict[str, str]]] = []
+    odd: list[int] = []
+    for line in lines:
+        text = line.text.strip()
+        match = _PAIR.fullmatch(text)
+        key = match or _KEY.fullmatch(text)
+        if key is None or text.startswith("#"):
+            skipped = text.startswith("#") or _HEAD_OF_SMAPS.match(text)
+            odd += [] if skipped or of_status else [line.number]
+            continue
+        name, value = _name_and_value(match or key)
+        plain = match is None or not match["unit"]
+        if _NO_SERIES.search(name) or (of_status and plain and name not in _STATUS_KEPT):
+            continue
+        if not samples or name in samples[-1][1] or line.at != samples[-1][0].at:
+            samples.append((line, {}))
+        samples[-1][1][name] = value
+    if odd:
+        notes.append(f"{len(odd)} lines left out, not a name and a number, first {odd[0]}")
+    names = list(dict.fromkeys(name for _, sample in samples for name in sample))
+    rows = [[sample.get(name, "") for name in names] for _, sample in samples]
+    grid = Grid(names, rows, [line.number for line, _ in samples])
+    return table_of(grid.stamped([line.at for line, _ in samples]), options, notes)
+
+
+def _name_and_value(match: re.Match[str]) -> tuple[str, str]:
+    parts = match.groupdict(default="")
+    if "text" in parts:
+        return parts["name"], parts["text"]
+    unit = parts["unit"].strip()
+    # The kernel writes kB and means 2^10.
+    heading = {"": "", "%": " (%)", "kB": " (KiB)"}.get(unit, f" ({unit})")
+    label = f'{{file="{parts["file"]}"}}' if parts["file"] else ""
+    return parts["name"].rstrip(":") + heading + label, parts["number"]
+
+
+def _is_status(texts: Sequence[str]) -> bool:
+    names = {text.partition(":")[0] for text in texts}
+    return ("VmRSS" in names and {"Name", "Tgid"} <= names) or {"Name", "Pid", "Tgid"} <= names

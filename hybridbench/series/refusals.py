@@ -1,0 +1,94 @@
+"""What people paste that holds no series: one sentence says what it is, and what to record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hybridbench.series.lines import Line
+
+_LOOKED_AT = 12
+_PS = "`while sleep 10; do date +%s; ps -o rss= -p PID; done`"
+_SMI = "`nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv -l 10`"
+_METRICS = "`while sleep 10; do date +%s; curl -s URL/metrics; done`"
+_MACHINE = "is the memory of the whole machine and its page cache; record a process: " + _PS
+_LINES = "write the time and one number of each line as CSV, with a heading such as time,rss_bytes"
+# The first that a line matches, of the first lines in the file, names it.
+_KINDS = tuple(
+    (re.compile(pattern), f"{what}")
+    for pattern, what in (
+        (r"procs -+|\s*r +b +swpd +free", f"the output of vmstat {_MACHINE}"),
+        (
+            r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
+            f"the output of free {_MACHINE}",
+        ),
+        (r".*\| NVIDIA-SMI ", f"is the box that nvidia-smi draws; record {_SMI}"),
+        (r"gc \d+ @[\d.]+s ", "is Go's gctrace; record go_memstats of /metrics: " + _METRICS),
+        (
+            r"\s*(Alloc|HeapAlloc|HeapInuse) = \d+ \w+\s+\w+ = ",
+            "is text that a Go program printed of its memory; record go_memstats of /metrics: "
+            + _METRICS,
+        ),
+        (
+            r"(\[.*\])?\[?(gc|GC)[ (\]].*(Pause|->)|.*GC\(\d+\) ",
+            "is the log of a Java collector; record `jstat -gc -t PID 10s`",
+        ),
+        (
+            r"\d+ \d+ \d+ \d+ 0 \d+ 0$",
+            "is /proc/PID/statm, in pages without names; record `while sleep 10; do date +%s; grep "
+            "-E 'VmRSS|VmSwap' /proc/PID/status; done`",
+        ),
+        (r"desc: |time_unit: |cmd: valgrind", f"is a file of valgrind; record {_PS}"),
+        (r"\s*\|.*\|\s*$", f"is a Markdown table; {_LINES}"),
+        (r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$", f"is a drawn box; {_LINES}"),
+        (
+            r"\s*\{ ?[A-Za-z_]\w*: ",
+            "is an object as console.log prints it; print JSON.stringify(process.memoryUsage()), "
+            "one object a line",
+        ),
+        (
+            r'.*"guidellm_version"',
+            "is a report of GuideLLM, whose benchmarks have a load each; judge the memory of the "
+            "server, recorded beside it: " + _PS,
+        ),
+        (r"\s*\{'", "is a Python dict; print json.dumps(...), one object a line"),
+        (r"\s*<(\?xml|!DOCTYPE|html)", f"is XML or HTML; {_LINES}"),
+        (r"---$|\w+:$", f"is YAML; {_LINES}"),
+        (r"Address +Kbytes|\d+: +\S+$", f"is the output of pmap; record {_PS}"),
+        (
+            r"Proto |Filename:|Line #|Total allocations|.*Total memory allocated",
+            f"is a report of a profiler or of one moment; record {_PS}",
+        ),
+    )
+)
+_WORDS = re.compile(r"[A-Za-z]{3,}")
+_LEVEL = re.compile(
+    r"\b(INFO|DEBUG|WARN(ING)?|ERROR|TRACE|CRITICAL|NOTICE)\b|\]\[info\]|(Decode|Prefill) batch|"
+    r"\[(TIME|MEMORY|info|warn|main)\]"
+)
+_LABELLED = re.compile(r"[A-Za-z)]+ ?[:=] ?[\d.]+.*[|,;].*[A-Za-z)]+ ?[:=] ?[\d.]+")
+
+
+def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:
+    """Half a sentence on what ``lines`` are and what to record in their place; empty if unknown."""
+    first = [line.text for line in lines[:_LOOKED_AT]]
+    for pattern, what in _KINDS:
+        if any(map(pattern.match, first)):
+            return what
+    if is_json and first[0].lstrip().startswith(("{", '["', "[{")):
+        return ""
+    logs = [text for text in first if _LEVEL.search(text) or _LABELLED.search(text)]
+    if logs and 2 * len(logs) >= len(first):
+        return f"is a log; {_LINES}, or record the server's metrics: {_METRICS}"
+    return ""
+
+
+def is_prose(lines: Sequence[Line]) -> bool:
+    """Whether most lines are words with a few numbers among them."""
+    texts = [line.text for line in lines[:_LOOKED_AT]]
+    return sum(len(_WORDS.findall(text)) > 4 for text in texts) > 0.5 * len(texts)
+
+
+NO_SHAPE = (
+    f"is not a table, not JSON and not a list of names and numbers; {_LINES}, or record {_PS}"
+)
