@@ -28,16 +28,41 @@ class JudgeFormat(StrEnum):
 
 def judge(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="FILE...",
-            help="CSV (also nvidia-smi's), TSV, JSON lines, a Prometheus range export, a log of "
-            "psrecord, mprof, pidstat or top -b; ps -o rss=, docker stats, kubectl top, "
-            "nvidia-smi dmon, /metrics or /proc files in a loop; each also as .gz; a run "
-            "directory; - for standard input.",
+            metavar="[FILE...]",
+            help="A table (CSV, TSV or blanks, with a heading or without one), JSON (one document, "
+            "or one object a line), or names and numbers in a loop: what ps, top, pidstat, "
+            "psrecord, mprof, smem, jstat, nvidia-smi, docker stats, kubectl top, /metrics, /proc, "
+            "cgroups, Prometheus, CloudWatch and Datadog write; each also as .gz; a run directory; "
+            "- for standard input.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=Panel.COLUMNS,
+            metavar="URL",
+            help="Ask this Prometheus server instead of reading files: one row per set of labels.",
+        ),
+    ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=Panel.COLUMNS,
+            metavar="PROMQL",
+            help="What to ask it for: 'process_resident_memory_bytes{job=\"vllm\"}'.",
+        ),
+    ] = None,
+    last: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=Panel.COLUMNS,
+            metavar="TIME",
+            help="How much of the time up to now to ask it for.",
+        ),
+    ] = "24h",
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,9 +96,18 @@ def judge(
         typer.Option(
             rich_help_panel=Panel.VERDICT,
             metavar="NAME<RATE",
-            help="How much a column may worsen: 'rss<200MiB/h', 'fds<1/h' (repeatable).",
+            help="How much a column may worsen: 'rss<200MiB/h', 'fds<1/h' (repeatable).  It "
+            "decides for its column; others count if they leak, not if they are undecided.",
         ),
     ] = None,
+    only: Annotated[
+        bool,
+        typer.Option(
+            "--only",
+            rich_help_panel=Panel.VERDICT,
+            help="Judge only the columns of --threshold and --metric.",
+        ),
+    ] = False,
     steady_at: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +129,8 @@ def judge(
         typer.Option(
             rich_help_panel=Panel.COLUMNS,
             metavar="NAME",
-            help="Time column, if its name does not show it.",
+            help="Time column, if its name does not show it; NAME:UNIT (s, ms, min, h, d) if that "
+            "does not show its unit.",
         ),
     ] = None,
     interval: Annotated[
@@ -119,7 +154,7 @@ def judge(
     ] = JudgeFormat.CONSOLE,
     quiet: Quiet = False,
 ) -> None:
-    """Judge recorded series: CSV, JSON lines, Prometheus, psrecord, pidstat, nvidia-smi, ps, runs.
+    """Judge recorded series: tables, JSON, /metrics, a Prometheus server, runs.
 
     Example: hybridbench judge rss.csv --threshold 'rss<200MiB/h'
 
@@ -127,7 +162,7 @@ def judge(
     code.  Nothing is started and no engine is loaded.
     """
     # Imported here: `--help` and usage errors should not wait for numpy.
-    from hybridbench.series.judge import JudgeOptions, judge_file, worst
+    from hybridbench.series.judge import JudgeOptions, judge_columns, judge_file, worst
 
     ask = JudgeOptions(
         metrics=tuple(metric or ()),
@@ -139,10 +174,28 @@ def judge(
         time_column=time_column,
         interval_s=None if interval is None else parse_seconds("--interval", interval),
         never_restarted=never_restarted,
+        only=only,
     )
+    if only and not (threshold or metric):
+        raise UsageError(
+            "--only needs --threshold or --metric: which columns?", code=ErrorCode.NEEDS_OPTION
+        )
+    files = files or []
     if files.count("-") > 1:
         raise UsageError("- may appear only once: standard input.", code=ErrorCode.BAD_VALUE)
+    if (prometheus is None) != (query is None) or bool(files) == (prometheus is not None):
+        raise UsageError(
+            "give files, or --prometheus URL with --query PROMQL.", code=ErrorCode.NEEDS_OPTION
+        )
     judged = [judge_file(file, ask) for file in files]
+    if prometheus is not None and query is not None:
+        from hybridbench.clock import SystemClock
+        from hybridbench.series.prometheus_api import RangeQuery, read_prometheus
+
+        wanted = RangeQuery(
+            prometheus, query, parse_seconds("--last", last), SystemClock().wall_s()
+        )
+        judged = [judge_columns(read_prometheus(wanted), ask)]
     with output_after_verdict():
         _print(judged, output, quiet=quiet)
     for file in judged:

@@ -235,7 +235,9 @@ def _series_in(node: object) -> Iterator[_Series]:
         tables = [plain, *frames]
     found = False
     for table in tables:
-        times = next((column for column in table if all(map(_is_time, column))), None)
+        # Bytes may look like seconds since 1970, and do not rise as evenly.
+        dated = [column for column in table if all(map(_is_time, column))]
+        times = min(dated, key=_unevenness, default=None)
         if times is None and of_metric:
             times = table[0]
         for column in table:
@@ -253,6 +255,14 @@ def _are_points(points: object, of_metric: bool) -> bool:
         return False
     pairs = all(isinstance(p, list) and len(p) == 2 and _is_column(p) for p in points)
     return pairs and (of_metric or any(map(_is_time, points[0])))
+
+
+def _unevenness(column: Sequence[object]) -> float:
+    """How much the steps of numbers differ, as a share of the usual one; 0 for dates."""
+    if not all(map(_is_number, column)) or len(column) < 3:
+        return 0.0
+    steps = np.diff(np.array(column, dtype=np.float64))
+    return float(np.ptp(steps) / (abs(np.median(steps)) or 1.0))
 
 
 def _transposed(points: list[list[object]]) -> list[list[object]]:

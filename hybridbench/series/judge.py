@@ -109,7 +109,11 @@ def judge_file(path: str, options: JudgeOptions) -> FileVerdict:
     """
     if (Path(path) / MANIFEST).is_file():
         return _judge_run(Path(path), options)
-    series = read_series(path, options.time_column, options.interval_s)
+    return judge_columns(read_series(path, options.time_column, options.interval_s), options)
+
+
+def judge_columns(series: SeriesFile, options: JudgeOptions) -> FileVerdict:
+    """The same of columns that are already read."""
     return _JudgedFile(series, options).judge()
 
 
@@ -349,7 +353,7 @@ class _JudgedFile:
         best = sorted(levels, key=lambda n: not _PROCESS_OWN.search(n))[:1] or [_FREE_OF_CACHE]
         names = ", ".join(cached[:_NAMES_MAX]) + (", ..." if len(cached) > _NAMES_MAX else "")
         return [
-            f"page cache, which the kernel frees when needed, is in {names}: judge {best[0]} instead"
+            f"{names}: page cache, which the kernel frees when needed; not judged, judge {best[0]}"
         ]
 
     def _as_level(self, column: RawColumn) -> _Chosen:
@@ -401,7 +405,7 @@ class _JudgedFile:
         timeline = self._timelines.get(column.group)
         if timeline is None:
             try:
-                timeline = make_timeline(column.t_s - self._zero_s)
+                timeline = make_timeline(column.t_s - self._zero_s, absolute=column.absolute)
             except TimelineError as error:
                 raise ConfigError(f"{self.file.source}: {error}.") from error
             self._timelines[column.group] = timeline
@@ -471,7 +475,9 @@ class _JudgedFile:
 
     def _falls(self, series: ExternalSeries, column: RawColumn) -> Falls:
         known = self._restarts(column)
-        memory = series.meaning.unit is Unit.BYTES or not series.meaning.known
+        # What is 0 now and then, such as a queue, is no memory of a process.
+        unknown = not series.meaning.known and bool(np.nanmin(series.value) > 0)
+        memory = series.meaning.unit is Unit.BYTES or unknown
         if self.options.never_restarted or not memory or not series.meaning.higher_is_worse:
             return Falls(known)
         # A series that is labelled with a process id is of one process.

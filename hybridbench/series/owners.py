@@ -138,10 +138,13 @@ def _tells_apart(columns: Sequence[Sequence[str]], times: Times) -> Sequence[int
     moments = times.t_s.tolist()
     if len(moments) < _ROWS_OF_A_MOMENT * len(set(moments)):
         return []
+    # A level that few digits are written of has few values as well, but more than owners.
+    most = 2 * -(-len(moments) // len(set(moments)))
     found = [
         (len(set(cells)), index)
         for index, cells in enumerate(columns)
-        if len(set(cells)) * _VALUE_COMES <= len(cells)
+        if len(set(cells)) <= most
+        and len(set(cells)) * _VALUE_COMES <= len(cells)
         and len(set(zip(moments, cells, strict=True))) == len(cells)
     ]
     return [min(found)[1]] if found else []

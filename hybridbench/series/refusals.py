@@ -17,12 +17,23 @@ _LINES = "write the time and one number of each line as CSV, with a heading such
 _KINDS = tuple(
     (re.compile(pattern), f"{what}")
     for pattern, what in (
-        (r"procs -+|\s*r +b +swpd +free", f"the output of vmstat {_MACHINE}"),
+        (
+            r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory",
+            f"the output of vmstat {_MACHINE}",
+        ),
         (
             r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
             f"the output of free {_MACHINE}",
         ),
-        (r".*\| NVIDIA-SMI ", f"is the box that nvidia-smi draws; record {_SMI}"),
+        (
+            r".*\| NVIDIA-SMI |=+NVSMI LOG=+",
+            f"is what nvidia-smi draws or lists for people; record {_SMI}",
+        ),
+        (
+            r".*PyTorch CUDA memory summary|\|=+\|$",
+            "is torch.cuda.memory_summary(); write the time and torch.cuda.memory_allocated() as "
+            "CSV",
+        ),
         (r"gc \d+ @[\d.]+s ", "is Go's gctrace; record go_memstats of /metrics: " + _METRICS),
         (
             r"\s*(Alloc|HeapAlloc|HeapInuse) = \d+ \w+\s+\w+ = ",
@@ -56,15 +67,16 @@ _KINDS = tuple(
         (r"---$|\w+:$", f"is YAML; {_LINES}"),
         (r"Address +Kbytes|\d+: +\S+$", f"is the output of pmap; record {_PS}"),
         (
-            r"Proto |Filename:|Line #|Total allocations|.*Total memory allocated",
+            r"Proto |Filename:|\s*Command being timed|Line #|Total allocations|.*Total memory "
+            r"allocated",
             f"is a report of a profiler or of one moment; record {_PS}",
         ),
     )
 )
-_WORDS = re.compile(r"[A-Za-z]{3,}")
+_WORDS, _WORDS_A_LINE = re.compile(r"[A-Za-z]{3,}"), 4
 _LEVEL = re.compile(
     r"\b(INFO|DEBUG|WARN(ING)?|ERROR|TRACE|CRITICAL|NOTICE)\b|\]\[info\]|(Decode|Prefill) batch|"
-    r"\[(TIME|MEMORY|info|warn|main)\]"
+    r"\[(TIME|MEMORY|info|warn|main)\]|\w+=\S+ \w+=\S+ \w+=\S"
 )
 _LABELLED = re.compile(r"[A-Za-z)]+ ?[:=] ?[\d.]+.*[|,;].*[A-Za-z)]+ ?[:=] ?[\d.]+")
 
@@ -84,9 +96,9 @@ def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:
 
 
 def is_prose(lines: Sequence[Line]) -> bool:
-    """Whether most lines are words with a few numbers among them."""
+    """Whether lines are words with a few numbers among them."""
     texts = [line.text for line in lines[:_LOOKED_AT]]
-    return sum(len(_WORDS.findall(text)) > 4 for text in texts) > 0.5 * len(texts)
+    return sum(len(_WORDS.findall(text)) for text in texts) > _WORDS_A_LINE * len(texts)
 
 
 NO_SHAPE = (

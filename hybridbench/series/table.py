@@ -40,10 +40,16 @@ _LAYOUTS = (
     (rf"total kB {_N} {_N} {_N}", "total unit VSZ RSS Dirty"),
 )
 _PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
-_READ_AS_BYTES = (
-    "every number is a multiple of 4096: read as bytes, as memory.current of a cgroup; if they are "
-    "KiB, use --unit KiB"
-)
+_MILLICORES = re.compile(r"\d+m")
+# ps counts whole pages, so multiples of 4 KiB; what is small and is none may be MiB of nvidia-smi.
+_PAGE_KIB, _SURELY_KIB = 4, 100_000
+_READ_AS = {
+    "RSS": "read as the output of ps: RSS is in KiB",
+    "memory": "every number is a multiple of 4096: read as bytes, such as those of a "
+    "cgroup's memory.current, which contains the page cache; if they are KiB, use --unit KiB",
+    "value": "whole numbers that ps does not print (it counts in steps of 4 KiB): their unit is "
+    "unknown; give it with --unit",
+}
 _NO_HEADING = (
     "the first line holds values; write a heading with the names of the columns above it "
     "(nvidia-smi: without noheader)"
@@ -71,6 +77,8 @@ def table(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> Raw
     else:
         names, rows, units = _of_marks(lines, mark, options, notes)
     good = [(line, cells) for line, cells in rows if len(cells) == len(names)]
+    if not good and is_prose(lines):
+        raise ConfigError(f"{options.source}: {NO_SHAPE}.")
     grid = Grid(
         names,
         [cells for _, cells in good],
@@ -183,10 +191,11 @@ def _of_blanks(lines: Sequence[Line], options: TableOptions, notes: list[str]) -
         return _of_layout(rows, options, notes)
     names = _choose_names(lines, cells, heading, first)
     labels = _without_time(cells[heading])
+    above = {line.text for line in lines[heading:first]}
     body: list[Row] = []
     others: list[Line] = []
     for line, row in zip(lines[first:], cells[first:], strict=True):
-        if _without_time(row) == labels or line.text.startswith("#"):
+        if _without_time(row) == labels or line.text in above or line.text.startswith("#"):
             continue
         if _names(row) and len(row) > 1:
             if looks_like_time(row[0]) and len(row) > 2:
@@ -316,6 +325,8 @@ def _names_of_values(
     full = [cells for _, cells in rows if len(cells) == width]
     columns = list(zip(*full, strict=True))
     kinds = [_kind(column, alone=width == 1) for column in columns]
+    # Of two columns that count from 1970, the second is what was measured.
+    kinds = ["whole" if k == "time" and "time" in kinds[:i] else k for i, k in enumerate(kinds)]
     names = [
         "name" if kind == "text" else "share (%)" if kind == "share" else kind for kind in kinds
     ]
@@ -338,9 +349,10 @@ def _names_of_values(
         # RSS is in KiB, and not in whole pages of pages.
         numbers = {int(cell) for cell in columns[sizes[0]]}
         in_pages = not is_pid and len(numbers) > 1 and not any(n % _PAGE_BYTES for n in numbers)
-        name, unit = ("memory", "bytes") if in_pages else ("RSS", "KiB")
+        of_ps = is_pid or max(numbers) >= _SURELY_KIB or not any(n % _PAGE_KIB for n in numbers)
+        name, unit = ("memory", "bytes") if in_pages else ("RSS", "KiB") if of_ps else ("value", "")
         names[sizes[0]], units[name] = name, unit
-        notes.append(_READ_AS_BYTES if in_pages else "read as the output of ps: RSS is in KiB")
+        notes.append(_READ_AS[name])
     _check_rows(rows[0][0], names, rows, options, notes, "keep the rows of one kind")
     return names, list(rows), units
 
@@ -355,10 +367,11 @@ def _kind(cells: Sequence[str], *, alone: bool) -> str:
     read = [number for number in numbers if number is not None]
     if len(read) < len(cells):
         return "text"
+    # kubectl: thousandths of a processor.
+    if all(cell.endswith("%") or _MILLICORES.fullmatch(cell) for cell in cells):
+        return "share"
     if any(in_bytes for _, in_bytes in read):
         return "memory"
-    if all(cell.endswith("%") for cell in cells):
-        return "share"
     whole = all(cell.isdecimal() and len(cell) <= _DIGITS_MAX for cell in cells)
     return "whole" if whole else "number"
 

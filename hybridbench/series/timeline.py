@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ from hybridbench.analysis.record import FloatArray
 _DROPPED_MAX = 0.05  # of the rows may be behind the clock and be left out
 _UNSORTED_MIN = 0.1  # of the rows go back in time, and no two share one: no order at all
 _RESTARTS_MAX = 200
-_DOUBLES_MAX = 0.5
+_DOUBLES_MAX, _DOUBLES_LEAST = 0.05, 3
+_SUMMER_TIME_S = 3600.0
 _LEVEL_SAMPLES = 5
 _FALLS_TO = 0.5  # of what it just was
 _BELOW_USUAL = 0.6  # of what it usually was
@@ -49,11 +51,11 @@ class Falls:
     possible_s: tuple[float, ...] = ()
 
 
-def make_timeline(t_s: FloatArray) -> Timeline:
-    """Rows of a file in the order of their times.
+def make_timeline(t_s: FloatArray, *, absolute: bool = False) -> Timeline:
+    """Rows of a file in the order of their times; ``absolute``: they count from 1970.
 
     Raises:
-        TimelineError: too many rows share a time, or go back in it.
+        TimelineError: rows share a time, or go back in it, as those of several processes do.
     """
     rows = np.arange(t_s.size)
     notes: list[str] = []
@@ -70,6 +72,10 @@ def make_timeline(t_s: FloatArray) -> Timeline:
         elif behind.mean() <= _DROPPED_MAX:
             rows, t = rows[~behind], t[~behind]
             notes.append(f"{_times(int(behind.sum()), 'row')} went back in time: left out")
+        elif absolute and not _is_clock_set_back(t):
+            order, whole = _in_blocks(t)
+            rows, t = rows[order], whole
+            notes.append("recordings that follow each other were not in order: sorted")
         else:
             t, starts = _joined(t)
             notes.append(
@@ -78,10 +84,10 @@ def make_timeline(t_s: FloatArray) -> Timeline:
             )
     last_of_its_time = np.concatenate([np.diff(t) > 0, [True]]) if t.size else np.ones(0, bool)
     doubles = int((~last_of_its_time).sum())
-    if doubles > _DOUBLES_MAX * t.size:
+    if doubles > max(_DOUBLES_LEAST, _DOUBLES_MAX * t.size):
         raise TimelineError(
             f"{doubles} of {t.size} rows share their time with another: several processes in one "
-            "file? keep the rows of one"
+            "file? keep the rows of one, or add a column that says whose row it is"
         )
     if doubles:
         notes.append(f"{_times(doubles, 'row')} shared a time with the next: the last one counts")
@@ -154,6 +160,30 @@ def _falls(value: FloatArray, begin: int, i: int) -> bool:
         and value[i] < _BELOW_USUAL * usual
         and (after < _BELOW_USUAL * recent)
     )
+
+
+def _is_clock_set_back(t: FloatArray) -> bool:
+    """Whether times go back once, by about the hour that ends summer time."""
+    steps = np.diff(t)
+    back = steps[steps < 0]
+    return back.size == 1 and abs(back[0] + _SUMMER_TIME_S) <= 2 * float(np.median(np.abs(steps)))
+
+
+def _in_blocks(t: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
+    """The rows of recordings in the order of their times.
+
+    Raises:
+        TimelineError: two of them are of the same time.
+    """
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(t) < 0) + 1, [t.size]])
+    blocks = sorted((np.arange(a, b) for a, b in pairwise(edges)), key=lambda rows: t[rows[0]])
+    if any(t[after[0]] < t[before[-1]] for before, after in pairwise(blocks)):
+        raise TimelineError(
+            f"the times go back {len(blocks) - 1} times and overlap: several processes in one "
+            "file? keep the rows of one, or add a column that says whose row it is"
+        )
+    order = np.concatenate(blocks)
+    return order, t[order]
 
 
 def _joined(t: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:

@@ -61,7 +61,7 @@ _NO_COUNTER = re.compile(
 _SHOWN = re.compile(
     # Without a name it is the index that pandas writes.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|port|%mem|uptime.*|.*uptime|epoch|timestamp|row|"
-    r"index|line|nproc|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
+    r"index|line|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
     r"(min|maj)flt/s|(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
     r"start|"
     # jstat's young spaces and classes (a leak fills OU) and its capacities; sizes of the machine.
@@ -261,6 +261,10 @@ def _level(name: str) -> Meaning:
     if _SYSSTAT_KIB.fullmatch(name):
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB)
     word = _unit_word(name)
+    # Windows writes WS(K).
+    word = (
+        {"k": "kib", "m": "mib", "g": "gib"}.get(word, word) if _IN_BRACKETS.search(name) else word
+    )
     if word == _KERNEL_KB and _MEMORY.search(name):
         said = f"{name} is read in units of 1024 bytes, as ps and /proc mean it"
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)

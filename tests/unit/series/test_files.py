@@ -187,7 +187,7 @@ def test_rows_of_nvidia_smi_without_a_heading_are_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (" 500\n 502\n\n 504\n", {"RSS": [(0, 500), (10, 502), (20, 504)]}),
+        (" 500\n 508\n\n 504\n", {"RSS": [(0, 500), (10, 508), (20, 504)]}),
         ("   RSS\r\n500\r\n   RSS\r\n502\r\n", {"RSS": [(0, 500), (10, 502)]}),
         (
             "    PID\n   12 500\n    7 100\n   12 502\n   13 900\n    7 101\n   13 901\n",
@@ -220,9 +220,9 @@ def test_what_ps_prints_is_memory_in_kib(
 
 
 def test_a_time_before_each_number_of_ps_needs_no_interval(tmp_path: Path) -> None:
-    text = "1800000000 500\n1800000010 502\n"
+    text = "1800000000 500\n1800000010 504\n"
 
-    assert values(read(tmp_path, text)) == {"RSS": [(0, 500), (10, 502)]}
+    assert values(read(tmp_path, text)) == {"RSS": [(0, 500), (10, 504)]}
     with pytest.raises(UsageError, match="already has times"):
         read(tmp_path, text, interval_s=10.0)
 

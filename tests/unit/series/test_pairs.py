@@ -1,4 +1,4 @@
-"""What tools print anew for each sample: /proc, /metrics, top, nvidia-smi dmon."""
+"""What is printed again for each sample: /proc, /metrics, top, nvidia-smi dmon."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ def test_a_time_before_each_sample_needs_no_interval(tmp_path: Path, moments: st
     [
         (["1800000000", "1800000010"], "8192", {"memory": [8192, 12288]}),
         (["1800000000", "1800000010"], "1800003584", {"memory": [1800003584, 1800007680]}),
-        (["2026-11-25 10:00:00", "2026-11-25 10:00:10"], "8191", {"RSS": [8191, 12287]}),
+        (["2026-11-25 10:00:00", "2026-11-25 10:00:10"], "8188", {"RSS": [8188, 12284]}),
         (
             ["Wed Nov 25 10:00:00 UTC 2026", "Wed Nov 25 10:00:10 UTC 2026"],
             "  PID   RSS COMMAND\n   42 {} python -m x",
-            {"PID": [42, 42], "RSS": [8191, 12287]},
+            {"PID": [42, 42], "RSS": [8188, 12284]},
         ),
     ],
 )
 def test_a_date_before_each_call_of_ps_or_cat_is_its_time(
     tmp_path: Path, moments: list[str], rows: str, expected: dict[str, list[float]]
 ) -> None:
-    size = 8191 if "{}" in rows else int(rows)
+    size = 8188 if "{}" in rows else int(rows)
     rows = rows if "{}" in rows else "{}"
     text = f"{moments[0]}\n{rows.format(size)}\n{moments[1]}\n{rows.format(size + 4096)}\n"
 

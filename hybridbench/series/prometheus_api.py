@@ -1,0 +1,91 @@
+"""Series that a Prometheus server has recorded, asked for over its HTTP API."""
+
+from __future__ import annotations
+
+import http.client
+import math
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+from urllib.parse import urlencode, urlsplit
+
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foreign import GIB, ForeignDataError, json_value, read_stream
+from hybridbench.series.files import SeriesFile, series_of
+
+_TIMEOUT_S = 30.0
+_BYTES_MAX = GIB // 2
+# Prometheus refuses more than 11,000 points of a series; an estimate needs fewer.
+_POINTS_MAX = 3000
+_STEP_S_MIN = 10.0
+
+
+@dataclass(frozen=True)
+class RangeQuery:
+    """A query over the last ``last_s`` seconds before ``now_s`` (since 1970)."""
+
+    url: str
+    query: str
+    last_s: float
+    now_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Between two points of a series."""
+        return max(_STEP_S_MIN, float(math.ceil(self.last_s / _POINTS_MAX)))
+
+    @property
+    def request_url(self) -> str:
+        """The address of the answer.
+
+        Raises:
+            UsageError: ``url`` is not an address of HTTP.
+        """
+        try:
+            parts = urlsplit(self.url)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+        except ValueError:
+            valid = False
+        if not valid:
+            raise UsageError(
+                f"--prometheus {self.url}: is not an address; write http://HOST:9090.",
+                code=ErrorCode.BAD_VALUE,
+            )
+        base = self.url.rstrip("/").removesuffix("/api/v1")
+        start_s = self.now_s - self.last_s
+        wanted = {"query": self.query, "start": start_s, "end": self.now_s, "step": self.step_s}
+        return f"{base}/api/v1/query_range?{urlencode(wanted)}"
+
+
+def read_prometheus(query: RangeQuery) -> SeriesFile:
+    """The answer to ``query``: a column for each set of labels.
+
+    Raises:
+        ConfigError: the server cannot be reached, refuses, or answers with no series.
+        UsageError: its address is none.
+    """
+    request = urllib.request.Request(query.request_url)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            text = read_stream(cast("BinaryIO", answer), _BYTES_MAX).decode("utf-8", "replace")
+    except urllib.error.HTTPError as error:
+        raise _failed(query, f"answered {error.code}: {_reason(error)}") from error
+    except (OSError, http.client.HTTPException, ForeignDataError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise _failed(query, f"cannot be asked: {reason or type(error).__name__}") from error
+    return series_of(f"{query.query} of {query.url}", text)
+
+
+def _failed(query: RangeQuery, what: str) -> ConfigError:
+    return ConfigError(f"--prometheus {query.url} {what}.", code=ErrorCode.NOT_READABLE)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """What Prometheus says of a query that it refuses, else the words of HTTP."""
+    try:
+        said = json_value(error.read(10_000).decode("utf-8", "replace"))
+    except (ForeignDataError, OSError):
+        said = None
+    text = str(said.get("error", "")) if isinstance(said, dict) else ""
+    return (text or str(error.reason)).rstrip(".")

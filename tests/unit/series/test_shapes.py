@@ -1,0 +1,227 @@
+"""Other tools, and forms of them that no list has: read for what they are, or named."""
+
+# ruff: noqa: E501  (lines are as wide as the tools print them)
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hybridbench.errors import ConfigError
+from hybridbench.records.verdict import VerdictKind
+from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
+
+ZERO = datetime(2026, 11, 20, 10, tzinfo=UTC)
+ROWS = range(120)
+
+
+def at(row: int) -> datetime:
+    return ZERO + timedelta(minutes=row)
+
+
+def judged(tmp_path: Path, text: str, ask: JudgeOptions | None = None) -> FileVerdict:
+    path = tmp_path / "series"
+    path.write_text(text, encoding="utf-8")
+    return judge_file(str(path), ask or JudgeOptions(steady_at="10m"))
+
+
+def rates(verdict: FileVerdict) -> dict[str, str]:
+    """MiB/h (or the column's unit) of what leaks."""
+    found = {}
+    for row in verdict.rows:
+        rate = row.result.rate_per_hour
+        if row.verdict is VerdictKind.LEAK and rate is not None:
+            found[row.name] = (
+                f"{rate.value / 2**20:.1f}" if row.unit_known else f"{rate.value:.3g}?"
+            )
+    return found
+
+
+TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
+    "pidstat -h": (lambda i: f"# Time        UID       PID  minflt/s  majflt/s     VSZ     RSS   %MEM  Command\n{at(i):%I:%M:%S %p}     1000      4242      0.00      0.00 1820884 {1243692 + 1000 * i}   1.90  python3", {"RSS": "58.6"}),
+    "date and ps in a line": (lambda i: f"{at(i):%a %b %d %H:%M:%S UTC %Y} {500000 + 1000 * i}", {"RSS": "58.6"}),
+    "date in German": (lambda i: f"Do 20. Nov {at(i):%H:%M:%S} CET 2026\n{500001 + 1000 * i}", {"RSS": "58.6"}),
+    "date in Chinese": (lambda i: f"2026年 11月 20日 星期五 {at(i):%H:%M:%S} CST\n{500001 + 1000 * i}", {"RSS": "58.6"}),
+    "bytes like seconds": (lambda i: f"{at(i).timestamp():.0f} {2**30 + 4096 * 300 * i}", {"memory": "70.3"}),
+    "nvidia-smi, one value": (lambda i: f"{at(i):%Y/%m/%d %H:%M:%S}.000, {1000 + i} MiB", {"memory": "60.0"}),
+    "Prometheus in a loop": (lambda i: json.dumps({"status": "success", "data": {"resultType": "vector", "result": [{"metric": {"__name__": "rss_bytes", "pod": pod}, "value": [at(i).timestamp(), str(1e9 + i * 1e6 * (pod == "a"))]} for pod in "ab"]}}), {'rss_bytes{pod="a"}': "57.2"}),
+    "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
+}  # fmt: skip
+UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
+    "docker as JSON": (lambda i: "\n".join(json.dumps({"MemUsage": f"{100 + i * (n == 'a')}MiB / 7.6GiB", "Name": n, "PIDs": "8"}) for n in "ab"), {'MemUsage{Name="a"}': "60.0"}),
+    "docker, name and memory": (lambda i: f"web,{100 + i}MiB / 7.6GiB\ndb,200MiB / 7.6GiB", {'memory{name="web"}': "60.0"}),
+    "docker redraws": (lambda i: f"\x1b[2J\x1b[HCONTAINER ID   NAME   CPU %   MEM USAGE / LIMIT   MEM %\n2019aa4e114e   web   0.70%   {140 + i}.0MiB / 7.667GiB   13.0%", {"MEM USAGE / LIMIT": "60.0"}),
+    "kubectl without heading": (lambda i: f"web-abc 5m {160 + i}Mi\ndb-xyz 3m 12Mi", {'memory{name="web-abc"}': "60.0"}),
+    "pmon": (lambda i: f"# gpu         pid   type     fb   ccpm    command \n# Idx           #    C/G     MB     MB    name \n    0      12345     C   {1000 + i}      0    python3        \n    1      12346     C    800      0    python3", {'memory.fb [MiB]{index="0", pid="12345"}': "60.0"}),
+    "dcgmi dmon": (lambda i: ("" if i % 10 else "#Entity   GPUTL        FBUSD                \nID                                           \n") + f"GPU 0     5            {1000 + i}                  \nGPU 1     0            450", {'FBUSD{Entity="GPU 0"}': "60.0"}),
+    "PowerShell": (lambda i: f"\nHandles  NPM(K)    WS(K)     CPU(s)     Id  SI ProcessName\n-------  ------    -----     ------     --  -- -----------\n    512      45     {120000 + i * 1000}      12.34   4242   1 python", {"WS(K)": "58.6"}),
+    "two commands": (lambda i: f"  RSS COMMAND\n{500000 + 1000 * i} python3 a.py --x 1\n300000 python3 b.py", {'RSS{COMMAND="python3 a.py --x 1"}': "58.6"}),
+    "files of two processes": (lambda i: f"/proc/7/status:VmRSS:\t  {500000 + 1000 * i} kB\n/proc/8/status:VmRSS:\t  5000 kB", {'VmRSS (KiB){file="/proc/7/status"}': "58.6"}),
+    "numbers of no known unit": (lambda i: f"{1001 + i}", {"value": "60?"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", TIMED)
+def test_a_form_with_times_is_read(tmp_path: Path, tool: str) -> None:
+    line, leaks = TIMED[tool]
+
+    assert rates(judged(tmp_path, "\n".join(map(line, ROWS)))) == leaks
+
+
+@pytest.mark.parametrize("tool", UNTIMED)
+def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
+    line, leaks = UNTIMED[tool]
+    ask = JudgeOptions(steady_at="10m", interval_s=60.0)
+
+    assert rates(judged(tmp_path, "\n".join(map(line, ROWS)), ask)) == leaks
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Mon Nov 20 10:00:00 UTC 2026\n r  b   swpd   free\n 1  0 0 5\n", "vmstat.*ps -o rss="),
+        ("==============NVSMI LOG==============\n", "query-gpu"),
+        ("| | RSS |\n|---|---|\n| t | 5 MB |\n", "Markdown table"),
+        ("gc 1 @0.012s 2%: 0.026+0.39 ms clock\n", "gctrace.*/metrics"),
+        ("[0.5s][info][gc] GC(12) Pause Young 24M->4M(256M) 3.7ms\n", "Java collector.*jstat"),
+        ("{ rss: 1, heapTotal: 2 }\n", "JSON.stringify"),
+        ("{'rss': 1}\n", "json.dumps"),
+        ("34349 4757 1200 5 0 3000 0\n", "statm.*VmRSS"),
+        ("time=2026-11-20T10:00:00Z level=info rss=5\n" * 3, "a log"),
+        ("2026-11-20 10:00:00,062 - INFO - Memory: RSS=92.2 MB, VMS=1060.0 MB\n", "a log.*CSV"),
+        ('{"metadata": {"guidellm_version": "0.5.0"}, "benchmarks": []}\n', "GuideLLM"),
+        ("desc: --massif-out-file=x\ncmd: ./a\ntime_unit: i\n", "valgrind"),
+        ("It grew all night and then the pod was killed by the kernel.\nNo idea why 5.\n", "not a table"),
+    ],
+)  # fmt: skip
+def test_what_holds_no_series_is_named_with_what_to_record(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        judged(tmp_path, text, JudgeOptions(interval_s=60.0))
+
+    assert "\n" not in str(refused.value)
+
+
+def csv(heading: str, *columns: np.ndarray) -> str:
+    return "\n".join(
+        [heading, *(",".join(f"{cell:g}" for cell in row) for row in zip(*columns, strict=True))]
+    )
+
+
+MINUTES = np.arange(120.0)
+
+
+@pytest.mark.parametrize("name", ["minutes", "time (minutes)", "elapsed_min", "uptime_minutes"])
+def test_the_unit_of_a_time_is_in_its_name(tmp_path: Path, name: str) -> None:
+    text = csv(f"{name},rss_mib", MINUTES, 500 + MINUTES)
+
+    assert rates(judged(tmp_path, text)) == {"rss_mib": "60.0"}
+    chosen = JudgeOptions(steady_at="10m", time_column=name)
+    assert rates(judged(tmp_path, text, chosen)) == {"rss_mib": "60.0"}
+
+
+def test_the_unit_of_a_chosen_time_column_is_asked_for_and_never_guessed(tmp_path: Path) -> None:
+    text = csv("clock,rss_mib", MINUTES, 500 + MINUTES)
+
+    with pytest.raises(ConfigError, match="unit of its numbers is unknown; write --time-column"):
+        judged(tmp_path, text, JudgeOptions(time_column="clock"))
+    asked = JudgeOptions(steady_at="10m", time_column="clock:min")
+    assert rates(judged(tmp_path, text, asked)) == {"rss_mib": "60.0"}
+
+
+@pytest.mark.parametrize("name", ["epoch", "step"])
+def test_a_count_of_epochs_or_steps_is_no_time(tmp_path: Path, name: str) -> None:
+    text = csv(f"{name},mem_mib", MINUTES + 1, 500 + MINUTES)
+
+    with pytest.raises(ConfigError, match="no column is a time"):
+        judged(tmp_path, text)
+    with pytest.raises(ConfigError, match="unit of its numbers is unknown"):
+        judged(tmp_path, text, JudgeOptions(time_column=name))
+    ask = JudgeOptions(steady_at="10m", interval_s=60.0)
+    assert rates(judged(tmp_path, text, ask)) == {"mem_mib": "60.0"}
+
+
+def test_rows_of_two_processes_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
+    times = ZERO.timestamp() + 60 * MINUTES
+    rows = [f"{t:.0f},{v:.0f}" for t in times for v in (5e8 + t, 9e8)]
+    below = [f"{t + 7 * k:.0f},{v:.0f}" for k, v in enumerate((5e8, 9e8)) for t in times]
+    turns = "\n".join(f"{v}" for i in ROWS for v in (500000 + 1000 * i, 33144))
+
+    for text, said in ((rows, "share their time"), (below, "overlap")):
+        with pytest.raises(ConfigError, match=f"{said}.*whose row it is"):
+            judged(tmp_path, "\n".join(["time,rss_bytes", *text]))
+    with pytest.raises(ConfigError, match="take turns between 2 levels"):
+        judged(tmp_path, turns, JudgeOptions(interval_s=60.0))
+
+
+def test_a_state_that_comes_and_goes_is_no_owner(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    states = np.where(rng.random(120) < 0.5, "busy", "idle")
+    rows = [f"{i},{500 + i},{state}" for i, state in enumerate(states)]
+
+    verdict = judged(tmp_path, "\n".join(["minutes,rss_mib,mode", *rows]))
+
+    assert rates(verdict) == {"rss_mib": "60.0"}
+
+
+def test_page_cache_is_shown_and_the_column_to_judge_is_named(tmp_path: Path) -> None:
+    text = "\n".join(
+        f"anon 24000000\nfile {10**8 + 10**6 * i}\nslab_reclaimable {10**6 * i}" for i in ROWS
+    )
+
+    verdict = judged(tmp_path, text, JudgeOptions(steady_at="10m", interval_s=60.0))
+
+    assert [row.name for row in verdict.rows] == ["anon"]
+    assert verdict.kind is VerdictKind.CLEAN
+    assert verdict.not_judged == ("file", "slab_reclaimable")
+    assert any(
+        "file, slab_reclaimable: page cache" in n and "judge anon" in n for n in verdict.notes
+    )
+    chosen = JudgeOptions(("file",), steady_at="10m", interval_s=60.0)
+    assert rates(judged(tmp_path, text, chosen)) == {"file": "57.2"}
+
+
+def test_growth_of_a_total_that_contains_the_cache_proves_nothing(tmp_path: Path) -> None:
+    ask = JudgeOptions(steady_at="10m", interval_s=60.0)
+    grows = "\n".join(f"MemoryCurrent={10**9 + 10**6 * i}" for i in ROWS)
+    flat = "\n".join(f"MemoryCurrent={10**9 + i % 2}" for i in ROWS)
+
+    (row,) = judged(tmp_path, grows, ask).rows
+
+    assert row.verdict is VerdictKind.INCONCLUSIVE
+    assert "page cache" in row.result.reason
+    assert judged(tmp_path, flat, ask).kind is VerdictKind.CLEAN
+
+
+def queue(leak_mib_per_h: float) -> str:
+    rng = np.random.default_rng(1)
+    rss = 500 + leak_mib_per_h * MINUTES / 60 + rng.normal(0, 0.1, MINUTES.size)
+    return csv("minutes,rss_mib,queue_len", MINUTES, rss, rng.integers(0, 10, MINUTES.size))
+
+
+def test_a_threshold_decides_by_its_column_beside_the_analysis(tmp_path: Path) -> None:
+    ask = JudgeOptions(steady_at="10m", thresholds=("rss_mib<20MiB/h",))
+
+    flat, grows = judged(tmp_path, queue(0.0), ask), judged(tmp_path, queue(60.0), ask)
+
+    assert judged(tmp_path, queue(0.0)).kind is VerdictKind.INCONCLUSIVE
+    assert (flat.kind, grows.kind) == (VerdictKind.CLEAN, VerdictKind.LEAK)
+    assert "undecided, and not counted because a threshold decides: queue_len" in flat.notes
+
+
+def test_another_column_that_leaks_counts_beside_a_threshold_unless_only_that_is_judged(
+    tmp_path: Path,
+) -> None:
+    ask = JudgeOptions(steady_at="10m", thresholds=("queue_len<100/h",))
+    only = JudgeOptions(steady_at="10m", thresholds=("queue_len<100/h",), only=True)
+
+    both, alone = judged(tmp_path, queue(60.0), ask), judged(tmp_path, queue(60.0), only)
+
+    assert both.kind is VerdictKind.LEAK
+    assert (alone.kind, [row.name for row in alone.rows]) == (VerdictKind.CLEAN, ["queue_len"])
