@@ -22,7 +22,7 @@ _PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?
 _NO_DATA = re.compile(
     # sysstat's first line, and what curl and the shell say of a call that failed.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
-    r"[-=+ ]+$",
+    r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s",
 )
 # Blanks within a cell: of a time, an amount, an entity of dcgmi.
 _INNER_BLANKS = tuple(

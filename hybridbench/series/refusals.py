@@ -26,7 +26,7 @@ _KINDS = tuple(
             f"the output of free {_MACHINE}",
         ),
         (
-            r".*\| NVIDIA-SMI |=+NVSMI LOG=+",
+            r".*\| NVIDIA-SMI |=+NVSMI LOG=+|\| +\d+ .* \d+MiB \|$",
             f"is what nvidia-smi draws or lists for people; record {_SMI}",
         ),
         (
@@ -53,7 +53,7 @@ _KINDS = tuple(
         (r"\s*\|.*\|\s*$", f"is a Markdown table; {_LINES}"),
         (r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$", f"is a drawn box; {_LINES}"),
         (
-            r"\s*\{ ?[A-Za-z_]\w*: ",
+            r"\s*\{ ?[A-Za-z_]\w*: |\s*(rss|heapTotal|heapUsed): ['\d]",
             "is an object as console.log prints it; print JSON.stringify(process.memoryUsage()), "
             "one object a line",
         ),

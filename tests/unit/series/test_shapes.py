@@ -55,6 +55,8 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "docker as JSON": (lambda i: "\n".join(json.dumps({"MemUsage": f"{100 + i * (n == 'a')}MiB / 7.6GiB", "Name": n, "PIDs": "8"}) for n in "ab"), {'MemUsage{Name="a"}': "60.0"}),
     "docker, name and memory": (lambda i: f"web,{100 + i}MiB / 7.6GiB\ndb,200MiB / 7.6GiB", {'memory{name="web"}': "60.0"}),
+    "docker, timed": (lambda i: f"$ time docker stats --no-stream\nCONTAINER ID        NAME       CPU %     MEM USAGE / LIMIT     MEM %\nd79d70c61f08        zen_tu     27.82%    {1000 + i}MiB / 3.855GiB   95.69%\n\nreal\t0m30.798s\nuser\t0m0.045s", {"MEM USAGE / LIMIT": "60.0"}),
+    "memory.current and memory.stat": (lambda i: f"memory.current={9 * 10**9 + 2 * 10**6 * i}\nanon {5 * 10**9 + 10**6 * i}\nfile {399261696 + 10**6 * i}\nactive_file 4444160", {"anon": "57.2"}),
     "docker redraws": (lambda i: f"\x1b[2J\x1b[HCONTAINER ID   NAME   CPU %   MEM USAGE / LIMIT   MEM %\n2019aa4e114e   web   0.70%   {140 + i}.0MiB / 7.667GiB   13.0%", {"MEM USAGE / LIMIT": "60.0"}),
     "kubectl without heading": (lambda i: f"web-abc 5m {160 + i}Mi\ndb-xyz 3m 12Mi", {'memory{name="web-abc"}': "60.0"}),
     "pmon": (lambda i: f"# gpu         pid   type     fb   ccpm    command \n# Idx           #    C/G     MB     MB    name \n    0      12345     C   {1000 + i}      0    python3        \n    1      12346     C    800      0    python3", {'memory.fb [MiB]{index="0", pid="12345"}': "60.0"}),
@@ -90,6 +92,8 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("gc 1 @0.012s 2%: 0.026+0.39 ms clock\n", "gctrace.*/metrics"),
         ("[0.5s][info][gc] GC(12) Pause Young 24M->4M(256M) 3.7ms\n", "Java collector.*jstat"),
         ("{ rss: 1, heapTotal: 2 }\n", "JSON.stringify"),
+        ("2024-11-05T11:32:52Z start  {\n  rss: '166.71 MB',\n  heapTotal: '43 MB'\n}\n", "JSON.stringify"),
+        ("|    0   N/A  N/A   342697      C   VLLM::EngineCore       60993MiB |\n" * 3, "query-gpu"),
         ("{'rss': 1}\n", "json.dumps"),
         ("34349 4757 1200 5 0 3000 0\n", "statm.*VmRSS"),
         ("time=2026-11-20T10:00:00Z level=info rss=5\n" * 3, "a log"),
