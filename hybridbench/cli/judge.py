@@ -44,7 +44,7 @@ def judge(
         typer.Option(
             rich_help_panel=Panel.COLUMNS,
             metavar="URL",
-            help="Ask this Prometheus server instead of reading files: one row per set of labels.",
+            help="Ask this Prometheus server, too: one row per set of labels.",
         ),
     ] = None,
     query: Annotated[
@@ -52,7 +52,7 @@ def judge(
         typer.Option(
             rich_help_panel=Panel.COLUMNS,
             metavar="PROMQL",
-            help="What to ask it for: 'process_resident_memory_bytes{job=\"vllm\"}'.",
+            help="What to ask it for: process_resident_memory_bytes.",
         ),
     ] = None,
     last: Annotated[
@@ -183,7 +183,7 @@ def judge(
     files = files or []
     if files.count("-") > 1:
         raise UsageError("- may appear only once: standard input.", code=ErrorCode.BAD_VALUE)
-    if (prometheus is None) != (query is None) or bool(files) == (prometheus is not None):
+    if (prometheus is None) != (query is None) or not (files or prometheus):
         raise UsageError(
             "give files, or --prometheus URL with --query PROMQL.", code=ErrorCode.NEEDS_OPTION
         )
@@ -195,7 +195,7 @@ def judge(
         wanted = RangeQuery(
             prometheus, query, parse_seconds("--last", last), SystemClock().wall_s()
         )
-        judged = [judge_columns(read_prometheus(wanted), ask)]
+        judged.append(judge_columns(read_prometheus(wanted), ask))
     with output_after_verdict():
         _print(judged, output, quiet=quiet)
     for file in judged:

@@ -24,19 +24,20 @@ _NO_DATA = re.compile(
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
     r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s",
 )
+# Times as cells have them, with blanks or without.
+_TIME = (
+    r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (?:\d{4} )?\d\d?:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
+    r"(?: \d{4})?|"
+    r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
+    r"(?:Z| (?:UTC|Z)\b| ?[+-]\d\d:?\d\d\b)?|"
+    r"\d\d?(?P<mark>[./])\d\d?(?P=mark)\d{4},? \d\d?:\d\d(?::\d\d)?(?: [AP]M\b)?|"
+    r"\d\d?:\d\d:\d\d(?: [AP]M\b)?"
+)
+_WHOLE_TIME = re.compile(_TIME)
 # Blanks within a cell: of a time, an amount, an entity of dcgmi.
-_INNER_BLANKS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\b[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (\d{4} )?\d\d?:\d\d:\d\d( [AP]M)?( [A-Z]{3,5})?"
-        r"( \d{4})?",
-        r"\b\d{4}[-/]\d\d[-/]\d\d \d\d?:\d\d(:\d\d([.,]\d+)?)?( (UTC|Z|[+-]\d\d:?\d\d)\b)?",
-        r"\b\d\d?([./])\d\d?\1\d{4},? \d\d?:\d\d(:\d\d)?( [AP]M\b)?",
-        r"\b\d\d?:\d\d:\d\d [AP]M\b",
-        r"\d+([.,]\d+)? ?[A-Za-z]* / [\d.]+ ?[A-Za-z]*",
-        r"\b\d+([.,]\d+)? ([kKMGT]i?)?B\b",
-        r"^\s*(GPU(-[IC]I)?|Switch|CPU) \d+\b",
-    )
+_INNER_BLANKS = re.compile(
+    rf"\b(?:{_TIME})|\d+(?:[.,]\d+)? ?[A-Za-z]* / [\d.]+ ?[A-Za-z]*|"
+    r"\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b"
 )
 _JOINED = "\x00"
 
@@ -72,14 +73,13 @@ def lines_of(text: str) -> tuple[list[Line], list[int]]:
 
 def blank_cells(text: str) -> list[str]:
     """The cells of a line that blanks part; those within a time or an amount part nothing."""
-    for pattern in _INNER_BLANKS:
-        text = pattern.sub(lambda match: match[0].replace(" ", _JOINED), text)
+    text = _INNER_BLANKS.sub(lambda match: match[0].replace(" ", _JOINED), text)
     return [cell.replace(_JOINED, " ") for cell in text.split()]
 
 
 def is_moment(text: str) -> bool:
     """Whether ``text`` is a time and nothing else."""
-    if _EPOCH.fullmatch(text):
+    if _EPOCH.fullmatch(text) or _WHOLE_TIME.fullmatch(text):
         return True
     try:
         return looks_like_time(text) and parse_moment(text) is not None
@@ -93,10 +93,13 @@ def _adds_nothing(line: str) -> bool:
 
 def _moments(lines: Sequence[str]) -> list[str]:
     """For each line the time that it is, as text; empty for a line that is more or none."""
-    found = [match[1] if (match := _TOP.match(line)) else _moment(line) for line in lines]
-    if not found or not found[0]:
+    of_top = [match[1] if (match := _TOP.match(line)) else "" for line in lines]
+    if not lines or not (of_top[0] or is_moment(lines[0])):
         # A time stands before the first reading, or these are readings.
-        return [text if _TOP.match(line) else "" for line, text in zip(lines, found, strict=True)]
+        return of_top
+    found = [
+        top or (line if is_moment(line) else "") for top, line in zip(of_top, lines, strict=True)
+    ]
     step_s_max = _STEP_S_MAX
     if all(found):
         # Bytes may look like seconds since 1970: then every second line is a time, or none is.
@@ -106,7 +109,3 @@ def _moments(lines: Sequence[str]) -> list[str]:
     if any(not 0 < b - a < step_s_max for a, b in pairwise(seconds)):
         return [""] * len(lines)
     return found
-
-
-def _moment(line: str) -> str:
-    return line if is_moment(line) else ""

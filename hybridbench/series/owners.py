@@ -24,7 +24,7 @@ _VALUE_COMES = 4  # times at least, or it is a level
 _SAME_SAMPLES = 0.9
 _TURNS_MAX, _TURNS_LEAST = 8, 10  # levels in turn, and how often each must come
 _APART = 5.0  # times what a level changes from one turn to the next
-_APART_SHARE = 0.02  # of the largest level
+_APART_SHARE, _APART_MOSTLY = 0.02, 0.8  # of the largest level; of the turns
 _OF_NVIDIA_SMI = re.compile(
     r"(memory|utilization|temperature|clocks|power|fan|pcie|ecc)\.[a-z._]+|used_(gpu_)?memory", re.I
 )
@@ -91,11 +91,13 @@ def levels_in_turn(value: FloatArray) -> int:
         whole = value[: value.size // count * count].reshape(-1, count)
         if whole.shape[0] < _TURNS_LEAST or not np.isfinite(whole).all():
             return 0
-        within = np.abs(np.diff(whole, axis=0)).max()
-        between = np.abs(np.diff(np.sort(whole, axis=1), axis=1)).min()
-        same_order = bool((np.argsort(whole, axis=1) == np.argsort(whole[0])).all())
-        least = max(_APART * within, _APART_SHARE * float(np.abs(whole).max()))
-        if same_order and between > least:
+        within = np.abs(np.diff(whole, axis=0)).max(axis=1)
+        between = np.abs(np.diff(np.sort(whole, axis=1), axis=1)).min(axis=1)[1:]
+        apart = between > np.maximum(_APART * within, _APART_SHARE * np.abs(whole).max())
+        order = np.argsort(whole, axis=1)[1:][apart]
+        # One that grows may overtake another.
+        crossed = int(np.any(np.diff(order, axis=0) != 0, axis=1).sum())
+        if apart.mean() >= _APART_MOSTLY and crossed < count:
             return count
     return 0
 

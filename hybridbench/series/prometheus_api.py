@@ -23,25 +23,18 @@ _STEP_S_MIN = 10.0
 
 @dataclass(frozen=True)
 class RangeQuery:
-    """A query over the last ``last_s`` seconds before ``now_s`` (since 1970)."""
+    """A query over the last ``last_s`` seconds before ``now_s`` (since 1970).
+
+    Raises:
+        UsageError: ``url`` is not an address of HTTP.
+    """
 
     url: str
     query: str
     last_s: float
     now_s: float
 
-    @property
-    def step_s(self) -> float:
-        """Between two points of a series."""
-        return max(_STEP_S_MIN, float(math.ceil(self.last_s / _POINTS_MAX)))
-
-    @property
-    def request_url(self) -> str:
-        """The address of the answer.
-
-        Raises:
-            UsageError: ``url`` is not an address of HTTP.
-        """
+    def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.url)
             valid = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -52,6 +45,15 @@ class RangeQuery:
                 f"--prometheus {self.url}: is not an address; write http://HOST:9090.",
                 code=ErrorCode.BAD_VALUE,
             )
+
+    @property
+    def step_s(self) -> float:
+        """Between two points of a series."""
+        return max(_STEP_S_MIN, float(math.ceil(self.last_s / _POINTS_MAX)))
+
+    @property
+    def request_url(self) -> str:
+        """The address of the answer."""
         base = self.url.rstrip("/").removesuffix("/api/v1")
         start_s = self.now_s - self.last_s
         wanted = {"query": self.query, "start": start_s, "end": self.now_s, "step": self.step_s}
@@ -63,7 +65,6 @@ def read_prometheus(query: RangeQuery) -> SeriesFile:
 
     Raises:
         ConfigError: the server cannot be reached, refuses, or answers with no series.
-        UsageError: its address is none.
     """
     request = urllib.request.Request(query.request_url)  # noqa: S310
     try:

@@ -251,7 +251,8 @@ def _of_devices(
 
 def _names(cells: Sequence[str]) -> bool:
     """Whether cells are names of columns: no numbers, unless one of them names a time."""
-    return any(names_time(cell) for cell in cells) or not _has_number(_without_time(cells))
+    # A time comes first; to look at all cells of all rows would take long.
+    return any(map(names_time, cells[:2])) or not _has_number(_without_time(cells))
 
 
 def _without_time(cells: Sequence[str]) -> list[str]:

@@ -30,10 +30,11 @@ _DATES = (
     *("%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S", "%a %d %b %Y %I:%M:%S %p"),
 )
 # Left out: only differences matter, and a column has one zone.
-_ZONE = re.compile(r" (GMT[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
+_ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 # ``date`` in another language: a year, a day, a time of day, and words.
 _YEAR, _LOCAL_DAY = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"(?<![\d:])\d{1,2}(?![\d:])")
 _LOCAL_WORD, _NO_DATE, _LOCAL_WORDS_MAX = re.compile(r"[^\W\d_]"), re.compile(r"[=:|%\[{/]"), 7
+_LOCAL_CHARS_MAX = 60
 _LOCAL_CLOCK = re.compile(r"(?<![\d:])\d\d?:\d\d:\d\d(?![\d:])")
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))
@@ -247,12 +248,17 @@ def _of_day(index: int, cell: str) -> float:
 def _local_date(text: str) -> tuple[str, int] | None:
     """Time of day and day of the month of what ``date`` prints in any language."""
     text = text.translate(_CLOCK_SIGNS)
+    if ":" not in text or len(text) > _LOCAL_CHARS_MAX:
+        return None
     clock, year = _LOCAL_CLOCK.findall(text), _YEAR.findall(text)
     rest = _YEAR.sub(" ", _LOCAL_CLOCK.sub(" ", text))
     # 2025年06月13日 has its month in digits as well.
     days = [int(day) for day in _LOCAL_DAY.findall(rest)]
     words = len(text.split())
     if len(clock) != 1 or len(year) != 1 or not 1 <= len(days) <= 2 or words > _LOCAL_WORDS_MAX:
+        return None
+    if len(re.findall(r"\d+", rest)) != len(days) or _ISO_LIKE.match(text):
+        # Something is measured there.
         return None
     is_date = 1 <= days[-1] <= 31 and _LOCAL_WORD.search(rest) and not _NO_DATE.search(rest)
     return (clock[0], days[-1]) if is_date else None

@@ -167,6 +167,10 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--time-column": takes("time", "absent"),
             "--interval": Case(("10s", UNTIMED), ("soon", UNTIMED)),
             "--never-restarted": FLAG,
+            "--only": Case(beside=("--threshold", "rss<200/h")),
+            "--prometheus": takes("http://x:9090", "x:9090", "--query", "rss"),
+            "--query": takes("rss", None, "--prometheus", "http://x:9090"),
+            "--last": takes("6h", "soon", "--query", "rss", "--prometheus", "http://x:9090"),
             "--format": takes("json", "pdf"),
             "--quiet": FLAG,
         },
@@ -314,6 +318,7 @@ GROUPS: Final = ("nightly", "bench", "profiles", "list")
 # Behind these the work begins that takes long: an engine, a repository, a night.
 DOORS: Final = (
     "hybridbench.runs.preview.BundledTarget",
+    "hybridbench.series.prometheus_api.read_prometheus",
     "hybridbench.runs.resume.resume_soak",
     "hybridbench.compare.run.run_comparison",
     "hybridbench.compare.bisect.finished_comparison",

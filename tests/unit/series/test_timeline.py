@@ -113,3 +113,21 @@ def test_memory_that_goes_to_swap_has_neither_fallen_nor_been_freed() -> None:
 
     assert swapped_out(t, rss, 400.0 - rss, falls) == Falls()
     assert swapped_out(t, rss, np.zeros(200), falls) == falls
+
+
+def test_an_older_recording_below_a_newer_one_is_sorted_and_one_beside_it_is_refused() -> None:
+    t = 1.7e9 + np.arange(0.0, 100.0)
+
+    line = make_timeline(np.concatenate([t + 1000, t]), absolute=True)
+
+    assert np.all(np.diff(line.t_s) > 0)
+    assert line.starts_s == ()
+    with pytest.raises(TimelineError, match="overlap"):
+        make_timeline(np.concatenate([t, t + 50.5]), absolute=True)
+
+
+def test_the_hour_that_ends_summer_time_begins_anew_and_is_not_refused() -> None:
+    t = 1.7e9 + 60.0 * np.arange(0.0, 300.0)
+    t[150:] -= 3600.0
+
+    assert make_timeline(t, absolute=True).starts_s == (t[149] + 60.0,)

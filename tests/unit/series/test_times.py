@@ -27,6 +27,14 @@ EPOCH = 1_700_000_000
         (["14.11.2023 22:13:20", "14.11.2023 22:14:20"], "Zeit"),
         (["2023-11-14 22:13:20 UTC", "2023-11-14 22:14:20 UTC"], "timestamp"),
         (["Tue Nov 14 22:13:20 UTC 2023", "Tue Nov 14 22:14:20 UTC 2023"], "date"),
+        (["11/14/2023, 10:13:20 PM", "11/14/2023, 10:14:20 PM"], "toLocaleString"),
+        (["14/11/2023, 22:13:20", "14/11/2023, 22:14:20"], "toLocaleString, en-GB"),
+        (
+            ["Tue Nov 14 2023 22:13:20 GMT+0100 (CET)", "Tue Nov 14 2023 22:14:20 GMT+0100 (CET)"],
+            "JS",
+        ),
+        (["Tue, 14 Nov 2023 22:13:20 GMT", "Tue, 14 Nov 2023 22:14:20 GMT"], "toUTCString"),
+        (["Tue, 14 Nov 2023 22:13:20 +0100", "Tue, 14 Nov 2023 22:14:20 +0100"], "date -R"),
     ],
 )
 def test_every_form_of_a_date_is_the_same_moment(cells: list[str], name: str) -> None:
@@ -68,3 +76,32 @@ def test_the_first_cell_that_is_no_time_is_named() -> None:
         parse_times(["2023-11-14T22:13:20", "soon"])
 
     assert caught.value.index == 1
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Do 30. Nov 22:13:{} CET 2023",
+        "jeu. 30 nov. 2023 22:13:{} CET",
+        "2023年 11月 30日 星期四 22:13:{} CST",
+        "30 ноя 2023 22:13:{}",
+    ],
+)
+def test_dates_in_any_language_count_days_and_seconds(form: str) -> None:
+    first = form.format("20")
+    next_day = form.replace("30", "1").format("25")
+
+    times = parse_times([first, form.format("50"), next_day])
+
+    np.testing.assert_allclose(np.diff(times.t_s), [30, 86400 - 25])
+
+
+def test_days_before_months_are_known_by_the_shorter_recording() -> None:
+    times = parse_times(["01/12/2023 10:00:00", "02/12/2023 10:00:00", "03/12/2023 10:00:00"])
+
+    np.testing.assert_allclose(np.diff(times.t_s), [86400, 86400])
+
+
+def test_a_time_beside_a_measurement_is_no_time() -> None:
+    with pytest.raises(BadTimeError):
+        parse_times(["2026-11-19T21:30:00Z,1134.926MiB"])
