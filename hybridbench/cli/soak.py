@@ -391,7 +391,8 @@ def _trace(
     if path is None:
         if length_scale != "1" or speedup != "1" or time_unit is not None:
             raise UsageError(
-                "and --speedup belong to --trace FILE, which is missing; so does --trace-time-unit.",
+                "and --speedup belong to --trace FILE, which is missing, and so does "
+                "--trace-time-unit.",
                 code=ErrorCode.NEEDS_OPTION,
                 option="--length-scale",
                 also=("--speedup", "--trace-time-unit", "--trace"),
