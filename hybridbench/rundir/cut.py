@@ -10,7 +10,7 @@ from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import RunRecord
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.events import Interrupted, Phase, WorkloadFailed
-from hybridbench.records.manifest import Manifest
+from hybridbench.records.manifest import OBSERVED, Manifest
 from hybridbench.rundir.layout import SAMPLES
 from hybridbench.rundir.listing import last_sample
 from hybridbench.rundir.reader import read_run
@@ -41,6 +41,12 @@ def read_cut_run(run_dir: Path) -> CutRun:
         RunDirectoryError: there is no run, it never got a worker, or it ended as planned.
     """
     record = read_run(run_dir)
+    if record.manifest.target.kind == OBSERVED:
+        raise RunDirectoryError(
+            f"{run_dir} only observed a target that others ran, so it cannot be resumed: start it "
+            "anew instead",
+            code=ErrorCode.NOTHING_TO_RESUME,
+        )
     if not record.manifest.engine_hash:
         raise RunDirectoryError(
             f"{run_dir} was cut off before its engine was built: start it anew instead",

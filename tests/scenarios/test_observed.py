@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from hybridbench.cli.render import render
-from hybridbench.errors import ExitCode
+from hybridbench.errors import ExitCode, RunDirectoryError
 from hybridbench.labels import labelled
 from hybridbench.metrics import MEMORY
 from hybridbench.records.events import Crash, Phase, ProcessStarted, StoppedEarly
 from hybridbench.records.stored_verdict import read_verdict
 from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.layout import MANIFEST, REPORT_MARKDOWN, VERDICT
 from hybridbench.rundir.reader import read_run
 from hybridbench.runs.observed import ObservedUnderSoak
@@ -62,6 +63,8 @@ def test_a_server_of_two_processes_gets_a_verdict_and_a_report(tmp_path: Path) -
     manifest = json.loads((outcome.run_dir / MANIFEST).read_text())
     assert manifest["target"]["kind"] == "observed"
     assert manifest["seed"] is None
+    with pytest.raises(RunDirectoryError, match="cannot be resumed"):
+        read_cut_run(outcome.run_dir)
 
 
 def test_a_target_that_ends_in_order_ends_the_run(tmp_path: Path) -> None:
@@ -89,6 +92,8 @@ def test_the_process_that_leaks_is_found_with_what_drives_it(tmp_path: Path) -> 
 
     (leak,) = [f for f in verdict.findings if f.verdict is VerdictKind.LEAK]
     assert code == ExitCode.LEAK
+    assert not verdict.failures
+    assert "per request" in verdict.headline
     assert leak.subject == CORE
     per_request = next(rate for rate in leak.rates if rate.per not in ("h", "s"))
     assert per_request.value == pytest.approx(10_000, rel=0.1)

@@ -123,8 +123,11 @@ def telling(name: str) -> int:
 
 
 def singular(counter: str) -> str:
-    """One event of ``counter`` in words: ``nodes_evicted`` is an evicted node."""
-    name = bare(counter)
+    """One event of ``counter`` in words: ``nodes_evicted`` is an evicted node.
+
+    Of counters that a target reports the words of its exporter are left out.
+    """
+    name = bare(counter).rpartition(":")[2].removesuffix("_total")
     if name in _SINGULAR:
         return _SINGULAR[name]
     words = name.replace("_", " ")

@@ -20,6 +20,8 @@ _FEWEST_PER_BLOCK = 3
 _KNEE = 4.0
 # Growth that is no more than this share of the fill's fastest is not its growth any more.
 _OVER = 0.1
+# Of the level: less is no fill.
+_LEAST_SHARE = 0.01
 # What comes after the knee is so many times as long as the fill: a second, slower one would show.
 _TIMES_AS_LONG = 3.0
 # Of the blocks' own scatter.
@@ -67,9 +69,11 @@ def _fill_end_s(series: Series, begun_s: float) -> float | None:
     after = float(np.median(late))
     scatter = 1.4826 * float(np.median(np.abs(late - after)))
     most = float(rise.max())
-    if most < _KNEE * max(after, scatter):
+    if most <= _KNEE * max(after, scatter):
         return begun_s if after <= scatter else None  # it neither filled nor grows, or it grows
     fast = np.flatnonzero(rise > after + max(_OVER * (most - after), _NOISE * scatter))
+    if level[fast[-1] + 1] - level[0] < _LEAST_SHARE * abs(level[0]):
+        return begun_s
     end_s = float(edges[fast[-1] + 2])
     lasted_s = end_s - float(edges[0])
     return end_s if float(edges[-1]) - end_s >= _TIMES_AS_LONG * lasted_s else None

@@ -15,6 +15,7 @@ import numpy as np
 
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
+from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.words import certain, driver_evidence
 from hybridbench.analysis.record import RunRecord
@@ -282,7 +283,9 @@ def _leak(
     rates: tuple[Rate, ...] = (rate,)
     if driver is not None:
         rates = (*rates, driver.rate(rate.unit))
-    if per_request is not None and (driver is None or driver.counter != "finishes"):
+    if per_request is not None and (
+        driver is None or driver.counter != bare(record.drivers.requests)
+    ):
         rates = (*rates, per_request)
     return Finding(
         Growth(

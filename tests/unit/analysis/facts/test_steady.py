@@ -81,6 +81,19 @@ def test_memory_that_never_filled_shows_no_steady_state() -> None:
     assert detected_steady(observed(core=fill(0.0, 100.0))) is None
 
 
+@pytest.mark.parametrize("rise_bytes", [0.0, 4096.0])
+def test_memory_that_stands_still_is_judged_and_shows_none(rise_bytes: float) -> None:
+    record = observed(core=fill(0.0, 100.0))
+    name = labelled(MEMORY, {"role": "core"})
+    still = Series(name, T, np.where(T > 100.0, 4e8 + rise_bytes, 4e8))
+
+    judged = judge(replace(record, series={**record.series, name: still}))
+
+    assert not judged.failures
+    assert [result.outcome for result in judged.metrics] == ["CLEAN"]
+    assert detected_steady(replace(record, series={**record.series, name: still})) is None
+
+
 def test_a_process_without_a_fill_is_past_it() -> None:
     record = observed(api=fill(0.0, 100.0), core=fill(200.0, 150.0))
 
