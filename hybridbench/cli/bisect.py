@@ -84,9 +84,9 @@ class _Search:
 
     def __call__(self, revision: Revision) -> Tried:
         from hybridbench.analysis.comparison.compare import compare
+        from hybridbench.analysis.comparison.words import phrased_comparison
         from hybridbench.compare.bisect import Answer, Tried, answer_of, symptoms_of
         from hybridbench.compare.store import read_comparison
-        from hybridbench.sentences.comparison import phrased_comparison
 
         if revision.tree == self._good.tree:
             return _printed(Tried(revision, Answer.GOOD, "no file of hybridbench differs"))

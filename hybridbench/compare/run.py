@@ -16,6 +16,7 @@ from hybridbench.analysis.comparison.compare import look
 from hybridbench.analysis.comparison.metrics import is_open_loop
 from hybridbench.analysis.comparison.mismatches import mismatches, refusal
 from hybridbench.analysis.comparison.records import Block
+from hybridbench.analysis.comparison.words import look_text
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.alike import cpu_for_workers, scattered_pages_held
 from hybridbench.compare.launching import StartRefusedError
@@ -31,7 +32,6 @@ from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_i
 from hybridbench.runs.live import make_view
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.status import View
-from hybridbench.sentences.comparison import look_text
 from hybridbench.units import format_duration
 
 T = TypeVar("T")

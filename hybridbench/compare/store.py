@@ -24,6 +24,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.comparison.stored import stored_blocks
+from hybridbench.analysis.comparison.words import phrased_comparison
 from hybridbench.analysis.judge import judge
 from hybridbench.clock import Clock, SystemClock
 from hybridbench.errors import (
@@ -46,7 +47,6 @@ from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import BLOCKS, COMPARISON, make_run_dir, new_run_id, remove_unused
 from hybridbench.rundir.lines import LineFile, read_lines, short
 from hybridbench.rundir.reader import read_run
-from hybridbench.sentences.comparison import phrased_comparison
 from hybridbench.thresholds.grammar import parse_threshold
 from hybridbench.thresholds.ratios import CheckedRatio, check_ratios
 

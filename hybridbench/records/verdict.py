@@ -338,7 +338,7 @@ class Verdict:
     """The answer of a run with everything it rests on."""
 
     kind: VerdictKind
-    # One sentence a person reads first, behind the word of ``kind``.  ``sentences/`` makes it, and
+    # One sentence a person reads first, behind the word of ``kind``.  ``headline.py`` makes it, and
     # the text of ``can_rule_out``: until then they are empty.
     headline: str
     findings: tuple[Finding, ...]

@@ -19,6 +19,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
+from hybridbench.analysis.comparison.words import TOLD, display_name, leak_text, undecided_text
 from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.verdict import Finding
 from hybridbench.report.advice import NEXT
@@ -49,7 +50,6 @@ from hybridbench.report.quantity import (
 from hybridbench.report.serving import compared_serving
 from hybridbench.report.wording import BADGES, capital, model_text, without_options
 from hybridbench.rundir.layout import VERDICT
-from hybridbench.sentences.comparison import TOLD, display_name, leak_text, undecided_text
 from hybridbench.thresholds.gates import STATE
 from hybridbench.thresholds.ratios import CheckedRatio
 from hybridbench.thresholds.result import ThresholdOutcome

@@ -16,13 +16,13 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
+from hybridbench.analysis.comparison.words import display_name
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, spec_of
 from hybridbench.report.charts import legend_of, level_chart, slug
 from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line
 from hybridbench.report.pool_charts import POOL_NAMES
 from hybridbench.report.wording import capital
-from hybridbench.sentences.comparison import display_name
 
 _LEVELS: Final = (
     (MEMORY, "Private memory"),

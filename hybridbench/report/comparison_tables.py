@@ -17,6 +17,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
+from hybridbench.analysis.comparison.words import display_name
 from hybridbench.metrics import Unit, label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
@@ -32,7 +33,6 @@ from hybridbench.report.quantity import (
     share_text,
     sure_text,
 )
-from hybridbench.sentences.comparison import display_name
 
 _ROLE: Final = {
     Role.PRIMARY: "primary",

@@ -11,6 +11,7 @@ from hybridbench.records.codec import by_name, to_json
 from hybridbench.records.events import Allocations, Reclaim
 from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.advice import again_command
+from hybridbench.report.diagnosis_words import OBJECTS_MIN, bug_report, part_detail
 from hybridbench.report.document import NO_TABLE, DiagnosisText, Table
 from hybridbench.report.quantity import (
     SHARE,
@@ -23,7 +24,6 @@ from hybridbench.report.quantity import (
     size,
 )
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
-from hybridbench.sentences.diagnosis import OBJECTS_MIN, bug_report, part_detail
 
 _RUNG_WORDS = {
     "rest": "idle, nothing released",

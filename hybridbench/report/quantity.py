@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from hybridbench import rates
+from hybridbench.analysis.comparison.words import ends_text, percent
 from hybridbench.metrics import Unit
 from hybridbench.records.verdict import Rate
-from hybridbench.sentences.comparison import ends_text, percent
 from hybridbench.units import format_bytes, format_duration
 
 # Units besides those of metrics: a part of a whole, from 0 to 1; how many times another value.

@@ -25,6 +25,7 @@ from hybridbench.analysis.comparison.metrics import (
     word_of,
 )
 from hybridbench.analysis.comparison.pairs import PairedMean, Pairs, paired_mean
+from hybridbench.analysis.comparison.reasons import AcrossMargin, FewPairs, LoadUnknown, NearMargin
 from hybridbench.analysis.comparison.records import (
     Block,
     Call,
@@ -42,7 +43,6 @@ from hybridbench.analysis.comparison.sequential import critical_t, error_shares
 from hybridbench.analysis.comparison.stored import between_runs, not_alone, unpaired_mean
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
-from hybridbench.records.codes import ComparedCode
 from hybridbench.records.verdict import Failure, Why
 
 # Of alpha, the primary metric has this share and the guards divide the rest: the answer is hardly
@@ -81,7 +81,7 @@ def _plan(comparison: Comparison, terms: ComparisonTerms, boundary: Boundary) ->
     slowed = None
     if not comparison.interleaved:
         records = [version.record for version in comparison.versions]
-        unknown = Why(ComparedCode.LOAD_UNKNOWN)
+        unknown = LoadUnknown().why()
         slowed = boundary.value("what disturbed the runs", unknown, not_alone, records)
     others = len(comparison.versions) - 1
     return _Plan(terms, looks, others, open_loop, comparison.interleaved, slowed)
@@ -331,7 +331,7 @@ def _call(
 ) -> tuple[Call, Why | None]:
     lower, upper = interval
     if plan.interleaved and measured.pairs < _LEAST_PAIRS:
-        return Call.INCONCLUSIVE, Why(ComparedCode.FEW_PAIRS, {"pairs": measured.pairs})
+        return Call.INCONCLUSIVE, FewPairs(pairs=measured.pairs).why()
     if plan.slowed is not None and measured.metric.timed:
         return Call.INCONCLUSIVE, plan.slowed
     when_higher, when_lower = Call.BETTER, Call.WORSE
@@ -344,8 +344,8 @@ def _call(
     if -edge < lower and upper < edge:
         return Call.SAME, None
     differs = lower > 0.0 or upper < 0.0
-    code = ComparedCode.NEAR_MARGIN if differs else ComparedCode.ACROSS_MARGIN
-    return Call.INCONCLUSIVE, Why(code, {"margin": math.expm1(edge)})
+    reason = NearMargin if differs else AcrossMargin
+    return Call.INCONCLUSIVE, reason(margin=math.expm1(edge)).why()
 
 
 def _pairs_needed(measured: _Measured, edge: float, plan: _Plan) -> int | None:

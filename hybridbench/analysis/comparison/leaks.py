@@ -13,14 +13,24 @@ from dataclasses import replace
 from functools import cached_property
 from statistics import NormalDist
 
+from hybridbench.analysis.comparison.reasons import (
+    BelowLimit,
+    FasterThanMemory,
+    FewEvents,
+    InvalidRun,
+    NoLeak,
+    NoRate,
+    OneRunAlone,
+    OtherDriver,
+    ShorterRun,
+    UnderATenth,
+)
 from hybridbench.analysis.comparison.records import Change, ComparisonTerms, LeakComparison, Version
 from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.findings.growth import exceeds
 from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit
-from hybridbench.records.codes import ComparedCode
-from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
@@ -108,13 +118,13 @@ def within_the_whole(
         if whole is None or not exceeds(grown, whole):
             yield row
             continue
-        data: dict[str, JsonValue] = {
-            "value": grown.value,
-            "lower": grown.lower,
-            "upper": grown.upper,
-            "memory_upper": max(whole.upper, 0.0),
-        }
-        why = (*row.why, Why(ComparedCode.FASTER_THAN_MEMORY, data))
+        faster = FasterThanMemory(
+            value=grown.value,
+            lower=grown.lower,
+            upper=grown.upper,
+            memory_upper=max(whole.upper, 0.0),
+        )
+        why = (*row.why, faster.why())
         yield replace(row, bytes_per_hour=None, why=why)
 
 
@@ -226,9 +236,7 @@ def _in_both(
     """
     other_event = None
     if before.driver != after.driver:
-        other_event = Why(
-            ComparedCode.OTHER_DRIVER, {"first": before.driver, "second": after.driver}
-        )
+        other_event = OtherDriver(first=before.driver, second=after.driver).why()
     if base is None or changed is None:
         return (Change.UNCHANGED if other_event is None else Change.UNDECIDED), other_event
     change, why = _moved(base, changed)
@@ -244,9 +252,9 @@ def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> Why | None:
         expected = min(1.0, per_event.value) * events
         if expected >= _EXPECTED:
             return None
-        return Why(ComparedCode.FEW_EVENTS, {"events": events, "driver": finding.driver})
+        return FewEvents(events=events, driver=finding.driver).why()
     enough = absent.duration_s >= _ENOUGH_TIME * present.duration_s
-    return None if enough else Why(ComparedCode.SHORTER_RUN)
+    return None if enough else ShorterRun().why()
 
 
 def _matching(before: Finding | None, after: Finding | None) -> tuple[Rate | None, Rate | None]:
@@ -270,7 +278,7 @@ def _moved(base: Rate, changed: Rate) -> tuple[Change, Why | None]:
     """Whether a rate that both have differs beyond doubt and by enough to matter."""
     apart = changed.lower > 0 or changed.upper < 0
     if abs(changed.value) < _LEAST_CHANGE * abs(base.value):
-        return Change.UNCHANGED, Why(ComparedCode.UNDER_A_TENTH) if apart else None
+        return Change.UNCHANGED, UnderATenth().why() if apart else None
     if changed.lower > 0:
         return Change.WORSE, None
     return (Change.LESS if changed.upper < 0 else Change.UNCHANGED), None
@@ -287,7 +295,7 @@ def _growth(
     changed = difference(*rates, terms.leak_alpha) if before and after else None
     change, why = _growth_change(before, after, changed)
     if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
-        change, why = Change.UNDECIDED, Why(ComparedCode.INVALID_RUN)
+        change, why = Change.UNDECIDED, InvalidRun().why()
     finding = other.growth.get(name) or base.growth.get(name)
     told = finding or recorded(GROWTH, VerdictKind.CLEAN, name)
     row = _row(told, change, why, rates, changed)
@@ -306,7 +314,7 @@ def _growth_change(
     if before is None or after is None or changed is None:
         if not any(leaks):
             return Change.UNCHANGED, None
-        return Change.UNDECIDED, Why(ComparedCode.NO_RATE)
+        return Change.UNDECIDED, NoRate().why()
     if leaks == [True, True]:
         assert before.rate_per_hour is not None, "nothing is called a leak without a rate"
         return _moved(before.rate_per_hour, changed)
@@ -319,7 +327,7 @@ def _growth_change(
 
 
 def _alone(*, in_second: bool) -> Why:
-    return Why(ComparedCode.ONE_RUN_ALONE, {"run": "second" if in_second else "first"})
+    return OneRunAlone(run="second" if in_second else "first").why()
 
 
 def _without_a_leak(
@@ -329,7 +337,7 @@ def _without_a_leak(
     if changed.lower <= 0 <= changed.upper:
         return Change.UNCHANGED, None
     both_clean = before.outcome == after.outcome == "CLEAN"
-    why = Why(ComparedCode.BELOW_LIMIT if both_clean else ComparedCode.NO_LEAK)
+    why = (BelowLimit() if both_clean else NoLeak()).why()
     if changed.upper < 0:
         return Change.GROWS_SLOWER, why
     # Faster, and not bounded below its limit: it may or may not be a leak.
@@ -350,7 +358,7 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
         if rates[0] is not None and changed is not None:
             change, why = _moved(rates[0], changed)
     elif changed is None:
-        change, why = Change.UNDECIDED, Why(ComparedCode.NO_RATE)
+        change, why = Change.UNDECIDED, NoRate().why()
     elif before is None:
         change = Change.INTRODUCED if changed.lower > 0 else Change.UNDECIDED
     else:

@@ -149,7 +149,7 @@ class MetricComparison:
     position_effect: float | None = None
     position_p: float | None = None
     why: Why | None = None  # it is undecided
-    reason: str = ""  # ``why`` in words, made by ``sentences/``
+    reason: str = ""  # ``why`` in words
 
     @property
     def depends_on_order(self) -> bool:
@@ -200,7 +200,7 @@ class LeakComparison:
     difference: Rate | None = None
     bytes_per_hour: Rate | None = None
     why: tuple[Why, ...] = ()
-    reason: str = ""  # ``why`` in words, made by ``sentences/`` as the texts below are
+    reason: str = ""  # ``why`` in words, made by ``words.py`` as the texts below are
 
 
 class Outcome(StrEnum):

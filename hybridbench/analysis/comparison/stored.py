@@ -22,13 +22,12 @@ from hybridbench.analysis.comparison.metrics import (
     ComparedMetric,
 )
 from hybridbench.analysis.comparison.pairs import PairedMean, widening
+from hybridbench.analysis.comparison.reasons import NotAlone
 from hybridbench.analysis.comparison.records import Block
 from hybridbench.analysis.facts.window import Window, judged_window
 from hybridbench.analysis.findings.validity import share_of_time
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.work_cost import summed
-from hybridbench.records.codes import ComparedCode
-from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Why
 
 MOST_WINDOWS = 24
@@ -74,7 +73,7 @@ def not_alone(records: Sequence[RunRecord]) -> Why | None:
     """Why the speeds of these runs cannot be compared: others had the processors.  None where the
     runs had them for themselves.
     """
-    shares: list[JsonValue] = []
+    shares: list[float] = []
     most = 0.0
     for record in records:
         window = judged_window(record)
@@ -83,7 +82,7 @@ def not_alone(records: Sequence[RunRecord]) -> Why | None:
         share = 0.0 if window is None else sum(share_of_time(s, window) for s in series)
         shares.append(share)
         most = max(most, share)
-    return Why(ComparedCode.NOT_ALONE, {"shares": shares}) if most > _WAITED else None
+    return NotAlone(shares=tuple(shares)).why() if most > _WAITED else None
 
 
 def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> PairedMean | None:

@@ -19,6 +19,7 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.comparison import compare as comparison_module
 from hybridbench.analysis.comparison.compare import compare, look
 from hybridbench.analysis.comparison.records import ComparisonTerms, Outcome
+from hybridbench.analysis.comparison.words import look_text, phrased_comparison
 from hybridbench.analysis.facts import facts as facts_module
 from hybridbench.analysis.findings import growth
 from hybridbench.analysis.findings.incomplete import failure_findings
@@ -42,7 +43,6 @@ from hybridbench.rundir.layout import (
     REPORT_HTML,
     VERDICT,
 )
-from hybridbench.sentences.comparison import look_text, phrased_comparison
 from hybridbench.series import trend as series_trend
 from hybridbench.series.timeline import Falls
 from hybridbench.series.trend import ExternalSeries, TrendContext, judge_series

@@ -13,13 +13,13 @@ from hybridbench.analysis.comparison.records import (
     ComparisonVerdict,
     Version,
 )
+from hybridbench.analysis.comparison.words import phrased_comparison
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison import comparison_document
 from hybridbench.report.document import Document
-from hybridbench.sentences.comparison import phrased_comparison
 from tests.unit.analysis.comparisons import (
     GIB,
     MEMORY,

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from hybridbench.analysis.comparison.records import MetricComparison
+from hybridbench.analysis.comparison.words import change_text, percent
 from hybridbench.report.comparison_tables import (
     comparison_tables,
     letter,
 )
 from hybridbench.report.document import Table
-from hybridbench.sentences.comparison import change_text, percent
 from tests.unit.report.comparisons import comparison, judged
 
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from hybridbench.analysis.comparison.compare import compare, look
+from hybridbench.analysis.comparison.reasons import (
+    REASONS,
+    FasterThanMemory,
+    FewEvents,
+    NearMargin,
+    NotAlone,
+    OtherDriver,
+)
 from hybridbench.analysis.comparison.records import (
     Change,
     Comparison,
@@ -15,10 +21,9 @@ from hybridbench.analysis.comparison.records import (
     Look,
     Outcome,
 )
+from hybridbench.analysis.comparison.words import look_text, phrased_comparison
 from hybridbench.records.codes import ComparedCode
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import VerdictKind, Why
-from hybridbench.sentences.comparison import compared_text, look_text, phrased_comparison
+from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.comparisons import (
     GIB,
     THROUGHPUT,
@@ -225,43 +230,22 @@ def test_an_interim_analysis_is_one_line() -> None:
     assert look_text(Look(False)) == "no two rounds are complete"
 
 
-@pytest.mark.parametrize("code", ComparedCode)
-def test_every_code_has_a_sentence(code: ComparedCode) -> None:
-    data: dict[str, JsonValue] = {
-        "pairs": 2,
-        "shares": [0.0, 0.4],
-        "margin": 0.03,
-        "first": "evict_leaf",
-        "second": None,
-        "events": 4.0,
-        "driver": "nodes_evicted",
-        "run": "second",
-        "value": 0.39 * GIB,
-        "lower": 0.34 * GIB,
-        "upper": 0.44 * GIB,
-        "memory_upper": 0.19 * GIB,
-    }
-
-    said = compared_text(Why(code, data))
-
-    assert said != code
-    assert "None" not in said
-    assert "nan" not in said
-
-
-def test_a_code_of_a_later_version_is_told_as_it_is() -> None:
-    assert compared_text(Why("unheard-of")) == "unheard-of"
+def test_every_code_has_a_reason_of_its_own() -> None:
+    assert sorted(reason.code for reason in REASONS) == sorted(ComparedCode)
 
 
 def test_reasons_carry_their_numbers() -> None:
-    def said(code: ComparedCode, **data: JsonValue) -> str:
-        return compared_text(Why(code, data))
+    rate = {"value": 0.39 * GIB, "lower": 0.34 * GIB, "upper": 0.44 * GIB}
 
-    assert said(ComparedCode.NOT_ALONE, shares=[0.0, 0.4]).endswith("0% and 40% of the time")
-    assert said(ComparedCode.FEW_EVENTS, events=4.0, driver="evict_leaf") == (
+    assert NotAlone(shares=(0.0, 0.4)).text().endswith("0% and 40% of the time")
+    assert FewEvents(events=4.0, driver="evict_leaf").text() == (
         "only 4 evict_leaf in the version without it"
     )
-    assert said(ComparedCode.NEAR_MARGIN, margin=0.03).endswith("the margin of 3%")
-    assert "evict_leaf in the first run, by no event in the second" in said(
-        ComparedCode.OTHER_DRIVER, first="evict_leaf", second=None
+    assert NearMargin(margin=0.03).text().endswith("the margin of 3%")
+    assert "evict_leaf in the first run, by no event in the second" in (
+        OtherDriver(first="evict_leaf", second=None).text()
     )
+    faster = FasterThanMemory(**rate, memory_upper=0.19 * GIB)
+    assert faster.text().startswith("these objects accumulate 399 MiB/h (")
+    assert "(at most 195 MiB/h, 95%)" in faster.text()
+    assert faster.why().data == {**rate, "memory_upper": 0.19 * GIB}

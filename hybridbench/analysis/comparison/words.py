@@ -1,9 +1,9 @@
-"""A comparison in words: the headline, the notes, and why something in it is undecided."""
+"""A comparison in words: the headline of each side and of all, and the notes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -24,15 +24,10 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.words import certain, headline
-from hybridbench.analysis.reading import number, number_list, text
 from hybridbench.metrics import Unit, label_of
 from hybridbench.rates import full_rate_text, rate_text
-from hybridbench.records.codes import ComparedCode
-from hybridbench.records.json_value import JsonValue
-from hybridbench.records.verdict import Verdict, VerdictKind, Why, memory_result
-from hybridbench.units import format_byte_rate, format_percent
-
-_Data = Mapping[str, JsonValue]
+from hybridbench.records.verdict import Verdict, VerdictKind, memory_result
+from hybridbench.units import format_byte_rate
 
 # The changes that a report tells of, in this order in a headline.
 TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
@@ -103,15 +98,9 @@ def undecided_text(metric: MetricComparison) -> str:
     return "; ".join(parts)
 
 
-def compared_text(why: Why) -> str:
-    """The sentence of a code of ComparedCode; the code where only a later version knows it."""
-    sentence = _SENTENCES.get(why.code)
-    return why.code if sentence is None else sentence(why.data)
-
-
 def _phrased_side(comparison: Comparison, side: SideComparison) -> SideComparison:
     metrics = tuple(
-        metric if metric.why is None else replace(metric, reason=compared_text(metric.why))
+        metric if metric.why is None else replace(metric, reason=metric.why.text)
         for metric in side.metrics
     )
     side = replace(side, metrics=metrics, leaks=tuple(map(_phrased_leak, side.leaks)))
@@ -132,7 +121,7 @@ def _phrased_side(comparison: Comparison, side: SideComparison) -> SideCompariso
 
 def _phrased_leak(row: LeakComparison) -> LeakComparison:
     title = row.title or f"growth of {label_of(row.subject)}"
-    return replace(row, title=title, reason="; ".join(map(compared_text, row.why)))
+    return replace(row, title=title, reason="; ".join(why.text for why in row.why))
 
 
 def _headline(verdict: ComparisonVerdict) -> str:
@@ -271,42 +260,3 @@ def _common_notes(comparison: Comparison) -> Iterator[str]:
         )
     if comparison.allowed_mismatches:
         yield f"compared although these differ: {', '.join(sorted(comparison.allowed_mismatches))}"
-
-
-def _margin(data: _Data) -> str:
-    return f"{100.0 * number(data, 'margin'):.3g}%"
-
-
-_SENTENCES: Final[Mapping[str, Callable[[_Data], str]]] = {
-    ComparedCode.FEW_PAIRS: lambda data: (
-        f"{number(data, 'pairs'):.0f} pairs are too few to estimate how much they vary"
-    ),
-    ComparedCode.NOT_ALONE: lambda data: (
-        "the workers waited for a processor for "
-        f"{' and '.join(map(format_percent, number_list(data, 'shares')))} of the time"
-    ),
-    ComparedCode.LOAD_UNKNOWN: lambda _: (
-        "it is not known whether each run had the machine to itself"
-    ),
-    ComparedCode.NEAR_MARGIN: lambda data: (
-        f"it differs, but its interval includes changes smaller than the margin of {_margin(data)}"
-    ),
-    ComparedCode.ACROSS_MARGIN: lambda data: f"the interval crosses the margin of {_margin(data)}",
-    ComparedCode.OTHER_DRIVER: lambda data: (
-        f"explained by {text(data, 'first') or 'no event'} in the first run, by "
-        f"{text(data, 'second') or 'no event'} in the second"
-    ),
-    ComparedCode.FEW_EVENTS: lambda data: (
-        f"only {number(data, 'events'):.0f} {text(data, 'driver')} in the version without it"
-    ),
-    ComparedCode.SHORTER_RUN: lambda _: "the version without it ran for a much shorter time",
-    ComparedCode.UNDER_A_TENTH: lambda _: "the rates differ by less than a tenth",
-    ComparedCode.INVALID_RUN: lambda _: "one of the runs is INVALID",
-    ComparedCode.NO_RATE: lambda _: "one of the runs has no rate to compare",
-    ComparedCode.ONE_RUN_ALONE: lambda data: (
-        f"found in the {text(data, 'run')} run alone, but the rates may be the same"
-    ),
-    ComparedCode.BELOW_LIMIT: lambda _: "growth differs, and is below the limit in both versions",
-    ComparedCode.NO_LEAK: lambda _: "growth differs, but is a leak in neither run alone",
-    ComparedCode.FASTER_THAN_MEMORY: lambda data: text(data, "text"),
-}

@@ -1,0 +1,191 @@
+"""Why a comparison leaves a metric undecided, or judges a finding as it does: one record each."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from hybridbench.analysis.findings.growth import faster_than
+from hybridbench.metrics import Unit
+from hybridbench.records.codes import ComparedCode
+from hybridbench.records.verdict import LowerEnd, Rate, Reason, UpperEnd
+from hybridbench.units import format_percent
+
+
+class FewPairs(Reason, frozen=True, kw_only=True):
+    """``pairs`` of blocks, of which a spread cannot be told."""
+
+    code: ClassVar[str] = ComparedCode.FEW_PAIRS
+
+    pairs: int
+
+    def text(self) -> str:
+        return f"{self.pairs} pairs are too few to estimate how much they vary"
+
+
+class NotAlone(Reason, frozen=True, kw_only=True):
+    """Of its time each run's worker waited for a processor for a share."""
+
+    code: ClassVar[str] = ComparedCode.NOT_ALONE
+
+    shares: tuple[float, ...]
+
+    def text(self) -> str:
+        shares = " and ".join(map(format_percent, self.shares))
+        return f"the workers waited for a processor for {shares} of the time"
+
+
+class LoadUnknown(Reason, frozen=True, kw_only=True):
+    """What disturbed the runs cannot be read."""
+
+    code: ClassVar[str] = ComparedCode.LOAD_UNKNOWN
+
+    def text(self) -> str:
+        return "it is not known whether each run had the machine to itself"
+
+
+class NearMargin(Reason, frozen=True, kw_only=True):
+    """A change that is certain, and may be smaller than ``margin``, a share."""
+
+    code: ClassVar[str] = ComparedCode.NEAR_MARGIN
+
+    margin: float
+
+    def text(self) -> str:
+        return (
+            "it differs, but its interval includes changes smaller than the margin of "
+            f"{100.0 * self.margin:.3g}%"
+        )
+
+
+class AcrossMargin(Reason, frozen=True, kw_only=True):
+    """A change that may be none, and may be larger than ``margin``, a share."""
+
+    code: ClassVar[str] = ComparedCode.ACROSS_MARGIN
+
+    margin: float
+
+    def text(self) -> str:
+        return f"the interval crosses the margin of {100.0 * self.margin:.3g}%"
+
+
+class OtherDriver(Reason, frozen=True, kw_only=True):
+    """The same finding with another event in each run."""
+
+    code: ClassVar[str] = ComparedCode.OTHER_DRIVER
+
+    first: str | None
+    second: str | None
+
+    def text(self) -> str:
+        return (
+            f"explained by {self.first or 'no event'} in the first run, by "
+            f"{self.second or 'no event'} in the second"
+        )
+
+
+class FewEvents(Reason, frozen=True, kw_only=True):
+    """So few ``events`` of the driver that the finding may have had no occasion."""
+
+    code: ClassVar[str] = ComparedCode.FEW_EVENTS
+
+    events: float
+    driver: str
+
+    def text(self) -> str:
+        return f"only {self.events:.0f} {self.driver} in the version without it"
+
+
+class OneRunAlone(Reason, frozen=True, kw_only=True):
+    """Growth that is a leak in one ``run``, and may be as fast in the other."""
+
+    code: ClassVar[str] = ComparedCode.ONE_RUN_ALONE
+
+    run: str
+
+    def text(self) -> str:
+        return f"found in the {self.run} run alone, but the rates may be the same"
+
+
+class FasterThanMemory(Reason, frozen=True, kw_only=True):
+    """Objects that grow by more bytes an hour than private memory may."""
+
+    code: ClassVar[str] = ComparedCode.FASTER_THAN_MEMORY
+
+    value: float
+    lower: LowerEnd
+    upper: UpperEnd
+    memory_upper: float
+
+    def text(self) -> str:
+        rate = Rate(self.value, self.lower, self.upper, Unit.BYTES.value, "h")
+        return faster_than(rate, self.memory_upper).text
+
+
+class _Plain(Reason, frozen=True, kw_only=True):
+    """A reason without values."""
+
+    said: ClassVar[str]
+
+    def text(self) -> str:
+        return self.said
+
+
+class ShorterRun(_Plain, frozen=True, kw_only=True):
+    """The finding had less time to appear."""
+
+    code: ClassVar[str] = ComparedCode.SHORTER_RUN
+    said: ClassVar[str] = "the version without it ran for a much shorter time"
+
+
+class UnderATenth(_Plain, frozen=True, kw_only=True):
+    """Rates that differ, and too little to matter."""
+
+    code: ClassVar[str] = ComparedCode.UNDER_A_TENTH
+    said: ClassVar[str] = "the rates differ by less than a tenth"
+
+
+class InvalidRun(_Plain, frozen=True, kw_only=True):
+    """What was fitted in such a run says nothing."""
+
+    code: ClassVar[str] = ComparedCode.INVALID_RUN
+    said: ClassVar[str] = "one of the runs is INVALID"
+
+
+class NoRate(_Plain, frozen=True, kw_only=True):
+    """Nothing to take a difference of."""
+
+    code: ClassVar[str] = ComparedCode.NO_RATE
+    said: ClassVar[str] = "one of the runs has no rate to compare"
+
+
+class BelowLimit(_Plain, frozen=True, kw_only=True):
+    """Intervals that do not meet, both below the limit."""
+
+    code: ClassVar[str] = ComparedCode.BELOW_LIMIT
+    said: ClassVar[str] = "growth differs, and is below the limit in both versions"
+
+
+class NoLeak(_Plain, frozen=True, kw_only=True):
+    """Intervals that do not meet, and no leak in either run."""
+
+    code: ClassVar[str] = ComparedCode.NO_LEAK
+    said: ClassVar[str] = "growth differs, but is a leak in neither run alone"
+
+
+REASONS: Final[tuple[type[Reason], ...]] = (
+    FewPairs,
+    NotAlone,
+    LoadUnknown,
+    NearMargin,
+    AcrossMargin,
+    OtherDriver,
+    FewEvents,
+    ShorterRun,
+    UnderATenth,
+    InvalidRun,
+    NoRate,
+    OneRunAlone,
+    BelowLimit,
+    NoLeak,
+    FasterThanMemory,
+)
