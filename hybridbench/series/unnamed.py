@@ -83,7 +83,7 @@ def names_of_values(
     ]
     sizes = [i for i, kind in enumerate(kinds) if kind in ("whole", "number")]
     in_bytes = kinds.count("memory")
-    is_pid = mark is None and sizes == [0, 1] and width == 2 and _are_pids(columns[0])
+    is_pid = mark is None and kinds == ["whole", "whole"] and _are_pids(columns[0])
     if is_pid:
         names[0] = "PID"
         sizes = sizes[1:]
@@ -98,7 +98,7 @@ def names_of_values(
         names[sizes[0]] = "value"
     elif sizes:
         # RSS is in KiB, and not in whole pages of pages.
-        numbers = {int(cell) for cell in columns[sizes[0]]}
+        numbers = {int(cell) for cell in columns[sizes[0]] if not is_nothing(cell)}
         in_pages = not is_pid and len(numbers) > 1 and not any(n % _PAGE_BYTES for n in numbers)
         of_ps = is_pid or max(numbers) >= _SURELY_KIB or not any(n % _PAGE_KIB for n in numbers)
         name, unit = ("memory", "bytes") if in_pages else ("RSS", "KiB") if of_ps else ("value", "")
@@ -137,4 +137,5 @@ def _count_from_1970(cells: Sequence[str]) -> bool:
 
 def _are_pids(cells: Sequence[str]) -> bool:
     # Numbers that come once each are no processes.
-    return max(map(int, cells)) <= _PID_MAX and 2 * len(set(cells)) <= len(cells)
+    ids = [int(cell) for cell in cells if not is_nothing(cell)]
+    return max(ids) <= _PID_MAX and 2 * len(set(ids)) <= len(cells)

@@ -409,3 +409,10 @@ def test_doubled_rows_are_no_series_of_their_own(tmp_path: Path) -> None:
     text = "time,state,rss\n" + "".join(f"{t},{t % 2},{t}\n" * 2 for t in range(1, 9))
 
     assert read(tmp_path, text).names() == ("state", "rss")
+
+
+@pytest.mark.parametrize("gap", ["na", "-"])
+def test_a_gap_in_a_column_without_a_heading_is_no_reading(tmp_path: Path, gap: str) -> None:
+    text = f"1800000000 500\n1800000010 {gap}\n1800000020 504\n1800000030 508\n"
+
+    assert values(read(tmp_path, text)) == {"RSS": [(0, 500), (20, 504), (30, 508)]}
