@@ -178,7 +178,9 @@ def judge(
     )
     if only and not (threshold or metric):
         raise UsageError(
-            "--only needs --threshold or --metric: which columns?", code=ErrorCode.NEEDS_OPTION
+            "needs --threshold or --metric: which columns?",
+            code=ErrorCode.NEEDS_OPTION,
+            option="--only",
         )
     files = files or []
     if files.count("-") > 1:

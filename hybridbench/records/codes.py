@@ -47,6 +47,7 @@ class ReasonCode(StrEnum):
     UNREADABLE = "unreadable"
     FEW_PROCESSES = "few-processes"
     GAPS = "gaps"
+    CONTAINS_CACHE = "contains-cache"
 
 
 class ComparedCode(StrEnum):

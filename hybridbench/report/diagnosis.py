@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from hybridbench import __version__
 from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
+from hybridbench.analysis.diagnosis_words import OBJECTS_MIN, bug_report, part_detail
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import by_name, to_json
 from hybridbench.records.events import Allocations, Reclaim
 from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.report.advice import again_command
-from hybridbench.report.diagnosis_words import OBJECTS_MIN, bug_report, part_detail
 from hybridbench.report.document import NO_TABLE, DiagnosisText, Table
 from hybridbench.report.quantity import (
     SHARE,

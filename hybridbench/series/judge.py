@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from hybridbench.analysis.trend.reasons import ContainsCache
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.metrics import Unit
 from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
@@ -236,12 +237,8 @@ class _JudgedFile:
             return row
         if row.verdict is not VerdictKind.LEAK or column.name in question.thresholds:
             return row
-        why = (
-            f"{column.name} contains the page cache, which grows by itself: record {_FREE_OF_CACHE}"
-        )
-        result = msgspec.structs.replace(
-            row.result, outcome="INCONCLUSIVE", reason=why, needed_s=None
-        )
+        why = ContainsCache(column=column.name, instead=_FREE_OF_CACHE).why()
+        result = msgspec.structs.replace(row.result, outcome="INCONCLUSIVE", why=why, needed_s=None)
         return replace(row, verdict=VerdictKind.INCONCLUSIVE, result=result)
 
     def _all_notes(

@@ -42,8 +42,7 @@ class RangeQuery:
             valid = False
         if not valid:
             raise UsageError(
-                f"--prometheus {self.url}: is not an address; write http://HOST:9090.",
-                code=ErrorCode.BAD_VALUE,
+                f"{self.url}: is not an address; write http://HOST:9090.", option="--prometheus"
             )
 
     @property

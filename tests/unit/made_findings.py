@@ -11,6 +11,7 @@ import msgspec
 from hybridbench.analysis.findings.engine_reports import EngineCheck
 from hybridbench.analysis.findings.growth import Growth, Undecided, faster_than
 from hybridbench.analysis.findings.kinds import evidence_of, finding_kinds
+from hybridbench.analysis.trend import reasons
 from hybridbench.records.codec import from_json
 from hybridbench.records.codes import Evidence
 from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded
@@ -123,16 +124,16 @@ def _basis(kind: str, data: Mapping[str, JsonValue]) -> Basis:
     basis = _made(of, data)
     # What was stored has the code and the values of a reason, and not its text.
     if isinstance(basis, Growth | Undecided) and basis.why is not None:
-        reasons = {kind.code: kind for kind in reason_kinds()}
-        why = _made(reasons[basis.why.code], basis.why.data).why()
+        known = {kind.code: kind for kind in reason_kinds()}
+        why = _made(known[basis.why.code], basis.why.data).why()
         return msgspec.structs.replace(basis, why=why)
     return basis
 
 
 def reason_kinds(base: type[Reason] = Reason) -> Iterator[type[Reason]]:
-    """Every kind of reason that is declared."""
+    """Every kind of reason that a trend may have."""
     for kind in base.__subclasses__():
-        if "code" in vars(kind):
+        if "code" in vars(kind) and kind.__module__ == reasons.__name__:
             yield kind
         yield from reason_kinds(kind)
 

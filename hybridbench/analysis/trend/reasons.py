@@ -322,6 +322,20 @@ class Unreadable(Reason, frozen=True, kw_only=True):
         return f"{self.samples} samples exceed {self.beyond:g}, which no measurement can"
 
 
+class ContainsCache(Reason, frozen=True, kw_only=True):
+    """The column's total holds the page cache; ``instead`` is what to record."""
+
+    code: ClassVar[str] = ReasonCode.CONTAINS_CACHE
+
+    column: str
+    instead: str
+
+    def text(self) -> str:
+        return (
+            f"{self.column} contains the page cache, which grows by itself: record {self.instead}"
+        )
+
+
 class FewProcesses(Reason, frozen=True, kw_only=True):
     """So many sharp falls, each of which may be a restart."""
 

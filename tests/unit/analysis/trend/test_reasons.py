@@ -11,6 +11,7 @@ from hybridbench.analysis.trend.reasons import (
     AnalysisFailed,
     Bounded,
     BoundedTogether,
+    ContainsCache,
     EveryModelGrows,
     FewCollections,
     FewCycles,
@@ -118,6 +119,10 @@ WORDS: list[tuple[Reason, str]] = [
         "the analysis failed: ValueError: x; this is a bug in hybridbench, please report it",
     ),
     (Unreadable(samples=2, beyond=1e18), "2 samples exceed 1e+18, which no measurement can"),
+    (
+        ContainsCache(column="MemoryCurrent", instead="anon"),
+        "MemoryCurrent contains the page cache, which grows by itself: record anon",
+    ),
     (
         FewProcesses(falls=3),
         "it dropped sharply 3 times, and restarts cannot be distinguished from a sawtooth; add a "

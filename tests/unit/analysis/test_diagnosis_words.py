@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from hybridbench.analysis.diagnosis import Diagnosis, diagnose
+from hybridbench.analysis.diagnosis_words import bug_report
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.heap import Cycle, ViewedStorage
-from hybridbench.report.diagnosis_words import bug_report
 from tests.unit.analysis.diagnoses import MIB, holding, ladder_record, survey
 
 
