@@ -4,47 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
-from typing import Final
 
-from hybridbench.analysis.findings import (
-    checkpoints,
-    containers,
-    decay,
-    engine_log,
-    engine_reports,
-    growth,
-    incomplete,
-    instances,
-    requests,
-    sanity,
-    thresholds,
-    validity,
-)
+from hybridbench.analysis import findings
+from hybridbench.analysis.findings.engine_reports import ENGINE_PREFIX
 from hybridbench.records.codes import Evidence
 from hybridbench.records.finding import Basis
-
-# In the order in which CI asks and a list shows them.
-FAMILIES: Final[tuple[ModuleType, ...]] = (
-    checkpoints,
-    requests,
-    instances,
-    containers,
-    sanity,
-    growth,
-    decay,
-    thresholds,
-    engine_reports,
-    engine_log,
-    validity,
-    incomplete,
-)
 
 
 @cache
 def finding_kinds() -> Mapping[str, type[Basis]]:
-    """Every kind that a family declares, by its name."""
-    return {kind.kind: kind for family in FAMILIES for kind in _declared(family)}
+    """Every kind that a family of this folder declares, by its name."""
+    names = (f"{findings.__name__}.{module.name}" for module in iter_modules(findings.__path__))
+    families = [import_module(name) for name in names]
+    return {kind.kind: kind for family in families for kind in _declared(family)}
 
 
 def evidence_of(kind: str) -> Evidence:
@@ -55,7 +30,7 @@ def evidence_of(kind: str) -> Evidence:
     known = finding_kinds().get(kind)
     if known is not None:
         return known.evidence
-    is_check = kind.startswith(engine_reports.ENGINE_PREFIX)
+    is_check = kind.startswith(ENGINE_PREFIX)
     return Evidence.EXACT if is_check else Evidence.STATISTICAL
 
 
