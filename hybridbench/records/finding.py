@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -28,6 +29,22 @@ class Words:
     evidence: tuple[str, ...] = ()
 
 
+class NextCommand(StrEnum):
+    """The command that goes with an advice; the report knows its options."""
+
+    AGAIN = "again"  # that of the run
+    REPORT = "report"  # judges the stored samples again
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What to do about a finding: one or two sentences, empty for the general advice."""
+
+    text: str
+    command: NextCommand
+
+
 class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The values that a finding rests on, named and typed; a subclass is one kind of finding.
 
@@ -39,6 +56,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         question: what CI asks of every run, as the answer it hopes for; empty where CI asks by
             the name of a metric.
         names_mechanism: such a finding comes before those that only say that something grows.
+        next_command: what goes with the advice.
         decided_by_length: a longer run decides it, where it is open.
         from_steady: what it counts begins when the engine is steady.
         from_checkpoints: it is read off idle checkpoints alone.
@@ -50,6 +68,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leads_to: ClassVar[str] = "LEAK"
     question: ClassVar[str] = ""
     names_mechanism: ClassVar[bool] = False
+    next_command: ClassVar[NextCommand] = NextCommand.AGAIN
     decided_by_length: ClassVar[bool] = True
     from_steady: ClassVar[bool] = False
     from_checkpoints: ClassVar[bool] = False
@@ -77,6 +96,10 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What to do about it, in one or two sentences; empty for the general advice."""
         del found
         return ""
+
+    def next_step(self, found: Finding) -> NextStep:
+        """What to do about it, with the command."""
+        return NextStep(self.advice(found), self.next_command)
 
     def as_data(self) -> dict[str, JsonValue]:
         """The values by name, as verdict.json has them."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from hybridbench.records.finding import NextCommand, NextStep
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
@@ -50,15 +51,20 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
 def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
     """The last line of the answer."""
     first = top_finding(verdict)
-    open_ = verdict.kind is VerdictKind.INCONCLUSIVE
-    if open_ and (first is None or first.basis.decided_by_length):
+    by_length = first is None or first.basis.decided_by_length
+    if verdict.kind is VerdictKind.INCONCLUSIVE and by_length:
         return _longer(verdict, manifest)
-    own = "" if first is None else first.basis.advice(first)
-    text = own or _BY_VERDICT[verdict.kind]
-    if open_:
-        return Fact(NEXT, text)
-    again = "" if verdict.kind is VerdictKind.CLEAN else again_command(manifest)
-    return Fact(NEXT, text, again)
+    step = NextStep("", NextCommand.AGAIN) if first is None else first.basis.next_step(first)
+    clean = verdict.kind is VerdictKind.CLEAN
+    command = "" if clean else _command(step.command, manifest)
+    return Fact(NEXT, step.text or _BY_VERDICT[verdict.kind], command)
+
+
+def _command(command: NextCommand, manifest: Manifest) -> str:
+    if command is NextCommand.AGAIN:
+        return again_command(manifest)
+    judges = command is NextCommand.REPORT and manifest.run_id
+    return command_text(["hybridbench", "report", manifest.run_id]) if judges else ""
 
 
 def top_finding(verdict: Verdict) -> Finding | None:

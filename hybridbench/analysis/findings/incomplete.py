@@ -12,7 +12,7 @@ from typing import ClassVar
 from hybridbench.analysis.facts.facts import Facts, Missed
 from hybridbench.analysis.facts.limits import planned_s, served_s
 from hybridbench.records.events import BenchFailed, Interrupted, StoppedEarly, WorkloadFailed
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, NextCommand, Words
 from hybridbench.records.verdict import Failure, Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -48,8 +48,8 @@ class WorkloadEnded(Basis, frozen=True, kw_only=True):
 
     def advice(self, found: Finding) -> str:
         return (
-            f"Correct the {found.subject} at the place named above, then repeat the run or "
-            "continue it with --resume; --dry-run checks a whole trace first."
+            f"Correct the {found.subject} at the place named above, then repeat or resume the run; "
+            "a dry run checks a whole trace first."
         )
 
 
@@ -123,6 +123,7 @@ class AnalysisError(Basis, frozen=True, kw_only=True):
         "A part of the analysis failed because of a bug in hybridbench; the other parts count."
     )
     leads_to: ClassVar[str] = "INCONCLUSIVE"
+    next_command: ClassVar[NextCommand] = NextCommand.REPORT
     decided_by_length: ClassVar[bool] = False
 
     error: str
@@ -137,7 +138,7 @@ class AnalysisError(Basis, frozen=True, kw_only=True):
     def advice(self, found: Finding) -> str:
         return (
             "Report this with analysis-errors.txt of the run; a fixed version can judge the stored "
-            "samples again with `hybridbench report`."
+            "samples again."
         )
 
 

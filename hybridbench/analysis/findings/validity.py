@@ -22,7 +22,7 @@ from hybridbench.analysis.findings.words import listed, times
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
 from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut
-from hybridbench.records.finding import Basis, Words
+from hybridbench.records.finding import Basis, NextCommand, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_bytes, format_count, format_duration, format_percent
 
@@ -245,6 +245,7 @@ class Unreadable(Basis, frozen=True, kw_only=True):
         "A series has infinite values or values that no machine can have; they were left out."
     )
     leads_to: ClassVar[str] = "INCONCLUSIVE"
+    next_command: ClassVar[NextCommand] = NextCommand.NONE
     decided_by_length: ClassVar[bool] = False
 
     samples: Mapping[str, int]

@@ -189,3 +189,21 @@ def test_each_part_of_the_instances_has_its_own_remedy(kind: str) -> None:
     assert "the 67% in cycles" in text
     assert "the 33% that survive gc.collect()" in text
     assert "reference count at once" not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("analysis-failed", "hybridbench report 20261126-a-run"),
+        ("bench-failed", "hybridbench soak --duration 3m"),
+        ("unreadable", ""),
+    ],
+)
+def test_a_command_goes_with_the_advice_that_it_is_for(kind: str, code: str) -> None:
+    finding = typed_finding(kind, {"samples": {}} if kind == "unreadable" else {})
+    verdict = Verdict(VerdictKind.INCONCLUSIVE, "", (finding,), (), None, "")
+
+    step = next_step(verdict, Manifest(run_id="20261126-a-run", command=COMMAND))
+
+    assert step.code == code
+    assert "--" not in str(step.text)
