@@ -151,7 +151,7 @@ class Undecided(Basis, frozen=True, kw_only=True):
 
     Attributes:
         why, needed_s, judged_s: of a metric, the reason, how long a judged window would decide it
-            where one would, and what its samples span.
+            where one would, and how long the judged window was.
         open: of the run, what is missing.
     """
 
