@@ -19,6 +19,11 @@ _UNESCAPES: Final = {escape: char for char, escape in _ESCAPES.items()}
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 
 
+def of_process(role: str, host: str, rank: str) -> dict[str, str]:
+    """The labels of the series of one process."""
+    return {ROLE: role, "host": host, "rank": rank}
+
+
 def labelled(metric: str, labels: Mapping[str, str]) -> str:
     """The canonical name of the series of ``metric`` with ``labels``; empty values are left out."""
     pairs = [f'{key}="{_escaped(labels[key])}"' for key in sorted(labels) if labels[key]]

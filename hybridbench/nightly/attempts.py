@@ -41,7 +41,7 @@ from hybridbench.records.nightly import (
     attempt_finding,
 )
 from hybridbench.records.stored_verdict import read_verdict
-from hybridbench.records.verdict import Verdict, VerdictKind, recorded
+from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.rundir.cut import is_finished
 from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
 from hybridbench.rundir.reader import read_run
@@ -181,9 +181,7 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
         exit_code=int(verdict.exit_code),
         verdict=verdict.kind.value,
         headline=verdict.headline,
-        findings=tuple(
-            attempt_finding(finding, exact=finding.exact) for finding in verdict.findings
-        ),
+        findings=tuple(attempt_finding(finding) for finding in verdict.findings),
         metrics=_medians(record, window),
         growth={
             found.metric: found.rate_per_hour
@@ -245,40 +243,39 @@ def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str,
 def _findings(side: SideComparison) -> Iterator[AttemptFinding]:
     """What makes ``side`` worse than the first version; one undecided answer otherwise."""
     if side.outcome is Outcome.INCONCLUSIVE:
-        said = recorded("undecided", VerdictKind.INCONCLUSIVE, side.name, side.full_headline)
-        yield attempt_finding(said, exact=True)
+        open_ = VerdictKind.INCONCLUSIVE
+        yield AttemptFinding("undecided", open_, side.name, side.full_headline)
     if side.outcome is not Outcome.REGRESSION:
         return
     found = [*_leaks(side), *_slower(side)]
     # A version that fell has neither: its end is the finding.
-    fell = recorded("crash", VerdictKind.CRASHED, side.name, side.full_headline)
-    yield from found or [attempt_finding(fell, exact=True)]
+    fell = AttemptFinding("crash", VerdictKind.CRASHED, side.name, side.full_headline)
+    yield from found or [fell]
 
 
 def _ratio_findings(ratio: CheckedRatio, verdict: ComparisonVerdict) -> Iterator[AttemptFinding]:
     """A threshold on a ratio that was missed, or that keeps the comparison undecided."""
     outcome = None if ratio.result is None else ratio.result.outcome
     if outcome is ThresholdOutcome.MISSED:
-        missed = recorded("threshold", VerdictKind.DEGRADED, ratio.text, ratio.said)
-        yield attempt_finding(missed, exact=False)
+        missed = VerdictKind.DEGRADED
+        yield AttemptFinding("threshold", missed, ratio.text, ratio.said, exact=False)
     elif outcome is not ThresholdOutcome.MET and verdict.outcome is Outcome.INCONCLUSIVE:
-        open_ = recorded("undecided", VerdictKind.INCONCLUSIVE, ratio.text, ratio.said)
-        yield attempt_finding(open_, exact=True)
+        yield AttemptFinding("undecided", VerdictKind.INCONCLUSIVE, ratio.text, ratio.said)
 
 
 def _leaks(side: SideComparison) -> Iterator[AttemptFinding]:
     for leak in side.leaks:
         if leak.change in _WORSE:
             rate = leak.difference or leak.other
-            found = recorded(
+            yield AttemptFinding(
                 kind=leak.kind,
                 verdict=leak.verdict,
                 subject=leak.subject,
                 title=f"{leak.change} in {side.name}: {leak.title}",
                 driver=leak.driver,
                 rates=() if rate is None else (rate,),
+                exact=leak.exact,
             )
-            yield attempt_finding(found, exact=leak.exact)
 
 
 def _slower(side: SideComparison) -> Iterator[AttemptFinding]:
@@ -288,5 +285,5 @@ def _slower(side: SideComparison) -> Iterator[AttemptFinding]:
                 f"{metric.label} of {side.name} is {metric.word}: ratio {metric.ratio:.3f} "
                 f"({metric.lower:.3f} to {metric.upper:.3f})"
             )
-            found = recorded(SLOWER, VerdictKind.DEGRADED, metric.metric, said)
-            yield attempt_finding(found, exact=False)
+            worse = VerdictKind.DEGRADED
+            yield AttemptFinding(SLOWER, worse, metric.metric, said, exact=False)

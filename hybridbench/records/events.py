@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hybridbench.labels import ROLE
+from hybridbench.labels import of_process
 from hybridbench.records.codec import OpenRecord, by_name, of_names
 from hybridbench.records.heap import CallSite, InstanceCount, SiteRecord, StageReading, Survey
 from hybridbench.records.json_value import JsonValue
@@ -60,7 +60,7 @@ class ProcessStarted(Event, frozen=True):
     @property
     def labels(self) -> Mapping[str, str]:
         """Of its series."""
-        return {ROLE: self.role, "host": self.host, "rank": self.rank}
+        return of_process(self.role, self.host, self.rank)
 
 
 class ProcessEnded(Event, frozen=True):

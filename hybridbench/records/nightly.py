@@ -350,7 +350,7 @@ def counted(cells: int) -> str:
     return "1 cell" if cells == 1 else f"{cells} cells"
 
 
-def attempt_finding(finding: Finding, *, exact: bool) -> AttemptFinding:
+def attempt_finding(finding: Finding) -> AttemptFinding:
     """``finding`` as a cell keeps it."""
     return AttemptFinding(
         kind=finding.kind,
@@ -359,5 +359,5 @@ def attempt_finding(finding: Finding, *, exact: bool) -> AttemptFinding:
         title=finding.title,
         driver=finding.driver,
         rates=finding.rates,
-        exact=exact,
+        exact=finding.exact,
     )

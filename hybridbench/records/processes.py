@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hybridbench.foreign import INT_MAX
-from hybridbench.labels import ROLE
+from hybridbench.labels import of_process
 
 
 class ProcessSample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,7 +31,7 @@ class ProcessSample(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def labels(self) -> Mapping[str, str]:
         """Of its series."""
-        return {ROLE: self.role, "host": self.host, "rank": self.rank}
+        return of_process(self.role, self.host, self.rank)
 
     @property
     def incarnation(self) -> tuple[int, float]:

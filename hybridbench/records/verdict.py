@@ -160,20 +160,15 @@ class Finding:
         return self.basis.words(self)
 
 
-def recorded(  # noqa: PLR0913 the fields of a finding and its title
+def recorded(
     kind: str,
     verdict: VerdictKind,
     subject: str,
     title: str = "",
-    *,
-    driver: str | None = None,
-    rates: tuple[Rate, ...] = (),
-    exact: bool = False,
     data: Mapping[str, JsonValue] | None = None,
 ) -> Finding:
     """A finding whose title is given."""
-    basis = Recorded(name=kind, title=title, exact=exact, data=data or {})
-    return Finding(basis, verdict, subject, driver, rates)
+    return Finding(Recorded(name=kind, title=title, data=data or {}), verdict, subject)
 
 
 class Why(msgspec.Struct, frozen=True, dict=True):
@@ -198,13 +193,17 @@ def _worded(code: str, data: Mapping[str, JsonValue], text: str) -> Why:
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The values of a ``Why``, named and typed; a subclass is one code."""
+    """The values of a ``Why``, named and typed; a subclass is one code.
+
+    One without values says what ``said`` is.
+    """
 
     code: ClassVar[str]
+    said: ClassVar[str]
 
     def text(self) -> str:
         """What is said of it, as a part of a sentence."""
-        raise NotImplementedError(type(self).__name__)
+        return self.said
 
     def why(self) -> Why:
         """It as it is stored, with its text."""

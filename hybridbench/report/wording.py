@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.analysis.trend.reasons import bound_of
@@ -13,7 +13,6 @@ from hybridbench.metrics import Unit, spec_of
 from hybridbench.rates import TIME_UNITS, number
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Model
-from hybridbench.records.nightly import AttemptFinding
 from hybridbench.records.verdict import (
     RETAINED,
     WAITING,
@@ -34,6 +33,9 @@ from hybridbench.report.quantity import (
     of_rate,
     phrase,
 )
+
+if TYPE_CHECKING:
+    from hybridbench.records.nightly import AttemptFinding
 
 _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
     Tone.GOOD: {

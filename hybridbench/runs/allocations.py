@@ -30,47 +30,36 @@ class AllocationRecord:
     seconds: float
 
     def run(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
-        """See ``record_allocations``."""
-        record_allocations(self.loop, self.path, self.seconds, drain, flush)
+        """The traffic, ``drain``, ``flush``; what is left becomes an event of the run.
 
+        The raw record stays at ``path``, for memray's own reporters.
 
-def record_allocations(
-    loop: WireLoop,
-    path: Path,
-    seconds: float,
-    drain: Callable[[], bool],
-    flush: Callable[[], None],
-) -> None:
-    """Traffic for ``seconds``, ``drain``, ``flush``; what is left becomes an event of the run.
-
-    The raw record goes to ``path``, for memray's own reporters.
-
-    Raises:
-        WorkerLostError: the worker died of it; what was recorded stands.
-    """
-    recorder = loop.context.recorder
-    length = format_duration(seconds)
-    loop.context.view.note(f"{length} of further traffic, with every allocation recorded")
-    recorder.enter("allocations")
-    loop.heap_scans_wanted = loop.samples_wanted = False
-    finished = loop.driver.counts.finished
-    if not _is_done(loop, str(path.absolute())):
-        return
-    begun_s = loop.now_s
-    loop.resume()
-    loop.run_until(lambda: loop.interrupted, begun_s + seconds)
-    served_s = loop.now_s - begun_s
-    at_rest = drain()
-    flush()
-    if not _is_done(loop, "") or not at_rest:
-        return
-    try:
-        sites = kept_sites(path, _SITES_TOLD)
-    except OSError as error:
-        recorder.note(f"the record of allocations cannot be read: {error}")
-        return
-    served = loop.driver.counts.finished - finished
-    recorder.event(Allocations(served_s, served, path.name, tuple(sites)))
+        Raises:
+            WorkerLostError: the worker died of it; what was recorded stands.
+        """
+        recorder = self.loop.context.recorder
+        length = format_duration(self.seconds)
+        self.loop.context.view.note(f"{length} of further traffic, with every allocation recorded")
+        recorder.enter("allocations")
+        self.loop.heap_scans_wanted = self.loop.samples_wanted = False
+        finished = self.loop.driver.counts.finished
+        if not _is_done(self.loop, str(self.path.absolute())):
+            return
+        begun_s = self.loop.now_s
+        self.loop.resume()
+        self.loop.run_until(lambda: self.loop.interrupted, begun_s + self.seconds)
+        served_s = self.loop.now_s - begun_s
+        at_rest = drain()
+        flush()
+        if not _is_done(self.loop, "") or not at_rest:
+            return
+        try:
+            sites = kept_sites(self.path, _SITES_TOLD)
+        except OSError as error:
+            recorder.note(f"the record of allocations cannot be read: {error}")
+            return
+        served = self.loop.driver.counts.finished - finished
+        recorder.event(Allocations(served_s, served, self.path.name, tuple(sites)))
 
 
 def _is_done(loop: WireLoop, path: str) -> bool:

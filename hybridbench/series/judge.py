@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridbench.analysis.trend.reasons import ContainsCache
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.labels import unlabelled
 from hybridbench.metrics import Unit
 from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
 from hybridbench.rundir.layout import MANIFEST
@@ -39,7 +40,6 @@ from hybridbench.series.units import (
     is_gated,
     meaning_of,
     parse_unit,
-    unlabelled,
 )
 from hybridbench.thresholds.grammar import ColumnThreshold, parse_column_threshold
 from hybridbench.units import parse_duration_s

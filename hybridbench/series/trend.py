@@ -18,12 +18,13 @@ from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_re
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import Drivers, FloatArray, Gate, RunRecord, Series
 from hybridbench.analysis.trend.reasons import AnalysisFailed, FewProcesses, Gaps, Unreadable
+from hybridbench.labels import unlabelled
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
-from hybridbench.series.units import Meaning, unlabelled
+from hybridbench.series.units import Meaning
 from hybridbench.units import format_duration, format_percent
 
 _MIB = float(2**20)

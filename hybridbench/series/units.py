@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from hybridbench.labels import unlabelled
 from hybridbench.metrics import Check, Kind, Unit, spec_of
 
 _KIB, _MIB, _GIB, _TIB = (float(2 ** (10 * power)) for power in (1, 2, 3, 4))
@@ -225,11 +226,6 @@ def is_gated(name: str) -> bool:
     """Whether ``name`` is one of our own metrics whose trend gates a run."""
     spec = spec_of(name)
     return spec is not None and spec.check is Check.TREND
-
-
-def unlabelled(name: str) -> str:
-    """``name`` without the labels that tell it from others of that name."""
-    return name.partition("{")[0].strip()
 
 
 def bare_name(name: str) -> str:

@@ -38,9 +38,7 @@ class LoadUnknown(Reason, frozen=True, kw_only=True):
     """What disturbed the runs cannot be read."""
 
     code: ClassVar[str] = ComparedCode.LOAD_UNKNOWN
-
-    def text(self) -> str:
-        return "it is not known whether each run had the machine to itself"
+    said: ClassVar[str] = "it is not known whether each run had the machine to itself"
 
 
 class NearMargin(Reason, frozen=True, kw_only=True):
@@ -121,51 +119,42 @@ class FasterThanMemory(Reason, frozen=True, kw_only=True):
         return faster_than(rate, self.memory_upper).text
 
 
-class _Plain(Reason, frozen=True, kw_only=True):
-    """A reason without values."""
-
-    said: ClassVar[str]
-
-    def text(self) -> str:
-        return self.said
-
-
-class ShorterRun(_Plain, frozen=True, kw_only=True):
+class ShorterRun(Reason, frozen=True, kw_only=True):
     """The finding had less time to appear."""
 
     code: ClassVar[str] = ComparedCode.SHORTER_RUN
     said: ClassVar[str] = "the version without it ran for a much shorter time"
 
 
-class UnderATenth(_Plain, frozen=True, kw_only=True):
+class UnderATenth(Reason, frozen=True, kw_only=True):
     """Rates that differ, and too little to matter."""
 
     code: ClassVar[str] = ComparedCode.UNDER_A_TENTH
     said: ClassVar[str] = "the rates differ by less than a tenth"
 
 
-class InvalidRun(_Plain, frozen=True, kw_only=True):
+class InvalidRun(Reason, frozen=True, kw_only=True):
     """What was fitted in such a run says nothing."""
 
     code: ClassVar[str] = ComparedCode.INVALID_RUN
     said: ClassVar[str] = "one of the runs is INVALID"
 
 
-class NoRate(_Plain, frozen=True, kw_only=True):
+class NoRate(Reason, frozen=True, kw_only=True):
     """Nothing to take a difference of."""
 
     code: ClassVar[str] = ComparedCode.NO_RATE
     said: ClassVar[str] = "one of the runs has no rate to compare"
 
 
-class BelowLimit(_Plain, frozen=True, kw_only=True):
+class BelowLimit(Reason, frozen=True, kw_only=True):
     """Intervals that do not meet, both below the limit."""
 
     code: ClassVar[str] = ComparedCode.BELOW_LIMIT
     said: ClassVar[str] = "growth differs, and is below the limit in both versions"
 
 
-class NoLeak(_Plain, frozen=True, kw_only=True):
+class NoLeak(Reason, frozen=True, kw_only=True):
     """Intervals that do not meet, and no leak in either run."""
 
     code: ClassVar[str] = ComparedCode.NO_LEAK

@@ -130,7 +130,7 @@ class Open(Reason, frozen=True, kw_only=True):
 
     def cause(self) -> str:
         """Why it is undecided, whether it grows or not."""
-        raise NotImplementedError
+        return self.said
 
     def text(self) -> str:
         return "; ".join([self.cause(), *([] if self.growing is None else [self.growing.text()])])
@@ -168,27 +168,23 @@ class LoadClimbs(Open, frozen=True, kw_only=True):
     """More requests hold more."""
 
     code: ClassVar[str] = ReasonCode.LOAD_CLIMBS
-
-    def cause(self) -> str:
-        return "the number of requests in flight rose with it; repeat the run at constant load"
+    said: ClassVar[str] = (
+        "the number of requests in flight rose with it; repeat the run at constant load"
+    )
 
 
 class FewCycles(Open, frozen=True, kw_only=True):
     """A sawtooth of which too few teeth were seen."""
 
     code: ClassVar[str] = ReasonCode.FEW_CYCLES
-
-    def cause(self) -> str:
-        return "too few troughs to measure growth under the sawtooth"
+    said: ClassVar[str] = "too few troughs to measure growth under the sawtooth"
 
 
 class FewSteps(Open, frozen=True, kw_only=True):
     """A staircase of which too few steps were seen."""
 
     code: ClassVar[str] = ReasonCode.FEW_STEPS
-
-    def cause(self) -> str:
-        return "it grew in too few steps to tell whether they continue"
+    said: ClassVar[str] = "it grew in too few steps to tell whether they continue"
 
 
 class TooFewSamples(_OfMetric, frozen=True, kw_only=True):
@@ -209,9 +205,7 @@ class YoungRun(Reason, frozen=True, kw_only=True):
     """Undecided so far, in the live view."""
 
     code: ClassVar[str] = ReasonCode.YOUNG_RUN
-
-    def text(self) -> str:
-        return "it grows, but the run is too short to tell whether that continues"
+    said: ClassVar[str] = "it grows, but the run is too short to tell whether that continues"
 
 
 class NoLimit(_OfMetric, frozen=True, kw_only=True):
