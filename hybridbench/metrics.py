@@ -178,6 +178,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "bytes that the worker has allocated from malloc (mallinfo2: uordblks + hblkhd)",
     ),
     MetricSpec(
+        "python_blocks",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "blocks that Python's small-object allocator has handed out (sys.getallocatedblocks)",
+    ),
+    MetricSpec(
         "malloc_arena_bytes",
         Unit.BYTES,
         Kind.LEVEL,
@@ -407,6 +413,12 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.COUNTER,
         "counter that the target itself reports, such as of its finished requests",
         check=Check.DRIVER,
+    ),
+    MetricSpec(
+        "gauge.*",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "gauge that the target itself reports, such as of its running requests or a pool",
     ),
     # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),

@@ -177,6 +177,80 @@ class Checkpoint(Event, frozen=True):
         return self.pools.get(name, {}).get(part, 0)
 
 
+class Census(Event, frozen=True):
+    """A look of a probe at the heap of one process.
+
+    A name that is left out has the count that it had in the census of this process before, and 0 in
+    its first one.
+
+    Attributes:
+        index: of this process's censuses; the first is 0.
+        whole: whether dictionaries that the collector does not track were searched for; only such
+            censuses can be compared for what is found in no other way.
+        types: live instances by the name of their type.
+        entries: entries of all containers at one attribute path, such as ``server.App.pending``.
+        containers: how many containers there are at a path, where that is not one.
+        bounds: the most entries that the containers at a path can have, where they have a bound.
+        holds: the name of the type that most values at a path have.
+        pause_s: how long the process stood still.
+        cpu_s: processor time of the look, in the process or in its forked child.
+        way: "fork" or "slices".
+    """
+
+    role: str = ""
+    pid: int = 0
+    host: str = ""
+    rank: str = ""
+    index: int = 0
+    whole: bool = False
+    types: dict[str, int] = {}
+    entries: dict[str, int] = {}
+    containers: dict[str, int] = {}
+    bounds: dict[str, int] = {}
+    holds: dict[str, str] = {}
+    pause_s: float = 0.0
+    cpu_s: float = 0.0
+    way: str = "fork"
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Of the series of its process."""
+        return of_process(self.role, self.host, self.rank)
+
+
+class IdleLook(Event, frozen=True):
+    """What one process holds at a point at which nothing runs, after a collection.
+
+    Attributes:
+        index: of the idle point, which all processes of the run share.
+        idle: whether the target's own gauges, or else its processor time, said that nothing ran.
+        blocks: what Python's small-object allocator has handed out; None without a probe.
+        malloc_bytes: what the C allocator has handed out; None where it does not tell.
+        unreachable: objects that the collection found; None if it was left out.
+        counters: the target's counters of work at this point, by the names of their series.
+        cache_reset: whether the target's cache was emptied before.
+        pause_s: how long the process stood still.
+    """
+
+    role: str = ""
+    pid: int = 0
+    host: str = ""
+    rank: str = ""
+    index: int = 0
+    idle: bool = True
+    blocks: int | None = None
+    malloc_bytes: int | None = None
+    unreachable: int | None = None
+    counters: dict[str, float] = {}
+    cache_reset: bool = False
+    pause_s: float = 0.0
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Of the series of its process."""
+        return of_process(self.role, self.host, self.rank)
+
+
 class Gap(Event, frozen=True):
     """The sampler was late."""
 
