@@ -189,6 +189,12 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.LEVEL,
         "bytes that malloc has taken from the kernel (mallinfo2: arena + hblkhd)",
     ),
+    MetricSpec(
+        "mappings.*",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "private anonymous mappings of that size, of which there are eight or more",
+    ),
     # Memory of the device, from PyTorch's caching allocator.
     MetricSpec(
         "device_allocated_bytes",
@@ -419,6 +425,16 @@ METRICS: tuple[MetricSpec, ...] = (
         Unit.COUNT,
         Kind.LEVEL,
         "gauge that the target itself reports, such as of its running requests or a pool",
+    ),
+    MetricSpec(
+        "scraped_series",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "series on the metrics page of the target; labels that grow by distinct values never end",
+        check=Check.TREND,
+        floor_per_hour=1.0,
+        handles=True,
+        label="series on the metrics page",
     ),
     # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),

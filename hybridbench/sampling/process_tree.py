@@ -1,44 +1,84 @@
-"""A tree of processes as the kernel shows it: who belongs to it, its roles, what each holds."""
+"""A tree of processes as the kernel shows it: who belongs to it, its roles, what each holds.
+
+Read from /proc directly: one file has the parent, the session, the start and the processor time of
+a process, of other users' too, and its start does not move when somebody sets the clock.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hybridbench.metrics import MEMORY
 from hybridbench.records.processes import ProcessSample
-from hybridbench.sampling.process import read_cpu_s
+from hybridbench.sampling.memory_maps import mapping_counts
+from hybridbench.sampling.process import ProcessGoneError, read_pss_bytes
+from hybridbench.sampling.roles import role_of_command
 from hybridbench.sampling.sampler import ProcessSource
 
 _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 # Behind the name in /proc/PID/stat.
-_STATE, _PARENT, _SESSION, _STARTED = 0, 1, 3, 19
+_STATE, _PARENT, _SESSION, _USER, _SYSTEM, _STARTED, _WAIT_STATUS = 0, 1, 3, 11, 12, 19, 49
 _GONE: Final = frozenset("ZX")
+
+# A name becomes a role once a process of that name has lived for so long: 200 short children of an
+# installer are no roles.
+PERSISTENT_S: Final = 10.0
+_ROLES_MAX: Final = 64
+# A process changes its name when it becomes another program, and when it sets its own title; one
+# that writes what it does into its title would change it for ever.
+_RENAMES_MAX: Final = 3
+# What walks the page tables is read of one process at a time, and of each no more often than this.
+_SLOW_EVERY_S: Final = 30.0
+_NAMES_KEPT: Final = 100
 
 
 @dataclass(frozen=True)
 class TreeProcess:
-    """One process of a tree; ``started_s`` is in seconds after the machine's boot."""
+    """One process of a tree; ``started_s`` is in seconds after the machine's boot.
+
+    ``command`` is as the kernel shows it, with whatever secrets it has; it is for naming the
+    process and must not be stored.
+    """
 
     pid: int
     parent: int
     session: int
     started_s: float
     command: tuple[str, ...]
+    cpu_s: float = 0.0
+
+    @property
+    def key(self) -> tuple[int, float]:
+        """What no other process of this machine shares, whatever becomes of the pid."""
+        return self.pid, self.started_s
 
 
 RoleOf = Callable[[TreeProcess], str]
 
 
 def role_by_command(process: TreeProcess) -> str:
-    """What a process calls itself (``VLLM::EngineCore``), else its program or Python's script."""
-    words = [Path(word).name for word in process.command if word and not word.startswith("-")]
-    if len(words) > 1 and words[0].startswith("python"):
-        return words[1].removesuffix(".py")
-    return words[0] if words else "unnamed"
+    """What a process calls itself (``VLLM::EngineCore``), else the name of its program."""
+    return role_of_command(process.command)
+
+
+@dataclass
+class _Known:
+    """A process that was seen before; ``role`` is empty while it has none."""
+
+    process: TreeProcess
+    base: str = ""
+    role: str = ""
+    renames: int = 0
+    slow_due_s: float = 0.0
 
 
 class ProcessTree:
@@ -46,80 +86,246 @@ class ProcessTree:
 
     Two processes of one role at one time get numbers, in the order of their start; each keeps its
     number, and one that is started anew takes that of the one that ended.
+
+    Args:
+        root: pid of the process that the others belong to.
+        role_of: names a process.
+        mark: an entry of the environment, ``NAME=value``, that only this tree has: it finds what
+            left both the session and its parent.
+        now_s: seconds after the machine's boot.
     """
 
-    def __init__(self, root: int, role_of: RoleOf = role_by_command, proc: Path = _PROC) -> None:
-        self._root = root
+    def __init__(
+        self,
+        root: int,
+        role_of: RoleOf = role_by_command,
+        *,
+        mark: str = "",
+        proc: Path = _PROC,
+        now_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
         self._role_of = role_of
+        self._mark = mark.encode()
         self._proc = proc
-        self._roles: dict[tuple[int, float], str] = {}
+        self._now_s = now_s
+        first = _process(root, proc)
+        self._root = (root, first.started_s if first is not None else -1.0)
+        self._known: dict[tuple[int, float], _Known] = {}
+        self._strangers: set[tuple[int, float]] = set()
+        self._persistent: set[str] = set()
+        self._left_out: Counter[str] = Counter()
+        self._unseen: dict[str, set[str]] = {}
+        self._wait_status: dict[int, int] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Whether the root still runs; another process with its pid is not the root."""
+        root = _process(self._root[0], self._proc)
+        return root is not None and root.key == self._root
+
+    @property
+    def not_seen(self) -> list[str]:
+        """What a reader of the samples misses, in words."""
+        missed = [
+            f"{_listed(sorted(names))} of {role}, which belongs to another user"
+            for role, names in sorted(self._unseen.items())
+        ]
+        if self._left_out:
+            named = [f"{name} ({count})" for name, count in self._left_out.most_common(5)]
+            more = len(self._left_out) - len(named)
+            missed.append(
+                f"{self._left_out.total()} short-lived processes: {', '.join(named)}"
+                f"{f' and {more} other programs' if more else ''}"
+            )
+        return missed
+
+    def wait_status(self, pid: int) -> int | None:
+        """How a process of the tree ended, as ``os.waitpid`` has it; None unless it was seen
+        between its end and the moment its parent asked.
+        """
+        return self._wait_status.get(pid)
+
+    def members(self) -> list[TreeProcess]:
+        """All that live now, by their start."""
+        every = _all_processes(self._proc, self._saw_end)
+        inside = _Membership(every, self._root, self._known.keys(), self._is_marked)
+        found = [process for pid, process in every.items() if inside.has(pid)]
+        self._strangers &= {process.key for process in every.values()}
+        return sorted(found, key=lambda process: (process.started_s, process.pid))
 
     def read(self) -> list[ProcessSample]:
-        """What can be seen now of each process; one that ends meanwhile is left out."""
-        members = _members(self._root, _all_processes(self._proc))
+        """What can be seen now of each process with a role; one that ends meanwhile is left out."""
+        members = self.members()
         self._name(members)
-        found = (self._sample(process) for process in members)
+        named = [known for known in self._known.values() if known.role]
+        slow = min(named, key=lambda known: known.slow_due_s, default=None)
+        found = (self._sample(known, known is slow) for known in named)
         return [sample for sample in found if sample is not None]
 
+    def signal(self, number: int) -> bool:
+        """Send a signal to every process of the tree; False if there is none left."""
+        members = self.members()
+        for process in members:
+            self._signal(process, number)
+        return bool(members)
+
+    def _signal(self, process: TreeProcess, number: int) -> None:
+        with suppress(OSError):
+            handle = os.pidfd_open(process.pid)
+            try:
+                # The handle keeps the pid from being another's from here on.
+                now = _process(process.pid, self._proc)
+                if now is not None and now.key == process.key:
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+
+    def _saw_end(self, pid: int, started_s: float, wait_status: int) -> None:
+        if (pid, started_s) in self._known and len(self._wait_status) < _NAMES_KEPT:
+            self._wait_status[pid] = wait_status
+
+    def _is_marked(self, process: TreeProcess) -> bool:
+        if not self._mark or process.key in self._strangers or process.started_s < self._root[1]:
+            return False
+        with suppress(OSError):
+            environment = (self._proc / str(process.pid) / "environ").read_bytes()
+            if self._mark in environment.split(b"\0"):
+                return True
+        self._strangers.add(process.key)
+        return False
+
     def _name(self, members: list[TreeProcess]) -> None:
-        known = {(p.pid, p.started_s): p for p in members}
-        self._roles = {key: role for key, role in self._roles.items() if key in known}
-        taken = set(self._roles.values())
-        for key, process in known.items():
-            if key in self._roles:
-                continue
-            # A name that a process gives itself may come a moment after its start.
-            role, number = self._role_of(process), 1
-            while (name := role if number == 1 else f"{role}-{number}") in taken:
-                number += 1
-            self._roles[key] = name
-            taken.add(name)
+        living = {process.key: process for process in members}
+        for key in [key for key in self._known if key not in living]:
+            ended = self._known.pop(key)
+            if not ended.role and (ended.base in self._left_out or self._room_for_names):
+                self._left_out[ended.base] += 1
+        taken = {known.role for known in self._known.values() if known.role}
+        for key, process in living.items():
+            known = self._known.setdefault(key, _Known(process))
+            known.process = process
+            base = self._role_of(process)
+            if base != known.base and known.renames <= _RENAMES_MAX:
+                taken.discard(known.role)
+                known.base, known.role = base, ""
+                known.renames += 1
+            if not known.role and self._persists(known) and len(taken) < _ROLES_MAX:
+                known.role = _free_name(known.base, taken)
+                taken.add(known.role)
 
-    def _sample(self, process: TreeProcess) -> ProcessSample | None:
-        values = dict(ProcessSource(process.pid).read())
-        cpu_s = read_cpu_s(process.pid, self._proc)
-        if cpu_s is not None:
-            values["worker_cpu_s"] = cpu_s
-        if not values:
+    @property
+    def _room_for_names(self) -> bool:
+        return len(self._left_out) < _NAMES_KEPT
+
+    def _persists(self, known: _Known) -> bool:
+        old = self._now_s() - known.process.started_s >= PERSISTENT_S
+        if known.process.key == self._root or (old and len(self._persistent) < _NAMES_KEPT):
+            self._persistent.add(known.base)
+        return known.base in self._persistent
+
+    def _sample(self, known: _Known, slow: bool) -> ProcessSample | None:
+        pid = known.process.pid
+        try:
+            values = dict(ProcessSource(pid, self._proc).read())
+            if not values:
+                return None
+            self._note_unseen(known.role, values)
+            if slow and self._now_s() >= known.slow_due_s:
+                known.slow_due_s = self._now_s() + _SLOW_EVERY_S
+                values |= self._slow(known)
+        except ProcessGoneError:
             return None
-        role = self._roles[process.pid, process.started_s]
-        return ProcessSample(role, process.pid, process.started_s, values)
+        values["worker_cpu_s"] = known.process.cpu_s
+        return ProcessSample(known.role, pid, known.process.started_s, values)
+
+    def _slow(self, known: _Known) -> dict[str, float]:
+        pid = known.process.pid
+        pss_bytes = read_pss_bytes(pid, self._proc)
+        if pss_bytes is None:
+            self._unseen.setdefault(known.role, set()).add("proportional set size (PSS)")
+        counts: dict[str, float] = {
+            f"mappings.{size_bytes // 1024}KiB": count
+            for size_bytes, count in mapping_counts(pid, self._proc).items()
+        }
+        return counts if pss_bytes is None else {**counts, "pss_bytes": pss_bytes}
+
+    def _note_unseen(self, role: str, values: Mapping[str, float]) -> None:
+        for name, words in (("open_fds", "open files"), (MEMORY, "private memory")):
+            if name not in values:
+                self._unseen.setdefault(role, set()).add(words)
 
 
-def _members(root: int, every: Mapping[int, TreeProcess]) -> list[TreeProcess]:
-    """By start; a child whose parent ended keeps the session that ``root`` leads."""
-    inside: dict[int, bool] = {root: True}
+@dataclass
+class _Membership:
+    """Which of ``every`` process belongs to the root: by its parents, its session, its mark, or
+    because it did before.
+    """
 
-    def belongs(pid: int) -> bool:
-        process = every.get(pid)
-        if pid not in inside:
-            inside[pid] = False  # so that a circle, which a reused pid may make, ends
-            inside[pid] = process is not None and (
-                process.session == root or belongs(process.parent)
-            )
-        return inside[pid]
+    every: Mapping[int, TreeProcess]
+    root: tuple[int, float]
+    before: Container[tuple[int, float]]
+    marked: Callable[[TreeProcess], bool]
 
-    return sorted(
-        (process for pid, process in every.items() if belongs(pid)),
-        key=lambda process: (process.started_s, process.pid),
-    )
+    def __post_init__(self) -> None:
+        leader = self.every.get(self.root[0])
+        # Another process has the root's pid only after its whole session has ended.
+        self._session = self.root[0] if leader is None or leader.key == self.root else -1
+        self._inside: dict[int, bool] = {}
+
+    def has(self, pid: int) -> bool:
+        if pid not in self._inside:
+            self._inside[pid] = False  # so that a circle, which a reused pid may make, ends
+            process = self.every.get(pid)
+            self._inside[pid] = process is not None and self._belongs(process)
+        return self._inside[pid]
+
+    def _belongs(self, process: TreeProcess) -> bool:
+        return (
+            process.key == self.root
+            or process.session == self._session
+            or process.key in self.before
+            or self.has(process.parent)
+            or self.marked(process)
+        )
 
 
-def _all_processes(proc: Path) -> dict[int, TreeProcess]:
+def _all_processes(
+    proc: Path, saw_end: Callable[[int, float, int], None] | None = None
+) -> dict[int, TreeProcess]:
     pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
-    found = (_process(pid, proc) for pid in pids)
+    found = (_process(pid, proc, saw_end) for pid in pids)
     return {process.pid: process for process in found if process is not None}
 
 
-def _process(pid: int, proc: Path) -> TreeProcess | None:
+def _process(
+    pid: int, proc: Path, saw_end: Callable[[int, float, int], None] | None = None
+) -> TreeProcess | None:
+    """The process, or None for one that has ended or cannot be seen."""
     folder = proc / str(pid)
     try:
-        words = (folder / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        command = (folder / "cmdline").read_bytes().decode("utf-8", "replace")
-        if words[_STATE] in _GONE:
-            return None
+        head, _, rest = (folder / "stat").read_text("utf-8", "replace").rpartition(")")
+        words = rest.split()
         started_s = int(words[_STARTED]) / _TICKS_PER_S
+        if words[_STATE] in _GONE:
+            if saw_end is not None:
+                saw_end(pid, started_s, int(words[_WAIT_STATUS]))
+            return None
+        command = (folder / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0")
         parent, session = int(words[_PARENT]), int(words[_SESSION])
+        cpu_s = (int(words[_USER]) + int(words[_SYSTEM])) / _TICKS_PER_S
     except (OSError, IndexError, ValueError):
         return None
-    return TreeProcess(pid, parent, session, started_s, tuple(command.rstrip("\0").split("\0")))
+    named = command or head.partition("(")[2]
+    return TreeProcess(pid, parent, session, started_s, tuple(named.split("\0")), cpu_s)
+
+
+def _free_name(role: str, taken: Container[str]) -> str:
+    name, number = role, 1
+    while name in taken:
+        number += 1
+        name = f"{role}-{number}"
+    return name
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"

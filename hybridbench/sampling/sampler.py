@@ -33,13 +33,14 @@ class Source(Protocol):
 class ProcessSource:
     """Memory, threads and descriptors of one process: under a millisecond."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self._pid = pid
+        self._proc = proc
 
     def read(self) -> Mapping[str, float]:
         try:
-            memory = read_process_memory(self._pid)
-            open_fds = count_open_fds(self._pid)
+            memory = read_process_memory(self._pid, self._proc)
+            open_fds = count_open_fds(self._pid, self._proc)
         except ProcessGoneError:
             return {}
         values: dict[str, float] = {

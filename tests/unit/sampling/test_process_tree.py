@@ -7,12 +7,14 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from hybridbench.metrics import MEMORY, declared
-from hybridbench.sampling.process_tree import ProcessTree, TreeProcess, role_by_command
+from hybridbench.sampling.process_tree import PERSISTENT_S, ProcessTree, TreeProcess
 
 WAIT = "import signal; print('up', flush=True); signal.pause()"
 PARENT = f"""
@@ -22,6 +24,11 @@ for _ in range(2):
 print("up", flush=True)
 signal.pause()
 """
+
+
+def old() -> float:
+    """A time at which every process has lived for long."""
+    return 1e9
 
 
 def role(process: TreeProcess) -> str:
@@ -45,7 +52,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
 def test_a_process_and_its_children_are_seen_with_their_roles(
     server: subprocess.Popen[str],
 ) -> None:
-    found = ProcessTree(server.pid, role).read()
+    found = ProcessTree(server.pid, role, now_s=old).read()
 
     assert [process.role for process in found] == ["server", "worker", "worker-2"]
     assert found[0].pid == server.pid
@@ -56,7 +63,7 @@ def test_a_process_and_its_children_are_seen_with_their_roles(
 def test_a_process_keeps_its_name_and_the_next_takes_that_of_one_that_ended(
     server: subprocess.Popen[str],
 ) -> None:
-    tree = ProcessTree(server.pid, role)
+    tree = ProcessTree(server.pid, role, now_s=old)
     _, first, second = tree.read()
 
     kill(first.pid)
@@ -67,7 +74,7 @@ def test_a_process_keeps_its_name_and_the_next_takes_that_of_one_that_ended(
 def test_a_child_whose_parent_ended_still_belongs_to_the_tree(
     server: subprocess.Popen[str],
 ) -> None:
-    tree = ProcessTree(server.pid, role)
+    tree = ProcessTree(server.pid, role, now_s=old)
     assert len(tree.read()) == 3
 
     kill(server.pid)
@@ -85,14 +92,93 @@ def kill(pid: int) -> None:
         os.close(handle)
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        (("VLLM::EngineCore", ""), "VLLM::EngineCore"),
-        (("/usr/bin/python3.11", "-u", "/srv/serve.py", "--port", "1"), "serve"),
-        (("/opt/llama-server", "--port", "1"), "llama-server"),
-        (("",), "unnamed"),
-    ],
-)
-def test_a_role_is_what_a_process_calls_itself(command: tuple[str, ...], expected: str) -> None:
-    assert role_by_command(TreeProcess(1, 0, 1, 0.0, command)) == expected
+def test_a_process_has_a_role_when_one_of_its_name_has_lived_for_long(
+    server: subprocess.Popen[str],
+) -> None:
+    now = [time.clock_gettime(time.CLOCK_BOOTTIME)]
+    tree = ProcessTree(server.pid, role, now_s=lambda: now[0])
+    assert [process.role for process in tree.read()] == ["server"]
+
+    now[0] += PERSISTENT_S
+
+    seen = tree.read()
+    assert [process.role for process in seen] == ["server", "worker", "worker-2"]
+    kill(seen[1].pid)
+    now[0] -= PERSISTENT_S  # the next of a known name has it from its first moment
+    assert [process.role for process in tree.read()] == ["server", "worker-2"]
+    assert tree.not_seen == []
+
+
+def test_short_children_are_no_roles(server: subprocess.Popen[str]) -> None:
+    tree = ProcessTree(server.pid, role)
+    seen = {process.role for process in tree.read()}
+
+    for pid in [member.pid for member in tree.members()[1:]]:
+        kill(pid)
+        seen |= {process.role for process in tree.read()}
+
+    assert seen == {"server"}
+    assert tree.not_seen == ["2 short-lived processes: worker (2)"]
+
+
+def test_a_process_that_takes_a_title_has_that_role_from_then_on() -> None:
+    becomes = "import os; input(); os.execvp('sleep', ['VLLM::EngineCore', '600'])"
+    with subprocess.Popen(
+        [sys.executable, "-c", becomes], stdin=subprocess.PIPE, start_new_session=True
+    ) as process:
+        tree = ProcessTree(process.pid)
+        before = tree.read()
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        while (after := tree.read())[0].role == before[0].role:
+            select.select([], [], [], 0.02)
+        process.kill()
+
+    assert (before[0].role, after[0].role) == ("python", "VLLM::EngineCore")
+    assert before[0].pid == after[0].pid
+
+
+def test_slow_readings_come_one_at_a_time_and_not_often(server: subprocess.Popen[str]) -> None:
+    now = [1e9]
+    tree = ProcessTree(server.pid, role, now_s=lambda: now[0])
+
+    readings = [[p.role for p in tree.read() if "pss_bytes" in p.m] for _ in range(4)]
+    now[0] += 30.0
+
+    assert readings == [["server"], ["worker"], ["worker-2"], []]
+    assert [p.role for p in tree.read() if "pss_bytes" in p.m] == ["server"]
+
+
+def test_processor_time_and_its_owner_are_read_of_every_process(
+    server: subprocess.Popen[str],
+) -> None:
+    seen = ProcessTree(server.pid, role, now_s=old).read()
+
+    assert all(process.m["worker_cpu_s"] >= 0 for process in seen)
+
+
+def test_what_another_users_process_does_not_show_is_listed(tmp_path: Path) -> None:
+    """As the kernel has it for another user: no descriptors, no page tables."""
+    pid = os.getpid()
+    folder = tmp_path / str(pid)
+    folder.mkdir()
+    for name in ("stat", "status", "cmdline"):
+        (folder / name).write_bytes(Path(f"/proc/self/{name}").read_bytes())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", denied)
+        patch.setattr("hybridbench.sampling.process_tree.read_pss_bytes", lambda *_: None)
+        patch.setattr("hybridbench.sampling.process_tree.mapping_counts", lambda *_: {})
+        tree = ProcessTree(pid, lambda _: "engine", proc=tmp_path)
+        (seen,) = tree.read()
+
+    assert seen.m[MEMORY] > 0
+    assert "open_fds" not in seen.m
+    assert tree.not_seen == [
+        "open files and proportional set size (PSS) of engine, which belongs to another user"
+    ]
+
+
+def denied(path: object) -> None:
+    raise PermissionError(13, "Permission denied", path)

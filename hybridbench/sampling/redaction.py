@@ -1,0 +1,78 @@
+"""Command lines without their secrets, before they are stored or shown anywhere.
+
+Redacted are the values of options, variables, headers and JSON keys whose name speaks of a secret,
+the user part of addresses, and what looks like a key of a known issuer wherever it stands.  In
+doubt a word is redacted: a command line is shown so that its reader knows the program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+REDACTED: Final = "[redacted]"
+_CHARS_MAX: Final = 10_000
+
+# Whole words of a name; "tokens" and "tokenizer" are the business of every engine.
+_HIDDEN: Final = (
+    r"(?:api|access|secret|private|auth|encryption|signing|session|master|license)?keys?|"
+    r"token|secrets?|passwords?|passwd|passphrase|pwd|pass|auth|authorization|credentials?|bearer|"
+    r"cookie|jwt|pat"
+)
+_NAME: Final = (
+    rf"(?:[A-Za-z0-9.]+[-_])*(?:{_HIDDEN})(?:[-_](?:id|value|file|path|env|base64|b64|\d+))*"
+)
+_IS_SECRET: Final = re.compile(rf"-{{0,2}}{_NAME}", re.I)
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+_ASSIGNED: Final = re.compile(
+    # NAME=value, "name": "value", name:value; of a header everything to the next quote.
+    rf"(?<![A-Za-z0-9])({_NAME}[\"']?\s*(?:=|:\s*))"
+    r"(?:\"[^\"]*\"?|'[^']*'?|\[[^\]]*\]?|(?:bearer|basic|digest|token)\s+[^\s\"',;&]+|[^\s\"',;&}}]+)",
+    re.I,
+)
+_HEADER: Final = re.compile(rf"^(\s*(?:-H)?\s*{_NAME}\s*:\s*).+", re.I | re.DOTALL)
+_OPTION_INSIDE: Final = re.compile(
+    rf"((?<![\w-])--?{_NAME})(?:\s+(?!-)(?:\"[^\"]*\"|'[^']*'|[^\s\"']+))+", re.I
+)
+_URL_USER: Final = re.compile(r"\b([a-z][a-z0-9+.-]*://)[^/\s@\"']*@", re.I)
+_KNOWN_KEYS: Final = re.compile(
+    r"\b(?:hf_|sk-|sk_|pk-|rk_|gh[pousr]_|github_pat_|glpat-|xox[abpr]-|nvapi-|gsk_|r8_|AIza|AKIA|"
+    r"ya29\.|wandb_|pypi-|dop_v1_)[A-Za-z0-9_\-.]{6,}"
+    r"|\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]*)?"
+    r"|(?<=bearer )\s*[^\s\"',;]+",
+    re.I,
+)
+# The user and password of curl, and of others that took its options.
+_USER: Final = r"(?:-u|--user|--proxy-user|--basic-auth)"
+_USER_OPTION: Final = re.compile(_USER)
+_USER_INSIDE: Final = re.compile(rf"((?<![\w-]){_USER}[\s=]+)[^\s:]+:\S+")
+# A word of one dash and many letters, or of nothing but dashes at first, may be the key itself.
+_OPTION: Final = re.compile(r"--[A-Za-z][^=]*|-[A-Za-z0-9_-]{0,14}")
+
+
+def redacted(command: Sequence[str]) -> tuple[str, ...]:
+    """``command``, word by word, with ``[redacted]`` in place of secrets."""
+    return tuple(_words(command))
+
+
+def redacted_text(text: str) -> str:
+    """A line of text, such as a command in one string, without its secrets."""
+    text = _URL_USER.sub(rf"\1{REDACTED}@", text[:_CHARS_MAX])
+    text = _KNOWN_KEYS.sub(REDACTED, text)
+    text = _OPTION_INSIDE.sub(rf"\1 {REDACTED}", text)
+    text = _USER_INSIDE.sub(rf"\1{REDACTED}", text)
+    return _ASSIGNED.sub(rf"\1{REDACTED}", text)
+
+
+def _words(command: Sequence[str]) -> Iterable[str]:
+    taking = False  # whether the words are values of an option that is named like a secret
+    for before, word in zip(["", *command], command, strict=False):
+        is_option = _OPTION.fullmatch(word) is not None
+        is_user = ":" in word and _USER_OPTION.fullmatch(before) is not None
+        if is_user or (taking and not is_option):
+            yield REDACTED
+            continue
+        taking = is_option and _IS_SECRET.fullmatch(_CAMEL.sub("-", word)) is not None
+        yield redacted_text(_HEADER.sub(rf"\1{REDACTED}", word))

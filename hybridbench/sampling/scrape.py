@@ -1,0 +1,368 @@
+"""The metrics page of a server, in the format of Prometheus: counters of work, and gauges.
+
+Read in a thread of its own, so that a server that hangs holds nothing but that thread.  A page is
+read up to a size and for a time, and only names that were seen before, or are among the first
+hundreds, are kept: what a server writes there costs this process a bounded amount.
+"""
+
+from __future__ import annotations
+
+import http.client
+import math
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as open_metrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from hybridbench.errors import UsageError
+from hybridbench.foreign import MIB
+from hybridbench.safe_output import visible
+
+PAGE_BYTES_MAX: Final = 8 * MIB
+_NAMES_MAX: Final = 500
+_VALUES_MAX: Final = 16  # of one label that counters are split by
+_REDIRECTS_MAX: Final = 3
+_PATIENCE_S: Final = 5.0
+_ACCEPT: Final = "text/plain; version=0.0.4"
+
+# Requests that run and that wait, by the names of vLLM (also LMDeploy and Aphrodite), SGLang,
+# llama.cpp and TGI.
+_RUNNING: Final = re.compile(
+    r"\w+:num_requests_running|sglang:num_running_reqs|llamacpp:requests_processing|"
+    r"tgi_batch_current_size"
+)
+_WAITING: Final = re.compile(
+    r"\w+:num_requests_(waiting|swapped)|sglang:num_(\w+_)?queue_reqs|llamacpp:requests_deferred|"
+    r"tgi_queue_size"
+)
+# Shares of a pool: of several engines the fullest one counts, not the sum.
+_SHARE: Final = re.compile(r"(_perc|_percent|_ratio|_usage|_usage_rate|_utilization|_rate)$")
+# Labels whose values are kinds of work.
+_SPLIT: Final = frozenset(
+    {"finished_reason", "finish_reason", "status", "status_code", "code", "reason"}
+)
+_VALUE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+# Moments and texts in the form of a number; and what the client library says of its own process.
+_NO_METRIC: Final = re.compile(r"_(created|info|timestamp|timestamp_seconds)$|^(process|python)_")
+_NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,150}")
+_PATHS: Final = frozenset({"handler", "path", "endpoint", "route"})
+# Requests for these pages are this thread's own, or those of a supervisor.
+_PAGES: Final = re.compile(r"/(metrics|health\w*|ping|readyz?|livez?)/?$")
+
+
+class NoMetricsError(Exception):
+    """What was read is no metrics page; says why, without a word of what stands there."""
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """One page, or why there is none.
+
+    Attributes:
+        counters: ``scraped.NAME``, which never fall: a server that starts anew goes on from there.
+        gauges: ``gauge.NAME``.
+        running, waiting: requests; None where no gauge of that meaning is known.
+        series: number of series on the page.
+        failed: why there is no page now, or what was left out of it; one sentence.
+    """
+
+    counters: Mapping[str, float] = field(default_factory=dict)
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    running: float | None = None
+    waiting: float | None = None
+    series: int = 0
+    failed: str = ""
+
+
+class Scraper:
+    """Asks ``url`` every ``every_s`` seconds until ``close``.
+
+    Raises:
+        UsageError: ``url`` is no address of HTTP.
+    """
+
+    def __init__(self, url: str, every_s: float, patience_s: float = _PATIENCE_S) -> None:
+        self._page = _Page(_parts(url), patience_s)
+        self._every_s = every_s
+        self._patience_s = patience_s
+        self._counters = RisingCounters()
+        self._latest: Scrape | None = None
+        self._asked_s: float | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scraper", daemon=True)
+        self._thread.start()
+
+    def latest(self) -> Scrape | None:
+        """What the last answer had; None before the first.  After a failure there are no gauges,
+        and the counters stand where they stood.
+        """
+        asked_s = self._asked_s
+        if asked_s is not None and time.monotonic() - asked_s > 2 * self._patience_s:
+            return self._failure(f"no answer for {2 * self._patience_s:.0f} s")
+        return self._latest
+
+    def scrape(self) -> Scrape:
+        """Ask now, and wait for the answer."""
+        try:
+            text, kind = self._page.read()
+            found = read_page(text, open_metrics="openmetrics" in kind)
+        except (OSError, http.client.HTTPException, NoMetricsError) as error:
+            return self._failure(_reason(error))
+        counters = self._counters.after(found.counters)
+        return Scrape(
+            counters, found.gauges, found.running, found.waiting, found.series, found.failed
+        )
+
+    def close(self) -> None:
+        """Ask no more; an answer that is awaited is given up."""
+        self._ended.set()
+        self._page.give_up()
+        self._thread.join(self._patience_s)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self._asked_s = begun_s = time.monotonic()
+            self._latest = self.scrape()
+            self._asked_s = None
+            self._ended.wait(max(0.0, self._every_s - (time.monotonic() - begun_s)))
+
+    def _failure(self, reason: str) -> Scrape:
+        return Scrape(
+            self._counters.totals, failed=f"{self._page.address} gave no metrics: {reason}."
+        )
+
+
+class RisingCounters:
+    """Totals of counters that start at 0 again when their server does.
+
+    What falls adds nothing, so that neither a restart nor a set of labels that is gone makes a
+    step; at most what a new server counted before it was asked first is missing.
+    """
+
+    def __init__(self) -> None:
+        self.totals: Mapping[str, float] = {}
+        self._last: dict[str, float] = {}
+
+    def after(self, now: Mapping[str, float]) -> Mapping[str, float]:
+        """The totals with the readings ``now``; a counter that is absent stands still."""
+        totals = dict(self.totals)
+        for name, value in now.items():
+            if name in totals:
+                totals[name] += max(0.0, value - self._last[name])
+            elif len(totals) < _NAMES_MAX:
+                totals[name] = value
+            else:
+                continue
+            self._last[name] = value
+        self.totals = totals
+        return totals
+
+
+def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
+    """The counters and gauges of one page, as they stand there.
+
+    Raises:
+        NoMetricsError: it is no metrics page.
+    """
+    lines = [line for line in text.splitlines() if line and not line.isspace()]
+    series = sum(not line.startswith("#") for line in lines)
+    if open_metrics:
+        families: Iterable[Metric] = open_metrics_families(text)  # type: ignore[no-untyped-call]
+    else:
+        # Most lines of a page are buckets, which nobody reads here.
+        kept = "\n".join(line for line in lines if "_bucket{" not in line)
+        families = text_string_to_metric_families(f"{kept}\n")
+    found = _Found()
+    try:
+        for family in families:
+            for sample in family.samples:
+                found.add(family.type, sample)
+    except Exception as error:
+        # A parser that meets what it did not expect raises this and that.
+        raise NoMetricsError("it is not in the format of Prometheus") from error
+    if not series:
+        raise NoMetricsError("it is empty")
+    more = len(found.left_out)
+    left_out = f"{more} more names on the metrics page were left out" if more else ""
+    running, waiting = (_matching(found.gauges, known) for known in (_RUNNING, _WAITING))
+    gauges = {f"gauge.{name}": value for name, value in found.gauges.items()}
+    counters = {f"scraped.{name}": value for name, value in found.counters.items()}
+    return Scrape(counters, gauges, running, waiting, series, left_out)
+
+
+class _Found:
+    """Samples summed over their labels."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, float] = {}
+        self.gauges: dict[str, float] = {}
+        self.left_out: set[str] = set()
+        self._values: dict[str, set[str]] = {}
+
+    def add(self, kind: str, sample: Sample) -> None:
+        name, value = sample.name, sample.value
+        if not math.isfinite(value) or _NO_METRIC.search(name) or not _NAME.fullmatch(name):
+            return
+        if _counts(kind, name):
+            if not any(_PAGES.search(sample.labels.get(label, "")) for label in _PATHS):
+                self._put(self.counters, name, value)
+                self._split(sample)
+        elif kind in ("gauge", "unknown", "untyped"):
+            fullest = max(value, self.gauges.get(name, value))
+            self._put(self.gauges, name, value, fullest if _SHARE.search(name) else None)
+
+    def _split(self, sample: Sample) -> None:
+        for label in sorted(_SPLIT & sample.labels.keys()):
+            value = sample.labels[label]
+            known = self._values.setdefault(sample.name, set())
+            if _VALUE.fullmatch(value) and (value in known or len(known) < _VALUES_MAX):
+                known.add(value)
+                self._put(self.counters, f"{sample.name}.{value}", sample.value)
+
+    def _put(
+        self, into: dict[str, float], name: str, value: float, instead: float | None = None
+    ) -> None:
+        if name in into:
+            into[name] = into[name] + value if instead is None else instead
+        elif len(self.counters) + len(self.gauges) < _NAMES_MAX:
+            into[name] = value
+        else:
+            self.left_out.add(name)
+
+
+def _counts(kind: str, name: str) -> bool:
+    """Whether a sample never falls; histograms and summaries are counts and sums."""
+    if kind in ("histogram", "summary"):
+        return name.endswith(("_count", "_sum"))
+    return kind == "counter" or (kind in ("unknown", "untyped") and name.endswith("_total"))
+
+
+def _matching(gauges: Mapping[str, float], known: re.Pattern[str]) -> float | None:
+    found = [value for name, value in gauges.items() if known.fullmatch(name)]
+    return sum(found) if found else None
+
+
+class _Page:
+    """Reads one address within a time and a size, and never through a proxy."""
+
+    def __init__(self, parts: SplitResult, patience_s: float) -> None:
+        self._parts = parts
+        self._patience_s = patience_s
+        self._socket: socket.socket | None = None
+        self._given_up = False
+        self._one_at_a_time = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """Without a user's name and password."""
+        host = self._parts.netloc.rpartition("@")[2]
+        return visible(f"{self._parts.scheme}://{host}{self._parts.path}")
+
+    def read(self) -> tuple[str, str]:
+        """The text, and its content type.
+
+        Raises:
+            OSError, http.client.HTTPException, NoMetricsError: there is no such page.
+        """
+        with self._one_at_a_time:
+            self._given_up = False
+            # The time of a socket begins again with every byte; this one does not.
+            alarm = threading.Timer(self._patience_s, self.give_up)
+            alarm.daemon = True
+            alarm.start()
+            try:
+                found = self._follow()
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if self._given_up:
+                    raise self._too_late() from error
+                if isinstance(error, ValueError):
+                    raise NoMetricsError("its answer is not HTTP") from error
+                raise
+            finally:
+                alarm.cancel()
+            if self._given_up:  # what was cut off then may look like a whole answer
+                raise self._too_late()
+            return found
+
+    def give_up(self) -> None:
+        """End the request that waits, from another thread."""
+        self._given_up = True
+        waiting = self._socket
+        if waiting is not None:
+            with suppress(OSError):
+                waiting.shutdown(socket.SHUT_RDWR)
+
+    def _too_late(self) -> TimeoutError:
+        return TimeoutError(f"no whole answer in {self._patience_s:g} s")
+
+    def _follow(self) -> tuple[str, str]:
+        parts = self._parts
+        for _ in range(_REDIRECTS_MAX):
+            answer = self._ask(parts)
+            if not isinstance(answer, str):
+                return answer
+            parts = urlsplit(urljoin(parts.geturl(), answer))
+            if parts.hostname != self._parts.hostname:
+                raise NoMetricsError("it refers to another host")
+        raise NoMetricsError("it refers to another page again and again")
+
+    def _ask(self, parts: SplitResult) -> tuple[str, str] | str:
+        """The text and its content type, or the address that it refers to."""
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        connection = kind(parts.hostname or "", parts.port, timeout=self._patience_s)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        try:
+            connection.connect()
+            self._socket = connection.sock
+            if self._given_up:  # it was, before there was a socket to end
+                raise self._too_late()
+            connection.request("GET", path, headers={"Accept": _ACCEPT, "Connection": "close"})
+            response = connection.getresponse()
+            if response.status in (301, 302, 303, 307, 308):
+                return response.getheader("Location") or ""
+            if response.status != http.client.OK:
+                raise NoMetricsError(f"it answered {response.status}")
+            content = response.read(PAGE_BYTES_MAX + 1)
+            content_type = response.getheader("Content-Type") or ""
+        finally:
+            self._socket = None
+            connection.close()
+        if len(content) > PAGE_BYTES_MAX:
+            raise NoMetricsError(f"it is longer than {PAGE_BYTES_MAX // MIB} MiB")
+        if "html" in content_type or content.lstrip()[:1] == b"<":
+            raise NoMetricsError("it is a page of HTML")
+        return content.decode("utf-8", "replace"), content_type
+
+
+def _parts(url: str) -> SplitResult:
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    raise UsageError(
+        ": is not an address of HTTP; write http://HOST:PORT/metrics.", option="--metrics"
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, http.client.IncompleteRead):
+        return "its answer was cut off"
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+        # Its text may be what the server wrote.
+        return "its answer is not HTTP"
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(visible(words or type(error).__name__).split())[:160].rstrip(".")

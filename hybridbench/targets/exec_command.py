@@ -1,0 +1,35 @@
+"""Becomes the command that a target is, once its end is tied to that of the bench.
+
+Run as a file by ``targets/command.py`` with a descriptor, the bench's pid, an entry of the
+environment, and the command.
+What the system says of a command that it cannot start is written to the descriptor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Never returns where the command starts."""
+    descriptor, parent, mark, *command = arguments
+    os.set_inheritable(int(descriptor), False)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        return 1  # it ended before the kernel knew
+    name, _, value = mark.partition("=")
+    os.putenv(name, value)
+    try:
+        os.execvp(command[0], command)  # noqa: S606
+    except OSError as error:
+        os.write(int(descriptor), (error.strerror or str(error)).encode())
+    return 127
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,365 @@
+"""Metrics pages of servers: what is read of them, and what no server can do to the reader."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from hybridbench.errors import UsageError
+from hybridbench.metrics import declared
+from hybridbench.sampling.scrape import (
+    PAGE_BYTES_MAX,
+    NoMetricsError,
+    RisingCounters,
+    Scrape,
+    Scraper,
+    read_page,
+)
+
+VLLM = """\
+# HELP python_gc_objects_collected_total Objects collected during gc
+# TYPE python_gc_objects_collected_total counter
+python_gc_objects_collected_total{generation="0"} 10442.0
+# TYPE process_resident_memory_bytes gauge
+process_resident_memory_bytes 4.4e+08
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 4.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
+vllm:num_requests_waiting{engine="1",model_name="tiny"} 0.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="tiny"} 0.75
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",engine="0"} 1.0
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="tiny"} 5.0
+vllm:request_success_total{engine="1",finished_reason="stop",model_name="tiny"} 6.0
+vllm:request_success_total{engine="0",finished_reason="abort",model_name="tiny"} 1.0
+# TYPE vllm:request_success_created gauge
+vllm:request_success_created{engine="0",finished_reason="stop",model_name="tiny"} 1.7e+09
+# TYPE vllm:e2e_request_latency_seconds histogram
+vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3",model_name="tiny"} 8.0
+vllm:e2e_request_latency_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 12.0
+vllm:e2e_request_latency_seconds_count{engine="0",model_name="tiny"} 12.0
+vllm:e2e_request_latency_seconds_sum{engine="0",model_name="tiny"} 4.5
+# TYPE http_requests_total counter
+http_requests_total{handler="/metrics",method="GET",status="2xx"} 900.0
+http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 12.0
+http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 2.0
+"""
+SGLANG = """\
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{model_name="tiny",tp_rank="0"} 6.0
+# TYPE sglang:num_queue_reqs gauge
+sglang:num_queue_reqs{model_name="tiny",tp_rank="0"} 1.0
+# TYPE sglang:num_grammar_queue_reqs gauge
+sglang:num_grammar_queue_reqs{model_name="tiny",tp_rank="0"} 2.0
+# TYPE sglang:token_usage gauge
+sglang:token_usage{model_name="tiny",tp_rank="0"} 0.5
+# TYPE sglang:prompt_tokens_total counter
+sglang:prompt_tokens_total{model_name="tiny"} 128.0
+"""
+LLAMA = """\
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 1200
+# TYPE llamacpp:requests_processing gauge
+llamacpp:requests_processing 4
+# TYPE llamacpp:requests_deferred gauge
+llamacpp:requests_deferred 9
+"""
+
+
+def test_counters_and_gauges_of_vllm_are_read_by_name() -> None:
+    page = read_page(VLLM)
+
+    assert page.counters == {
+        "scraped.vllm:request_success_total": 12.0,
+        "scraped.vllm:request_success_total.stop": 11.0,
+        "scraped.vllm:request_success_total.abort": 1.0,
+        "scraped.vllm:e2e_request_latency_seconds_count": 12.0,
+        "scraped.vllm:e2e_request_latency_seconds_sum": 4.5,
+        "scraped.http_requests_total": 14.0,
+        "scraped.http_requests_total.2xx": 12.0,
+        "scraped.http_requests_total.4xx": 2.0,
+    }
+    assert page.gauges == {
+        "gauge.vllm:num_requests_running": 7.0,
+        "gauge.vllm:num_requests_waiting": 2.0,
+        "gauge.vllm:kv_cache_usage_perc": 0.75,
+    }
+    assert (page.running, page.waiting, page.series) == (7.0, 2.0, 20)
+    assert all(declared(name) for name in [*page.counters, *page.gauges])
+
+
+@pytest.mark.parametrize(
+    ("text", "running", "waiting"), [(SGLANG, 6.0, 3.0), (LLAMA, 4.0, 9.0), ("up 1\n", None, None)]
+)
+def test_gauges_of_requests_are_known_by_the_names_of_their_engines(
+    text: str, running: float | None, waiting: float | None
+) -> None:
+    page = read_page(text)
+
+    assert (page.running, page.waiting) == (running, waiting)
+
+
+def test_a_name_without_a_type_is_a_counter_if_it_is_called_a_total() -> None:
+    page = read_page("requests_total 4\nqueue 2\nfree_ratio 0.5\n")
+
+    assert page.counters == {"scraped.requests_total": 4.0}
+    assert page.gauges == {"gauge.queue": 2.0, "gauge.free_ratio": 0.5}
+
+
+def test_open_metrics_is_read_too() -> None:
+    text = (
+        '# TYPE requests counter\nrequests_total{code="200"} 3\nrequests_created{code="200"} 1\n'
+        '# TYPE size histogram\nsize_bucket{le="+Inf"} 2 # {id="a"} 0.5\nsize_count 2\n'
+        "size_sum 5\n# EOF\n"
+    )
+
+    page = read_page(text, open_metrics=True)
+
+    assert page.counters == {
+        "scraped.requests_total": 3.0,
+        "scraped.requests_total.200": 3.0,
+        "scraped.size_count": 2.0,
+        "scraped.size_sum": 5.0,
+    }
+    assert page.series == 5
+
+
+def test_labels_of_distinct_values_show_in_the_number_of_series_alone() -> None:
+    lines = [f'answers_total{{reason="user {i}",id="{i}"}} 1\n' for i in range(5000)]
+
+    page = read_page("# TYPE answers_total counter\n" + "".join(lines))
+
+    assert page.series == 5000
+    assert page.counters == {"scraped.answers_total": 5000.0}
+
+
+def test_of_a_label_with_very_many_values_the_first_are_counted_apart() -> None:
+    lines = [f'answers_total{{code="{i}"}} 1\n' for i in range(5000)]
+
+    page = read_page("# TYPE answers_total counter\n" + "".join(lines))
+
+    assert page.counters["scraped.answers_total"] == 5000.0
+    assert len(page.counters) == 17
+
+
+def test_names_beyond_a_bound_are_left_out_and_counted() -> None:
+    page = read_page("".join(f"metric_{i} 1\n" for i in range(700)))
+
+    assert len(page.gauges) == 500
+    assert page.failed == "200 more names on the metrics page were left out"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "<html>secret</html>\n", "name{ 5\n", "a b c d e\n", 'x{y="z"} secret\n']
+)
+def test_what_is_no_metrics_page_is_refused_without_a_word_of_it(text: str) -> None:
+    with pytest.raises(NoMetricsError) as refused:
+        read_page(text)
+
+    assert "secret" not in str(refused.value)
+
+
+def test_a_counter_that_starts_anew_goes_on_from_where_it_was() -> None:
+    counters = RisingCounters()
+
+    seen = [counters.after({"a": value})["a"] for value in (10.0, 12.0, 0.0, 3.0, 2.0, 4.0)]
+
+    assert seen == [10.0, 12.0, 12.0, 15.0, 15.0, 17.0]
+    assert counters.after({}) == {"a": 17.0}
+
+
+# A server of one answer, whatever it is.
+
+
+@contextmanager
+def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The address of a server that gives each connection to ``answer``."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    open_ones: list[socket.socket] = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                open_ones.append(connection)
+                threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+    def one(connection: socket.socket) -> None:
+        with suppress(OSError):
+            connection.recv(65536)
+            answer(connection)
+            connection.shutdown(socket.SHUT_RDWR)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
+    finally:
+        for connection in open_ones:
+            connection.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10.0)
+
+
+def sends(text: str, headers: str = "") -> Callable[[socket.socket], None]:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n{headers}\r\n"
+    return lambda connection: connection.sendall(f"{head}{text}".encode())
+
+
+def raw(*parts: bytes) -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        for part in parts:
+            connection.sendall(part)
+
+    return answer
+
+
+def drips(connection: socket.socket) -> None:
+    """A byte now and then: no single wait is long."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    never = threading.Event()
+    while not never.wait(0.05):
+        connection.sendall(b"#")
+
+
+def hangs(connection: socket.socket) -> None:
+    connection.recv(1)
+
+
+def scraped(url: str, patience_s: float = 5.0) -> Scrape:
+    scraper = Scraper(url, every_s=3600.0, patience_s=patience_s)
+    try:
+        return scraper.scrape()
+    finally:
+        scraper.close()
+
+
+def test_a_server_is_asked_for_its_page() -> None:
+    with serving(sends(VLLM)) as url:
+        page = scraped(url)
+
+    assert page.running == 7.0
+    assert not page.failed
+
+
+def test_a_page_that_has_moved_on_its_host_is_followed() -> None:
+    answers = iter([raw(b"HTTP/1.1 307 X\r\nLocation: /metrics/\r\n\r\n"), sends(LLAMA)] * 2)
+
+    def answer(connection: socket.socket) -> None:
+        next(answers)(connection)
+
+    with serving(answer) as url:
+        page = scraped(url)
+
+    assert page.running == 4.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (hangs, "no whole answer in"),
+        (drips, "no whole answer in"),
+        (raw(b"secret\r\n\r\n"), "its answer is not HTTP"),
+        (raw(), "Remote end closed connection without response"),
+        (raw(b"HTTP/1.1 200 OK\r\n", b"X: " + b"a" * 10_000_000 + b"\r\n\r\n"), ""),
+        (raw(b"HTTP/1.1 200 OK\r\n", b"X: secret\r\n" * 1_000_000, b"\r\n"), ""),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\n"), "it is empty"),
+        (raw(b"HTTP/1.1 500 secret\r\n\r\n"), "it answered 500"),
+        (raw(b"HTTP/1.1 302 X\r\nLocation: http://secret.example/\r\n\r\n"), "another host"),
+        (raw(b"HTTP/1.1 302 X\r\nLocation: /metrics\r\n\r\n"), "again and again"),
+        (sends("<!doctype html><p>secret</p>"), "it is a page of HTML"),
+        (sends("secret", "Content-Type: text/html\r\n"), "it is a page of HTML"),
+        (sends("\0\xff secret"), "not in the format"),
+        (raw(b"HTTP/1.1 200 OK\r\n\r\n", *[b"a 1\n" * 2**18] * 9), "longer than 8 MiB"),
+    ],
+)
+def test_whatever_a_server_answers_is_one_sentence(
+    answer: Callable[[socket.socket], None], why: str
+) -> None:
+    with serving(answer) as url:
+        page = scraped(url, patience_s=0.3 if answer in (hangs, drips) else 10.0)
+
+    assert page.failed.startswith(f"{url} gave no metrics: ")
+    assert page.failed.endswith(".")
+    assert "\n" not in page.failed
+    assert why in page.failed
+    assert "secret" not in page.failed
+    assert (page.counters, page.gauges, page.running) == ({}, {}, None)
+
+
+def test_a_server_that_is_gone_leaves_the_counters_where_they_were() -> None:
+    with serving(sends(LLAMA)) as url:
+        scraper = Scraper(url, every_s=3600.0)
+        assert scraper.scrape().counters
+
+    gone = scraper.scrape()
+    scraper.close()
+
+    assert gone.counters == {"scraped.llamacpp:prompt_tokens_total": 1200.0}
+    assert gone.gauges == {}
+    assert "Connection refused" in gone.failed
+
+
+def test_an_end_does_not_wait_for_a_server_that_hangs() -> None:
+    asked = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        asked.set()
+        hangs(connection)
+
+    with serving(answer) as url:
+        scraper = Scraper(url, every_s=1.0, patience_s=600.0)
+        assert asked.wait(10.0)
+        scraper.close()
+
+    latest = scraper.latest()
+    assert latest is not None
+    assert latest.failed
+
+
+def test_pages_that_grow_without_end_cost_no_memory() -> None:
+    """Names, labels and values that were never there before, ten times."""
+    counters = RisingCounters()
+
+    def page(start: int) -> None:
+        names = "".join(f'a{i}_total{{code="{i}"}} 1\n' for i in range(start, start + 700))
+        counters.after(read_page(names).counters)
+
+    for turn in range(3):
+        page(700 * turn)
+    tracemalloc.start()
+    page(0)
+    before, _ = tracemalloc.get_traced_memory()
+    for turn in range(3, 13):
+        page(700 * turn)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert after - before < 32 * 1024
+
+
+@pytest.mark.parametrize("url", ["", "server:8000", "ftp://a/metrics", "http://", "http://[::1/"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="is not an address of HTTP"):
+        Scraper(url, every_s=1.0)
+
+
+def test_a_users_name_and_password_are_not_shown() -> None:
+    page = scraped("http://user:secret@127.0.0.1:1/metrics")
+
+    assert page.failed.startswith("http://127.0.0.1:1/metrics gave no metrics")
+
+
+def test_a_page_may_be_as_long_as_those_of_real_servers() -> None:
+    assert PAGE_BYTES_MAX >= 8 * 2**20
