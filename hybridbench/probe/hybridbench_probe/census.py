@@ -1,0 +1,116 @@
+"""One look at the whole heap, in a copy of the process: how many of each type, and what is where.
+
+Nothing is collected and nothing of the program's is called, so that no finalizer runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterator
+
+from .containers import LRU_CACHE
+from .names import Names, is_own
+from .owners import Places, running_frames
+
+_frame_of: dict[type, Callable[[object], types.FrameType | None]] = {
+    types.GeneratorType: vars(types.GeneratorType)["gi_frame"].__get__,
+    types.CoroutineType: vars(types.CoroutineType)["cr_frame"].__get__,
+    types.AsyncGeneratorType: vars(types.AsyncGeneratorType)["ag_frame"].__get__,
+}
+_BATCH = 4096
+_UNTRACKED = (dict, set, frozenset)
+
+
+def take(*, whole: bool) -> dict[str, object]:
+    """Counts of one moment; only for a copy of the process, whose heap it changes.
+
+    Args:
+        whole: also search for dictionaries that the collector does not track, in all that it does.
+    """
+    gc.disable()
+    frozen = gc.get_freeze_count()
+    # Frozen objects are in no list that the collector shows.
+    gc.unfreeze()
+    objects = gc.get_objects()
+    kinds = {id(kind): kind for kind in map(type, objects)}
+    counts = dict.fromkeys(kinds, 0)
+    for key in map(id, map(type, objects)):
+        counts[key] += 1
+    names = Names()
+    moment = _Moment(objects)
+    for function in moment.functions:
+        names.read_function(function)
+    for frame in moment.frames:
+        names.read_code(frame.f_code)
+    places = Places(names)
+    _visit(places, objects, kinds, moment)
+    if whole:
+        objects = objects + _untracked(objects, places)
+    places.visit_rest(objects)
+    return {
+        "tracked": sum(counts.values()),
+        "frozen": frozen,
+        "types": _by_name(names, kinds, counts),
+        **places.found(),
+    }
+
+
+def _visit(places: Places, objects: list[object], kinds: dict[int, type], moment: _Moment) -> None:
+    for name, module in list(sys.modules.items()):
+        _exhaust(places.visit_module(name, module))
+    _exhaust(places.descend())
+    classes = {key for key, kind in kinds.items() if issubclass(kind, type)}
+    for found in objects:
+        if id(type(found)) in classes:
+            _exhaust(places.visit_class(found))  # type: ignore[arg-type]
+    for function in moment.functions:
+        places.visit_function(function)
+    _exhaust(places.descend())
+    layouts = {key: places.layout(kind) for key, kind in kinds.items() if key not in classes}
+    for found in objects:
+        layout = layouts.get(id(type(found)))
+        if layout is not None:
+            places.visit_instance(found, layout)
+        elif type(found) is LRU_CACHE:
+            places.visit_cache(found)
+    _exhaust(places.descend())
+    for frame in moment.frames:
+        places.visit_frame(frame)
+    _exhaust(places.descend())
+
+
+class _Moment:
+    """What runs, and what could."""
+
+    def __init__(self, objects: list[object]) -> None:
+        self.functions = [found for found in objects if type(found) is types.FunctionType]
+        suspended = (_frame_of[type(found)](found) for found in objects if type(found) in _frame_of)
+        self.frames = [frame for frame in suspended if frame is not None]
+        self.frames += running_frames()
+
+
+def _exhaust(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
+
+
+def _untracked(objects: list[object], places: Places) -> list[object]:
+    """Containers that the collector does not track, wherever they are."""
+    tracked = set(map(id, objects))
+    found: dict[int, object] = {}
+    for start in range(0, len(objects), _BATCH):
+        for referent in gc.get_referents(*objects[start : start + _BATCH]):
+            if type(referent) in _UNTRACKED and id(referent) not in tracked:
+                found[id(referent)] = referent
+    return [referent for key, referent in found.items() if key not in places.seen]
+
+
+def _by_name(names: Names, kinds: dict[int, type], counts: dict[int, int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for key, kind in kinds.items():
+        name = names.type_name(kind)
+        if not is_own(name):
+            found[name] = found.get(name, 0) + counts[key]
+    return found

@@ -1,0 +1,117 @@
+"""Which of the Python processes below a watched command get a probe.
+
+Patterns in the environment name them.  Without any it is the command, and what it starts with the
+same interpreter: workers of multiprocessing and modules of its own, but no installers, no
+one-line commands and no bookkeeper of multiprocessing.
+"""
+
+from __future__ import annotations
+
+import os
+
+DIRECTORY = "HYBRIDBENCH_PROBE_DIR"
+INSTRUMENT = "HYBRIDBENCH_PROBE_INSTRUMENT"
+
+_TOOLS = frozenset(
+    {
+        *("pip", "pip3", "uv", "uvx", "pipx", "easy_install", "get-pip.py", "ensurepip"),
+        *("venv", "virtualenv", "conda", "mamba", "poetry", "build", "wheel", "setup.py"),
+        *("ninja", "cmake", "meson", "git", "git-lfs"),
+        *("compileall", "py_compile", "sysconfig", "site"),
+    }
+)
+# Interpreter options that take their argument from the next word.
+_OPTIONS_WITH_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_WORKER_OF_MULTIPROCESSING = ("multiprocessing.spawn", "multiprocessing.forkserver")
+_BOOKKEEPER = "multiprocessing.resource_tracker"
+_ANCESTORS_MAX = 16
+
+
+def is_wanted(folder: str, patterns: str) -> bool:
+    """Whether this process is one of those that ``patterns``, one a line, name."""
+    words = command_of("self")
+    kind, program = program_of(words)
+    if kind == "-c" and _BOOKKEEPER in program:
+        return False
+    above = _probed_ancestor(folder)
+    if kind == "-c" and any(name in program for name in _WORKER_OF_MULTIPROCESSING):
+        # It is a part of who started it, whatever it will call itself.
+        return above == os.getppid()
+    named = [line for line in patterns.splitlines() if line.strip()]
+    if named:
+        return any(_matches(words, program, line.strip()) for line in named)
+    if _is_tool(kind, program):
+        return False
+    return above is None or (kind != "-c" and _same_interpreter(above))
+
+
+def command_of(pid: str) -> list[str]:
+    """The words of a command line; none where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            data = file.read(1 << 20)
+    except OSError:
+        return []
+    return [word.decode("utf-8", "replace") for word in data.rstrip(b"\0").split(b"\0")]
+
+
+def program_of(words: list[str]) -> tuple[str, str]:
+    """What an interpreter was asked to run: ("-m", module), ("-c", code) or ("", script)."""
+    rest = iter(words[1:])
+    for word in rest:
+        if word in _OPTIONS_WITH_WORD:
+            next(rest, "")
+        elif word[:2] in {"-m", "-c"}:
+            return word[:2], word[2:] or next(rest, "")
+        elif word.startswith("-") and not word.startswith("--") and word[-1:] in {"m", "c"}:
+            return f"-{word[-1]}", next(rest, "")
+        elif not word.startswith("-"):
+            return "", word
+    return "", ""
+
+
+def _is_tool(kind: str, program: str) -> bool:
+    name = program.partition(".")[0] if kind == "-m" else os.path.basename(program)
+    return kind != "-c" and name in _TOOLS
+
+
+def _matches(words: list[str], program: str, pattern: str) -> bool:
+    """A pattern is of the program, of its file's name alone, or of a part of the line."""
+    import fnmatch
+
+    line = " ".join(words)
+    return any(
+        fnmatch.fnmatchcase(text, wanted)
+        for text, wanted in (
+            (program, pattern),
+            (os.path.basename(program), pattern),
+            (line, f"*{pattern}*"),
+        )
+    )
+
+
+def _probed_ancestor(folder: str) -> int | None:
+    """The nearest process above that has a probe."""
+    pid = os.getppid()
+    for _ in range(_ANCESTORS_MAX):
+        if pid <= 1:
+            return None
+        if os.path.exists(os.path.join(folder, f"{pid}.sock")):
+            return pid
+        pid = _parent_of(pid)
+    return None
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _same_interpreter(pid: int) -> bool:
+    try:
+        return os.path.samefile("/proc/self/exe", f"/proc/{pid}/exe")
+    except OSError:
+        return False

@@ -1,0 +1,335 @@
+"""Which container is held where: by modules, classes, instances, closures and running functions.
+
+A container is named by the place in the code that holds it, ``module.Class.attribute``, and counted
+once, at the first place in that order.  Places of one name are added up, so that a name means the
+same in every census, whatever the addresses.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Iterable, Iterator
+
+from . import containers, raw
+from .names import HIDDEN, Names, is_from_file, is_own
+
+NESTED = "[]"
+_NESTED_MAX = 3
+_HELD_MIN = 4
+_HELD_SAMPLED = 64
+_FRAMES_MAX = 200
+
+_closure_of = vars(types.FunctionType)["__closure__"].__get__
+_contents_of = vars(types.CellType)["cell_contents"].__get__
+
+
+class Place:
+    """All containers at one path."""
+
+    __slots__ = ("bound", "containers", "entries", "is_bounded", "kinds")
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.containers = 0
+        self.bound = 0
+        self.is_bounded = True
+        self.kinds: dict[str, int] = {}
+
+
+class Layout:
+    """Where instances of one class keep their attributes."""
+
+    __slots__ = ("kind", "name", "read_dict", "slots")
+
+    def __init__(self, kind: type, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.read_dict: object = None
+        slots = {}
+        for base in reversed(raw.mro(kind)):
+            for attribute, value in raw.items_of_type(base):
+                if type(value) is types.MemberDescriptorType and type(attribute) is str:
+                    if base is not kind or base.__module__ != "builtins":
+                        slots[attribute] = value
+                elif attribute == "__dict__" and type(value) is types.GetSetDescriptorType:
+                    self.read_dict = value.__get__
+        self.slots = list(slots.items())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether they can have no attribute at all."""
+        return self.read_dict is None and not self.slots
+
+
+class Places:
+    """Counts containers by path as owners are visited."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.kinds = containers.Kinds()
+        self.table: dict[str, Place] = {}
+        self.seen: set[int] = set()
+        self._layouts: dict[int, tuple[type, Layout | None]] = {}
+        self._kept: list[object] = []
+        self._waiting: list[tuple[str, object, type, int]] = []
+
+    # Owners.
+
+    def visit_module(self, name: str, module: object) -> Iterator[None]:
+        """What a module's variables hold, one a step."""
+        if not issubclass(type(module), types.ModuleType) or is_own(name):
+            return
+        attributes = raw.module_dict(module)
+        self.seen.add(id(attributes))
+        prefix = self.names.module(name)
+        for attribute, value in list(attributes.items()):
+            self._count_attribute(prefix, attribute, value, None)
+            yield
+
+    def visit_class(self, kind: type) -> Iterator[None]:
+        """What its variables hold, one a step; not those of its instances."""
+        prefix = ""
+        # Its own dict, and its bases.
+        self.seen.update(map(id, gc.get_referents(kind)))
+        for attribute, value in raw.items_of_type(kind):
+            if self.kinds.of(type(value)) is not None:
+                prefix = prefix or self.names.type_name(kind)
+                self._count_attribute(prefix, attribute, value, kind)
+                yield
+
+    def visit_function(self, function: types.FunctionType) -> None:
+        """Its closure, the defaults of its parameters and its own attributes."""
+        closure = _closure_of(function)
+        code = function.__code__
+        if closure is not None:
+            for variable, cell in zip(code.co_freevars, closure):
+                try:
+                    value = _contents_of(cell)
+                except ValueError:
+                    continue
+                self._count_of_function(function, "<closure>", variable, value)
+        for value in function.__defaults__ or ():
+            self._count_of_function(function, "<default>", "", value)
+        keywords = function.__kwdefaults__
+        if type(keywords) is dict:
+            self.seen.add(id(keywords))
+            for value in list(keywords.values()):
+                self._count_of_function(function, "<default>", "", value)
+        attributes = _dict_of_function(function)
+        self.seen.add(id(attributes))
+        for attribute, value in list(attributes.items()):
+            self._count_of_function(function, "", attribute, value)
+
+    def _count_of_function(
+        self, function: types.FunctionType, part: str, variable: str, value: object
+    ) -> None:
+        base = self.kinds.of(type(value))
+        if base is None or id(value) in self.seen:
+            return
+        name = self.names.function(function)
+        last = f".{self.names.attribute(variable)}" if variable else ""
+        self.count(f"{name}{part}{last}", value, base)
+
+    def visit_cache(self, cache: object) -> None:
+        """A ``functools.lru_cache``."""
+        for referent in gc.get_referents(cache):
+            # Its table, and its attributes.
+            if type(referent) is dict:
+                self.seen.add(id(referent))
+        function = containers.cached_function(cache)
+        if function is None:
+            return
+        entries, bound = containers.lru_cache(cache)
+        place = self.place(f"{self.names.function(function)}<lru_cache>")
+        place.entries += entries
+        place.containers += 1
+        place.is_bounded = place.is_bounded and bound is not None
+        place.bound += bound or 0
+
+    def visit_frame(self, frame: types.FrameType) -> None:
+        """The local variables of a function that runs; only in a copy of the process."""
+        code = frame.f_code
+        its_globals = frame.f_globals
+        module = its_globals.get("__name__")
+        if code.co_name == "<module>" or not is_from_file(code):
+            return
+        if type(module) is str and is_own(module):
+            return
+        name = ""
+        for variable, value in list(frame.f_locals.items()):
+            base = self.kinds.of(type(value))
+            if base is not None and id(value) not in self.seen:
+                name = name or self.names.code(code, its_globals, raw.qualname_of_code(code))
+                self.count(f"{name}<local>.{self.names.attribute(variable)}", value, base)
+
+    def layout(self, kind: type) -> Layout | None:
+        """How to read instances of ``kind``; None if they have no attributes."""
+        known = self._layouts.get(id(kind))
+        if known is None:
+            found: Layout | None = Layout(kind, self.names.type_name(kind))
+            if found is not None and (
+                found.is_empty or kind in _NO_OWNERS or is_own(kind.__module__)
+            ):
+                found = None
+            known = self._layouts[id(kind)] = (kind, found)
+        return known[1]
+
+    def visit_instance(self, found: object, layout: Layout) -> None:
+        """What the attributes of an instance hold."""
+        kinds, seen = self.kinds, self.seen
+        if layout.read_dict is not None:
+            try:
+                attributes = layout.read_dict(found)  # type: ignore[operator]
+            except Exception:
+                attributes = None
+            if type(attributes) is dict:
+                seen.add(id(attributes))
+                bound: int | None = None
+                asked = False
+                for name, value in list(attributes.items()):
+                    base = kinds.of(type(value))
+                    if base is None or id(value) in seen:
+                        continue
+                    if not asked:
+                        asked, bound = True, containers.bound_of_owner(attributes)
+                    self._count_attribute(layout.name, name, value, layout.kind, bound)
+        for name, descriptor in layout.slots:
+            try:
+                value = descriptor.__get__(found, layout.kind)
+            except AttributeError:
+                continue
+            if kinds.of(type(value)) is not None:
+                self._count_attribute(layout.name, name, value, layout.kind)
+
+    def visit_rest(self, objects: Iterable[object]) -> None:
+        """Containers that no visited owner holds: those of C code and of untold places."""
+        for found in objects:
+            base = self.kinds.of(type(found))
+            if base is not None and base is not tuple and id(found) not in self.seen:
+                path = f"{self.names.type_name(type(found))}<unnamed>"
+                self.count(path, found, base, None, _NESTED_MAX)
+
+    # Counting.
+
+    def place(self, path: str) -> Place:
+        """The place of that path, which may be new."""
+        place = self.table.get(path)
+        if place is None:
+            place = self.table[path] = Place()
+        return place
+
+    def _count_attribute(
+        self,
+        prefix: str,
+        attribute: object,
+        value: object,
+        kind: type | None,
+        bound: int | None = None,
+    ) -> None:
+        base = self.kinds.of(type(value))
+        if base is None or id(value) in self.seen:
+            return
+        if type(attribute) is str and attribute.startswith("__") and attribute.endswith("__"):
+            self.seen.add(id(value))
+            return
+        shown = self.names.attribute(attribute, kind)
+        self.count(f"{prefix}.{shown}", value, base, bound)
+
+    def count(
+        self,
+        path: str,
+        value: object,
+        base: type,
+        bound: int | None = None,
+        depth: int = 0,
+    ) -> None:
+        """Add a container unless it was counted before; those inside it wait for ``descend``."""
+        if id(value) in self.seen:
+            return
+        self.seen.add(id(value))
+        # Ids may not be used anew while the census lasts.
+        self._kept.append(value)
+        if base is not tuple:
+            self._add(path, value, base, bound)
+        if depth < _NESTED_MAX:
+            self._waiting.append((path + NESTED, value, base, depth + 1))
+
+    def descend(self, entries_max: int | None = None) -> Iterator[None]:
+        """Count what lies inside the containers counted so far, one of these a step.
+
+        One with more than ``entries_max`` entries is not looked into.
+        """
+        while self._waiting:
+            path, value, base, depth = self._waiting.pop()
+            if entries_max is None or base is tuple or containers.length(value, base) < entries_max:
+                for member in containers.members(value, base):
+                    member_base = self.kinds.of(type(member))
+                    if member_base is not None:
+                        self.count(path, member, member_base, None, depth)
+            yield
+
+    def _add(self, path: str, value: object, base: type, owners_bound: int | None) -> None:
+        entries = containers.length(value, base)
+        place = self.place(path)
+        place.entries += entries
+        place.containers += 1
+        bound = containers.own_bound(value, base)
+        if bound is None and owners_bound is not None and entries <= owners_bound:
+            bound = owners_bound
+        if bound is None:
+            place.is_bounded = False
+        else:
+            place.bound += bound
+        if entries >= _HELD_MIN:
+            for member in containers.latest(value, base, _HELD_SAMPLED):
+                name = self.names.type_name(type(member))
+                place.kinds[name] = place.kinds.get(name, 0) + 1
+
+    def found(self) -> dict[str, object]:
+        """What was counted, by path, as it leaves the process."""
+        table = {path: place for path, place in self.table.items() if place.entries}
+        return {
+            "entries": {path: place.entries for path, place in table.items()},
+            "containers": {
+                path: place.containers for path, place in table.items() if place.containers != 1
+            },
+            "bounds": {path: place.bound for path, place in table.items() if place.is_bounded},
+            "holds": {
+                path: max(place.kinds, key=lambda name: (place.kinds[name], name))
+                for path, place in table.items()
+                if place.kinds
+            },
+        }
+
+
+_NO_OWNERS = frozenset(
+    {
+        type,
+        types.ModuleType,
+        types.FunctionType,
+        types.FrameType,
+        types.CodeType,
+        containers.LRU_CACHE,
+    }
+)
+
+
+def _dict_of_function(function: types.FunctionType) -> dict[str, object]:
+    found = function.__dict__
+    return found if type(found) is dict else {}
+
+
+def running_frames() -> Iterable[types.FrameType]:
+    """The frames of all threads but those of the probe."""
+    for frame in list(sys._current_frames().values()):
+        above: types.FrameType | None = frame
+        for _ in range(_FRAMES_MAX):
+            if above is None:
+                break
+            yield above
+            above = above.f_back
+
+
+__all__ = ["HIDDEN", "NESTED", "Layout", "Place", "Places", "running_frames"]

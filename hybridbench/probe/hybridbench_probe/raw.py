@@ -1,0 +1,66 @@
+"""What an object is made of, read past every method that its class may define."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+
+_read_type_dict = vars(type)["__dict__"].__get__
+_read_mro = vars(type)["__mro__"].__get__
+_read_module_dict = vars(types.ModuleType)["__dict__"].__get__
+_read_code = vars(types.FunctionType)["__code__"].__get__
+_NOTHING: dict[str, object] = {}
+
+
+def items_of_type(kind: type) -> list[tuple[object, object]]:
+    """The variables of a class; none of one that the interpreter has not made ready yet."""
+    return list((_read_type_dict(kind) or _NOTHING).items())
+
+
+def type_variable(kind: type, name: str) -> object:
+    """One of them."""
+    return (_read_type_dict(kind) or _NOTHING).get(name)
+
+
+def functions_of_type(kind: type) -> Iterator[types.FunctionType]:
+    """Its methods that are written in Python."""
+    for _, value in items_of_type(kind):
+        if isinstance(value, (staticmethod, classmethod)):
+            found: object = value.__func__
+        else:
+            found = value.fget if isinstance(value, property) else value
+        if type(found) is types.FunctionType:
+            yield found
+
+
+def mro(kind: type) -> tuple[type, ...]:
+    """The class and its bases, in the order in which attributes are looked up."""
+    return _read_mro(kind) or (kind,)
+
+
+def module_dict(module: object) -> dict[str, object]:
+    """The variables of a module."""
+    found = _read_module_dict(module)
+    return found if type(found) is dict else _NOTHING
+
+
+def code(function: types.FunctionType) -> types.CodeType:
+    """What a function runs."""
+    found: types.CodeType = _read_code(function)
+    return found
+
+
+# From Python 3.11 on.
+_qualname_of_code = vars(types.CodeType).get("co_qualname")
+_read_qualname = None if _qualname_of_code is None else _qualname_of_code.__get__
+
+
+def qualname(function: types.FunctionType) -> str:
+    """What the compiler called it; before Python 3.11 what it is called now."""
+    found = function.__qualname__ if _read_qualname is None else _read_qualname(code(function))
+    return found if type(found) is str else ""
+
+
+def qualname_of_code(code: types.CodeType) -> str:
+    """The same where only the code is at hand."""
+    return code.co_name if _read_qualname is None else str(_read_qualname(code))

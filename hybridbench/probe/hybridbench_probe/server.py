@@ -1,0 +1,422 @@
+"""The probe's thread and socket: one request a connection, one JSON object a line.
+
+The thread is there between requests only to wait, with every signal blocked, so that signals go to
+the program's own threads.  Descriptors are numbered high and looked at before they are used: a
+program may close whatever it did not open, and open something else in its place.
+"""
+
+from __future__ import annotations
+
+import _socket
+import _thread
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import stat
+import struct
+import sys
+import time
+
+from . import census, idle, sliced
+from .forked import Child, Forker
+
+_REQUEST_BYTES_MAX = 1 << 16
+_ANSWER_S = 5.0
+_WAKE_S = 5.0
+_STUCK_S = 0.4
+_TRIES = 6
+_POLL_S = 0.02
+_STOP_S = 1.0
+_REBINDINGS_MAX = 20
+_DESCRIPTORS_FROM = 900
+_F_DUPFD_CLOEXEC = 1030
+_EVERY_SIGNAL = signal.valid_signals()
+# Python 3.12 warns in a program that forks while it has more than one thread, ours included.
+_FORK_WARNS = sys.version_info >= (3, 12)
+
+_sleep = time.sleep
+_poll = select.poll
+
+
+class _LeavingError(Exception):
+    """The thread must end now; the next one goes on with what it did."""
+
+
+def serve_process(folder: str) -> None:
+    """Answer on ``folder``/PID.sock from now on, in forked children too.
+
+    Raises:
+        OSError: the folder is not a private one of this user, or cannot be written.
+    """
+    server = Server(folder)
+    server.begin()
+    atexit.register(server.end)
+    os.register_at_fork(
+        before=server.before_fork,
+        after_in_parent=server.after_fork,
+        after_in_child=server.in_forked_child,
+    )
+
+
+class Descriptor:
+    """A number and what was opened there.  The program may have closed it."""
+
+    def __init__(self, low: int) -> None:
+        """Takes ``low`` over: moves it up, out of the program's way."""
+        try:
+            self.number = fcntl.fcntl(low, _F_DUPFD_CLOEXEC, _DESCRIPTORS_FROM)
+        except OSError:
+            # The program may open fewer files than that.
+            self.number = fcntl.fcntl(low, _F_DUPFD_CLOEXEC, 3)
+        os.close(low)
+        self._file = self._what()
+
+    def _what(self) -> tuple[int, int] | None:
+        try:
+            found = os.fstat(self.number)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is still what was opened."""
+        return self._file is not None and self._what() == self._file
+
+    def close(self) -> None:
+        """If it is still ours."""
+        if self.is_ours:
+            os.close(self.number)
+        self._file = None
+
+
+class Server:
+    """Owns the socket and the thread of one process; a forked child begins anew."""
+
+    def __init__(self, folder: str) -> None:
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError("the probe's directory is not private")
+        self._folder = folder
+        self._forker = Forker()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._pid = os.getpid()
+        self._path = os.path.join(self._folder, f"{self._pid}.sock")
+        self._listener: Descriptor | None = None
+        self._wake: tuple[Descriptor, Descriptor] | None = None
+        self._thread = 0
+        self._stopping = False
+        self._rebindings = 0
+        self._task: _Task | None = None
+
+    # Of the program's threads: beginning, and its own forks.
+
+    def begin(self) -> None:
+        """Bind the socket and start the thread."""
+        self._bind()
+        self._start_thread()
+
+    def end(self) -> None:
+        """The program ends: leave nothing behind."""
+        if self._pid == os.getpid():
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    def before_fork(self) -> None:
+        """Of the program, by ``os.fork``."""
+        if not _FORK_WARNS or not self._thread:
+            return
+        # A warning of Python's is better than an error of ours.
+        with contextlib.suppress(Exception):
+            self._stop_thread()
+
+    def after_fork(self) -> None:
+        """In the parent."""
+        if self._stopping and self._listener is not None:
+            try:
+                self._start_thread()
+            except Exception:
+                self._thread = 0
+
+    def in_forked_child(self) -> None:
+        """It has no thread of ours and shares its parent's socket, which it must not answer on."""
+        try:
+            for held in (self._listener, *(self._wake or ())):
+                if held is not None:
+                    held.close()
+            self._clear()
+            self.begin()
+        except Exception:
+            self._thread = 0
+
+    def _start_thread(self) -> None:
+        self._stopping = False
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _EVERY_SIGNAL)
+        try:
+            self._thread = _thread.start_new_thread(self._serve, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _stop_thread(self) -> None:
+        self._stopping = True
+        if self._wake is not None and self._wake[1].is_ours:
+            os.write(self._wake[1].number, b"x")
+        end_s = time.monotonic() + _STOP_S
+        # Gone for the kernel too, which is what Python counts.
+        while self._thread and time.monotonic() < end_s:
+            if not os.path.exists(f"/proc/self/task/{self._thread}"):
+                self._thread = 0
+                return
+            _sleep(0.00005)
+
+    def _bind(self) -> None:
+        """By the directory's descriptor: the path in an address has 107 bytes at most."""
+        self._close(unlink=True)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+        try:
+            short = f"/proc/self/fd/{folder}/{self._pid}.sock"
+            listener.bind(short)
+            os.chmod(self._path, 0o600)
+            listener.listen(4)
+        except BaseException:
+            listener.close()
+            raise
+        finally:
+            os.close(folder)
+        self._listener = Descriptor(listener.detach())
+        read, write = os.pipe()
+        self._wake = (Descriptor(read), Descriptor(write))
+
+    def _close(self, *, unlink: bool) -> None:
+        for held in (self._listener, *(self._wake or ())):
+            if held is not None:
+                held.close()
+        self._listener = self._wake = None
+        if unlink:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    # Of the probe's thread.
+
+    def _serve(self) -> None:
+        self._thread = _thread.get_native_id()
+        try:
+            if self._task is not None:
+                self._work()
+            while not self._stopping:
+                self._serve_one()
+        except _LeavingError:
+            pass
+        except BaseException:
+            # Nothing may be printed, and the program must go on.
+            self._close(unlink=True)
+            self._thread = 0
+
+    def _serve_one(self) -> None:
+        listener, wake = self._listener, self._wake
+        if listener is None or wake is None or not (listener.is_ours and wake[0].is_ours):
+            if self._rebindings >= _REBINDINGS_MAX:
+                raise OSError("the program closes the probe's descriptors")
+            self._rebindings += 1
+            self._bind()
+            return
+        poll = _poll()
+        poll.register(listener.number, select.POLLIN)
+        poll.register(wake[0].number, select.POLLIN)
+        ready = [number for number, _ in poll.poll(_WAKE_S * 1e3)]
+        if wake[0].number in ready and wake[0].is_ours:
+            os.read(wake[0].number, 64)
+        if self._stopping:
+            raise _LeavingError
+        if listener.number in ready and listener.is_ours:
+            self._accept(listener)
+
+    def _accept(self, listener: Descriptor) -> None:
+        door = _socket.socket(fileno=listener.number)
+        try:
+            door.settimeout(0.0)
+            number, _ = door._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return
+        finally:
+            door.detach()
+        connection = _socket.socket(fileno=number)
+        try:
+            connection.settimeout(_ANSWER_S)
+            self._task = _Task(connection, self._request(connection))
+            self._work()
+        except (OSError, ValueError, MemoryError):
+            self._drop_task()
+
+    def _request(self, connection: _socket.socket) -> dict[str, object]:
+        peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if struct.unpack("3i", peer)[1] != os.geteuid():
+            raise PermissionError("another user asks")
+        data = b""
+        while not data.endswith(b"\n"):
+            part = connection.recv(_REQUEST_BYTES_MAX)
+            data += part
+            if not part or len(data) > _REQUEST_BYTES_MAX:
+                raise ValueError("no request")
+        request = json.loads(data)
+        return request if isinstance(request, dict) else {}
+
+    def _work(self) -> None:
+        task = self._task
+        if task is None:
+            return
+        operation = task.request.get("op")
+        try:
+            if operation == "census":
+                self._census(task)
+            elif operation == "status":
+                task.answer(idle.status())
+            elif operation == "idle":
+                task.answer(idle.look(collect=task.request.get("collect") is True))
+            else:
+                task.answer({"failed": "the probe does not know this request"})
+        except MemoryError:
+            task.answer({"failed": "the process has no memory left for it"})
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            task.answer({"failed": f"the probe failed with {type(error).__name__}"})
+        self._drop_task()
+
+    def _drop_task(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            if task.child is not None:
+                task.child.kill()
+            task.connection.close()
+
+    def _census(self, task: _Task) -> None:
+        if task.request.get("way") == "slices":
+            self._take_slices(task)
+            return
+        why_not = self._forker.why_not
+        if why_not:
+            task.answer({"failed": why_not})
+            return
+        deadline_s = _number(task.request.get("deadline_s"), 60.0)
+        for _ in range(_TRIES):
+            if task.child is None and not self._fork(task, deadline_s):
+                return
+            if self._await_child(task, deadline_s):
+                return
+        task.answer({"failed": "the copies of the process were stuck on a lock of another thread"})
+
+    def _fork(self, task: _Task, deadline_s: float) -> bool:
+        left_out = task.request.get("left_out")
+        ranges = left_out if isinstance(left_out, list) else []
+        try:
+            pid, pause_s = self._forker.fork(ranges)
+        except OSError as error:
+            task.answer({"failed": f"the process cannot fork: {os.strerror(error.errno or 0)}"})
+            return False
+        if pid == 0:
+            self._be_the_child(task, deadline_s)
+        task.add_pause(pause_s)
+        task.child = Child(pid)
+        return True
+
+    def _be_the_child(self, task: _Task, deadline_s: float) -> None:
+        status = 1
+        try:
+            self._forker.confine(task.connection.fileno(), int(deadline_s) + 1)
+            found = census.take(whole=task.request.get("whole") is True)
+            self._forker.write(json.dumps(found).encode() + b"\n")
+            status = 0
+        except MemoryError:
+            status = 2
+        finally:
+            self._forker.leave(status)
+
+    def _await_child(self, task: _Task, deadline_s: float) -> bool:
+        """True once there is an answer of one kind or the other; False to try again."""
+        child = task.child
+        assert child is not None
+        while not child.is_done():
+            if self._stopping:
+                raise _LeavingError
+            if time.perf_counter() - child.started_s > deadline_s:
+                child.kill()
+                task.child = None
+                task.answer({"failed": f"the heap scan took longer than {deadline_s:.0f} s"})
+                return True
+            if child.is_stuck(_STUCK_S):
+                child.kill()
+                task.cpu_s += child.cpu_s
+                task.child = None
+                return False
+            self._wait(_POLL_S)
+        task.child = None
+        task.cpu_s += child.cpu_s
+        failed = {0: "", 2 << 8: "the copy of the process had no memory left"}.get(
+            child.status or 0, f"the copy of the process ended with status {child.status}"
+        )
+        task.answer({"failed": failed} if failed else {"way": "fork"})
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        """So long at most; less if the thread must end."""
+        wake = self._wake
+        if wake is None or not wake[0].is_ours:
+            _sleep(seconds)
+            return
+        poll = _poll()
+        poll.register(wake[0].number, select.POLLIN)
+        poll.poll(seconds * 1e3)
+
+    def _take_slices(self, task: _Task) -> None:
+        if task.walk is None:
+            task.walk = sliced.Walk()
+        walk = task.walk
+        while not walk.is_done:
+            if self._stopping:
+                raise _LeavingError
+            started_s, cpu_s = time.perf_counter(), time.thread_time()
+            walk.take_slice()
+            task.add_pause(time.perf_counter() - started_s)
+            task.cpu_s += time.thread_time() - cpu_s
+            self._wait(sliced.REST_S)
+        found = walk.found()
+        task.walk = None
+        task.answer({**found, "way": "slices"})
+
+
+class _Task:
+    """A request and how far its answer is; it outlives the thread that began it."""
+
+    def __init__(self, connection: _socket.socket, request: dict[str, object]) -> None:
+        self.connection = connection
+        self.request = request
+        self.child: Child | None = None
+        self.walk: sliced.Walk | None = None
+        self.pause_s = 0.0
+        self.longest_pause_s = 0.0
+        self.cpu_s = 0.0
+
+    def add_pause(self, seconds: float) -> None:
+        """The program stood still for so long."""
+        self.pause_s += seconds
+        self.longest_pause_s = max(self.longest_pause_s, seconds)
+
+    def answer(self, fields: dict[str, object]) -> None:
+        """The last line, with what the request cost."""
+        cost = {
+            "pause_s": self.pause_s,
+            "longest_pause_s": self.longest_pause_s,
+            "cpu_s": self.cpu_s,
+        }
+        line = {**cost, **fields}
+        self.connection.sendall(json.dumps(line).encode() + b"\n")
+
+
+def _number(given: object, otherwise: float) -> float:
+    return float(given) if isinstance(given, (int, float)) else otherwise

@@ -1,0 +1,111 @@
+"""The same in the process itself, a millisecond at a time, where a copy would cost too much.
+
+The walk goes from modules through what they hold.  It reads no type counts, does not look into
+containers of more than some thousand entries, and what changes between two slices is counted as it
+was when the walk came by: totals are approximate.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import types
+from collections.abc import Iterator
+
+from . import raw
+from .containers import LRU_CACHE, length, members
+from .names import Names, is_own
+from .owners import Places
+
+SLICE_S = 0.0007
+REST_S = 0.01
+_OWNERS_MAX = 300_000
+_DESCEND_MAX = 4096
+_LONG = 64
+
+
+class Walk:
+    """A walk that can be left after each step."""
+
+    def __init__(self) -> None:
+        self._places = Places(Names())
+        self._steps = self._walk()
+        self.is_done = False
+
+    def take_slice(self) -> None:
+        """Go on for less than a millisecond."""
+        end_s = time.perf_counter() + SLICE_S
+        for _ in self._steps:
+            if time.perf_counter() > end_s:
+                return
+        self.is_done = True
+
+    def found(self) -> dict[str, object]:
+        """What was counted."""
+        return {
+            "tracked": None,
+            "frozen": gc.get_freeze_count(),
+            "types": {},
+            **self._places.found(),
+        }
+
+    def _walk(self) -> Iterator[None]:
+        modules = [pair for pair in list(sys.modules.items()) if type(pair[1]) is types.ModuleType]
+        # What code calls things comes first: only that may be shown.
+        for _, module in modules:
+            for value in list(raw.module_dict(module).values()):
+                yield from self._read_names(value)
+        places = self._places
+        for name, module in modules:
+            yield from places.visit_module(name, module)
+            yield from places.descend(_DESCEND_MAX)
+        met: set[int] = set()
+        waiting: list[object] = [module for name, module in modules if not is_own(name)]
+        while waiting and len(met) < _OWNERS_MAX:
+            found = waiting.pop()
+            if id(found) in met:
+                continue
+            met.add(id(found))
+            yield from self._visit(found)
+            yield from places.descend(_DESCEND_MAX)
+            base = places.kinds.of(type(found))
+            if base is None or base is tuple or length(found, base) <= _DESCEND_MAX:
+                waiting += filter(gc.is_tracked, gc.get_referents(found))
+            yield
+
+    def _read_names(self, value: object) -> Iterator[None]:
+        if type(value) is types.FunctionType:
+            self._places.names.read_function(value)
+            yield
+        elif issubclass(type(value), type):
+            for function in raw.functions_of_type(value):  # type: ignore[arg-type]
+                self._places.names.read_function(function)
+                yield
+
+    def _visit(self, found: object) -> Iterator[None]:
+        places, kind = self._places, type(found)
+        if kind is types.FunctionType:
+            places.visit_function(found)  # type: ignore[arg-type]
+        elif kind is LRU_CACHE:
+            places.visit_cache(found)
+        elif issubclass(kind, type):
+            yield from places.visit_class(found)  # type: ignore[arg-type]
+        elif kind is not types.ModuleType and self._is_worth_naming(found):
+            layout = places.layout(kind)
+            if layout is not None:
+                places.visit_instance(found, layout)
+
+    def _is_worth_naming(self, found: object) -> bool:
+        """To read an attribute by name gives an object a dict to keep: only for long containers."""
+        for referent in gc.get_referents(found):
+            if self._is_long(referent):
+                return True
+            # It may have that dict already; then its attributes are one step further.
+            if type(referent) is dict and any(map(self._is_long, members(referent, dict, _LONG))):
+                return True
+        return False
+
+    def _is_long(self, referent: object) -> bool:
+        base = self._places.kinds.of(type(referent))
+        return base is not None and base is not tuple and length(referent, base) >= _LONG

@@ -1,0 +1,440 @@
+"""The watcher's side of the probe: which processes have one, what each holds, and what it costs.
+
+The probe itself is ``hybridbench/probe/``, which goes into the program by its environment.  A look
+at a process costs it a pause and somebody a processor: the client keeps the account of both, and
+says when the next look may be taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from hybridbench import probe
+from hybridbench.foreign import GIB, MIB
+from hybridbench.sampling.headroom import Headroom, memory_headroom
+
+DIRECTORY = "HYBRIDBENCH_PROBE_DIR"
+INSTRUMENT = "HYBRIDBENCH_PROBE_INSTRUMENT"
+# A fork stalls the process by about 15 ms for each GiB of its own memory.
+FORK_BYTES_MAX = 4 * GIB
+PAUSE_SHARE_MAX = 0.005
+CPU_SHARE_MAX = 0.05
+
+_STATUS_S = 2.0
+_CENSUS_S = 60.0
+_RETRY_S = 0.3
+_TRY_AGAIN_S = 0.02
+_SPARE_S = 5.0
+_ANSWER_BYTES_MAX = 64 * MIB
+_FORK_STALL_S_PER_BYTE = 0.015 / GIB
+_COLLECT_S_PER_OBJECT = 1.5e-6
+_IDLE_PAUSE_S_MAX = 0.5
+_CHILD_BYTES_MIN = 64 * MIB
+_CHILD_SHARE = 0.25
+_Answer = TypeVar("_Answer")
+
+
+class ProbeError(Exception):
+    """Why a look was not taken, in one sentence."""
+
+
+class ProbeGoneError(ProbeError):
+    """The process has ended."""
+
+
+class ProbeStatus(msgspec.Struct, frozen=True):
+    """What can be read of a process in a millisecond.
+
+    Attributes:
+        blocks: what Python's small-object allocator has handed out.
+        malloc_bytes: what the C allocator has handed out; None where it does not say.
+        frozen: objects that ``gc.freeze`` has taken out of the collector's sight.
+        collections: of each generation, since the start.
+        tracked: objects that the collector tracks, by the last census; None before the first.
+    """
+
+    pid: int
+    python: str
+    blocks: int
+    malloc_bytes: int | None
+    frozen: int
+    collections: tuple[int, ...] = ()
+    collector_enabled: bool = True
+    tracked: int | None = None
+
+
+class IdleAnswer(msgspec.Struct, frozen=True):
+    """What a process holds after a collection, or without one where that would take too long.
+
+    Attributes:
+        unreachable: what the collection found; None if there was none.
+        pause_s: how long the process stood still.
+    """
+
+    pid: int
+    blocks: int
+    malloc_bytes: int | None
+    unreachable: int | None
+    collect_s: float
+    pause_s: float
+
+
+class CensusState(msgspec.Struct, frozen=True):
+    """All counts of one census, which those of the next are compared with."""
+
+    index: int = 0
+    types: dict[str, int] = {}
+    entries: dict[str, int] = {}
+    containers: dict[str, int] = {}
+    bounds: dict[str, int] = {}
+    holds: dict[str, str] = {}
+
+
+class HeapCensus(msgspec.Struct, frozen=True):
+    """One census; the fields are those of the event ``Census``.
+
+    ``types`` to ``holds`` have what differs from the state that was known, a name that is gone with
+    0 (``""`` in ``holds``); without one they have everything.  ``state`` has everything.
+
+    Attributes:
+        way: "fork", or "slices" in the process itself: then ``types`` is empty, containers of more
+            than 4,096 entries are not looked into, and totals are approximate.
+        tracked: objects that the collector tracks; None for slices.
+        frozen: how many of them ``gc.freeze`` had hidden.
+        longest_pause_s: the longest of the pauses that ``pause_s`` adds up.
+    """
+
+    index: int
+    whole: bool
+    types: dict[str, int]
+    entries: dict[str, int]
+    containers: dict[str, int]
+    bounds: dict[str, int]
+    holds: dict[str, str]
+    pause_s: float
+    longest_pause_s: float
+    cpu_s: float
+    way: str
+    tracked: int | None
+    frozen: int
+    state: CensusState
+
+
+class _Line(msgspec.Struct):
+    """One line of an answer of any kind."""
+
+    failed: str = ""
+    pause_s: float = 0.0
+    longest_pause_s: float = 0.0
+    cpu_s: float = 0.0
+    way: str = ""
+    tracked: int | None = None
+    frozen: int = 0
+    types: dict[str, int] = {}
+    entries: dict[str, int] = {}
+    containers: dict[str, int] = {}
+    bounds: dict[str, int] = {}
+    holds: dict[str, str] = {}
+
+
+class Budget:
+    """The account of what looks at one process cost it, and when the next one may be taken.
+
+    Pauses may take 0.5 % of the time since the first look, forked children 5 % of a processor.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._since_s = now_s()
+        self.pause_s = 0.0
+        self.longest_pause_s = 0.0
+        self.cpu_s = 0.0
+        self.looks = 0
+
+    def charge(self, pause_s: float, cpu_s: float = 0.0, longest_pause_s: float = 0.0) -> None:
+        """A look has cost so much."""
+        if not self.looks:
+            self._since_s = self._now_s()
+        self.looks += 1
+        self.pause_s += pause_s
+        self.cpu_s += cpu_s
+        self.longest_pause_s = max(self.longest_pause_s, longest_pause_s or pause_s)
+
+    def wait_s(self) -> float:
+        """Seconds until the next look may be taken; 0 if it may now, as the first always may."""
+        due_s = self._since_s + max(self.pause_s / PAUSE_SHARE_MAX, self.cpu_s / CPU_SHARE_MAX)
+        return max(0.0, due_s - self._now_s()) if self.looks else 0.0
+
+    def shares(self) -> tuple[float, float]:
+        """Shares of the time so far: of pauses, and of one processor."""
+        elapsed_s = max(self._now_s() - self._since_s, 1e-9)
+        return self.pause_s / elapsed_s, self.cpu_s / elapsed_s
+
+
+def probe_environment(
+    folder: Path, instrument: Sequence[str], base: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment in which a command starts with the probe; ``folder`` becomes the run's own.
+
+    Args:
+        folder: a directory for the sockets, made private to this user.
+        instrument: patterns of commands to instrument; none for the command and its children.
+        base: the environment otherwise; its PYTHONPATH stays behind the probe's folder.
+
+    Raises:
+        ProbeError: the folder cannot be made, or belongs to another user.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise ProbeError(f"the probe's directory cannot be made: {error.strerror}.") from error
+    path = [str(probe.FOLDER), *filter(None, [base.get("PYTHONPATH", "")])]
+    return {
+        **base,
+        "PYTHONPATH": os.pathsep.join(path),
+        DIRECTORY: str(folder.resolve()),
+        INSTRUMENT: "\n".join(instrument),
+    }
+
+
+class ProbeClient:
+    """Asks the probes of one run.  Each call blocks for a bounded time; one thread makes them all.
+
+    Args:
+        folder: the directory that ``probe_environment`` was given.
+        fork_bytes_max: a process with more memory of its own is not forked.
+    """
+
+    def __init__(self, folder: Path, fork_bytes_max: int = FORK_BYTES_MAX) -> None:
+        self._folder = folder
+        self._fork_bytes_max = fork_bytes_max
+        self._budgets: dict[int, Budget] = {}
+        self._tracked: dict[int, int] = {}
+        self._collect_s_per_object: dict[int, float] = {}
+
+    def pids(self) -> list[int]:
+        """Processes that have a probe and live.  What those that ended have left is removed."""
+        living = []
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob("*.sock"):
+                if not path.stem.isdigit():
+                    continue
+                if _is_alive(int(path.stem)):
+                    living.append(int(path.stem))
+                else:
+                    path.unlink(missing_ok=True)
+        for pid in self._budgets.keys() - set(living):
+            self._forget(pid)
+        return sorted(living)
+
+    def budget(self, pid: int) -> Budget:
+        """The account of looks at one process."""
+        return self._budgets.setdefault(pid, Budget())
+
+    def status(self, pid: int) -> ProbeStatus:
+        """Counts of the process's allocators and collector.
+
+        Raises:
+            ProbeError: why there is none.
+        """
+        lines = self._ask(pid, {"op": "status"}, _STATUS_S)
+        status = _decoded(lines[-1], ProbeStatus)
+        return msgspec.structs.replace(status, tracked=self._tracked.get(pid))
+
+    def census(self, pid: int, *, whole: bool, known: CensusState | None = None) -> HeapCensus:
+        """Count types and containers.  By fork, or where that would cost too much in slices.
+
+        Args:
+            whole: search for dictionaries that the collector does not track too, which costs ten
+                times as much; not for slices.
+            known: what the last census of this process ended with.
+
+        Raises:
+            ProbeError: why there is none: no memory, the process is stuck, or too slow.
+        """
+        way, left_out = self._way(pid)
+        request = {"op": "census", "way": way, "whole": whole and way == "fork"}
+        lines = self._ask(
+            pid, {**request, "left_out": left_out, "deadline_s": _CENSUS_S}, _CENSUS_S + _SPARE_S
+        )
+        cost = _decoded(lines[-1], _Line)
+        self.budget(pid).charge(cost.pause_s, cost.cpu_s, cost.longest_pause_s)
+        counts = cost if way == "slices" else _decoded(lines[0], _Line)
+        if counts.tracked is not None:
+            self._tracked[pid] = counts.tracked
+        state = CensusState(
+            index=0 if known is None else known.index + 1,
+            types=counts.types,
+            entries=counts.entries,
+            containers=counts.containers,
+            bounds=counts.bounds,
+            holds=counts.holds,
+        )
+        before = CensusState() if known is None else known
+        return HeapCensus(
+            index=state.index,
+            whole=whole and way == "fork",
+            types=_changes(before.types, state.types, 0),
+            entries=_changes(before.entries, state.entries, 0),
+            containers=_changes(before.containers, state.containers, 0),
+            bounds=_changes(before.bounds, state.bounds, 0),
+            holds=_changes(before.holds, state.holds, ""),
+            pause_s=cost.pause_s,
+            longest_pause_s=cost.longest_pause_s,
+            cpu_s=cost.cpu_s,
+            way=way,
+            tracked=counts.tracked,
+            frozen=counts.frozen,
+            state=state,
+        )
+
+    def idle_look(self, pid: int) -> IdleAnswer:
+        """What the process holds now, after a collection where that is short enough.
+
+        Raises:
+            ProbeError: why there is none.
+        """
+        tracked = self._tracked.get(pid)
+        seconds_each = self._collect_s_per_object.get(pid, _COLLECT_S_PER_OBJECT)
+        frozen = self.status(pid).frozen
+        unfrozen = None if tracked is None else max(0, tracked - frozen)
+        collect = unfrozen is not None and unfrozen * seconds_each <= _IDLE_PAUSE_S_MAX
+        lines = self._ask(pid, {"op": "idle", "collect": collect}, _STATUS_S + _SPARE_S)
+        answer = _decoded(lines[-1], IdleAnswer)
+        self.budget(pid).charge(answer.pause_s)
+        if answer.unreachable is not None and unfrozen:
+            self._collect_s_per_object[pid] = answer.collect_s / unfrozen
+        return answer
+
+    def _forget(self, pid: int) -> None:
+        for table in (self._budgets, self._tracked, self._collect_s_per_object):
+            table.pop(pid, None)
+
+    def _way(self, pid: int) -> tuple[str, list[list[int]]]:
+        own_bytes = _private_bytes(pid)
+        if own_bytes is None:
+            raise ProbeGoneError(f"process {pid} has ended.")
+        room = memory_headroom()
+        need_bytes = max(_CHILD_BYTES_MIN, round(_CHILD_SHARE * own_bytes))
+        if own_bytes > self._fork_bytes_max:
+            return "slices", []
+        if room is not None and room.left_bytes < need_bytes:
+            raise ProbeError(_no_room(pid, need_bytes, room))
+        return "fork", []
+
+    def _ask(self, pid: int, request: Mapping[str, object], timeout_s: float) -> list[bytes]:
+        """The lines of the answer; the last one says what it cost."""
+        end_s = time.monotonic() + timeout_s
+        retry_until_s = time.monotonic() + _RETRY_S
+        while True:
+            try:
+                data = self._exchange(pid, msgspec.json.encode(request) + b"\n", end_s)
+            except (ConnectionError, FileNotFoundError) as error:
+                if not _is_alive(pid):
+                    raise ProbeGoneError(f"process {pid} has ended.") from error
+                data = b""
+            except TimeoutError as error:
+                raise ProbeError(f"the probe of process {pid} does not answer.") from error
+            except OSError as error:
+                raise ProbeError(f"the probe of process {pid}: {error.strerror}.") from error
+            if data.endswith(b"\n"):
+                break
+            if time.monotonic() > retry_until_s:
+                if not _is_alive(pid):
+                    raise ProbeGoneError(f"process {pid} has ended.")
+                raise ProbeError(f"process {pid} has no probe.")
+            # The program may have closed the probe's socket; it binds a new one.
+            time.sleep(_TRY_AGAIN_S)
+        lines = data.splitlines()
+        failed = _decoded(lines[-1], _Line).failed
+        if failed:
+            raise ProbeError(f"no look at process {pid}: {failed}.")
+        return lines
+
+    def _exchange(self, pid: int, request: bytes, end_s: float) -> bytes:
+        answer = bytearray()
+        with (
+            _opened(self._folder) as folder,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
+        ):
+            connection.settimeout(max(0.01, end_s - time.monotonic()))
+            # By the directory's descriptor: the path in an address has 107 bytes at most.
+            connection.connect(f"/proc/self/fd/{folder}/{pid}.sock")
+            peer = struct.unpack(
+                "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            )
+            if peer[1] != os.geteuid():
+                raise ProbeError(f"process {pid} runs as another user.")
+            connection.sendall(request)
+            while True:
+                connection.settimeout(max(0.01, end_s - time.monotonic()))
+                part = connection.recv(1 << 18)
+                if not part:
+                    return bytes(answer)
+                answer += part
+                if len(answer) > _ANSWER_BYTES_MAX:
+                    raise ProbeError(f"the answer of process {pid} is too long.")
+                if time.monotonic() > end_s:
+                    raise TimeoutError
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _decoded(line: bytes, kind: type[_Answer]) -> _Answer:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ProbeError(f"the probe's answer cannot be read: {error}.") from error
+
+
+def _changes(
+    before: Mapping[str, _Answer], after: Mapping[str, _Answer], gone: _Answer
+) -> dict[str, _Answer]:
+    changed = {name: value for name, value in after.items() if before.get(name, gone) != value}
+    return changed | {name: gone for name in before if name not in after}
+
+
+def _no_room(pid: int, need_bytes: int, room: Headroom) -> str:
+    return (
+        f"no heap scan of process {pid}: a copy of it may need {need_bytes >> 20} MiB, "
+        f"and {room.left_bytes >> 20} MiB are left."
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in {b"Z", b"X"}
+
+
+def _private_bytes(pid: int) -> int | None:
+    """Memory that a fork has to copy the page tables of."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    sizes = {
+        name: int(rest.split()[0]) * 1024
+        for name, _, rest in (line.partition(":") for line in text.splitlines())
+        if name in {"RssAnon", "VmSwap"}
+    }
+    return sum(sizes.values()) if sizes else None
