@@ -446,6 +446,7 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     # What `compare` measures of a block beside the above.
     replace(_cost("cpu_ms_per_token", "CPU time per token of a block"), kind=Kind.BLOCK),
+    replace(_cost("cpu_ms_per_request", "CPU time per request of a block"), kind=Kind.BLOCK),
     replace(_cost("step_ms_per_token", "time of a step per token of a block"), kind=Kind.BLOCK),
     MetricSpec("peak_rss_bytes", Unit.BYTES, Kind.BLOCK, "largest resident memory during a block"),
     # The observer's own cost.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 from pathlib import Path
@@ -27,8 +26,10 @@ from hybridbench.cli import (
     report,
     selftest,
     soak,
+    watch,
 )
 from hybridbench.cli.command_group import Command, CommandGroup
+from hybridbench.cli.environment import set_for_ourselves
 from hybridbench.errors import ExitCode, HybridbenchError, UsageError
 from hybridbench.safe_output import (
     ReaderLeftError,
@@ -75,6 +76,12 @@ app = typer.Typer(
     "hybridbench.toml; see docs/reference/settings.md.",
 )
 app.command("soak", cls=Command, epilog=soak.EXIT_CODES)(soak.soak)
+app.command(
+    "watch",
+    cls=Command,
+    epilog=watch.EXIT_CODES,
+    context_settings={"allow_interspersed_args": False},
+)(watch.watch)
 app.command("compare", cls=Command, epilog=compare.EXIT_CODES)(compare.compare)
 app.command("bisect", cls=Command, epilog=bisect.EXIT_CODES)(bisect.bisect)
 app.command("report", cls=Command)(report.report)
@@ -115,11 +122,7 @@ def _options(
 
 def main() -> None:
     """Entry point of the console script."""
-    # The analysis works on small matrices beside a busy engine: one thread is fastest.
-    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
-    # Whatever Python this process starts (pools of processes, too) leaves the working directory be.
-    os.environ["PYTHONSAFEPATH"] = "1"
+    set_for_ourselves()
     # A soak has evidence to show once it has a run directory; asked before, it goes on.
     signal.signal(signal.SIGUSR1, _nothing_yet)
     replace_closed_streams()

@@ -33,7 +33,7 @@ from hybridbench.safe_output import named_output
 
 # Help sections of the top level, in order; commands of a group without sections are one list.
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "Run": ("soak", "compare", "bisect", "nightly", "selftest", "bench"),
+    "Run": ("soak", "watch", "compare", "bisect", "nightly", "selftest", "bench"),
     "Read results": ("report", "diagnose", "history", "judge", "prune"),
     "Look up": ("list", "explain", "profiles"),
 }
@@ -187,8 +187,8 @@ _BY_MESSAGE = {
 # What newcomers try who have a server of their own; the nearest option would mislead them.
 _OF_ANOTHER_PROGRAM = frozenset({"--pid", "--url"})
 _BUNDLED_ONLY = (
-    "hybridbench soaks the engine that it bundles; for another program, record its memory to a "
-    "file and give that to 'hybridbench judge'."
+    "hybridbench soaks the engine that it bundles; 'hybridbench watch -- COMMAND' and "
+    "'hybridbench watch --pid PID' watch a server of your own."
 )
 _NOT_A_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.+)", re.DOTALL)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class Panel(StrEnum):
     """Under which title `--help` has an option."""
 
+    TARGET = "Target"
     WORKLOAD = "Workload"
     ENGINE = "Engine process"
     PROBES = "Probes and verdict"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,6 @@ import typer
 
 from hybridbench.cli.chosen_defects import chosen_defects
 from hybridbench.cli.completion import complete_defect, complete_result
-from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import (
     FORMAT_NAMES,
     Ballast,
@@ -35,9 +33,21 @@ from hybridbench.cli.options import (
 from hybridbench.cli.preview import print_preview
 from hybridbench.cli.render import OutputOptions, render_ended
 from hybridbench.cli.resumed import resume as resume_run
+from hybridbench.cli.run_options import (
+    Extend,
+    Listen,
+    SoakUi,
+    Stop,
+    StopMode,
+    Threshold,
+    Ui,
+    chosen_duration_s,
+    chosen_extend_s,
+    listening,
+    render_outcome,
+)
 from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.safe_output import echo
 from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
@@ -49,15 +59,6 @@ EXIT_CODES = (
     "16 INVALID, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
 )
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-
-
-class SoakUi(StrEnum):
-    """What a soak prints while it runs."""
-
-    AUTO = "auto"
-    LIVE = "live"
-    PLAIN = "plain"
-    NONE = "none"
 
 
 class MallocMode(StrEnum):
@@ -81,14 +82,6 @@ class Dtype(StrEnum):
     FLOAT32 = "float32"
     FLOAT64 = "float64"
     BFLOAT16 = "bfloat16"
-
-
-class StopMode(StrEnum):
-    """What ends a run before its planned length."""
-
-    AUTO = "auto"
-    EARLY = "early"
-    NEVER = "never"
 
 
 def soak(
@@ -180,23 +173,8 @@ def soak(
             "counts as hung; 15s or more.  Waiting for a CPU does not count.",
         ),
     ] = "30s",
-    stop: Annotated[
-        StopMode,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
-            help="auto: stop on a confirmed leak, after 10 minutes or later. early: also stop once "
-            "every metric is below its limit. never: stop only if memory or disk runs out.",
-        ),
-    ] = StopMode.AUTO,
-    extend: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
-            metavar="TIME",
-            help="Time by which an undecided run may exceed --duration; 0 ends it on time.  "
-            "Default: --duration, at least 10m.",
-        ),
-    ] = None,
+    stop: Stop = StopMode.AUTO,
+    extend: Extend = None,
     diagnose: Annotated[
         DiagnoseMode,
         typer.Option(
@@ -205,15 +183,7 @@ def soak(
             "always; never.",
         ),
     ] = DiagnoseMode.AUTO,
-    threshold: Annotated[
-        list[str] | None,
-        typer.Option(
-            rich_help_panel=Panel.PROBES,
-            metavar="METRIC.STAT<LIMIT",
-            help="Extra thresholds, in addition to the profile's (repeatable): "
-            "'rss.slope<200MiB/h', 'throughput.p50>900/s'; see docs/reference/thresholds.md.",
-        ),
-    ] = None,
+    threshold: Threshold = None,
     on_leak: Annotated[
         str | None,
         typer.Option(
@@ -257,24 +227,9 @@ def soak(
             help=f"Format of the final report: {FORMAT_NAMES}.  --dry-run: console or json.",
         ),
     ] = ReportFormat.CONSOLE,
-    listen: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT,
-            metavar="PORT",
-            min=0,
-            help="Serve the live report on http://127.0.0.1:PORT/ during the run, and its "
-            "last samples for Prometheus on /metrics; 0 is any free port.",
-        ),
-    ] = None,
+    listen: Listen = None,
     store: Store = Path("results"),
-    ui: Annotated[
-        SoakUi,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT,
-            help="Progress display. plain: a line at intervals; auto: live on a terminal.",
-        ),
-    ] = SoakUi.AUTO,
+    ui: Ui = SoakUi.AUTO,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -293,7 +248,7 @@ def soak(
     shown = OutputOptions(format_, detail=detail_of(quiet=quiet, verbose=verbose))
     ui = SoakUi.NONE if quiet else ui
     if resume is not None:
-        with _listener(listen) as listener:
+        with listening(listen) as listener:
             if listener is not None:
                 listener.start(resume)
             given = _given(context) | ({"ui": ui} if quiet else {})
@@ -316,7 +271,7 @@ def soak(
     from hybridbench.runs.plan import SoakPlan
     from hybridbench.workload.trace_replay import check_trace
 
-    duration_s = _duration(duration, chosen.duration_s)
+    duration_s = chosen_duration_s(duration, chosen.duration_s)
     replay = _trace(trace, trace_time_unit, length_scale, speedup)
     plan = SoakPlan(
         profile=chosen.for_replay() if replay is not None else chosen,
@@ -335,7 +290,7 @@ def soak(
         options=Options(
             watchdog_s=_watchdog(watchdog),
             stop=stop.value,
-            extend_s=_extend(extend, duration_s),
+            extend_s=chosen_extend_s(extend, duration_s),
             diagnose=diagnose.value,
             hold_s=hold_s,
             memray_s=memray_s,
@@ -344,7 +299,7 @@ def soak(
         command=typed_command(),
     )
     if dry_run:
-        with _listener(listen):
+        with listening(listen):
             print_preview(plan, format_)
     else:
         check_trace(replay, whole=False)
@@ -354,16 +309,9 @@ def soak(
 def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:
     from hybridbench.runs.soak import run_soak
 
-    with _listener(listen) as listener:
+    with listening(listen) as listener:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
-    if outcome.unwritten:
-        echo(f"hybridbench: stopped, what was written is kept: {outcome.unwritten}", err=True)
-    raise typer.Exit(render_ended(outcome.run_dir, options, outcome.exit_hint))
-
-
-def _listener(port: int | None) -> AbstractContextManager[Listener | None]:
-    """The port, taken before anything else is begun."""
-    return nullcontext() if port is None else Listener(port)
+    raise typer.Exit(render_outcome(outcome, options))
 
 
 def _given(context: typer.Context) -> dict[str, object]:
@@ -400,27 +348,6 @@ def _trace(
         return None
     scale = parse_length_scale(length_scale)
     return TraceOptions(path, scale, parse_speedup(speedup), time_unit or "")
-
-
-_SHORTEST_S = 20.0
-
-
-def _duration(given: str | None, of_profile_s: float) -> float:
-    duration_s = of_profile_s if given is None else parse_seconds("--duration", given)
-    if duration_s < _SHORTEST_S:
-        raise UsageError(
-            f"{given}: too short to be judged; use at least {format_duration(_SHORTEST_S)}.",
-            option="--duration",
-        )
-    return duration_s
-
-
-def _extend(given: str | None, duration_s: float) -> float:
-    from hybridbench.runs.plan import default_extend_s
-
-    if given is None:
-        return default_extend_s(duration_s)
-    return 0.0 if given == "0" else parse_seconds("--extend", given)
 
 
 # A worker that has nothing to do speaks when it is asked, every 10 s in a long run, and a probe may

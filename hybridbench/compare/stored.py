@@ -54,18 +54,21 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     manifests = [(side, read_manifest(run_dir)) for side, run_dir in stored]
     # Those that ran are refused before anything is made or run for the others.
     _refuse(manifests, plan)
-    like = plan_of_manifest(manifests[0][1], stored[0][1])
-    if len(stored) < len(plan.sides) and like.duration_s > plan.max_time_s:
-        raise UsageError(
-            f"{stored[0][0].name} was planned for {format_duration(like.duration_s)}, and a live "
-            f"version must run as long: pass --max-time {format_duration(like.duration_s)} or "
-            "compare stored runs only.",
-            code=ErrorCode.NEEDS_OPTION,
-        )
+    first = manifests[0][1]
+    like = None
+    if len(stored) < len(plan.sides):
+        like = plan_of_manifest(first, stored[0][1])
+        if like.duration_s > plan.max_time_s:
+            raise UsageError(
+                f"{stored[0][0].name} was planned for {format_duration(like.duration_s)}, and a "
+                f"live version must run as long: pass --max-time "
+                f"{format_duration(like.duration_s)} or compare stored runs only.",
+                code=ErrorCode.NEEDS_OPTION,
+            )
     manifest = ComparisonManifest(
         command=plan.command,
-        model=like.model,
-        profile=like.profile.name,
+        model=first.model.name,
+        profile=first.profile.name,
         thresholds=plan.thresholds,
         allowed_mismatches=tuple(sorted(plan.allowed)),
     )
@@ -73,7 +76,9 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
         return _side_by_side(plan, like, writer)
 
 
-def _side_by_side(plan: StoredPlan, like: SoakPlan, writer: ComparisonWriter) -> CompareOutcome:
+def _side_by_side(
+    plan: StoredPlan, like: SoakPlan | None, writer: ComparisonWriter
+) -> CompareOutcome:
     directory = writer.directory
     versions: tuple[ComparedVersion, ...] = ()
     manifests: list[tuple[Side, Manifest]] = []
@@ -81,6 +86,7 @@ def _side_by_side(plan: StoredPlan, like: SoakPlan, writer: ComparisonWriter) ->
     for side in plan.sides:
         run_dir = side.run_dir
         if run_dir is None:
+            assert like is not None, "a live side runs as a stored one did"
             outcome = run_soak(_like(like, side, plan, directory))
             run_dir, hint = outcome.run_dir, outcome.exit_hint
         manifest = read_manifest(run_dir)

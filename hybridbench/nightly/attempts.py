@@ -81,6 +81,8 @@ class Stored:
 def start_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[str]:
     """The soak or comparison of a cell, as anybody could type it."""
     cell = planned.cell
+    if cell.kind is CellKind.WATCH:
+        return _watch_command(planned, attempt, store)
     if cell.kind is CellKind.COMPARE:
         # A cell needs a verdict, also on a day without a change.
         words = [*_HYBRIDBENCH, "compare", *cell.versions, "--same-engine"]
@@ -100,6 +102,14 @@ def start_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[s
     for threshold in cell.thresholds:
         words += ["--threshold", threshold]
     return words
+
+
+def _watch_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[str]:
+    words = [*_HYBRIDBENCH, "watch", "--duration", f"{attempt.duration_s:g}s"]
+    words += ["--extend", f"{attempt.extend_s:g}s" if attempt.extend_s else "0"]
+    words += ["--ui", "plain", "--store", str(store)]
+    words += [word for text in planned.cell.thresholds for word in ("--threshold", text)]
+    return [*words, *planned.watch]
 
 
 def resume_command(cell: Cell, run_dir: Path) -> list[str]:

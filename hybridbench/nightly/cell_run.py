@@ -28,6 +28,7 @@ from hybridbench.nightly.stored import another_engine, read_cell, write_record
 from hybridbench.records.nightly import Attempt, CellRecord, CellResult
 from hybridbench.rundir.layout import CELL, make_directory
 from hybridbench.rundir.lock import locked_run
+from hybridbench.sampling.redaction import redacted
 from hybridbench.targets.background_process import Completed
 
 # Boot, drains, checkpoints, diagnosis and judging on a busy machine, beside the traffic.
@@ -158,9 +159,9 @@ class CellRun:
         store = self.cell_dir / f"attempt-{attempt.number}"
         make_directory(store)
         command = start_command(self.planned, attempt, store)
-        attempt = msgspec.structs.replace(attempt, command=tuple(command))
+        attempt = msgspec.structs.replace(attempt, command=redacted(command))
         try:
-            ended = self._to_its_end(attempt, store)
+            ended = self._to_its_end(attempt, command, store)
             by_itself = ended.timed_out or ended.exit_code not in _SIGNALLED
             if self.child.stopped_by is None and by_itself:
                 attempt = self._completed(attempt, store, ended)
@@ -170,9 +171,9 @@ class CellRun:
             )
         return msgspec.structs.replace(attempt, ended_wall_s=self.clock.wall_s())
 
-    def _to_its_end(self, attempt: Attempt, store: Path) -> Completed:
+    def _to_its_end(self, attempt: Attempt, command: list[str], store: Path) -> Completed:
         """Start what is left to do: all of it, the rest of a soak, its judging, or nothing."""
-        cell, command = self.planned.cell, list(attempt.command)
+        cell = self.planned.cell
         stored = self._settled(store)
         if stored is None:
             self.say(f"{cell.id}: {attempt.reason}, seed {attempt.seed}")

@@ -21,8 +21,11 @@ from hybridbench.nightly.plan import (
     LoadedPlan,
     Plan,
     SoakEntry,
+    WatchEntry,
 )
 from hybridbench.records.nightly import Cell, CellKind, Needs
+from hybridbench.sampling.redaction import redacted
+from hybridbench.sampling.roles import role_of_command
 from hybridbench.units import format_duration
 from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile, model_fault
 from hybridbench.workload.profile import Profile
@@ -43,11 +46,13 @@ class PlannedCell:
     Attributes:
         least_s: a smaller budget never shortens it below this: what it needs to decide, or more.
         profile_source: what ``--profile`` takes: a path of this machine, stored nowhere.
+        watch: the options and the command of a watched run as they are typed, stored nowhere.
     """
 
     cell: Cell
     least_s: float
-    profile_source: str
+    profile_source: str = ""
+    watch: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -75,11 +80,12 @@ def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[PlannedCe
         *((("cells", index), entry) for index, entry in enumerate(plan.cells)),
         *((("compare", index), entry) for index, entry in enumerate(plan.compare)),
     ]
+    cells = [(where, _planned(entry, loaded, known, where, defects)) for where, entry in entries]
+    cells += [(("watch", i), _watched(entry, plan)) for i, entry in enumerate(plan.watch)]
     found: dict[str, PlannedCell] = {}
     places: dict[str, str] = {}
-    for where, entry in entries:
+    for where, planned in cells:
         place = loaded.place(*where)
-        planned = _planned(entry, loaded, known, where, defects)
         if planned.id in found:
             other = found[planned.id].cell
             raise ConfigError(_twice(planned.cell, other, place, places[planned.id]))
@@ -221,6 +227,26 @@ def _planned(
     )
     # A cell that is shorter than the plan's least was meant to be.
     return PlannedCell(cell, min(least_s, duration_s), known.source(name))
+
+
+def _watched(entry: WatchEntry, plan: Plan) -> PlannedCell:
+    duration_s = entry.duration_s or plan.duration_s or _DURATION_S
+    stored = redacted(entry.words)
+    cell = Cell(
+        id=entry.id,
+        kind=CellKind.WATCH,
+        profile="",
+        model=role_of_command(entry.command),
+        versions=(),
+        seed=0,
+        duration_s=duration_s,
+        thresholds=(*plan.thresholds, *entry.thresholds),
+        needs=entry.needs or plan.needs or Needs(),
+        watch=stored,
+        work=hashlib.sha256("\n".join(stored).encode()).hexdigest()[:16],
+    )
+    least_s = entry.least_duration_s or plan.least_duration_s or 0.0
+    return PlannedCell(cell, min(least_s, duration_s), watch=entry.words)
 
 
 def _decides_from_s(entry: SoakEntry | CompareEntry, profile: Profile) -> float:

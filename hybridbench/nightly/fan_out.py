@@ -94,9 +94,10 @@ def _console(nightly: PlannedRun, target: Target) -> str:
 
 def _line(index: int, cell: Cell, width: int) -> str:
     versions = " ".join(cell.versions)
+    what = f"{cell.profile}  seed {cell.seed}  {versions}" if cell.profile else "as it comes"
     return (
         f"{index:4} {cell.id:{width}}  {cell.kind.value:7} {format_duration(cell.duration_s):>6}  "
-        f"{cell.model}  {cell.profile}  seed {cell.seed}  {versions}"
+        f"{cell.model}  {what}"
     )
 
 

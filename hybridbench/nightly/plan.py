@@ -85,6 +85,36 @@ class CompareEntry(Common):
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class WatchEntry:
+    """One watched run of a program that others wrote; keys are options of ``hybridbench watch``."""
+
+    id: Name
+    command: Annotated[tuple[Text, ...], Field(min_length=1)]
+    duration_s: DurationS | None = None
+    least_duration_s: DurationS | None = None
+    metrics: Text | None = None
+    ready: Text | None = None
+    load: Text | None = None
+    log: Text | None = None
+    idle_every: Text | None = None
+    reset_cache: Text | None = None
+    instrument: tuple[Text, ...] = ()
+    cache_budget: tuple[Text, ...] = ()
+    thresholds: tuple[Text, ...] = ()
+    needs: Needs | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its options, then its command, as they are typed."""
+        single = ("metrics", "ready", "load", "log", "idle_every", "reset_cache")
+        options = [(name, value) for name in single if (value := getattr(self, name)) is not None]
+        options += [("instrument", value) for value in self.instrument]
+        options += [("cache_budget", value) for value in self.cache_budget]
+        typed = (word for n, value in options for word in (f"--{n.replace('_', '-')}", value))
+        return (*typed, "--", *self.command)
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Plan(Common):
     """A plan as written; ``cells.expand`` makes its cells.
 
@@ -97,6 +127,7 @@ class Plan(Common):
     matrix: Matrix = Matrix()
     cells: tuple[SoakEntry, ...] = ()
     compare: tuple[CompareEntry, ...] = ()
+    watch: tuple[WatchEntry, ...] = ()
     policy: Policy = Policy()
     waivers: tuple[Waiver, ...] = ()
 
@@ -151,8 +182,9 @@ def _adapter() -> TypeAdapter[Plan]:
 
 def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
     """What no type can check; the first one is reported."""
-    if not (plan.matrix.profiles or plan.cells or plan.compare):
-        yield ("name",), f"{plan.name} has nothing to run; give matrix.profiles, cells or compare"
+    if not (plan.matrix.profiles or plan.cells or plan.compare or plan.watch):
+        said = f"{plan.name} has nothing to run; give matrix.profiles, cells, compare or watch"
+        yield ("name",), said
     yield from _lengths(plan, (), plan)
     yield from _thresholds(plan, (), of_comparison=False)
     for index, cell in enumerate(plan.cells):
@@ -162,13 +194,18 @@ def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
     for index, entry in enumerate(plan.compare):
         yield from _thresholds(entry, ("compare", index), of_comparison=True)
         yield from _lengths(entry, ("compare", index), plan)
+    for index, watched in enumerate(plan.watch):
+        yield from _thresholds(watched, ("watch", index), of_comparison=False)
+        yield from _lengths(watched, ("watch", index), plan)
     for index, version in enumerate(plan.matrix.versions):
         yield from _version(version, ("matrix", "versions", index))
     for index, waiver in enumerate(plan.waivers):
         yield from _waiver(waiver, ("waivers", index))
 
 
-def _lengths(entry: Common, where: KeyPath, plan: Plan) -> Iterator[tuple[KeyPath, str]]:
+def _lengths(
+    entry: Common | WatchEntry, where: KeyPath, plan: Plan
+) -> Iterator[tuple[KeyPath, str]]:
     least_s = entry.least_duration_s
     for key, value in (("duration", entry.duration_s), ("least_duration", least_s)):
         if value is not None and value < SHORTEST_S:
@@ -185,7 +222,7 @@ def _lengths(entry: Common, where: KeyPath, plan: Plan) -> Iterator[tuple[KeyPat
 
 
 def _thresholds(
-    entry: Common, where: KeyPath, *, of_comparison: bool
+    entry: Common | WatchEntry, where: KeyPath, *, of_comparison: bool
 ) -> Iterator[tuple[KeyPath, str]]:
     for index, text in enumerate(entry.thresholds):
         try:

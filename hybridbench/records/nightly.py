@@ -46,6 +46,7 @@ class CellKind(StrEnum):
 
     SOAK = "soak"
     COMPARE = "compare"
+    WATCH = "watch"
 
 
 class CellState(StrEnum):
@@ -84,9 +85,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One job of a nightly run: one soak, or one comparison with all versions on one machine.
 
     Attributes:
-        versions: one of a soak, two or more of a comparison.
+        profile: empty for a watched run, whose ``model`` is what its target is called.
+        versions: one of a soak, two or more of a comparison, none of a watched run.
         duration_s: of the traffic; of a comparison the longest it may take.
         settings: keys of the profile that are set.
+        watch: the options and the command of a watched run, without secrets.
         work: hash of what runs apart from its length and seed; only cells that share it are
             compared from one nightly run to the next.
     """
@@ -106,6 +109,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     block_s: Seconds | None = None
     margin: float | None = None
     needs: Needs = Needs()
+    watch: tuple[str, ...] = ()
     work: str = ""
 
 

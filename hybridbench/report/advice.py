@@ -85,10 +85,17 @@ def again_command(manifest: Manifest, *changed: str) -> str:
         return "" if changed else command_text(manifest.command)
     if not manifest.command:
         return ""
-    kept = without_options(manifest.command, *changed[::2])
+    ours, target = _parts(manifest.command)
+    kept = without_options(ours, *changed[::2])
     added = [text for text in manifest.thresholds if not _has_threshold(kept, text)]
     words = [word for text in added for word in ("--threshold", text)]
-    return command_text([*kept, *words, *changed])
+    return command_text([*kept, *words, *changed, *target])
+
+
+def _parts(command: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words of hybridbench, and from ``--`` on those of the program that it watches."""
+    at = command.index("--") if "--" in command else len(command)
+    return command[:at], command[at:]
 
 
 def _has_threshold(command: Sequence[str], text: str) -> bool:

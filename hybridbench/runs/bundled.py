@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hybridbench.records.manifest import Manifest
-from hybridbench.rundir.layout import ALLOCATIONS
+from hybridbench.rundir.layout import ALLOCATIONS, WORKER_STDERR
 from hybridbench.rundir.truth import add_truth
 from hybridbench.runs.allocations import AllocationRecord
 from hybridbench.runs.begun import BegunRun
@@ -46,8 +46,11 @@ class BundledUnderSoak:
     def planned(self, run_id: str, started_wall_s: float) -> Manifest:
         return planned_manifest(self._plan, run_id, started_wall_s)
 
-    def launch(self, stderr_path: Path) -> BundledTarget:
-        self._target = BundledTarget(self._plan.worker_launch(stderr_path))
+    def log_path(self, run_dir: Path) -> Path:
+        return run_dir / WORKER_STDERR
+
+    def launch(self, log_path: Path) -> BundledTarget:
+        self._target = BundledTarget(self._plan.worker_launch(log_path))
         return self._target
 
     def begin(self, run: BegunRun) -> SoakSteps | None:

@@ -116,12 +116,13 @@ class PlainView(View):
             f"{name} {_share(level.total - level.available, level.total)}"
             for name, level in status.pools.items()
         )
+        tokens = "" if status.observed else f"{format_count(status.tokens_per_s)} computed tok/s  "
+        roles = " ".join(f"{role} {format_bytes(size)}" for role, size in status.roles.items())
+        several = f" ({roles})" if len(status.roles) > 1 else ""
         self._line(
             f"{status.phase:<7} {_elapsed(status)}  "
-            f"private memory {format_bytes(status.private_bytes)}  "
-            f"{status.requests_per_s:.0f} req/s  "
-            f"{format_count(status.tokens_per_s)} computed tok/s  "
-            f"{pools}  {status.so_far}"
+            f"private memory {format_bytes(status.private_bytes)}{several}  "
+            f"{status.requests_per_s:.0f} req/s  {tokens}{pools}  {status.so_far}"
         )
 
     def _line(self, text: str) -> None:
@@ -180,24 +181,42 @@ def picture(status: RunStatus, width: int) -> RenderableType:
         ),
     )
     table.add_row("growth", *_growth(status.slope.fit()))
+    for role, size in status.roles.items() if len(status.roles) > 1 else ():
+        table.add_row(f"  {role}", format_bytes(size), format_percent(size / status.private_bytes))
     for name, level in status.pools.items():
         used = level.total - level.available
         table.add_row(f"pool {name}", _share(used, level.total), _pool_bar(level, bar_width, width))
-    table.add_row(
-        "traffic",
-        f"{status.requests_per_s:.0f} req/s",
+    for row in _observed(status) if status.observed else _driven(status):
+        table.add_row(*row)
+    return Group(head, bar, table)
+
+
+def _driven(status: RunStatus) -> list[tuple[str, str, str]]:
+    """The rows of a run whose traffic is its own."""
+    traffic = (
         f"{format_count(status.tokens_per_s)} computed tok/s, {status.running} running, "
         f"{status.waiting} waiting, {format_count(status.finished)} done, "
-        f"{status.aborted} aborted, {status.rejected} rejected",
+        f"{status.aborted} aborted, {status.rejected} rejected"
     )
-    table.add_row("TTFT", *_ttft(status.ttft_ms))
-    table.add_row(
-        "probes",
-        format_percent(status.probe_share, 2),
+    probes = (
         f"{times(status.heap_scans, 'heap scan')}, {times(status.checkpoints, 'checkpoint')}, "
-        f"{format_bytes(status.collectible_bytes)} uncollected garbage",
+        f"{format_bytes(status.collectible_bytes)} uncollected garbage"
     )
-    return Group(head, bar, table)
+    return [
+        ("traffic", f"{status.requests_per_s:.0f} req/s", traffic),
+        ("TTFT", *_ttft(status.ttft_ms)),
+        ("probes", format_percent(status.probe_share, 2), probes),
+    ]
+
+
+def _observed(status: RunStatus) -> list[tuple[str, str, str]]:
+    """The rows of a run that only sees what others send."""
+    traffic = f"{status.running} running, {status.waiting} waiting"
+    looks = f"{times(status.heap_scans, 'heap scan')}, {times(status.checkpoints, 'idle point')}"
+    return [
+        ("traffic", f"{status.requests_per_s:.0f} req/s", traffic),
+        ("probes", format_percent(status.probe_share, 2), looks),
+    ]
 
 
 def _growth(slope: Slope | None) -> tuple[str, str]:

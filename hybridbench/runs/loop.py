@@ -14,6 +14,7 @@ from hybridbench.clock import Clock
 from hybridbench.latency import LatencyCounts
 from hybridbench.records.events import ClockJump, Gap
 from hybridbench.records.messages import Steady
+from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
@@ -82,6 +83,11 @@ class RunLoop:
     def declared_steady(self) -> Steady | None:
         """The target's own word that it is warm; None where it has not come."""
         return None
+
+    @property
+    def failure(self) -> str:
+        """Why no traffic comes any more; empty while it does."""
+        return "" if self.drive is None else self.drive.failure
 
     @property
     def over(self) -> bool:
@@ -179,10 +185,13 @@ class RunLoop:
         self.context.log_watch.read_new()
         self.target.limit_stderr()
         self.status.saw_sample(complete)
-        self.status.saw_processes(processes)
+        self._saw_processes(processes)
         if "probe_stop_s" in complete and self._traffic_start_s is not None:
             elapsed_s = max(1.0, self.now_s - self._traffic_start_s)
             self.status.probe_share = complete["probe_stop_s"] / elapsed_s
+
+    def _saw_processes(self, processes: Sequence[ProcessSample]) -> None:
+        self.status.saw_processes(processes)
 
     def _watch_clock(self) -> None:
         """Record when the wall clock went its own way: the machine slept, or its clock was set."""

@@ -15,7 +15,6 @@ from hybridbench.records import events
 from hybridbench.records.events import DiskFull, Interrupted, WorkloadFailed
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.layout import (
-    WORKER_STDERR,
     make_run_dir,
     new_run_id,
     remove_unused,
@@ -62,7 +61,11 @@ class UnderSoak(Protocol):
         """What is known before anything is started."""
         ...
 
-    def launch(self, stderr_path: Path) -> Observe:
+    def log_path(self, run_dir: Path) -> Path:
+        """The file that has what the target writes, which is read for what it says of itself."""
+        ...
+
+    def launch(self, log_path: Path) -> Observe:
         """Start the target, or find it.
 
         Raises:
@@ -183,9 +186,9 @@ class _Soak:
         self._crashed = False
         self._unwritten = ""
         self._kills_before = oom_kills()
-        self._stderr_path = writer.run_dir / WORKER_STDERR
+        self._log_path = under.log_path(writer.run_dir)
         self._report = InterimReport(writer.run_dir)
-        self._log_watch = LogWatch(self._stderr_path, self._recorder)
+        self._log_watch = LogWatch(self._log_path, self._recorder)
         context = RunContext(
             clock, self._recorder, interrupts, view, self._log_watch, self._write_report
         )
@@ -195,7 +198,7 @@ class _Soak:
         if self._segment is not None:
             self._open_segment(self._segment)
         self._recorder.enter("boot")
-        target = self._under.launch(self._stderr_path)
+        target = self._under.launch(self._log_path)
         try:
             self._attempt("the soak", lambda: self._soak(target), target)
             self._attempt("the end of the worker", lambda: self._stop(target), target)

@@ -52,6 +52,8 @@ class RunStatus:
     collectible_bytes: float = 0.0
     probe_share: float = 0.0
     suspicion: str = ""
+    observed: bool = False  # its requests are not ours: they are not counted one by one
+    roles: Mapping[str, float] = field(default_factory=dict)  # private memory of each process
 
     @property
     def remaining_s(self) -> float:
@@ -88,8 +90,9 @@ class RunStatus:
 
     def saw_processes(self, processes: Sequence[ProcessSample]) -> None:
         """Take over the memory of all processes with a role."""
+        self.roles = {one.role: one.m[MEMORY] for one in processes if MEMORY in one.m}
         if processes:
-            self._saw_memory(sum(one.m.get(MEMORY, 0.0) for one in processes))
+            self._saw_memory(sum(self.roles.values()))
 
     def saw_heap_scan(self, heap_scan: HeapScanReply) -> None:
         """Take over what a heap scan says."""

@@ -91,7 +91,7 @@ class SoakSteps:
 
     def observe(self) -> None:
         """Samples of a target whose traffic is not ours: what it does is what it does."""
-        self._recorder.enter("observe")
+        self._recorder.enter(self.serving)
         self._serve(self._end_s)
 
     def warm_up(self) -> None:
@@ -106,7 +106,7 @@ class SoakSteps:
 
     def run_steadily(self) -> None:
         """The judged part: traffic and samples, with a checkpoint now and then."""
-        self._recorder.enter("steady")
+        self._recorder.enter(self.serving)
         self.record_steady()
         self.checkpoint(self._end_s)
         self._checkpoint_due_s = self.loop.now_s + self.plan.cadence.checkpoint_every_s
@@ -121,6 +121,11 @@ class SoakSteps:
             self._serve(self._end_s + extension.limit_s, extension.over)
         finally:
             extension.end()
+
+    @property
+    def serving(self) -> str:
+        """The phase of the part that is judged."""
+        return "observe" if self.loop.drive is None else "steady"
 
     @property
     def _end_s(self) -> float:
@@ -155,7 +160,7 @@ class SoakSteps:
         control.resume()
         control.heap_scans_wanted = True
         self._recorder.enter("resume")
-        self._recorder.enter("steady")
+        self._recorder.enter(self.serving)
 
     def checkpoint_at_rest(self, *, audit: bool) -> bool:
         """Drain, let it settle, probe, and wait for the answer; False if it did not come to rest.
@@ -294,7 +299,7 @@ class SoakSteps:
         """Whether the workload failed; said once.  Nothing more comes, so there is nothing to wait
         for: what was measured is judged.
         """
-        failure = "" if self.loop.drive is None else self.loop.drive.failure
+        failure = self.loop.failure
         if failure and not self._workload_failed:
             self._workload_failed = True
             self._recorder.event(WorkloadFailed(failure))

@@ -26,7 +26,8 @@ from hybridbench.sampling.sampler import ProcessSource
 _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 # Behind the name in /proc/PID/stat.
-_STATE, _PARENT, _SESSION, _USER, _SYSTEM, _STARTED, _WAIT_STATUS = 0, 1, 3, 11, 12, 19, 49
+_STATE, _PARENT, _SESSION, _USER, _SYSTEM, _STARTED = 0, 1, 3, 11, 12, 19
+_EXIT_SIGNAL, _WAIT_STATUS = 35, 49
 _GONE: Final = frozenset("ZX")
 
 # A name becomes a role once a process of that name has lived for so long: 200 short children of an
@@ -310,6 +311,8 @@ def _process(
             if saw_end is not None:
                 saw_end(pid, started_s, int(words[_WAIT_STATUS]))
             return None
+        if words[_EXIT_SIGNAL] == "0":
+            return None  # the child of a probe, which counts a heap and ends; no program makes one
         command = (folder / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0")
         parent, session = int(words[_PARENT]), int(words[_SESSION])
         cpu_s = (int(words[_USER]) + int(words[_SYSTEM])) / _TICKS_PER_S

@@ -44,6 +44,13 @@ _KNOWN_KEYS: Final = re.compile(
     r"|(?<=bearer )\s*[^\s\"',;]+",
     re.I,
 )
+_FRAME: Final = re.compile(r'\s*File "[^"]{1,300}", line \d+(?:, in [\w.<>]{1,100})?')
+_HEADLINE: Final = re.compile(r"Traceback \(most recent call last\):|Thread 0x[0-9a-f]+.{0,60}:")
+_FATAL: Final = re.compile(
+    r"Fatal Python error: [A-Z][a-z ]{1,40}|Segmentation fault|Bus error|Illegal instruction|"
+    r"(?:CUDA )?out of memory|OutOfMemoryError|std::bad_alloc"
+)
+_ERROR: Final = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt))\b")
 # The user and password of curl, and of others that took its options.
 _USER: Final = r"(?:-u|--user|--proxy-user|--basic-auth)"
 _USER_OPTION: Final = re.compile(_USER)
@@ -64,6 +71,27 @@ def redacted_text(text: str) -> str:
     text = _OPTION_INSIDE.sub(rf"\1 {REDACTED}", text)
     text = _USER_INSIDE.sub(rf"\1{REDACTED}", text)
     return _ASSIGNED.sub(rf"\1{REDACTED}", text)
+
+
+def without_values(lines: Sequence[str]) -> list[str]:
+    """What the last lines of a program say of its end: where it was, and what kind of error it was.
+
+    A message, and the source lines of a traceback, may quote a prompt: they are left out.
+    """
+    kept = [line for line in map(_without_value, lines) if line]
+    left_out = len(lines) - len(kept)
+    if left_out:
+        kept.append(f"[{left_out} more lines are left out, as they may quote what was sent]")
+    return kept
+
+
+def _without_value(line: str) -> str:
+    if _FRAME.fullmatch(line) or _HEADLINE.fullmatch(line):
+        return line
+    fatal, error = _FATAL.search(line), _ERROR.match(line)
+    if fatal is not None:
+        return fatal[0]
+    return f"{error[1]}: [its message is left out]" if error is not None else ""
 
 
 def _words(command: Sequence[str]) -> Iterable[str]:

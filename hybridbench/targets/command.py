@@ -18,7 +18,7 @@ from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.records.processes import ProcessSample
 from hybridbench.sampling.process import require_proc
 from hybridbench.sampling.process_tree import ProcessTree, RoleOf, role_by_command
-from hybridbench.sampling.redaction import redacted_text
+from hybridbench.sampling.redaction import redacted_text, without_values
 from hybridbench.sampling.runnable_time import RunnableTime
 from hybridbench.targets import exec_command
 from hybridbench.targets.own_process import await_end, await_killed
@@ -95,8 +95,8 @@ class LaunchedCommand:
         return self._could_run.elapsed_s()
 
     def stderr_tail(self) -> list[str]:
-        """The last lines it wrote, without what looks like a key."""
-        return [redacted_text(line) for line in self._stderr.tail()]
+        """What its last lines say of its end, without what may have been sent to it."""
+        return without_values([redacted_text(line) for line in self._stderr.tail()])
 
     def limit_stderr(self) -> None:
         self._stderr.trim()

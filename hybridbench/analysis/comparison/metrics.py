@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from hybridbench.analysis.comparison.records import Call, Role
 from hybridbench.analysis.reading import mapping, text
-from hybridbench.records.manifest import Manifest
+from hybridbench.records.manifest import OBSERVED, Manifest
 
 
 class Sense(StrEnum):
@@ -59,6 +59,7 @@ class ComparedMetric:
 
 THROUGHPUT, REQUESTS = "throughput_tokens_per_s", "requests_per_s"
 CPU_PER_TOKEN, STEP_PER_TOKEN = "cpu_ms_per_token", "step_ms_per_token"
+CPU_PER_REQUEST = "cpu_ms_per_request"
 MEMORY_AT_REST, PEAK_MEMORY = "rest_anon_swap_bytes", "peak_rss_bytes"
 
 _LATENCY, _SHARE, _MEMORY = 0.10, 0.05, 0.10
@@ -67,6 +68,7 @@ COMPARED: tuple[ComparedMetric, ...] = (
     ComparedMetric(THROUGHPUT, "throughput", "tok/s", Sense.SPEED),
     ComparedMetric(REQUESTS, "requests", "1/s", Sense.SPEED),
     ComparedMetric(CPU_PER_TOKEN, "CPU per token", "ms", Sense.COST, guards=True),
+    ComparedMetric(CPU_PER_REQUEST, "CPU per request", "ms", Sense.COST),
     ComparedMetric(STEP_PER_TOKEN, "step per token", "ms", Sense.COST),
     ComparedMetric("ttft_ms_p50", "TTFT p50", "ms", Sense.COST, _LATENCY, guards=True),
     ComparedMetric("ttft_ms_p99", "TTFT p99", "ms", Sense.COST, _LATENCY),
@@ -79,7 +81,7 @@ COMPARED: tuple[ComparedMetric, ...] = (
 
 # What the answer rests on, the first that both sides have.
 _CLOSED = (THROUGHPUT, REQUESTS, STEP_PER_TOKEN)
-_OPEN = (CPU_PER_TOKEN, STEP_PER_TOKEN, "itl_ms_p50")
+_OPEN = (CPU_PER_TOKEN, CPU_PER_REQUEST, STEP_PER_TOKEN, "itl_ms_p50")
 PRIMARIES = frozenset({*_CLOSED, *_OPEN})
 
 # A level that creeps: what one round has of it the next still has.
@@ -111,9 +113,11 @@ def word_of(metric: ComparedMetric, call: Call) -> str:
 
 
 def is_open_loop(manifests: Sequence[Manifest]) -> bool:
-    """Whether requests came on a schedule of their own rather than as others ended."""
+    """Whether requests came on a schedule of their own rather than as others ended; what somebody
+    else sent may have.
+    """
     for manifest in manifests:
-        if manifest.trace is not None:
+        if manifest.trace is not None or manifest.target.kind == OBSERVED:
             return True
         arrival = mapping(manifest.profile.resolved, "arrival")
         if text(arrival, "process", "closed") != "closed":

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hybridbench.analysis.comparison.metrics import (
+    CPU_PER_REQUEST,
     CPU_PER_TOKEN,
     MEMORY_AT_REST,
     PEAK_MEMORY,
@@ -28,6 +29,7 @@ from hybridbench.analysis.facts.window import Window, judged_window
 from hybridbench.analysis.findings.validity import share_of_time
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.work_cost import summed
+from hybridbench.labels import unlabelled
 from hybridbench.records.verdict import Why
 
 MOST_WINDOWS = 24
@@ -54,7 +56,7 @@ def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
     long enough for two windows.
     """
     window = judged_window(record)
-    clock = record.series.get("events.output_tokens")
+    clock = record.series.get("events.output_tokens") or record.series.get(record.drivers.requests)
     if window is None or clock is None:
         return ()
     t, _ = window.samples(clock)
@@ -135,9 +137,11 @@ def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, 
                 spent = rose(counter)
                 if spent is not None:
                     out[name] = _MS * spent / tokens
-        finished = rose("events.finishes")
+        finished = rose(record.drivers.requests)
         if finished is not None:
             out[REQUESTS] = finished / active
+            if tokens is None and (spent := _cpu_of_all(record, edges)) is not None:
+                out[CPU_PER_REQUEST] = _MS * spent / finished
         hits, computed = rose(_HITS), rose(_TOKENS[0])
         if hits is not None and computed is not None:
             out["hit_rate"] = hits / (hits + computed)
@@ -147,6 +151,18 @@ def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, 
     out.update(_per_window(record, window, edges, rest, np.median))
     out.update(_per_window(record, window, edges, ("rss_bytes", PEAK_MEMORY), np.max))
     return out
+
+
+def _cpu_of_all(record: RunRecord, edges: FloatArray) -> FloatArray | None:
+    """Processor time of all processes in each window; that of one that starts anew counts on."""
+    spent = [
+        np.interp(
+            edges, one.t_s, np.concatenate([[0.0], np.maximum(np.diff(one.value), 0.0).cumsum()])
+        )
+        for name, one in record.series.items()
+        if unlabelled(name) == "worker_cpu_s" and len(one) > 1
+    ]
+    return np.diff(np.sum(spent, axis=0)) if spent else None
 
 
 def _active_s(window: Window, edges: FloatArray) -> FloatArray:

@@ -80,7 +80,11 @@ def _steady_s(record: RunRecord) -> float | None:
 
 def _start_without_steady(record: RunRecord, first: float, last: float) -> float:
     planned = [t for t, name in _phases(record) if name == "steady"]
-    return planned[0] if planned else first + _UNKNOWN_WARMUP * (last - first)
+    if planned:
+        return planned[0]
+    # Before it a watched target starts, and nothing is asked of it.
+    first = max(first, next((t for t, name in _phases(record) if name == "observe"), first))
+    return first + _UNKNOWN_WARMUP * max(0.0, last - first)
 
 
 def _phases(record: RunRecord) -> Iterable[tuple[float, str]]:

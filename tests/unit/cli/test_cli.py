@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
 from hybridbench.cli.options import GcMode
-from hybridbench.cli.soak import DiagnoseMode, SoakUi, StopMode
+from hybridbench.cli.run_options import SoakUi, StopMode
+from hybridbench.cli.soak import DiagnoseMode
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.workload.catalog import list_profiles
 from tests.unit.cli.conftest import CommandLine

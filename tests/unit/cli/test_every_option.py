@@ -122,6 +122,32 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--verbose": FLAG,
         },
     ),
+    "watch": (
+        ("--pid", "1"),
+        {
+            "command": takes("sleep"),
+            "--pid": takes("1", "0"),
+            "--metrics": takes("http://127.0.0.1:8000/metrics", "localhost"),
+            "--ready": takes("http://127.0.0.1:8000/v1/models", "ftp://localhost"),
+            "--log": takes(CSV, "absent"),
+            "--load": takes("true", "'", "--ready", "http://127.0.0.1:8000/"),
+            "--duration": takes("90s", "1h30"),
+            "--idle-every": takes("60s", "1s"),
+            "--reset-cache": takes("http://127.0.0.1:8000/flush_cache", "/flush_cache"),
+            "--instrument": takes("vllm", "("),
+            "--probe": FLAG,
+            "--cache-budget": takes("prompt=8GiB", "prompt"),
+            "--stop": takes("never", "late"),
+            "--extend": takes("10m", "late"),
+            "--threshold": takes("rss.slope<200MiB/h", "rss.slope<"),
+            "--format": takes("json", "pdf"),
+            "--listen": takes("0", "99999999"),
+            "--store": takes("results", f"{CSV}/below"),
+            "--ui": takes("none", "fancy"),
+            "--quiet": FLAG,
+            "--verbose": FLAG,
+        },
+    ),
     "compare": (
         (".", ".", "--profile", "smoke"),
         {
@@ -317,6 +343,8 @@ GROUPS: Final = ("nightly", "bench", "profiles", "list")
 
 # Behind these the work begins that takes long: an engine, a repository, a night.
 DOORS: Final = (
+    "hybridbench.runs.watch.AttachedTree",
+    "hybridbench.runs.watch.LaunchedCommand",
     "hybridbench.runs.preview.BundledTarget",
     "hybridbench.series.prometheus_api.read_prometheus",
     "hybridbench.runs.resume.resume_soak",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hybridbench.analysis.comparison.records import (
@@ -208,3 +209,43 @@ def test_the_command_is_what_compare_understands(tmp_path: Path) -> None:
     assert words[3:6] == ["compare", "git:HEAD~1", "."]
     for option in (word for word in words if word.startswith("--")):
         assert option in shown
+
+
+WATCHED = """\
+name: test
+watch:
+  - id: chat
+    command: [python, server.py, --api-key, sk-secret-of-mine]
+    duration: 60s
+    metrics: http://127.0.0.1:8000/metrics
+    load: python load.py --rate 20
+    cache_budget: [prompt=8GiB]
+    thresholds: ['rss.slope<20MiB/h']
+"""
+
+
+def test_a_watched_cell_is_typed_as_anybody_would_type_it(tmp_path: Path) -> None:
+    (planned,) = planned_run(tmp_path, WATCHED).cells
+
+    words = start_command(planned, attempt(duration_s=60.0), tmp_path)
+
+    at = words.index("--")
+    assert words[at + 1 :] == ["python", "server.py", "--api-key", "sk-secret-of-mine"]
+    assert words[2:6] == ["hybridbench", "watch", "--duration", "60s"]
+    options = dict(zip(words[4:at:2], words[5:at:2], strict=True))
+    assert options["--metrics"] == "http://127.0.0.1:8000/metrics"
+    assert options["--load"] == "python load.py --rate 20"
+    assert options["--cache-budget"] == "prompt=8GiB"
+    assert options["--threshold"] == "rss.slope<20MiB/h"
+    assert options["--store"] == str(tmp_path)
+
+
+def test_a_watched_cell_is_stored_without_its_secrets(tmp_path: Path) -> None:
+    (planned,) = planned_run(tmp_path, WATCHED).cells
+
+    stored = msgspec.json.encode(planned.cell).decode()
+
+    assert "sk-secret-of-mine" not in stored
+    assert planned.cell.kind is CellKind.WATCH
+    assert planned.cell.model == "server"
+    assert planned.cell.watch[-4:] == ("python", "server.py", "--api-key", "[redacted]")

@@ -53,6 +53,12 @@ FAULTS = {
         "cells:\n  - {profile: smoke, version: 'git:main'}",
         ":4: git:main cannot be soaked;",
     ),
+    "a watched run of nothing": ("watch:\n  - {id: one, command: []}", ":4: watch.0.command"),
+    "an unknown key of a watched run": (
+        "watch:\n  - {id: one, command: [x], metric: y}",
+        ":4: watch.0: unknown key metric; did you mean metrics?",
+    ),
+    "a watched run without a name": ("watch:\n  - {command: [x]}", ":4: watch.0.id is missing."),
     "a threshold on nothing": (
         "thresholds: ['rs.slope<1MiB/h']",
         ":3: 'rs.slope<1MiB/h': no metric is called rs; did you mean rss?",

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from hybridbench.sampling.redaction import redacted, redacted_text
+from hybridbench.sampling.redaction import redacted, redacted_text, without_values
 
 # Nothing of these may be left, wherever they stand.
 SECRET = "c4n4rY"
@@ -96,3 +96,24 @@ def test_an_option_ends_the_values_of_the_one_before_it() -> None:
     assert redacted(["x", "--api-key", "a", "b", "--port", "1", "m"]) == (
         "x", "--api-key", "[redacted]", "[redacted]", "--port", "1", "m",
     )  # fmt: skip
+
+
+def test_the_end_of_a_program_is_told_without_what_was_sent_to_it() -> None:
+    lines = [
+        "INFO: request 'tell me a secret' came",
+        "Traceback (most recent call last):",
+        '  File "/srv/app.py", line 12, in serve',
+        "    answer(prompt='tell me a secret')",
+        "app.errors.BadPromptError: 'tell me a secret' is too long",
+        "Fatal Python error: Segmentation fault",
+        "RuntimeError",
+    ]
+
+    assert without_values(lines) == [
+        "Traceback (most recent call last):",
+        '  File "/srv/app.py", line 12, in serve',
+        "app.errors.BadPromptError: [its message is left out]",
+        "Fatal Python error: Segmentation fault",
+        "RuntimeError: [its message is left out]",
+        "[2 more lines are left out, as they may quote what was sent]",
+    ]

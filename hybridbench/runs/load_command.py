@@ -1,0 +1,143 @@
+"""Somebody's own load tool beside a watched target: started, paused, resumed, ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from hybridbench.clock import Clock
+from hybridbench.errors import UsageError
+from hybridbench.targets.own_process import await_end, await_killed
+from hybridbench.targets.stderr_file import StderrFile
+
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+# A tool that ends sooner than this, with an error, has not served: so often in a row and no more.
+_SOON_S: Final = 10.0
+_FAILURES_MAX: Final = 3
+_PAUSE_BEFORE_NEXT_S: Final = 0.5
+_END_PATIENCE_S: Final = 5.0
+
+
+class LoadCommand:
+    """Owns the tool from ``start`` to ``stop``; one that ends by itself is started again.
+
+    Args:
+        command: the program and its arguments.
+        environment: all of its environment.
+        output: where what it writes goes; its last line is told when it fails.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], output: Path, clock: Clock
+    ) -> None:
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._output = StderrFile(output)
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self._due_s: float | None = None
+        self._paused = False
+        self._failures = 0  # in a row
+        self.rounds = 0
+        self.failure = ""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it has been started and not stopped."""
+        return self._process is not None or self._due_s is not None
+
+    def start(self) -> None:
+        """Begin the first round.
+
+        Raises:
+            UsageError: the system cannot start it.
+        """
+        self._start()
+
+    def tend(self) -> None:
+        """Start it again when it has ended; after three failures in a row ``failure`` says why it
+        was not.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._due_s is not None and not self._paused and now_s >= self._due_s:
+            self._start()
+        if self._process is None or self._process.poll() is None or self.failure:
+            return
+        self._learn(self._process.returncode, now_s - self._started_s)
+        self._process = None
+        self._output.trim()
+        self._due_s = now_s + _PAUSE_BEFORE_NEXT_S
+
+    def pause(self) -> None:
+        """Let it send nothing more; what it has sent is answered."""
+        self._paused = True
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._paused = False
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it: asked first, killed when that does not help; nothing of it stays behind."""
+        process, self._process, self._due_s = self._process, None, None
+        if process is None:
+            return
+        _to_group(process, signal.SIGTERM)
+        _to_group(process, signal.SIGCONT)
+        await_end(process, _END_PATIENCE_S)
+        _to_group(process, signal.SIGKILL)
+        await_killed(process)
+
+    def _start(self) -> None:
+        self._due_s = None
+        try:
+            with self._output.open_for_worker() as output:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=self._environment,
+                    start_new_session=True,
+                    preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call
+                )
+        except OSError as error:
+            raise UsageError(
+                f"{self._command[0]}: it cannot be started ({error.strerror}).", option="--load"
+            ) from error
+        self._started_s = self._clock.monotonic_s()
+        self.rounds += 1
+
+    def _learn(self, returncode: int, lasted_s: float) -> None:
+        failed = returncode != 0 and lasted_s < _SOON_S
+        self._failures = self._failures + 1 if failed else 0
+        if self._failures >= _FAILURES_MAX:
+            how = f"exit code {returncode}" if returncode > 0 else f"signal {-returncode}"
+            self.failure = f"the load command failed {self._failures} times in a row ({how})"
+
+    def last_line(self) -> str:
+        """What it wrote last: for the person at the terminal alone, as it may quote prompts."""
+        return next((line for line in reversed(self._output.tail()) if line.strip()), "")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            _to_group(self._process, number)
+
+
+def _to_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _end_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,216 @@
+"""Looks into the processes of a watched target, taken by their probes beside the run's loop.
+
+One thread asks the probes, one after another: a process that is slow to answer makes no sample
+late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hybridbench.clock import Clock
+from hybridbench.records.events import Census, Event, IdleLook
+from hybridbench.records.processes import ProcessSample
+from hybridbench.runs.recorder import Recorder
+from hybridbench.sampling.probe_client import (
+    Budget,
+    CensusState,
+    HeapCensus,
+    IdleAnswer,
+    ProbeError,
+    ProbeGoneError,
+)
+
+
+class Probes(Protocol):
+    """What answers for the processes; a ProbeClient."""
+
+    def pids(self) -> list[int]:
+        """The processes that have a probe and live."""
+        ...
+
+    def census(self, pid: int, *, whole: bool, known: CensusState | None = None) -> HeapCensus:
+        """What the heap of a process holds, as what differs from ``known``."""
+        ...
+
+    def budget(self, pid: int) -> Budget:
+        """The account of what looks have cost the process."""
+        ...
+
+    def idle_look(self, pid: int) -> IdleAnswer:
+        """What its allocators have handed out."""
+        ...
+
+
+@dataclass(frozen=True)
+class IdlePoint:
+    """The moment at which the target was seen to be idle.
+
+    ``still_idle`` tells whether nothing has run since.
+    """
+
+    index: int
+    counters: Mapping[str, float]
+    cache_reset: bool
+    still_idle: Callable[[], bool]
+
+
+@dataclass
+class Look:
+    """One round of questions; ``answer`` is what they came to, once all have been answered."""
+
+    future: Future[list[tuple[float, Event]]]
+    answer: Sequence[tuple[float, Event]] | None = None
+
+
+@dataclass
+class Looks:
+    """Asks for rounds, and records what has come.
+
+    Args:
+        seen: the process that has a pid, as it was last sampled.
+    """
+
+    probes: Probes
+    recorder: Recorder
+    clock: Clock
+    seen: Callable[[int], ProcessSample | None]
+    _thread: Executor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="looks")
+    )
+    _open: list[Look] = field(default_factory=list)
+    _known: dict[tuple[int, float], CensusState] = field(default_factory=dict)
+    _failures: dict[str, None] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round is not answered yet."""
+        return bool(self._open)
+
+    def ask_census(self, *, whole: bool = False) -> Look:
+        """A census of every process."""
+        return self._ask(lambda: self._censuses(self._affordable(), whole=whole))
+
+    def ask_idle(self, point: IdlePoint) -> Look:
+        """What every process holds at rest, then a census of each."""
+
+        def round_() -> list[tuple[float, Event]]:
+            affordable = self._affordable()
+            looked = self._idle_looks(point)
+            return [*looked, *self._censuses(affordable, whole=point.index == 0)]
+
+        return self._ask(round_)
+
+    def collect(self) -> list[Event]:
+        """Record what has come since the last call, and say once what failed."""
+        found: list[Event] = []
+        for look in [one for one in self._open if one.future.done()]:
+            self._open.remove(look)
+            look.answer = look.future.result()
+            for stamp_s, event in look.answer:
+                self.recorder.at(stamp_s, event)
+                found.append(event)
+        for sentence in [one for one in self._failures if one not in self._said]:
+            self._said.add(sentence)
+            self.recorder.note(sentence)
+        return found
+
+    def without_probe(self, processes: Iterable[ProcessSample]) -> Iterator[str]:
+        """The processes whose heap was never seen, each in a few words."""
+        for process in processes:
+            if process.incarnation not in self._known:
+                yield f"the heap of {process.role}: it has no probe"
+
+    def close(self) -> None:
+        """Ask no more; what is under way ends by its own deadline."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, round_: Callable[[], list[tuple[float, Event]]]) -> Look:
+        look = Look(self._thread.submit(round_))
+        self._open.append(look)
+        return look
+
+    # On the thread of the looks.
+
+    def _processes(self) -> list[ProcessSample]:
+        found = [self.seen(pid) for pid in self.probes.pids()]
+        return [process for process in found if process is not None]
+
+    def _idle_looks(self, point: IdlePoint) -> list[tuple[float, Event]]:
+        taken: list[tuple[float, ProcessSample, IdleAnswer]] = []
+        for process in self._processes():
+            try:
+                answer = self.probes.idle_look(process.pid)
+            except ProbeError as error:
+                self._fail(process, error)
+                continue
+            taken.append((self.clock.monotonic_s(), process, answer))
+        idle = point.still_idle()
+        return [
+            (
+                stamp_s,
+                IdleLook(
+                    role=process.role,
+                    pid=process.pid,
+                    host=process.host,
+                    rank=process.rank,
+                    index=point.index,
+                    idle=idle,
+                    blocks=answer.blocks,
+                    malloc_bytes=answer.malloc_bytes,
+                    unreachable=answer.unreachable,
+                    counters=dict(point.counters),
+                    cache_reset=point.cache_reset,
+                    pause_s=answer.pause_s,
+                ),
+            )
+            for stamp_s, process, answer in taken
+        ]
+
+    def _affordable(self) -> list[ProcessSample]:
+        """The processes whose looks have cost no more than they may; for the others the next round
+        comes.
+        """
+        return [p for p in self._processes() if self.probes.budget(p.pid).wait_s() == 0]
+
+    def _censuses(
+        self, processes: Iterable[ProcessSample], *, whole: bool
+    ) -> list[tuple[float, Event]]:
+        found: list[tuple[float, Event]] = []
+        for process in processes:
+            key, stamp_s = process.incarnation, self.clock.monotonic_s()
+            try:
+                census = self.probes.census(process.pid, whole=whole, known=self._known.get(key))
+            except ProbeError as error:
+                self._fail(process, error)
+                continue
+            self._known[key] = census.state
+            found.append((stamp_s, _event(process, census)))
+        return found
+
+    def _fail(self, process: ProcessSample, error: ProbeError) -> None:
+        if not isinstance(error, ProbeGoneError):
+            self._failures.setdefault(f"the probe of {process.role}: {error}")
+
+
+def _event(process: ProcessSample, census: HeapCensus) -> Census:
+    return Census(
+        role=process.role,
+        pid=process.pid,
+        host=process.host,
+        rank=process.rank,
+        index=census.index,
+        whole=census.whole,
+        types=census.types,
+        entries=census.entries,
+        containers=census.containers,
+        bounds=census.bounds,
+        holds=census.holds,
+        pause_s=census.pause_s,
+        cpu_s=census.cpu_s,
+        way=census.way,
+    )

@@ -1,0 +1,318 @@
+"""``hybridbench watch``: a program that others wrote, under a load that others wrote, from its
+start, or from now on, to a verdict.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from msgspec.structs import replace
+
+from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
+from hybridbench.runs.begun import BegunRun
+from hybridbench.runs.load_command import LoadCommand
+from hybridbench.runs.looks import Looks
+from hybridbench.runs.loop import WorkerLostError
+from hybridbench.runs.manifest import begun_manifest
+from hybridbench.runs.plan import RunPlan, Segment
+from hybridbench.runs.status import RunStatus
+from hybridbench.runs.steps import SoakSteps
+from hybridbench.runs.watch_loop import WatchLoop
+from hybridbench.safe_output import echo, one_line
+from hybridbench.sampling.cadence import Beat
+from hybridbench.sampling.probe_client import ProbeClient, probe_environment
+from hybridbench.sampling.sampler import HarnessSource, Sampler, StealSource, TimedSource
+from hybridbench.sampling.scrape import Scraper
+from hybridbench.targets.attached import AttachedTree
+from hybridbench.targets.command import LaunchedCommand
+from hybridbench.targets.readiness import Readiness, answers, completion_or_page
+from hybridbench.targets.stderr_file import StderrFile
+from hybridbench.targets.target import NOT_SHOWN, Capability, Observe
+from hybridbench.units import format_duration
+from hybridbench.workload.profile import Cadence
+from hybridbench.workload.settings import Checkpoint
+
+_CENSUSES: Final = 24
+_CENSUS_S_MIN, _CENSUS_S_MAX = 5.0, 300.0
+_SAMPLES: Final = 1200
+# Where nothing pauses the load, a moment of rest is looked for so often.
+_SEEK_S: Final = 1.0
+_LINES_SHOWN: Final = 20
+# What a target says of itself at rest must be newer than its last work.
+_SCRAPE_S: Final = 1.0
+_IDLE_PATIENCE_S: Final = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchPlan(RunPlan):
+    """One watched run.
+
+    Args:
+        target: the command that is started and watched; empty with ``pid``.
+        pid: a running process, watched with all that it started.
+        environment: of ``target`` and ``load``.
+        metrics_url: a page in Prometheus' format.
+        ready_url: a page that answers once the target serves; empty asks for a completion at the
+            server of ``metrics_url``.
+        log: the file that has what the engine writes; None for what ``target`` writes.
+        load: the command that sends requests while the target serves; empty for none.
+        idle_every_s: from one idle point to the next; 0 for none.
+        reset_url: a POST to it, at each idle point, empties the target's cache; empty for none.
+        instrument: patterns of the commands that get a probe; empty for the target's own program.
+        probed: whether any process gets one.
+        ready_limit_s: how long the target may take until it serves.
+    """
+
+    target: tuple[str, ...] = ()
+    pid: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    metrics_url: str = ""
+    ready_url: str = ""
+    log: Path | None = None
+    load: tuple[str, ...] = ()
+    idle_every_s: float = 60.0
+    reset_url: str = ""
+    instrument: tuple[str, ...] = ()
+    probed: bool = True
+    ready_limit_s: float = 900.0
+    drain_limit_s: float = _IDLE_PATIENCE_S
+
+    @property
+    def named_by(self) -> tuple[str, str, tuple[str, ...]]:
+        return self.name, "watched", ()
+
+    @property
+    def cadence(self) -> Cadence:
+        sample_s = min(max(self.duration_s / _SAMPLES, 1.0), 10.0)
+        every_s = self.idle_every_s if self.load or not self.idle_every_s else _SEEK_S
+        return Cadence(sample_s, self.census_every_s, every_s or math.inf)
+
+    @property
+    def key(self) -> str:
+        """Of the target's interface, as its clients take it; empty for none."""
+        return self.environment.get("OPENAI_API_KEY", "")
+
+    @property
+    def census_every_s(self) -> float:
+        """From one census under load to the next, in seconds."""
+        return min(max(self.duration_s / _CENSUSES, _CENSUS_S_MIN), _CENSUS_S_MAX)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(flush=bool(self.reset_url))
+
+
+class WatchedUnderSoak:
+    """Owns what a watched run needs beside its target: probes, a scraper, the load."""
+
+    def __init__(self, plan: WatchPlan) -> None:
+        self._plan = plan
+        self._target: Observe | None = None
+        self._loop: WatchLoop | None = None
+        # What a program writes, and the sockets of its probes, are its own: no part of the run.
+        self._folder = Path(tempfile.mkdtemp(prefix="hybridbench-watch-"))
+        self._probes: ProbeClient | None = None
+        self._scraper: Scraper | None = None
+        self._load: LoadCommand | None = None
+
+    @property
+    def plan(self) -> WatchPlan:
+        return self._plan
+
+    @property
+    def dump_stack(self) -> Callable[[], None] | None:
+        return None
+
+    @property
+    def segment(self) -> Segment | None:
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def log_path(self, run_dir: Path) -> Path:
+        del run_dir
+        return self._plan.log or self._output
+
+    @property
+    def _output(self) -> Path:
+        """What the target writes: it may quote prompts, so it is no part of the run."""
+        return self._folder / "output.txt"
+
+    def print_last_words(self) -> None:
+        """What the target wrote last, for the person at the terminal alone."""
+        for line in StderrFile(self._output).tail(_LINES_SHOWN):
+            echo(f"  {one_line(line)}", err=True)
+
+    def planned(self, run_id: str, started_wall_s: float) -> Manifest:
+        # The source tree is that of the bench, which says nothing of the target.
+        return replace(begun_manifest(self._plan, run_id, started_wall_s), git=None)
+
+    def launch(self, log_path: Path) -> Observe:
+        del log_path
+        plan = self._plan
+        if plan.pid is not None:
+            self._target = AttachedTree(plan.pid)
+            return self._target
+        environment = dict(plan.environment)
+        if plan.probed:
+            folder = self._folder / "probes"
+            environment = probe_environment(folder, plan.instrument, environment)
+            self._probes = ProbeClient(folder)
+        self._target = LaunchedCommand(plan.target, environment, self._output)
+        return self._target
+
+    def begin(self, run: BegunRun) -> SoakSteps:
+        target, plan, context = self._target, self._plan, run.context
+        assert target is not None, "nothing was launched"
+        shows = self._shows()
+        can = tuple(sorted(shows))
+        facts = TargetFacts(kind=OBSERVED, pid=target.pid, capabilities=can)
+        missing = tuple(text for name, text in NOT_SHOWN.items() if name not in can)
+        model = Model(name=plan.name, device="", dtype="")
+        run.describe(
+            replace(run.manifest, target=facts, capabilities=can, not_seen=missing, model=model)
+        )
+        if plan.metrics_url:
+            self._scraper = Scraper(plan.metrics_url, _SCRAPE_S)
+        if plan.load:
+            output = self._folder / "load.txt"
+            self._load = LoadCommand(plan.load, plan.environment, output, context.clock)
+        loop = self._make_loop(run, target)
+        self._loop = loop
+        return WatchSteps(plan, loop, self._readiness())
+
+    def end(self, run: BegunRun) -> None:
+        """Leave nothing behind but the target, which the run ends, and say what was not seen."""
+        if self._load is not None:
+            self._load.stop()
+        if self._loop is not None and self._loop.looks is not None:
+            self._loop.looks.collect()
+            self._loop.looks.close()
+        if self._scraper is not None:
+            self._scraper.close()
+        missing = dict.fromkeys((*run.manifest.not_seen, *self._missed()))
+        run.describe(replace(run.manifest, not_seen=tuple(missing)))
+
+    def _missed(self) -> Iterable[str]:
+        """What could not be seen although it was asked for."""
+        loop, target = self._loop, self._target
+        if isinstance(target, LaunchedCommand | AttachedTree):
+            yield from target.not_seen
+        if loop is None:
+            return
+        if loop.looks is not None:
+            yield from loop.looks.without_probe(loop.seen.values())
+        scrape = None if self._scraper is None else self._scraper.latest()
+        if self._scraper is not None and (scrape is None or not scrape.counters):
+            failed = "" if scrape is None else scrape.failed
+            yield f"the target's own counters: {failed or 'the page of --metrics has none'}"
+
+    def _make_loop(self, run: BegunRun, target: Observe) -> WatchLoop:
+        plan, context = self._plan, run.context
+        loop = WatchLoop(
+            context=context,
+            target=target,
+            sampler=Sampler(
+                [TimedSource(HarnessSource()), TimedSource(StealSource())],
+                Beat(plan.cadence.sample_every_s, context.clock.monotonic_s()),
+                context.clock,
+            ),
+            status=RunStatus(plan.title, plan.traffic_s, observed=True),
+            scraper=self._scraper,
+            load=self._load,
+            census_every_s=plan.census_every_s,
+            reset_url=plan.reset_url,
+        )
+        if self._probes is not None:
+            seen = loop.seen_process
+            loop.looks = Looks(self._probes, context.recorder, context.clock, seen)
+        return loop
+
+    def _shows(self) -> Collection[Capability]:
+        plan = self._plan
+        shows = {Capability.PROCESS_MEMORY}
+        if plan.metrics_url:
+            shows.add(Capability.EVENT_COUNTERS)
+        if plan.idle_every_s:
+            shows.add(Capability.DRAIN)
+        if self._probes is not None:
+            shows |= {Capability.MALLOC, Capability.CONTAINERS, Capability.INSTANCES}
+        return shows
+
+    def _readiness(self) -> Readiness | None:
+        plan = self._plan
+        if plan.ready_url:
+            return Readiness(lambda: answers(plan.ready_url))
+        if plan.metrics_url:
+            return Readiness(lambda: completion_or_page(plan.metrics_url, plan.key))
+        return None
+
+
+class WatchSteps(SoakSteps):
+    """The steps of a watched run: wait until the target serves, let the load begin, observe."""
+
+    plan: WatchPlan
+    loop: WatchLoop
+
+    def __init__(self, plan: WatchPlan, loop: WatchLoop, readiness: Readiness | None) -> None:
+        super().__init__(plan, loop)
+        self._readiness = readiness
+        self._last_idle_s = -math.inf
+
+    def run(self) -> None:
+        self.await_serving()
+        super().run()
+
+    def await_serving(self) -> None:
+        """Samples until the target serves; somebody else's server that runs is asked as well.
+
+        Raises:
+            WorkerLostError: it has ended, or does not serve in time.
+        """
+        readiness = self._readiness
+        if readiness is None:
+            return
+        readiness.start()
+        loop, limit_s = self.loop, self.plan.ready_limit_s
+        try:
+            served = loop.run_until(
+                lambda: readiness.done or loop.interrupted or loop.over, loop.now_s + limit_s
+            )
+        finally:
+            readiness.close()
+        if not served:
+            after = format_duration(limit_s)
+            raise WorkerLostError("hang", f"it does not serve after {after}: {readiness.failed}")
+
+    def observe(self) -> None:
+        self._start_s = self._checkpoint_due_s = self.loop.now_s
+        self.loop.heap_scans_wanted = True
+        if not self.plan.idle_every_s:
+            self.loop.resume()
+        super().observe()
+
+    def checkpoint(self, end_s: float) -> None:
+        """Under a load of ours as any checkpoint; else only where the target rests by itself."""
+        now_s = self.loop.now_s
+        if self.loop.load is None:
+            due = now_s - self._last_idle_s >= self.plan.idle_every_s
+            if not due or not self.loop.is_idle():
+                return
+        self._last_idle_s = now_s
+        super().checkpoint(end_s)
+
+    def drain(self) -> None:
+        if self.loop.load is None and not self.loop.is_idle():
+            self._say_interrupted()
+            return
+        super().drain()

@@ -1,0 +1,253 @@
+"""The loop of a watched target: what its pages, its processes and their probes show; idle points.
+
+Its load is somebody else's.  Where the run starts that load it can also pause it: then the target
+comes to rest, and can be asked what it still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from hybridbench.analysis.record import scraped_drivers
+from hybridbench.metrics import MEMORY
+from hybridbench.records.events import Census, IdleLook
+from hybridbench.records.processes import ProcessSample
+from hybridbench.runs.load_command import LoadCommand
+from hybridbench.runs.looks import IdlePoint, Look, Looks
+from hybridbench.runs.loop import RunLoop
+from hybridbench.sampling.process import read_cpu_s
+from hybridbench.sampling.scrape import Scrape, Scraper
+from hybridbench.targets.readiness import Asked, post
+from hybridbench.targets.target import Control
+
+# Nothing may run for so long before the target counts as idle; without a gauge of its own, while
+# its processes take no more than this share of a processor.
+_IDLE_FOR_S: Final = 2.0
+_IDLE_CPU_SHARE: Final = 0.05
+_SIGN_EVERY_S: Final = 0.5
+_LOOK_PATIENCE_S: Final = 30.0
+
+
+@dataclass
+class IdleSign:
+    """Whether nothing runs in the target: by its gauges where it has them, else by its work."""
+
+    scraper: Scraper | None
+    since_s: float | None = None  # monotonic time from which nothing was seen to run
+    _next_s: float = 0.0
+    _cpu_s: float | None = None
+    _cpu_at_s: float = 0.0
+
+    def look(self, now_s: float, pids: Sequence[int]) -> None:
+        """Look again, if it is time to."""
+        if now_s < self._next_s:
+            return
+        busy = self._busy(now_s, pids)
+        self._next_s = now_s + _SIGN_EVERY_S
+        if busy:
+            self.since_s = None
+        elif self.since_s is None:
+            self.since_s = now_s
+
+    def forget(self) -> None:
+        """What was seen before does not count any more."""
+        self.since_s = None
+
+    def idle_for_s(self, now_s: float) -> float:
+        """Seconds for which nothing was seen to run."""
+        return 0.0 if self.since_s is None else now_s - self.since_s
+
+    def _busy(self, now_s: float, pids: Sequence[int]) -> bool:
+        scrape = None if self.scraper is None else self.scraper.latest()
+        if scrape is not None and scrape.running is not None:
+            return scrape.running + (scrape.waiting or 0.0) > 0
+        spent = sum(cpu_s for pid in pids if (cpu_s := read_cpu_s(pid)) is not None)
+        before, self._cpu_s = self._cpu_s, spent
+        elapsed_s, self._cpu_at_s = now_s - self._cpu_at_s, now_s
+        if before is None or elapsed_s <= 0:
+            return True
+        return (spent - before) / elapsed_s > _IDLE_CPU_SHARE
+
+
+@dataclass(kw_only=True)
+class WatchLoop(RunLoop):
+    """A loop that observes, and controls as far as pausing a load goes.
+
+    Args:
+        census_every_s: from one census under load to the next.
+        reset_url: a POST to it empties the target's cache; empty where there is none.
+    """
+
+    scraper: Scraper | None = None
+    looks: Looks | None = None
+    load: LoadCommand | None = None
+    census_every_s: float = 60.0
+    reset_url: str = ""
+    heap_scans_wanted: bool = False
+    seen: dict[int, ProcessSample] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sign = IdleSign(self.scraper)
+        self._next_census_s = self.now_s
+        self._cache_reset = False
+        self._stopped_s = self._child_s = 0.0
+        self._counted: tuple[float, float] | None = None
+
+    @property
+    def control(self) -> Control:
+        return self
+
+    @property
+    def failure(self) -> str:
+        """Why no load comes any more; empty while it does."""
+        return "" if self.load is None else self.load.failure
+
+    def seen_process(self, pid: int) -> ProcessSample | None:
+        """The process ``pid`` as it was last sampled."""
+        return self.seen.get(pid)
+
+    # The port *control*.
+
+    def drain(self, patience_s: float) -> bool:
+        """Pause the load that is ours; whether nothing runs within ``patience_s``."""
+        if self.load is None:
+            return self.is_idle()
+        if self.load.wanted:
+            self.load.pause()
+            self.sign.forget()
+        return self.wait_for(self.is_idle, patience_s)
+
+    def is_idle(self) -> bool:
+        """Whether nothing has run for some time."""
+        return self.sign.idle_for_s(self.now_s) >= _IDLE_FOR_S
+
+    def resume(self) -> None:
+        """Let the load that is ours go on, or begin."""
+        if self.load is not None and self.load.wanted:
+            self.load.resume()
+        elif self.load is not None:
+            self.load.start()
+        self.sign.forget()
+        self._next_census_s = self.now_s + self.census_every_s
+
+    def flush(self, patience_s: float) -> bool:
+        """Ask the target to empty its cache, where the user has said how; whether it has."""
+        asked = Asked(lambda: post(self.reset_url))
+        asked.start()
+        self.wait_for(lambda: asked.done, patience_s)
+        self._cache_reset = asked.done and not asked.failed
+        return self._cache_reset
+
+    def no_scan_open(self) -> bool:
+        return self.looks is None or not self.looks.busy
+
+    def sample_rest(self) -> None:
+        """Store the private memory of every process at this moment."""
+        at_rest = [
+            ProcessSample(
+                process.role,
+                process.pid,
+                process.started,
+                {"rest_anon_swap_bytes": process.m[MEMORY]},
+                process.host,
+                process.rank,
+            )
+            for process in self.target.processes()
+            if MEMORY in process.m
+        ]
+        if at_rest:
+            self.context.recorder.sample(self.now_s, {}, processes=at_rest)
+
+    def post_checkpoint(self, index: int, *, audit: bool) -> Look | Answered:
+        """Ask every probe what its process holds at rest, and wait: the load goes on after it."""
+        del audit
+        self.status.checkpoints += 1
+        if self.looks is None:
+            return Answered()
+        point = IdlePoint(
+            index=index,
+            counters=self._counters(self._scrape()),
+            cache_reset=self._cache_reset,
+            still_idle=lambda: self.sign.since_s is not None,
+        )
+        look = self.looks.ask_idle(point)
+        self.wait_for(lambda: look.answer is not None, _LOOK_PATIENCE_S)
+        return look
+
+    def reclaim(self, patience_s: float) -> None:
+        """A target that others wrote is not asked to give anything back."""
+
+    def leave(self, patience_s: float) -> None:
+        """The load ends; the target is ended by the run."""
+        del patience_s
+        if self.load is not None:
+            self.load.stop()
+
+    # One turn's parts.
+
+    def _probe(self, now_s: float) -> None:
+        self.sign.look(now_s, list(self.seen))
+        if self.load is not None:
+            self.load.tend()
+        if self.samples_wanted and self.sampler.begin():
+            scrape = self._scrape()
+            cost = {"probe_stop_s": self._stopped_s, "probe_child_s": self._child_s}
+            self._saw_work(now_s, self._counters(scrape))
+            looked = {} if self.looks is None else cost
+            self._finish_sample(now_s, {**self.target.counters(), **_levels(scrape), **looked})
+        if self.looks is not None:
+            self._look(self.looks, now_s)
+
+    def _next_s(self) -> Sequence[float]:
+        return (*super()._next_s(), self.now_s + _SIGN_EVERY_S)
+
+    def _look(self, looks: Looks, now_s: float) -> None:
+        if self.heap_scans_wanted and now_s >= self._next_census_s and not looks.busy:
+            self._next_census_s = now_s + self.census_every_s
+            looks.ask_census()
+        for event in looks.collect():
+            if isinstance(event, Census):
+                self.status.heap_scans += 1
+                self._child_s += event.cpu_s
+            if isinstance(event, Census | IdleLook):
+                self._stopped_s += event.pause_s
+
+    def _saw_work(self, now_s: float, counters: Mapping[str, float]) -> None:
+        """Requests per second since the last sample, for who looks on."""
+        name = scraped_drivers(counters).requests
+        count = counters.get(name)
+        before, self._counted = self._counted, None if count is None else (now_s, count)
+        if before is not None and count is not None and now_s > before[0]:
+            self.status.requests_per_s = (count - before[1]) / (now_s - before[0])
+
+    def _saw_processes(self, processes: Sequence[ProcessSample]) -> None:
+        super()._saw_processes(processes)
+        self.seen = {process.pid: process for process in processes}
+
+    def _scrape(self) -> Scrape | None:
+        return None if self.scraper is None else self.scraper.latest()
+
+    @staticmethod
+    def _counters(scrape: Scrape | None) -> Mapping[str, float]:
+        return {} if scrape is None else scrape.counters
+
+
+class Answered:
+    """The answer to a question that nobody was asked."""
+
+    answer: object = True
+
+
+def _levels(scrape: Scrape | None) -> dict[str, float]:
+    """What a scrape has for a sample."""
+    if scrape is None:
+        return {}
+    found = {**scrape.counters, **scrape.gauges, "scraped_series": float(scrape.series)}
+    if scrape.running is not None:
+        found["running_requests"] = scrape.running
+    if scrape.waiting is not None:
+        found["waiting_requests"] = scrape.waiting
+    return found

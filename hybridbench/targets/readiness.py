@@ -1,0 +1,172 @@
+"""Whether a server serves: it has answered one real request.
+
+A health page is no answer to that: servers say "healthy" there and die at their first request.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+_POLL_S: Final = 0.5
+_ANSWER_S: Final = 60.0
+_BODY_MOST: Final = 1 << 20
+# Of a URL that is no part of this interface: the server speaks another one.
+_NOT_HERE: Final = (404, 405, 501)
+
+
+class NotReadyError(Exception):
+    """It does not serve yet; the message says what it answered."""
+
+
+class OtherServerError(Exception):
+    """It does not have the interface that was tried."""
+
+
+class Asked:
+    """One question to a server, in a thread of its own: whoever waits goes on meanwhile.
+
+    Attributes:
+        failed: why it was not answered as it should; empty if it was.
+    """
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self._ask = ask
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.failed = "it was not asked yet"
+        self.done = False
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask no more; a question under way may still take its time, and is not waited for."""
+        self._over.set()
+
+    def _run(self) -> None:
+        self._try()
+        self.done = True
+
+    def _try(self) -> None:
+        try:
+            self._ask()
+        except NotReadyError as error:
+            self.failed = str(error)
+        else:
+            self.failed = ""
+
+
+class Readiness(Asked):
+    """Asks again and again until the answer is as it should be; then it is ``done``."""
+
+    def _run(self) -> None:
+        while not self._over.wait(_POLL_S):
+            self._try()
+            if not self.failed:
+                self.done = True
+                return
+
+
+def completion_or_page(page: str, key: str = "") -> None:
+    """Ask the server of ``page``, its /metrics, for one token; one that is no OpenAI-compatible
+    server, for that page.
+
+    Args:
+        page: of metrics.
+        key: of the server's interface; empty for none.
+
+    Raises:
+        NotReadyError: it has not answered as it should.
+    """
+    parts = urlsplit(page)
+    try:
+        completion(f"{parts.scheme}://{parts.netloc}", key)
+    except OtherServerError:
+        answers(page)
+
+
+def answers(url: str) -> None:
+    """Ask for ``url``.
+
+    Raises:
+        NotReadyError: the answer has no status of 2xx.
+    """
+    try:
+        _fetch(url)
+    except OtherServerError as error:
+        raise NotReadyError(f"{url}: {error}") from error
+
+
+def post(url: str) -> None:
+    """Send an empty POST to ``url``.
+
+    Raises:
+        NotReadyError: the answer has no status of 2xx.
+    """
+    try:
+        _fetch(url, {})
+    except OtherServerError as error:
+        raise NotReadyError(f"{url}: {error}") from error
+
+
+def completion(base: str, key: str = "") -> None:
+    """Ask an OpenAI-compatible server for one token.
+
+    Args:
+        base: such as ``http://127.0.0.1:8000``.
+        key: sent as a bearer's token; empty for none.
+
+    Raises:
+        NotReadyError: it has not answered with one.
+        OtherServerError: it lists no models, or completes nothing.
+    """
+    model = _first_model(_fetch(f"{base}/v1/models", key=key))
+    asked: dict[str, object] = {"model": model, "max_tokens": 1, "temperature": 0}
+    try:
+        answer = _fetch(f"{base}/v1/completions", {**asked, "prompt": "1"}, key)
+    except OtherServerError:
+        chat = {**asked, "messages": [{"role": "user", "content": "1"}]}
+        answer = _fetch(f"{base}/v1/chat/completions", chat, key)
+    if not isinstance(answer, dict) or not answer.get("choices"):
+        raise NotReadyError(f"{base} completes with an answer without choices")
+
+
+def _first_model(answer: object) -> str:
+    models = answer.get("data") if isinstance(answer, dict) else None
+    first = models[0] if isinstance(models, list) and models else None
+    if not isinstance(first, dict) or not isinstance(first.get("id"), str):
+        raise OtherServerError("/v1/models lists no model")
+    return str(first["id"])
+
+
+def _fetch(url: str, body: object | None = None, key: str = "") -> object:
+    """The JSON of the answer; None for an answer that is no JSON."""
+    request = urllib.request.Request(url, method="GET" if body is None else "POST")  # noqa: S310 - http(s) alone, checked with the option
+    if body is not None:
+        request.data = json.dumps(body).encode()
+        request.add_header("Content-Type", "application/json")
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:  # noqa: S310
+            text = answer.read(_BODY_MOST)
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code in _NOT_HERE:
+                raise OtherServerError(f"HTTP status {error.code}") from error
+            raise NotReadyError(f"{url}: HTTP status {error.code}") from error
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise NotReadyError(f"{url}: {reason}") from error
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return None
+    return found

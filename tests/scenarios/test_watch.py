@@ -1,0 +1,164 @@
+"""Programs that others wrote, watched from their start to a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridbench.errors import ExitCode, RunDirectoryError
+from hybridbench.records.events import Census, Crash, IdleLook, ProcessStarted, StoppedEarly
+from hybridbench.rundir.cut import read_cut_run
+from hybridbench.rundir.layout import REPORT_MARKDOWN
+from hybridbench.rundir.reader import read_run
+
+PROGRAMS = Path(__file__).parent / "watched"
+
+
+@dataclass
+class Ended:
+    """A watched run: its exit code, its directory, what the command printed."""
+
+    code: int
+    run_dir: Path
+    verdict: dict[str, Any]
+    stderr: str
+
+    @property
+    def leaks(self) -> list[dict[str, Any]]:
+        return [f for f in self.verdict["findings"] if f["verdict"] == "LEAK"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def watch(store: Path, *words: str, **environment: str) -> Ended:
+    """``hybridbench watch`` with these words."""
+    command = [sys.executable, "-m", "hybridbench", "watch", "--store", str(store)]
+    ended = subprocess.run(
+        [*command, "--ui", "none", "--format", "json", "--extend", "0", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert "hybridbench/cli" not in ended.stderr, ended.stderr  # no traceback of ours
+    (run_dir,) = store.iterdir()
+    verdict = json.loads((run_dir / "verdict.json").read_text())
+    return Ended(ended.returncode, run_dir, verdict, ended.stderr)
+
+
+def watch_program(store: Path, program: str, length: str, *options: str, rate: int = 20) -> Ended:
+    """A program of tests/scenarios/watched under its client."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    return watch(
+        store,
+        *("--duration", length, "--metrics", f"{url}/metrics", *options),
+        *("--load", f"{sys.executable} {PROGRAMS / 'client.py'} {url}/ {rate}"),
+        *("--", sys.executable, str(PROGRAMS / f"{program}.py"), str(port)),
+    )
+
+
+def test_a_watched_server_gets_a_verdict_and_a_report(tmp_path: Path) -> None:
+    """Half a minute: what is seen of it, and what is not, is all there."""
+    run = watch_program(
+        tmp_path, "keeps_requests", "25s", "--idle-every", "10s", "--cache-budget", "prompt=8GiB"
+    )
+
+    record = read_run(run.run_dir)
+    assert {e.role for e in record.all_events(ProcessStarted)} == {"keeps_requests"}
+    looks, censuses = record.all_events(IdleLook), record.all_events(Census)
+    assert len(looks) >= 3
+    assert all(look.idle for look in looks)
+    assert looks[-1].counters["scraped.answered_requests_total"] > 100
+    kept = [c.entries["__main__.kept"] for c in censuses if "__main__.kept" in c.entries]
+    assert len(kept) >= 3
+    assert kept == sorted(kept)
+    assert not run.verdict.get("failures")
+    page = (run.run_dir / REPORT_MARKDOWN).read_text()
+    assert "answered\\_requests\\_total" in page or "answered_requests_total" in page
+    manifest = json.loads((run.run_dir / "manifest.json").read_text())
+    assert manifest["target"]["kind"] == "observed"
+    assert manifest["options"]["cache_budgets"] == {"prompt": 8 * 2**30}
+    assert manifest["git"] is None
+    with pytest.raises(RunDirectoryError, match="cannot be resumed"):
+        read_cut_run(run.run_dir)
+
+
+def test_nothing_that_was_sent_or_set_is_in_any_file(tmp_path: Path) -> None:
+    """A program that shows its prompt and its key wherever it can, and ends by an error."""
+    program = tmp_path / "chatty.py"
+    program.write_text(
+        "import os, sys, time\n"
+        "prompt, key = sys.argv[2], os.environ['API_KEY']\n"
+        "class Request: pass\n"
+        "r = Request(); setattr(r, prompt, {prompt: [key] * 100}); kept = {prompt: r}\n"
+        "globals()[key] = [prompt] * 200\n"
+        "print(prompt, key, flush=True)\n"
+        "time.sleep(16)\n"
+        "raise ValueError(prompt + key)\n"
+    )
+    prompt, key = "c4n4rypr0mpt", "c4n4ryk3y"
+    words = ("--duration", "40s", "--", sys.executable, str(program), "--password", prompt)
+    run = watch(tmp_path / "runs", *words, API_KEY=key)
+
+    assert run.code == ExitCode.CRASHED
+    (crash,) = read_run(run.run_dir).all_events(Crash)
+    assert "exit code 1" in crash.detail
+    assert "ValueError: [its message is left out]" in crash.stderr_tail
+    for path in run.run_dir.iterdir():
+        text = path.read_text(errors="replace")
+        assert prompt not in text, path
+        assert key not in text, path
+    # The person at the terminal sees what the program itself wrote last.
+    assert f"ValueError: {prompt}{key}" in run.stderr
+
+
+def test_a_target_that_ends_in_order_ends_the_run(tmp_path: Path) -> None:
+    words = (sys.executable, "-c", "import time; time.sleep(3)")
+    run = watch(tmp_path, "--duration", "60s", "--", *words)
+
+    stopped = read_run(run.run_dir).all_events(StoppedEarly)
+    assert [event.reason for event in stopped] == ["target-ended"]
+    assert run.code == ExitCode.INCONCLUSIVE
+
+
+def test_what_has_no_probe_is_said(tmp_path: Path) -> None:
+    run = watch(tmp_path, "--duration", "20s", "--idle-every", "10s", "--", "sleep", "60")
+
+    assert not read_run(run.run_dir).all_events(Census)
+    manifest = json.loads((run.run_dir / "manifest.json").read_text())
+    assert "the heap of sleep: it has no probe" in manifest["not_seen"]
+    assert "the heap of sleep: it has no probe" in (run.run_dir / REPORT_MARKDOWN).read_text()
+
+
+def test_a_load_that_cannot_serve_ends_the_run_and_says_so(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/metrics"
+    program = str(PROGRAMS / "keeps_requests.py")
+    run = watch(
+        tmp_path,
+        *(
+            "--duration",
+            "60s",
+            "--metrics",
+            url,
+            "--load",
+            f"{sys.executable} -c 'raise SystemExit(7)'",
+        ),
+        *("--", sys.executable, program, str(port)),
+    )
+
+    assert run.code == ExitCode.INVALID
+    assert "the load command failed 3 times in a row (exit code 7)" in run.verdict["headline"]

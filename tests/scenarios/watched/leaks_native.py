@@ -1,0 +1,23 @@
+"""Allocates 16 KiB a request by malloc and never frees them; no Python object tells of it."""
+
+from __future__ import annotations
+
+import ctypes
+
+from server import serve
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+SIZE = 16 * 1024
+
+
+def handle(body: bytes) -> bool:
+    """Answer; the buffer is written to, so that it takes memory."""
+    buffer = libc.malloc(SIZE)
+    ctypes.memset(buffer, body[0], SIZE)
+    return True
+
+
+if __name__ == "__main__":
+    serve(handle)

@@ -1,0 +1,410 @@
+"""The course of a watched run, on a clock that costs nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridbench.clock import FakeClock
+from hybridbench.metrics import MEMORY
+from hybridbench.records.events import Census, IdleLook, Note, StoppedEarly, WorkloadFailed
+from hybridbench.records.processes import ProcessSample
+from hybridbench.runs.interrupts import Interrupts
+from hybridbench.runs.log_watch import LogWatch
+from hybridbench.runs.looks import Looks
+from hybridbench.runs.loop import RunContext, WorkerLostError
+from hybridbench.runs.recorder import Recorder
+from hybridbench.runs.status import RunStatus
+from hybridbench.runs.watch import WatchPlan, WatchSteps
+from hybridbench.runs.watch_loop import WatchLoop
+from hybridbench.sampling.cadence import Beat
+from hybridbench.sampling.probe_client import (
+    Budget,
+    CensusState,
+    HeapCensus,
+    IdleAnswer,
+    ProbeError,
+    ProbeGoneError,
+)
+from hybridbench.sampling.sampler import Sampler
+from hybridbench.sampling.scrape import Scrape
+from hybridbench.targets.target import ExitStatus
+from tests.unit.runs.fakes import FakeSink, FakeView
+
+PID = 4242
+
+
+class AtOnce(Executor):
+    """Does what it is given before it returns."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+@dataclass
+class Server:
+    """A target of one process, its metrics page, its load and its probe, in one.
+
+    While the load is on it answers ten requests a second, and keeps one object of each.
+    """
+
+    clock: FakeClock
+    pid: int = PID
+    status: ExitStatus | None = None
+    serving_s: float | None = None  # since when the load is on
+    served: float = 0.0
+    rests_after_s: float = 0.0  # how long after a pause a request still runs
+    paused_s: float = -1e9
+    failure: str = ""
+    error: ProbeError | None = None
+    account: Budget = field(default_factory=Budget)
+    done: list[str] = field(default_factory=list)
+
+    # As a target.
+
+    def processes(self) -> Sequence[ProcessSample]:
+        return [ProcessSample("server", PID, 1.0, {MEMORY: 1e6 + 100 * self.requests})]
+
+    def counters(self) -> Mapping[str, float]:
+        return {}
+
+    def exit_of(self, pid: int) -> ExitStatus | None:
+        return self.status if pid == PID else None
+
+    def exit_status(self) -> ExitStatus | None:
+        return self.status
+
+    def could_run_s(self) -> float:
+        return self.clock.monotonic_s()
+
+    def stderr_tail(self) -> list[str]:
+        return []
+
+    def limit_stderr(self) -> None: ...
+
+    def kill(self) -> bool:
+        return True
+
+    def stop(self, patience_s: float) -> ExitStatus | None:
+        del patience_s
+        return self.status
+
+    # As its metrics page.
+
+    @property
+    def requests(self) -> float:
+        """Answered so far."""
+        on_s = 0.0 if self.serving_s is None else self.clock.monotonic_s() - self.serving_s
+        return self.served + 10.0 * on_s
+
+    def latest(self) -> Scrape:
+        busy = self.serving_s is not None or (
+            self.clock.monotonic_s() - self.paused_s < self.rests_after_s
+        )
+        counters = {"scraped.requests_total": float(int(self.requests))}
+        return Scrape(counters, {"gauge.queue": 0.0}, float(busy), 0.0, 3)
+
+    # As its probe.
+
+    def pids(self) -> list[int]:
+        return [PID]
+
+    def census(self, pid: int, *, whole: bool, known: CensusState | None = None) -> HeapCensus:
+        assert pid == PID
+        if self.error is not None:
+            raise self.error
+        index = 0 if known is None else known.index + 1
+        return HeapCensus(
+            index=index,
+            types={"app.Request": int(self.requests)},
+            entries={"app.kept": int(self.requests)},
+            containers={"app.fixed": 2},
+            bounds={},
+            holds={"app.kept": "app.Request"},
+            whole=whole,
+            pause_s=0.01,
+            longest_pause_s=0.01,
+            cpu_s=0.2,
+            way="fork",
+            tracked=1000,
+            frozen=0,
+            state=CensusState(index=index),
+        )
+
+    def budget(self, pid: int) -> Budget:
+        assert pid == PID
+        return self.account
+
+    def idle_look(self, pid: int) -> IdleAnswer:
+        blocks = 1000 + 3 * int(self.requests)
+        return IdleAnswer(pid, blocks, 5000, unreachable=2, collect_s=0.001, pause_s=0.001)
+
+
+@dataclass
+class Load:
+    """Sends requests to the server while it is on."""
+
+    server: Server
+
+    @property
+    def failure(self) -> str:
+        return self.server.failure
+
+    @property
+    def wanted(self) -> bool:
+        return "start" in self.server.done and "stop" not in self.server.done
+
+    def start(self) -> None:
+        self._on("start")
+
+    def tend(self) -> None: ...
+
+    def pause(self) -> None:
+        self._off("pause")
+
+    def resume(self) -> None:
+        self._on("resume")
+
+    def stop(self) -> None:
+        self._off("stop")
+
+    def _on(self, word: str) -> None:
+        self.server.done.append(word)
+        self.server.serving_s = self.server.clock.monotonic_s()
+
+    def _off(self, word: str) -> None:
+        server = self.server
+        server.done.append(word)
+        server.served, server.serving_s = server.requests, None
+        server.paused_s = server.clock.monotonic_s()
+
+
+class Ready:
+    """Says that the target serves once ``after`` questions were asked."""
+
+    failed = "HTTP status 503"
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self.closed = False
+
+    def start(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def done(self) -> bool:
+        self.after -= 1
+        return self.after < 0
+
+
+@dataclass
+class Watched:
+    clock: FakeClock
+    server: Server
+    sink: FakeSink
+    view: FakeView
+    loop: WatchLoop
+    steps: WatchSteps
+    interrupts: Interrupts
+
+    def looks(self) -> list[IdleLook]:
+        return self.sink.all_events(IdleLook)
+
+
+def watched(
+    server: Server | None = None,
+    *,
+    ready: Ready | None = None,
+    loaded: bool = True,
+    **changes: Any,
+) -> Watched:
+    """A run of two minutes with an idle point every twenty seconds."""
+    server = server or Server(FakeClock(start_s=500.0))
+    clock, sink, view, interrupts = server.clock, FakeSink(), FakeView(), Interrupts()
+    plan = WatchPlan(
+        name="server", store=Path("results"), duration_s=120.0, ui="none", idle_every_s=20.0
+    )
+    plan = replace(plan, load=("tool",) if loaded else (), **changes)
+    recorder = Recorder(sink, clock, clock.monotonic_s())
+    loop = WatchLoop(
+        context=RunContext(clock, recorder, interrupts, view, LogWatch(Path(os.devnull), recorder)),
+        target=server,
+        sampler=Sampler([], Beat(1.0, clock.monotonic_s()), clock),
+        status=RunStatus("server", plan.duration_s, observed=True),
+        scraper=server,  # type: ignore[arg-type] # it has what is used of one
+        load=Load(server) if loaded else None,  # type: ignore[arg-type]
+        census_every_s=plan.census_every_s,
+    )
+    loop.looks = Looks(server, recorder, clock, loop.seen_process, AtOnce())
+    steps = WatchSteps(plan, loop, ready)  # type: ignore[arg-type]
+    return Watched(clock, server, sink, view, loop, steps, interrupts)
+
+
+def test_the_load_rests_at_each_idle_point_and_goes_on() -> None:
+    run = watched()
+    run.steps.run()
+
+    looks = run.looks()
+    # Before the load begins, every 20 s, and at the end.
+    assert [look.index for look in looks] == [0, 1, 2, 3, 4, 5, 6]
+    assert all(look.idle for look in looks)
+    assert looks[0].counters == {"scraped.requests_total": 0.0}
+    assert run.server.done[0] == "start"
+    assert run.server.done[1:] == [*["pause", "resume"] * 5, "pause", "stop"]
+    phases = run.sink.phases()
+    assert phases[:6] == ["observe", "drain", "idle", "resume", "observe", "drain"]
+    assert phases[-3:] == ["drain", "idle", "done"]
+
+
+def test_counters_of_an_idle_point_are_those_of_its_looks() -> None:
+    run = watched()
+    run.steps.run()
+
+    for look in run.looks():
+        assert look.blocks == 1000 + 3 * look.counters["scraped.requests_total"]
+
+
+def test_each_census_goes_on_from_the_one_before() -> None:
+    run = watched()
+    run.steps.run()
+
+    censuses = run.sink.all_events(Census)
+    assert [census.index for census in censuses] == list(range(len(censuses)))
+    assert [census.whole for census in censuses] == [True, *[False] * (len(censuses) - 1)]
+    # At every idle point, and between them.
+    assert len(censuses) > len(run.looks())
+
+
+def test_a_process_that_has_been_stopped_for_long_is_left_alone() -> None:
+    server = Server(FakeClock(start_s=500.0))
+    server.account.charge(pause_s=10.0)
+    run = watched(server)
+    run.steps.run()
+
+    assert run.sink.all_events(Census) == []
+    assert len(run.looks()) == 7
+
+
+def test_what_looks_cost_is_sampled() -> None:
+    run = watched()
+    run.steps.run()
+
+    last = [values for _, _, values in run.sink.samples if "probe_child_s" in values][-1]
+    censuses, looks = run.sink.all_events(Census), run.looks()
+    assert last["probe_child_s"] == pytest.approx(0.2 * len(censuses), abs=0.5)
+    assert last["probe_stop_s"] == pytest.approx(0.01 * len(censuses) + 0.001 * len(looks), abs=0.1)
+
+
+def test_a_target_that_never_rests_is_said_to_and_the_load_goes_on() -> None:
+    run = watched(Server(FakeClock(start_s=500.0), rests_after_s=1e9))
+    run.steps.run()
+
+    assert [look.index for look in run.looks()] == [0]  # before the load began
+    assert run.server.done.count("resume") >= 2
+    notes = [note.text for note in run.sink.all_events(Note)]
+    assert any("was not idle after 30 s" in text for text in notes)
+
+
+def test_without_a_load_of_ours_rests_are_those_of_the_target() -> None:
+    run = watched(loaded=False)
+    run.steps.run()
+
+    looks = run.looks()
+    assert len(looks) >= 5
+    # The last one is that of the end.
+    assert all(b.t_s - a.t_s >= 20.0 for a, b in pairwise(looks[:-1]))
+    assert run.server.done == []
+
+
+def test_without_a_load_of_ours_a_busy_target_is_left_alone() -> None:
+    server = Server(FakeClock(start_s=500.0), serving_s=500.0)
+    run = watched(server, loaded=False)
+    run.steps.run()
+
+    assert run.looks() == []
+    assert run.sink.all_events(Census)
+    assert run.sink.events[-1].t_s == pytest.approx(120.0, abs=2.0)
+
+
+def test_the_load_waits_until_the_target_serves_and_that_time_is_not_counted() -> None:
+    ready = Ready(after=400)
+    run = watched(ready=ready)
+    run.steps.run()
+
+    assert ready.closed
+    before = run.looks()[0].t_s
+    assert before > 50.0
+    assert run.sink.events[-1].t_s - before == pytest.approx(120.0, abs=5.0)
+
+
+def test_a_target_that_does_not_serve_in_time_is_given_up() -> None:
+    run = watched(ready=Ready(after=10**9), ready_limit_s=60.0)
+
+    with pytest.raises(WorkerLostError, match="does not serve after 1m: HTTP status 503"):
+        run.steps.run()
+
+
+def test_a_load_that_fails_ends_the_run() -> None:
+    server = Server(FakeClock(start_s=500.0))
+    run = watched(server)
+    server.failure = "the load command failed 3 times in a row (exit code 2)"
+    run.steps.run()
+
+    (failed,) = run.sink.all_events(WorkloadFailed)
+    assert failed.text == server.failure
+
+
+def test_a_target_that_ends_in_order_ends_the_run() -> None:
+    run = watched()
+    run.server.status = ExitStatus(0, None)
+    run.steps.run()
+
+    assert [event.reason for event in run.sink.all_events(StoppedEarly)] == ["target-ended"]
+
+
+def test_a_probe_that_fails_is_said_once_and_one_that_is_gone_never() -> None:
+    server = Server(FakeClock(start_s=500.0), error=ProbeError("it does not answer"))
+    run = watched(server)
+    run.steps.run()
+    assert [n.text for n in run.sink.all_events(Note)] == [
+        "the probe of server: it does not answer"
+    ]
+
+    server = Server(FakeClock(start_s=500.0), error=ProbeGoneError("it has ended"))
+    run = watched(server)
+    run.steps.run()
+    assert not run.sink.all_events(Note)
+
+
+def test_a_signal_ends_it_with_a_last_look() -> None:
+    run = watched()
+    run.loop.context.interrupts.first = signal.SIGINT
+    run.steps.run()
+
+    assert run.sink.phases()[-1] == "done"
+    assert len(run.looks()) == 1
+
+
+def test_a_request_that_comes_during_a_look_is_told() -> None:
+    run = watched()
+    real = run.server.idle_look
+
+    def disturbed(pid: int) -> IdleAnswer:
+        run.loop.sign.forget()  # as a gauge above zero does
+        return real(pid)
+
+    run.server.idle_look = disturbed  # type: ignore[method-assign]
+    run.steps.run()
+    assert not any(look.idle for look in run.looks())

@@ -1,0 +1,164 @@
+"""Whether a server serves: against servers that do, that will, and that never do."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from hybridbench.targets.readiness import (
+    Asked,
+    NotReadyError,
+    OtherServerError,
+    Readiness,
+    answers,
+    completion,
+    completion_or_page,
+    post,
+)
+
+Page = tuple[int, object]
+MODELS: Page = (200, {"data": [{"id": "tiny"}]})
+CHOICE: Page = (200, {"choices": [{"text": "a"}]})
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    pages: Mapping[str, Page]
+    asked: list[tuple[str, object]]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def do_POST(self) -> None:
+        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+    def _answer(self, body: object) -> None:
+        self.server.asked.append((self.path, body))
+        status, page = self.server.pages.get(self.path, (404, {}))
+        text = page if isinstance(page, str) else json.dumps(page)
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+
+@contextmanager
+def serving(pages: Mapping[str, Page]) -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.pages, server.asked = pages, []
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+def test_one_token_of_the_first_model_is_asked_for() -> None:
+    with serving({"/v1/models": MODELS, "/v1/completions": CHOICE}) as server:
+        completion(server.url)
+        path, body = server.asked[-1]
+    assert path == "/v1/completions"
+    assert isinstance(body, dict)
+    assert (body["model"], body["max_tokens"]) == ("tiny", 1)
+
+
+def test_a_server_of_chats_alone_is_asked_for_one() -> None:
+    with serving({"/v1/models": MODELS, "/v1/chat/completions": CHOICE}) as server:
+        completion(server.url)
+        assert server.asked[-1][0] == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("answer", [(500, {}), (503, {}), (200, {}), (200, "no JSON"), (200, [])])
+def test_a_health_page_does_not_make_a_server_ready(answer: Page) -> None:
+    healthy: Page = (200, "ok")
+    pages = {"/health": healthy, "/v1/models": MODELS, "/v1/completions": answer}
+    with serving(pages) as server, pytest.raises(NotReadyError):
+        completion(server.url)
+
+
+@pytest.mark.parametrize("models", [(404, {}), (200, {"data": []}), (200, "<html>"), (200, [1])])
+def test_a_server_of_another_kind_is_told_apart(models: Page) -> None:
+    pages = {"/v1/models": models, "/metrics": (200, "up 1")}
+    with serving(pages) as server:
+        with pytest.raises(OtherServerError):
+            completion(server.url)
+        completion_or_page(f"{server.url}/metrics")
+        assert server.asked[-1][0] == "/metrics"
+
+
+def test_a_page_that_is_not_there_is_no_answer() -> None:
+    with serving({}) as server:
+        with pytest.raises(NotReadyError, match="404"):
+            answers(f"{server.url}/ready")
+        with pytest.raises(NotReadyError, match="404"):
+            post(f"{server.url}/flush_cache")
+
+
+def test_nobody_there_is_not_ready() -> None:
+    with serving({}) as server:
+        url = server.url
+    with pytest.raises(NotReadyError, match="refused"):
+        completion(url)
+
+
+def test_the_key_is_sent() -> None:
+    seen = []
+
+    class Keyed(Handler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            super().do_GET()
+
+    with Server(("127.0.0.1", 0), Keyed) as server:
+        server.pages, server.asked = {"/v1/models": (500, {})}, []
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        with pytest.raises(NotReadyError):
+            completion(server.url, "sk-something")
+    assert seen == ["Bearer sk-something"]
+
+
+def until(done: Callable[[], bool]) -> None:
+    limit_s = time.monotonic() + 20.0
+    while not done():
+        assert time.monotonic() < limit_s
+        threading.Event().wait(0.01)
+
+
+def test_it_is_asked_until_it_answers() -> None:
+    left = [3]
+
+    def ask() -> None:
+        left[0] -= 1
+        if left[0]:
+            raise NotReadyError("still loading")
+
+    ready = Readiness(ask)
+    ready.start()
+    until(lambda: ready.done)
+    assert not ready.failed
+    assert left == [0]
+
+
+def test_one_question_that_fails_says_why() -> None:
+    def ask() -> None:
+        raise NotReadyError("HTTP status 500")
+
+    asked = Asked(ask)
+    asked.start()
+    until(lambda: asked.done)
+    assert asked.failed == "HTTP status 500"
