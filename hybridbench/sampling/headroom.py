@@ -13,7 +13,7 @@ from pathlib import Path
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 # Version 1 writes "no limit" as the largest page-aligned number.
-_UNLIMITED_BYTES = 2**60
+UNLIMITED_BYTES = 2**60
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class MemoryLimit:
 def memory_limit(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> MemoryLimit | None:
     """The cgroup's limit if it has one, else what the machine has available now."""
     for name in ("memory.max", "memory.limit_in_bytes"):
-        for folder in _folders(proc, root):
-            size_bytes = _number(folder / name)
-            if size_bytes is not None and size_bytes < _UNLIMITED_BYTES:
+        for folder in memory_folders(proc, root):
+            size_bytes = number_in(folder / name)
+            if size_bytes is not None and size_bytes < UNLIMITED_BYTES:
                 return MemoryLimit(size_bytes, "cgroup", folder)
     available = available_bytes(proc)
     return None if available is None else MemoryLimit(available, "MemAvailable")
@@ -38,9 +38,9 @@ def memory_limit(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> MemoryLimit |
 
 def oom_kills(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> int | None:
     """Processes of this cgroup that the kernel killed for lack of memory so far; None if untold."""
-    for folder in _folders(proc, root):
+    for folder in memory_folders(proc, root):
         for name in ("memory.events", "memory.oom_control"):
-            count = _field(folder / name, "oom_kill")
+            count = stat_field(folder / name, "oom_kill")
             if count is not None:
                 return count
     return None
@@ -100,22 +100,37 @@ class Floor:
 
 def available_bytes(proc: Path = _PROC, field: str = "MemAvailable") -> int | None:
     """One line of the machine's account of its memory, in bytes."""
-    kib = _field(proc / "meminfo", f"{field}:")
+    kib = stat_field(proc / "meminfo", f"{field}:")
     return None if kib is None else kib * 1024
 
 
 def used_bytes(folder: Path) -> int | None:
     """Memory of the control group at ``folder`` that the kernel cannot simply drop."""
-    used = _number(folder / "memory.current")
+    used = number_in(folder / "memory.current")
     if used is None:
-        used = _number(folder / "memory.usage_in_bytes")
+        used = number_in(folder / "memory.usage_in_bytes")
     if used is None:
         return None
     for name in ("inactive_file", "total_inactive_file"):
-        cached = _field(folder / "memory.stat", name)
+        cached = stat_field(folder / "memory.stat", name)
         if cached is not None:
             return max(0, used - cached)
     return used
+
+
+def memory_folders(
+    proc: Path = _PROC, root: Path = _CGROUP_ROOT, process: str = "self"
+) -> list[Path]:
+    """Where the files of a process's memory cgroup may be, version 2 first, nearest first."""
+    folders = []
+    for line in _lines(proc / process / "cgroup"):
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        relative = path.lstrip("/")
+        if not controllers:
+            folders += [root / relative, root / "unified" / relative, root]
+        elif "memory" in controllers.split(","):
+            folders += [root / "memory" / relative, root / "memory"]
+    return folders
 
 
 def _of_machine(proc: Path) -> Headroom | None:
@@ -134,20 +149,8 @@ def _of_group(proc: Path, root: Path) -> Headroom | None:
     return None if used is None else Headroom(limit.size_bytes - used, limit.size_bytes, "cgroup")
 
 
-def _folders(proc: Path, root: Path) -> list[Path]:
-    """Where the files of this process's memory cgroup may be, version 2 first, nearest first."""
-    folders = []
-    for line in _lines(proc / "self" / "cgroup"):
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        relative = path.lstrip("/")
-        if not controllers:
-            folders += [root / relative, root / "unified" / relative, root]
-        elif "memory" in controllers.split(","):
-            folders += [root / "memory" / relative, root / "memory"]
-    return folders
-
-
-def _field(path: Path, name: str) -> int | None:
+def stat_field(path: Path, name: str) -> int | None:
+    """The number behind ``name`` in a file of names and numbers."""
     for line in _lines(path):
         words = line.split()
         if words[:1] == [name] and len(words) > 1 and words[1].isdigit():
@@ -155,7 +158,8 @@ def _field(path: Path, name: str) -> int | None:
     return None
 
 
-def _number(path: Path) -> int | None:
+def number_in(path: Path) -> int | None:
+    """The number that is all of a file; None for "max" as well."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
 
