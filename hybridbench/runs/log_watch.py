@@ -1,15 +1,23 @@
 """The worker's stderr, read as it grows: lines that speak of a leak, a hang or an end of memory.
 
 A chatty worker must cost little: each reading takes a bounded piece, and a line that comes again is
-counted, and reported again only when its count has grown tenfold.
+counted, and reported again only when its count has grown tenfold.  Of a line only what was
+recognised is stored: the rest may be a prompt or a key.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.analysis.findings.engine_log import template_of, trouble_in
-from hybridbench.records.events import EngineLog
+from hybridbench.analysis.findings.engine_log import (
+    Trouble,
+    goes_on_with_pools,
+    pools_in,
+    storable,
+    template_of,
+    trouble_in,
+)
+from hybridbench.records.events import EngineLog, EngineViolation, Event
 from hybridbench.runs.recorder import Recorder
 
 _READ_BYTES_MAX = 256 * 2**10
@@ -27,6 +35,7 @@ class LogWatch:
         self._offset = path.stat().st_size if path.exists() else 0
         self._part = b""
         self._counts: dict[str, int] = {}
+        self._on_pools = False
 
     def read_new(self) -> None:
         """Read what is new, up to a quarter of a megabyte; of more, its end."""
@@ -62,19 +71,29 @@ class LogWatch:
 
         ``stamp_s`` is its monotonic time, where it is known better than "now".
         """
-        if trouble_in(text) is None:
+        trouble = trouble_in(text)
+        goes_on = self._on_pools and goes_on_with_pools(text)
+        self._on_pools = trouble is Trouble.LEAK or goes_on
+        if trouble is None and not goes_on:
             return
-        key = template_of(text)
+        kept = storable(text)[:_LINE_CHARS_KEPT]
+        key = template_of(kept)
         if key not in self._counts and len(self._counts) >= _SAYINGS_MAX:
             return
         count = self._counts[key] = self._counts.get(key, 0) + 1
         if not _is_power_of_ten(count):
             return
-        event = EngineLog(text.strip()[:_LINE_CHARS_KEPT], count)
-        if stamp_s is None:
-            self._recorder.event(event)
-        else:
-            self._recorder.at(stamp_s, event)
+        events: list[Event] = [] if trouble is None else [EngineLog(kept, count)]
+        events += [
+            EngineViolation(kind="residual", pool=pool, message=kept, count=missing)
+            for pool, missing in pools_in(text).items()
+            if missing
+        ]
+        for event in events:
+            if stamp_s is None:
+                self._recorder.event(event)
+            else:
+                self._recorder.at(stamp_s, event)
 
 
 def _is_power_of_ten(count: int) -> bool:

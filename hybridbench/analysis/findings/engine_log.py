@@ -26,6 +26,40 @@ from hybridbench.units import format_duration
 _LINE_CHARS = 2000  # of a line that are looked at
 _QUOTED_CHARS = 160  # behind a match that may deny it, or of a line that is printed
 _QUOTES = 3
+# What may be stored of a line that was recognised: its phrase, words of engines and allocators, and
+# the numbers that follow them.  A line may also hold a prompt or a key.
+_KNOWN_WORDS: Final = re.compile(
+    r"a|allocate|allocated|allocation|allocator|and|anon-rss|at|available|available_size|"
+    r"batch|block|blocks|buffer|bytes|cache|capacity|caught|collective|corrupted|cuda|decode|"
+    r"detected|device|double|duplicate|error|evictable|evictable_size|expected|fatal|file-rss|"
+    r"fired|for|found|free|freed|full|gib|gpu|hang|has|held|hip|host|in|int8|invalid|is|kb|"
+    r"kernel|kib|killed|kv|leak|leaked|leaks|lost|mamba|max_total_num_tokens|mem|memory|mib|"
+    r"no|of|on|operation|out|page|pages|pointer|pool|pools|prefill|process|protected|"
+    r"protected_size|rank|req|req_to_token_pool|requests|reserved|residual|running|scheduler|"
+    r"seconds|self|session_held|session_held_tokens|size|slot|slots|swa|the|timed|timeout|to|"
+    r"token|token_to_kv_pool_allocator|tokens|total|total-vm|total_size|tried|twice|uncached|"
+    r"use-after-free|used|valueerror|waiting|warning|was|watchdog|watchdog_timeout|were",
+    re.I,
+)
+# Words that no number belongs to.
+_BETWEEN: Final = re.compile("a|and|at|for|has|in|is|no|of|on|the|to|was|were", re.I)
+_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+_TOKENS: Final = re.compile(
+    r"\s*(?:([\[(]*[A-Za-z_][\w-]*)|(\d[\d,.]*(?:\s?(?:[kKMGT]i?B|bytes|seconds|s|duplicate|pages|slots|blocks|tokens)\b)?(?![\w-]))|\S)"
+)
+_SIGNS: Final = frozenset("=:,.!()[]{}/%+-#")
+_DIGITS_MAX: Final = 15
+_POOLS: Final = re.compile(
+    r"\[([\w-]+)\] total=(\d{1,15}), available=(\d{1,15}), ((?:[a-z_]+=-?\d{1,15}(?:, )?)*)"
+)
+# SGLang's pools, by the names that they have here; any other is only "a pool".
+_POOL_NAMES: Final[Mapping[str, str]] = {
+    "full": "kv",
+    "swa": "swa",
+    "mamba": "mamba",
+    "mamba-active": "mamba",
+    "mamba-int8": "mamba-int8",
+}
 # The repr of bytes; its end may be cut off.
 _BYTES: Final = re.compile(r"""\bb(?:'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?)""")
 
@@ -50,7 +84,8 @@ _PATTERNS: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
     (
         Trouble.DOUBLE_FREE,
         re.compile(
-            r"\bdouble[ -]free\b|\bfreed? twice\b|\bfree\(\): invalid|munmap_chunk\(\): invalid|"
+            r"\bdouble[ -]free\b|\buse[ -]after[ -]free\b|\bfreed? twice\b|"
+            r"\bfree\(\): invalid|munmap_chunk\(\): invalid|"
             r"\bmalloc\(\): (corrupted|unsorted|invalid)|corrupted (double-linked list|size vs)",
             re.I,
         ),
@@ -58,7 +93,7 @@ _PATTERNS: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
     (
         Trouble.LEAK,
         re.compile(
-            r"\b(memory|pool|kv|cache|slot|page|block)s?[ _](memory )?leaks?( was| were)? "
+            r"\b(memory|mem|pool|kv|cache|slot|page|block)s?[ _](memory )?leaks?( was| were)? "
             r"(detected|found)|\bdetected (a )?(memory|pool|slot|page|block) leaks?\b|"
             r"\bdetected memory leaks\b|\bpossible (memory )?leak detected\b|"
             r"\b\d+ (pages|slots|blocks|tokens) (were |was |have been )?leaked\b|"
@@ -137,6 +172,54 @@ def trouble_in(line: str) -> Trouble | None:
         if match is not None:
             return None if _HARMLESS.search(head[: match.end() + _QUOTED_CHARS]) else words
     return None
+
+
+def storable(line: str) -> str:
+    """What may be stored of a recognised ``line``: its phrase, known words, and their numbers.
+
+    Everything else is left out, since it may be a prompt or a key.
+    """
+    head = line[:_LINE_CHARS]
+    found = next((m for _, pattern in _PATTERNS if (m := pattern.search(head))), None)
+    start, end = (0, 0) if found is None else found.span()
+    while end < len(head) and head[end - 1 : end + 1].isdigit():
+        end += 1  # the whole of a number
+    phrase = f"{' ' * head[:start].endswith(' ')}{head[start:end]}"
+    parts = [*_known(head[:start]), phrase, *_known(head[end:], after_word=True)]
+    return re.sub(rf"(\s*{_ELLIPSIS})+", f" {_ELLIPSIS}", "".join(parts)).strip(f" {_ELLIPSIS}")
+
+
+def _known(text: str, *, after_word: bool = False) -> Iterable[str]:
+    sign_may_follow, number_may_follow = after_word, False
+    for token in _TOKENS.finditer(text):
+        word, number = token[1], token[2]
+        if word is not None:
+            bare = word.lstrip("[(")
+            keep = sign_may_follow = _KNOWN_WORDS.fullmatch(bare) is not None
+            number_may_follow = keep and _BETWEEN.fullmatch(bare) is None
+        elif number is not None:
+            has_unit = number[-1].isalpha()
+            keep = len(number) <= _DIGITS_MAX and (number_may_follow or has_unit)
+            number_may_follow = False
+        else:
+            keep = sign_may_follow and token[0].strip() in _SIGNS
+        yield token[0] if keep else _ELLIPSIS
+
+
+def goes_on_with_pools(line: str) -> bool:
+    """Whether ``line`` may be the next one of a report on several pools."""
+    return _POOLS.match(line) is not None
+
+
+def pools_in(line: str) -> Mapping[str, int]:
+    """Slots that a line of an engine's check misses in each of its pools; negative for those that
+    it counts twice.  The name of a pool that is not known here is empty.
+    """
+    missing = {}
+    for name, total, available, others in _POOLS.findall(line[:_LINE_CHARS]):
+        held = sum(int(value) for value in re.findall(r"=(-?\d+)", others))
+        missing[_POOL_NAMES.get(name, "")] = int(total) - int(available) - held
+    return missing
 
 
 def template_of(line: str) -> str:

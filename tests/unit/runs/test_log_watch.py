@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hybridbench.clock import FakeClock
-from hybridbench.records.events import EngineLog
+from hybridbench.records.events import EngineLog, EngineViolation
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.recorder import Recorder
 from tests.unit.runs.fakes import FakeSink
@@ -69,8 +69,56 @@ def test_a_file_that_was_cut_or_that_a_first_segment_wrote_is_not_read_again(
 def test_what_is_kept_is_bounded_however_much_is_said(tmp_path: Path) -> None:
     path = tmp_path / "worker.stderr.log"
     watch, sink = watch_on(path)
-    names = [chr(97 + i % 26) * (1 + i // 26) for i in range(200)]
+    words = ["pool", "kv", "cache", "page", "slot", "token", "block", "memory", "host", "swa"]
+    names = [f"{one} {two}" for one in words for two in words]
     append(path, "".join(f"{name}: double free\n" for name in names))
     watch.read_new()
 
     assert len(told(sink)) == 50
+
+
+def test_pools_that_an_engine_counts_are_counted_here_too(tmp_path: Path) -> None:
+    path = tmp_path / "worker.stderr.log"
+    watch, sink = watch_on(path)
+    append(
+        path,
+        "[2026-08-23 09:11:04 TP6] ValueError: pool memory leak detected! [full] total=9116160, "
+        "available=768, evictable=9115392, protected=0, session_held=0, uncached=0\n"
+        "[swa] total=911616, available=235264, evictable=676096, protected=0, session_held=0, "
+        "uncached=0\n"
+        "[mamba] total=12, available=13, evictable=1, protected=0, session_held=0\n"
+        "something else\n"
+        "[Mem Check (BUSY)] [full] total=9, available=1, evictable=1, protected=0\n"
+        "[late] total=9, available=1, evictable=1, protected=0\n",
+    )
+
+    watch.read_new()
+
+    found = [(v.kind, v.pool, v.count) for v in sink.all_events(EngineViolation)]
+    assert found == [("residual", "swa", 256), ("residual", "mamba", -2)]
+    assert len(told(sink)) == 1
+
+
+def test_no_prompt_and_no_key_of_a_line_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "worker.stderr.log"
+    watch, sink = watch_on(path)
+    canary = "c4n4rY"
+    lines = [
+        f"memory leak detected, prompt='{canary} is 5550123' key sk-{canary}12345678 total=7",
+        f"{canary}: CUDA out of memory for {canary}. Tried to allocate 2.00 GiB {canary}={canary}",
+        f"watchdog fired for request {canary}, user 5550123, card 4111 1111 1111 1111",
+        f"pool memory leak detected! [{canary}] total=1, available=0, {canary}=5550123",
+        f"double free: {{'api_key': '{canary}', 'n': 5550123}}",
+    ]
+    append(path, "".join(f"{line}\n" for line in lines))
+
+    watch.read_new()
+
+    stored = [*sink.all_events(EngineLog), *sink.all_events(EngineViolation)]
+    texts = " ".join(map(str, stored))
+    assert len(sink.all_events(EngineLog)) == len(lines)
+    assert canary not in texts
+    assert "5550123" not in texts
+    assert "4111" not in texts
+    assert "total=7" in texts
+    assert "Tried to allocate 2.00 GiB" in texts

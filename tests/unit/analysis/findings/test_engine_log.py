@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.findings.engine_log import Trouble, log_findings, trouble_in
+from hybridbench.analysis.findings.engine_log import Trouble, log_findings, storable, trouble_in
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import EngineLog, Event
 from hybridbench.records.manifest import Manifest
@@ -39,10 +39,14 @@ _POOL_LEAK = "ValueError: token_to_kv_pool_allocator memory leak detected! avail
         ("terminate called after throwing an instance of 'std::bad_alloc'", Trouble.OUT_OF_MEMORY),
         ("free(): invalid pointer", Trouble.DOUBLE_FREE),
         ("double free or corruption (fasttop)", Trouble.DOUBLE_FREE),
+        ("AssertionError: SWA Pool Mem Leak Detected! [swa] total=9", Trouble.LEAK),
+        ("KV double free: sub-pool 0 has 3 duplicate pages.", Trouble.DOUBLE_FREE),
+        ("KV page use-after-free: 4 owner page refs are in the free pool", Trouble.DOUBLE_FREE),
     ],
 )
 def test_the_words_of_real_engines_are_heard(line: str, words: Trouble) -> None:
     assert trouble_in(line) is words
+    assert trouble_in(storable(line)) is words, "what is stored says the same"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +67,9 @@ def test_the_words_of_real_engines_are_heard(line: str, words: Trouble) -> None:
         "resource_tracker: There appear to be 3 leaked semaphore objects to clean up at shutdown",
         "destroy_process_group() was not called before exit, which can leak resources",
         "using leaky_relu",
+        "nanobind: leaked 64 types!",
+        'nanobind: - leaked type "vllm.Config"',
+        "[Mem Check (BUSY)] [full] total=9, available=1, evictable=8, protected=0, session_held=0",
         "hybridbench: memory leak detected in the worker",
         "KV cache pool is full. Retract requests.",
     ],
