@@ -59,7 +59,7 @@ class MetricSpec:
     below to be CLEAN where nothing else limits it.  ``handles`` come and go by ones: a few more in
     a whole run are neither a leak nor a doubt.  ``erratic`` metrics are measured and shown, and too
     noisy for any threshold or comparison to rest on; ``on_device`` metrics exist where tensors are
-    on an accelerator.
+    on an accelerator, ``foreign`` ones where others run the target.
     """
 
     name: str
@@ -75,6 +75,7 @@ class MetricSpec:
     label: str = ""  # what it is called, or what it counts, where the name will not do
     erratic: bool = False
     on_device: bool = False
+    foreign: bool = False
 
 
 # The metrics that analyses ask for by name: private memory, device memory, garbage, private memory
@@ -194,6 +195,33 @@ METRICS: tuple[MetricSpec, ...] = (
         Unit.COUNT,
         Kind.LEVEL,
         "private anonymous mappings of that size, of which there are eight or more",
+    ),
+    # Memory of the target's control group, if it has one of its own; the page cache is left out.
+    MetricSpec(
+        "cgroup_anon_swap_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "private memory of all processes of the control group, in RAM or swapped out",
+    ),
+    MetricSpec(
+        "cgroup_shmem_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "shared memory of the control group, files in /dev/shm included",
+    ),
+    MetricSpec(
+        "cgroup_kernel_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "memory that the kernel uses for the control group, such as page tables and inodes",
+    ),
+    MetricSpec("cgroup_sock_bytes", Unit.BYTES, Kind.LEVEL, "socket buffers of the control group"),
+    MetricSpec(
+        "cgroup_limit_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "limit of the control group's memory",
+        higher_is_worse=False,
     ),
     # Memory of the device, from PyTorch's caching allocator.
     MetricSpec(
@@ -435,6 +463,7 @@ METRICS: tuple[MetricSpec, ...] = (
         floor_per_hour=1.0,
         handles=True,
         label="series on the metrics page",
+        foreign=True,
     ),
     # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),

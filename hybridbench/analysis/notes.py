@@ -61,13 +61,13 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
 def not_seen(facts: Facts) -> tuple[str, ...]:
     """The gating metrics without a single sample, each with what it would have shown."""
     if facts.record.manifest.target.kind == OBSERVED:
-        return ()  # none was promised, and the manifest says what is not shown
+        return ()  # nothing but what its manifest says was promised
     given_up = probes_left_out(facts.record)
     series = facts.record.series
     sampled = [unlabelled(n) for n, one in series.items() if len(one) and n not in given_up]
     missing = []
     for spec in METRICS:
-        if spec.check not in (Check.TREND, Check.EXACT):
+        if spec.check not in (Check.TREND, Check.EXACT) or spec.foreign:
             continue
         if spec.on_device and facts.record.manifest.model.device == "cpu":
             continue

@@ -31,6 +31,7 @@ from hybridbench.report.charts import chart_groups
 from hybridbench.report.diagnosis import diagnosis_text
 from hybridbench.report.document import (
     DETECTION_LIMIT,
+    NO_TABLE,
     Document,
     DocumentKind,
     Fact,
@@ -39,6 +40,7 @@ from hybridbench.report.document import (
     Table,
 )
 from hybridbench.report.gates import gates_of
+from hybridbench.report.processes import processes_table
 from hybridbench.report.provenance import (
     model_note,
     profile_yaml,
@@ -112,6 +114,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     boundary = Boundary()
     charts = boundary.value("the charts", (), chart_groups, record, verdict)
     diagnosis = boundary.value("the diagnosis", None, diagnosis_text, record)
+    processes = boundary.value("the processes", NO_TABLE, processes_table, record, verdict)
     lost = [f"{f.part} cannot be shown ({f.said})" for f in boundary.failures]
     return Document(
         kind=DocumentKind.RUN,
@@ -127,7 +130,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         measures=tuple(_measures(verdict)),
         ruling=verdict.can_rule_out,
         ruling_label=_ruling_label(verdict),
-        tables=(thresholds_table(verdict), serving_table(verdict)),
+        tables=(thresholds_table(verdict), processes, serving_table(verdict)),
         findings=tuple(_finding_text(finding, verdict) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
         coverage=_coverage_table(verdict),

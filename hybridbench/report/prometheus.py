@@ -37,6 +37,8 @@ _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "waiting_taken": ("pool", "event"),
     "lost_taken": ("pool", "event"),
     "scraped": ("counter",),
+    "gauge": ("gauge",),
+    "mappings": ("size",),
 }
 
 

@@ -183,6 +183,10 @@ def covered(counter: str, row: Covered) -> tuple[Quantity, Quantity]:
     return Quantity(f"seen.{counter}", row.seen), required
 
 
+# Whose the metrics of a process are, in their declarations.
+_OWNER: Final = "the worker"
+
+
 def metric_title(name: str) -> str:
     """A metric for people: its declared meaning, with its process or family member in front."""
     spec = spec_of(name)
@@ -190,7 +194,8 @@ def metric_title(name: str) -> str:
         return name
     owner = whose(name)
     if owner:
-        return f"{owner}: {metric_title(unlabelled(name))}"
+        title = metric_title(unlabelled(name))
+        return title.replace(_OWNER, owner) if _OWNER in title else f"{owner}: {title}"
     if "*" not in spec.name:
         return spec.meaning
     head, _, tail = spec.name.partition("*")
@@ -199,10 +204,12 @@ def metric_title(name: str) -> str:
 
 
 def metric_label(name: str) -> str:
-    """A gated metric in two words."""
+    """A gated metric in two words, and whose it is."""
     spec = spec_of(name)
     label = "" if spec is None else spec.label
-    return (label or name.removesuffix("_bytes").replace("_", " ")).capitalize()
+    words = capital(label or unlabelled(name).removesuffix("_bytes").replace("_", " "))
+    owner = "" if spec is None else whose(name)
+    return f"{words} of {owner}" if owner else words
 
 
 def command_text(command: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ _GONE: Final = frozenset("ZX")
 
 # A name becomes a role once a process of that name has lived for so long: 200 short children of an
 # installer are no roles.
-PERSISTENT_S: Final = 10.0
+PERSISTENT_S: Final = 5.0
 _ROLES_MAX: Final = 64
 # A process changes its name when it becomes another program, and when it sets its own title; one
 # that writes what it does into its title would change it for ever.

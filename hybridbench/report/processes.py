@@ -1,0 +1,118 @@
+"""What each process of a run holds, as one table: who grows, by how much, and who was replaced."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from hybridbench.analysis.facts.processes import ProcessView, process_views
+from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.labels import labelled, of_process, whose
+from hybridbench.metrics import MEMORY, Unit
+from hybridbench.records.events import ProcessEnded, ProcessStarted
+from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.report.document import Table
+from hybridbench.report.quantity import SHARE, Form, Quantity, Text, Window, phrase, sure_text
+from hybridbench.report.wording import NO_RATE, growth_of
+
+_COLUMNS: Final = ("CPU", "threads", "open files", "pid", "restarts")
+_CPU: Final = "worker_cpu_s"
+_NOTE: Final = (
+    "First to last of the present process in the judged window; growth is that of private memory, "
+    "all restarts together; 100% CPU is one processor. Processes that leak come first, then the "
+    "largest."
+)
+
+
+def processes_table(record: RunRecord, verdict: Verdict) -> Table:
+    """A row for each process with a role; without rows for a run of one process."""
+    results = {result.metric: result for result in verdict.metrics}
+    shares = {one.rate_per_hour.confidence for one in verdict.metrics if one.rate_per_hour}
+    sure = f"{sure_text(shares.pop())} " if len(shares) == 1 else ""
+    columns = ("process", "private memory", "growth", f"{sure}interval", *_COLUMNS)
+    rows = []
+    for view in process_views(record):
+        text = labelled("", view.labels)
+        result = results.get(f"{MEMORY}{text}")
+        memory = _present(view, MEMORY, verdict.window_s)
+        growth = None if result is None else growth_of(result)
+        leaks = result is not None and result.outcome == VerdictKind.LEAK
+        held = float(memory.value[-1]) if len(memory) else 0.0
+        row: tuple[Text, ...] = (
+            whose(text),
+            _first_to_last(memory, text, verdict.window_s),
+            NO_RATE if growth is None else growth.narrow,
+            "none" if growth is None else growth.shown(Form.INTERVAL),
+            _cpu(_present(view, _CPU, verdict.window_s), text, verdict.window_s),
+            _first_to_last(_present(view, "threads", verdict.window_s), text, verdict.window_s),
+            _first_to_last(_present(view, "open_fds", verdict.window_s), text, verdict.window_s),
+            _pids(view),
+            str(max(0, len(_started(view)) - 1)),
+        )
+        rows.append((not leaks, -held, row))
+    ordered = tuple(row for *_, row in sorted(rows, key=lambda found: found[:2]))
+    numeric = frozenset(range(1, len(columns)))
+    return Table("Processes", columns, ordered, numeric, _NOTE, optional=frozenset({5, 6, 7}))
+
+
+def _present(view: ProcessView, metric: str, window: Window) -> Series:
+    """The samples of the process that runs now, or ran last; in ``window`` where it has any."""
+    series = view.record.series.get(metric)
+    if series is None or metric not in view.metrics:
+        return Series(metric, np.empty(0), np.empty(0))
+    starts = [event.t_s for event in _started(view)]
+    own = series.between(starts[-1] if starts else 0.0, math.inf)
+    judged = own if window is None else own.between(*window)
+    return judged if len(judged) else own
+
+
+def _first_to_last(series: Series, text: str, window: Window) -> Text:
+    """Both ends, or one value where they are the same in print."""
+    if not len(series):
+        return "not seen"
+    unit = Unit.BYTES.value if series.name == MEMORY else ""
+    ends = [
+        Quantity(f"{end}.{series.name}{text}", float(value), unit, window, form=Form.LEVEL)
+        for end, value in (("first", series.value[0]), ("last", series.value[-1]))
+    ]
+    return ends[-1] if str(ends[0]) == str(ends[1]) else phrase(ends[0], " → ", ends[1])
+
+
+def _cpu(series: Series, text: str, window: Window) -> Text:
+    if len(series) < 2:
+        return ""
+    share = (series.value[-1] - series.value[0]) / (series.t_s[-1] - series.t_s[0])
+    return Quantity(f"cpu{text}", float(share), SHARE, window)
+
+
+def _pids(view: ProcessView) -> str:
+    """The last pid, and how that process ended if it did."""
+    started, ended = _started(view), _ended(view)
+    if not started:
+        return ""
+    pid = str(started[-1].pid)
+    if not ended or ended[-1].t_s <= started[-1].t_s:
+        return pid
+    last = ended[-1]
+    if last.signal:
+        known = last.signal in set(signal.Signals)
+        name = signal.Signals(last.signal).name if known else f"signal {last.signal}"
+        return f"{pid}, killed by {name}"
+    return f"{pid}, ended" if last.code is None else f"{pid}, exit code {last.code}"
+
+
+def _started(view: ProcessView) -> list[ProcessStarted]:
+    return [e for e in view.record.all_events(ProcessStarted) if _is_of(e.labels, view)]
+
+
+def _ended(view: ProcessView) -> list[ProcessEnded]:
+    found = view.record.all_events(ProcessEnded)
+    return [e for e in found if _is_of(of_process(e.role, e.host, e.rank), view)]
+
+
+def _is_of(labels: Mapping[str, str], view: ProcessView) -> bool:
+    return labelled("", labels) == labelled("", view.labels)
