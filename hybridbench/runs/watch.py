@@ -26,6 +26,7 @@ from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.watch_loop import WatchLoop
 from hybridbench.safe_output import echo, one_line
 from hybridbench.sampling.cadence import Beat
+from hybridbench.sampling.cgroup import CgroupSource
 from hybridbench.sampling.probe_client import ProbeClient, probe_environment
 from hybridbench.sampling.sampler import HarnessSource, Sampler, StealSource, TimedSource
 from hybridbench.sampling.scrape import Scraper
@@ -119,6 +120,7 @@ class WatchedUnderSoak:
         self._folder = Path(tempfile.mkdtemp(prefix="hybridbench-watch-"))
         self._probes: ProbeClient | None = None
         self._scraper: Scraper | None = None
+        self._cgroup: CgroupSource | None = None
         self._load: LoadCommand | None = None
 
     @property
@@ -208,6 +210,8 @@ class WatchedUnderSoak:
         loop, target = self._loop, self._target
         if isinstance(target, LaunchedCommand | AttachedTree):
             yield from target.not_seen
+        if self._cgroup is not None and self._cgroup.not_seen:
+            yield self._cgroup.not_seen
         if loop is None:
             return
         if loop.looks is not None:
@@ -219,11 +223,12 @@ class WatchedUnderSoak:
 
     def _make_loop(self, run: BegunRun, target: Observe) -> WatchLoop:
         plan, context = self._plan, run.context
+        cgroup = self._cgroup = CgroupSource(target.pid)
         loop = WatchLoop(
             context=context,
             target=target,
             sampler=Sampler(
-                [TimedSource(HarnessSource()), TimedSource(StealSource())],
+                [TimedSource(s) for s in (HarnessSource(), StealSource(), cgroup)],
                 Beat(plan.cadence.sample_every_s, context.clock.monotonic_s()),
                 context.clock,
             ),
