@@ -23,7 +23,7 @@ GPU_PLATFORMS := $(addprefix --platform ,manylinux_2_28_x86_64 manylinux_2_27_x8
 # What test-fast leaves out: heap scans, workers, other processes, measuring programs, Triton's
 # interpreter, and the slowest sweeps.
 NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_catalog.py cli/test_cli.py kernels \
-	compare/test_sides.py analysis/test_awkward_runs.py engine/cache/test_reference_cycle.py
+	targets/test_prepare.py compare/test_sides.py analysis/test_awkward_runs.py engine/cache/test_reference_cycle.py
 # Images often forbid bytecode; then every process of a test compiles all it imports anew.
 test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBYTECODE :=
 PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal

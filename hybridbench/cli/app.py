@@ -26,6 +26,7 @@ from hybridbench.cli import (
     report,
     selftest,
     soak,
+    target,
     watch,
 )
 from hybridbench.cli.command_group import Command, CommandGroup
@@ -90,6 +91,7 @@ app.command("judge", cls=Command, epilog=judge.EXIT_CODES)(judge.judge)
 app.command("selftest", cls=Command)(selftest.selftest)
 app.add_typer(nightly.app, name="nightly")
 app.add_typer(bench.app, name="bench")
+app.add_typer(target.app, name="target")
 app.add_typer(profiles.app, name="profiles")
 app.command("explain", cls=Command)(explain.explain)
 app.add_typer(explain.app, name="list")

@@ -321,6 +321,15 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--growth": FLAG,
         },
     ),
+    "target prepare": (
+        ("llamacpp==2026.10.11549",),
+        {"target": takes("vllm==0.32.0", "vllm"), "--dir": takes("new", CSV)},
+    ),
+    "target list": ((), {"--dir": takes("new", CSV)}),
+    "target remove": (
+        ("tiny==1.0", "--dir", "targets"),
+        {"target": takes("tiny==1.0", "tiny==2.0"), "--dir": takes("targets", CSV)},
+    ),
     "profiles list": ((), {}),
     "profiles show": (("smoke",), {"profile": takes("smoke", "absent")}),
     "profiles validate": (("smoke",), {"files": takes("smoke", "absent")}),
@@ -339,7 +348,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     "list kernels": ((), {}),
     "list models": ((), {"--format": takes("json", "pdf")}),
 }
-GROUPS: Final = ("nightly", "bench", "profiles", "list")
+GROUPS: Final = ("nightly", "bench", "target", "profiles", "list")
 
 # Behind these the work begins that takes long: an engine, a repository, a night.
 DOORS: Final = (
@@ -359,6 +368,8 @@ DOORS: Final = (
     "hybridbench.bench.step.bench_step",
     "hybridbench.bench.kernels.bench_kernels",
     "hybridbench.bench.limits.record_missing",
+    "hybridbench.targets.prepare.prepare",
+    "hybridbench.targets.prepared.remove",
 )
 
 
@@ -376,6 +387,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "late.jsonl").write_text(row * 3 + "{bad row\n")
     lines = [f"{t},{100_000_000 + t % 7},{5 * t}" for t in range(120)]
     (here / CSV).write_text("\n".join(["time,rss,requests", *lines]) + "\n")
+    target = here / "targets" / "tiny-1.0"
+    target.mkdir(parents=True)
+    (target / "target.json").write_text('{"engine": "tiny", "release": "1.0"}')
     (here / UNTIMED).write_text("".join(f"{100_000 + t % 7}\n" for t in range(120)))
     return here
 

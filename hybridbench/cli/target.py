@@ -1,0 +1,136 @@
+"""``hybridbench target``: servers of others, installed and tried, to be put under ``watch``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridbench.cli.command_group import Command, CommandGroup
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.safe_output import echo, one_line
+from hybridbench.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from hybridbench.targets.prepared import Entry
+
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Install servers of other projects for `watch`: vLLM, SGLang, llama.cpp.",
+    no_args_is_help=True,
+)
+
+_DIR = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        help="Folder of the prepared targets.  [default: hybridbench/targets in the user's data "
+        "directory]",
+        show_default=False,
+    ),
+]
+
+
+@app.command("prepare", cls=Command)
+def prepare(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="ENGINE==RELEASE", help="Such as llamacpp==2026.10.11549."),
+    ],
+    directory: _DIR = None,
+) -> None:
+    """Install a server with pip in a folder of its own, and try it by one completion.
+
+    Example: hybridbench target prepare llamacpp==2026.10.11549
+
+    Engines: vllm, sglang and llamacpp. All run on a CPU, with tiny random checkpoints made on the
+    spot. The same command goes on after an interruption. pip looks where its configuration says;
+    what cannot be had is refused before anything large is fetched.
+    """
+    # Imported here: `--help` should not wait for it.
+    from hybridbench.targets.engines.catalog import named_engine
+    from hybridbench.targets.prepare import prepare as prepare_target
+    from hybridbench.targets.prepared import disk_bytes
+
+    engine, release = named_engine(target)
+    root = _root(directory)
+    ready = prepare_target(engine, release, root, os.environ, lambda line: echo(line, err=True))
+    folder = root / f"{engine.name}-{release}"
+    total, shared = disk_bytes(folder)
+    of_others = f", {format_bytes(shared)} of it shared with other targets" if shared else ""
+    echo(f"{ready.name} is ready: {format_bytes(total)} on disk{of_others}; prepared in "
+         f"{format_duration(ready.seconds)}")  # fmt: skip
+    if ready.note:
+        echo(f"Note: {one_line(ready.note)}")
+    for server in ready.servers:
+        echo(f"hybridbench watch -- {one_line(str(folder / 'bin' / server))} --port 8101")
+
+
+@app.command("list", cls=Command)
+def list_all(directory: _DIR = None) -> None:
+    """List the prepared targets, with their size and their start scripts.
+
+    Example: hybridbench target list
+    """
+    from hybridbench.targets.prepared import disk_bytes, entries
+
+    root = _root(directory)
+    found = entries(root)
+    for entry in found:
+        total, _ = disk_bytes(entry.folder)
+        size = format_bytes(total)
+        if entry.ready is None:
+            name = entry.partial.name if entry.partial else entry.folder.name
+            echo(f"{name}  {size}  not finished: hybridbench target prepare {name}")
+            continue
+        scripts = "  ".join(one_line(str(entry.folder / "bin" / s)) for s in entry.ready.servers)
+        echo(f"{entry.ready.name}  {size}  {scripts}")
+    if not found:
+        echo(f"no prepared targets in {one_line(str(root))}")
+
+
+@app.command("remove", cls=Command)
+def remove(
+    target: Annotated[
+        str, typer.Argument(metavar="ENGINE==RELEASE", help="As `target list` names it.")
+    ],
+    directory: _DIR = None,
+) -> None:
+    """Delete a prepared target, or one that was begun.
+
+    Example: hybridbench target remove llamacpp==2026.10.11549
+    """
+    from hybridbench.targets.prepared import disk_bytes, entries
+    from hybridbench.targets.prepared import remove as remove_target
+
+    root = _root(directory)
+    by_name = {_name(entry): entry for entry in entries(root)}
+    entry = by_name.get(target)
+    if entry is None:
+        near = difflib.get_close_matches(target, by_name, n=1, cutoff=0.5)
+        there = f"there are {', '.join(by_name)}." if by_name else "there are none."
+        hint = f"did you mean {near[0]}?" if near else there
+        raise UsageError(
+            f"no target {target!r} is prepared in {root}; {hint}", code=ErrorCode.UNKNOWN_NAME
+        )
+    total, shared = disk_bytes(entry.folder)
+    remove_target(entry)
+    echo(f"removed {target}: {format_bytes(total - shared)} freed")
+
+
+def _name(entry: Entry) -> str:
+    record = entry.ready or entry.partial
+    return record.name if record is not None and record.name else entry.folder.name
+
+
+def _root(directory: Path | None) -> Path:
+    if directory is not None:
+        if directory.exists() and not directory.is_dir():
+            raise UsageError(f"{directory} is not a directory.", option="--dir")
+        return directory.absolute()
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "hybridbench" / "targets"

@@ -1,0 +1,42 @@
+"""The engines that can be prepared, and the name and release that a user wrote."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.targets.engines.engine import Engine
+from hybridbench.targets.engines.llamacpp import LLAMACPP
+from hybridbench.targets.engines.sglang import SGLANG
+from hybridbench.targets.engines.vllm import VLLM
+
+ENGINES: Mapping[str, Engine] = {one.name: one for one in (VLLM, SGLANG, LLAMACPP)}
+
+
+def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[Engine, str]:
+    """The engine and the release that ``text`` names, such as ``vllm==0.32.0``.
+
+    Raises:
+        UsageError: there is no such engine, or the release is missing or not a version number.
+    """
+    from packaging.version import InvalidVersion, Version
+
+    name, _, release = (part.strip() for part in text.partition("=="))
+    # The name of the package is as good: there is one for each engine.
+    known = {**engines, **{one.package: one for one in engines.values()}}
+    engine = known.get(name.lower())
+    if engine is None:
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+        there = ", ".join(f"{one.name}=={one.example}" for one in engines.values())
+        hint = f"did you mean {near[0]}?" if near else f"there are {there}."
+        raise UsageError(f"no engine is called {name!r}; {hint}", code=ErrorCode.UNKNOWN_NAME)
+    try:
+        Version(release)
+    except InvalidVersion as error:
+        problem = f"{release!r} is not a release" if release else "the release is missing"
+        raise UsageError(
+            f"{problem}: write {engine.name}==RELEASE, such as {engine.name}=={engine.example}.",
+            code=ErrorCode.BAD_VALUE,
+        ) from error
+    return engine, release

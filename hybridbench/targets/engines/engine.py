@@ -1,0 +1,68 @@
+"""What is particular to one engine that others wrote: where it comes from, how it is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folder of one prepared release."""
+
+    home: Path
+
+    @property
+    def environment(self) -> Path:
+        return self.home / "env"
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.home / "checkpoints"
+
+    @property
+    def scripts(self) -> Path:
+        """Copies of those in ``inside/``: the environment has no hybridbench."""
+        return self.home / "scripts"
+
+    @property
+    def servers(self) -> Path:
+        return self.home / "bin"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine; the releases of it are installed by pip, by the name of ``package``.
+
+    Attributes:
+        name: as ``hybridbench target prepare`` takes it.
+        package: name on the index.
+        example: a release that is known to run on a CPU.
+        note: for reports, about ``package``; "" where the project itself built it.
+        servers: start script by name, ``serve`` first; each is a shell script whose fields
+            ``{python}``, ``{checkpoints}`` and ``{scripts}`` are filled in.
+        make_checkpoints: arguments of the interpreter that write tiny random checkpoints, with the
+            same fields.
+        scripts: files of ``inside/`` that these need.
+        left_out: requirements that are never installed, by canonical name.
+        instead: by canonical name, requirements in place of those of the METADATA.
+        also: requirements that the METADATA lacks.
+        complete: what else its site-packages need, given that folder and the release.
+    """
+
+    name: str
+    package: str
+    example: str
+    note: str
+    servers: Mapping[str, str]
+    make_checkpoints: tuple[str, ...]
+    scripts: tuple[str, ...]
+    left_out: frozenset[str] = frozenset()
+    instead: Mapping[str, str] | None = None
+    also: tuple[str, ...] = ()
+    complete: Callable[[Path, str], None] | None = None

@@ -1,0 +1,23 @@
+"""llama.cpp: ``xllamacpp``, a wheel with llama.cpp's own HTTP server inside."""
+
+from __future__ import annotations
+
+from hybridbench.targets.engines.engine import Engine
+
+_SERVE = """\
+#!/bin/sh
+# {about}; `--help` lists the options of `llama-server` that it takes.
+exec {python} {scripts}/serve_llamacpp.py --model {checkpoints}/tiny.gguf "$@"
+"""
+
+LLAMACPP = Engine(
+    name="llamacpp",
+    package="xllamacpp",
+    example="2026.10.11549",
+    note="xllamacpp is a build of llama.cpp by a third party ({author}), not by that project: "
+    "reproduce a finding on llama-server before you report it there.",
+    servers={"serve": _SERVE},
+    make_checkpoints=("{scripts}/make_gguf.py", "{checkpoints}"),
+    scripts=("make_gguf.py", "serve_llamacpp.py"),
+    also=("gguf",),
+)

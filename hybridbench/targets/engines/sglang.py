@@ -1,0 +1,66 @@
+"""SGLang on a CPU: the official wheel, with stubs in place of what needs a GPU."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from hybridbench.targets.engines.engine import Engine
+
+_SERVE = """\
+#!/bin/sh
+# {about}; further options are those of `sglang.launch_server`.
+unset PYTHONDONTWRITEBYTECODE
+export HF_HUB_OFFLINE=1 SGLANG_USE_CPU_ENGINE=1
+export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+export SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND="${{SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND:-python}}"
+exec {python} -m sglang.launch_server --model-path {checkpoints}/CHECKPOINT --host 127.0.0.1 \\
+  --served-model-name tiny --device cpu --dtype float32 --attention-backend torch_native \\
+  --sampling-backend pytorch --grammar-backend none --disable-overlap-schedule \\
+  --mem-fraction-static 0.1 --max-total-tokens 20000 --max-running-requests 8 \\
+  --context-length 2048 --skip-server-warmup --enable-metrics --enable-cache-report \\
+  "$@"
+"""
+# The values of a hybrid model do not matter here (its operators are stubs), its pools do.
+_HYBRID = "--load-format dummy --max-mamba-cache-size 40 --enable-streaming-session"
+_STUBS = "sglang_cpu_stubs"
+# By canonical name; what SGLang imports of these is a stub.
+_NEEDS_GPU = frozenset(
+    {
+        "av", "cuda-python", "decord2", "deepseek-recipe", "flash-attn-4",
+        "flashinfer-python", "humming-kernels", "kernels", "nvidia-cutlass-dsl",
+        "nvidia-mathdx", "nvshmem4py-cu13", "quack-kernels", "sgl-deep-ep", "sgl-deep-gemm",
+        "sgl-flash-mla", "sglang-kernel", "smg-grpc-servicer", "tilelang", "tml-renderers",
+        "torch-memory-saver", "torchaudio", "torchcodec",
+    }
+)  # fmt: skip
+
+
+def _complete(site: Path, release: str) -> None:
+    """Stubs that every process of the server loads; a ``.pth`` leaves ``sitecustomize`` free."""
+    del release
+    source = resources.files(__package__) / "inside" / f"{_STUBS}.py"
+    (site / f"{_STUBS}.py").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    (site / f"{_STUBS}.pth").write_text(f"import {_STUBS}\n", encoding="utf-8")
+
+
+SGLANG = Engine(
+    name="sglang",
+    package="sglang",
+    example="0.5.23",
+    note="SGLang runs on a CPU with stubs for its GPU kernels: scheduler, pools and trees are its "
+    "own, answers of a hybrid model are not.",
+    servers={
+        "serve": _SERVE.replace("CHECKPOINT", "llama"),
+        "serve-hybrid": _SERVE.replace("CHECKPOINT", "qwen3next").replace(
+            '"$@"', f'{_HYBRID} "$@"'
+        ),
+    },
+    make_checkpoints=("{scripts}/make_checkpoints.py", "{checkpoints}"),
+    scripts=("make_checkpoints.py",),
+    left_out=_NEEDS_GPU,
+    # A build for CPUs, and its torchvision: the stubs declare the operators which that lacks.
+    instead={"torch": "torch==2.13.0+cpu"},
+    also=("triton",),
+    complete=_complete,
+)

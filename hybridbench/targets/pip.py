@@ -1,0 +1,240 @@
+"""pip in an environment of its own: what a release needs is known before wheels are fetched."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.records.prepared import Package
+
+# The first that reads the METADATA inside a wheel by range requests and leaves the rest; the option
+# that does so is experimental, hence the upper bound.
+_PIP: Final = "pip>=25.1,<27"
+_METADATA_ONLY: Final = ("--use-feature=fast-deps",)
+_REQUIREMENTS: Final = "requirements.txt"
+_REPORT: Final = "report.json"
+_NONE_FOUND = re.compile(
+    r"Could not find a version that satisfies the requirement (\S+).*?"
+    r"\(from versions: ([^)]*)\)",
+    re.DOTALL,
+)
+_CONFLICT = re.compile(r"Cannot install (.+?) because these package versions")
+_SHOWN_VERSIONS: Final = 6
+
+
+class _Archive(msgspec.Struct, frozen=True):
+    hashes: dict[str, str] = {}
+
+
+class _Download(msgspec.Struct, frozen=True):
+    url: str
+    archive_info: _Archive = _Archive()
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    author: str = ""
+    author_email: str = ""
+    maintainer: str = ""
+    maintainer_email: str = ""
+    requires_dist: list[str] = []
+
+
+class _Found(msgspec.Struct, frozen=True):
+    download_info: _Download
+    metadata: _Metadata
+
+
+class _Report(msgspec.Struct, frozen=True):
+    """Of ``pip install --report``; its keys are documented and versioned."""
+
+    install: list[_Found]
+
+
+@dataclass(frozen=True)
+class Release:
+    """The METADATA of one release."""
+
+    package: Package
+    author: str
+    requirements: Sequence[str]
+
+
+class Pip:
+    """pip of the environment at ``python``; ``folder`` takes its log and working files.
+
+    Which indexes and folders it looks in is its own configuration, as everywhere.
+    """
+
+    def __init__(self, python: Path, folder: Path, environment: Mapping[str, str]) -> None:
+        self._python = python
+        self._folder = folder
+        # A user's own installation is no part of the environment, whatever the default is.
+        self._environment = {**environment, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        self._environment.pop("PYTHONPATH", None)
+
+    def renew(self) -> bool:
+        """Have a pip that reads METADATA alone; False where none is to be had.
+
+        Other versions fetch the whole wheel for it.
+        """
+        # The setuptools of the interpreter would stay beside one that a release pins.
+        self._run("uninstall", "--yes", "--quiet", "setuptools")
+        return self._run("install", "--quiet", "--upgrade", _PIP).returncode == 0
+
+    def release(self, package: str, version: str) -> Release:
+        """What the METADATA of ``package`` says.
+
+        Raises:
+            ConfigError: there is no such release for this interpreter and machine.
+        """
+        (found,) = self._resolved("--no-deps", f"{package}=={version}")
+        metadata = found.metadata
+        author = metadata.author or metadata.maintainer
+        # "Somebody <address>": the address is nothing for a report.
+        named = (metadata.author_email or metadata.maintainer_email).split("<")[0]
+        return Release(_package(found), author or named.strip(), metadata.requires_dist)
+
+    def plan(self, requirements: Sequence[str], needed_by: str) -> list[Package]:
+        """Every distribution that ``requirements`` lead to; nothing is installed.
+
+        Raises:
+            ConfigError: a requirement cannot be had here, or two contradict each other.
+        """
+        path = self._folder / _REQUIREMENTS
+        path.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        found = self._resolved("--requirement", str(path), needed_by=needed_by)
+        path.unlink()
+        return [_package(one) for one in found]
+
+    def install(self, packages: Sequence[Package]) -> None:
+        """Install exactly these wheels, checked by their hashes; one that is half there is redone.
+
+        Raises:
+            ConfigError: pip failed; the same call may succeed later.
+        """
+        path = self._folder / _REQUIREMENTS
+        lines = [f"{one.name}=={one.version} --hash=sha256:{one.sha256}" for one in packages]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        done = self._run(
+            "install", "--quiet", "--no-deps", "--ignore-installed", "--require-hashes",
+            "--requirement", str(path),
+        )  # fmt: skip
+        if done.returncode:
+            raise self._failure(
+                done.stderr,
+                f"{self._folder / 'pip.log'} has more; run the same command again to go on",
+            )
+        path.unlink()
+
+    def _resolved(self, *arguments: str, needed_by: str = "") -> list[_Found]:
+        report = self._folder / _REPORT
+        done = self._run(
+            "install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report),
+            *_METADATA_ONLY, *arguments,
+        )  # fmt: skip
+        if done.returncode:
+            raise (
+                _absent(done.stderr, needed_by)
+                or self._conflict(done.stderr, needed_by)
+                or self._failure(done.stderr)
+            )
+        found = msgspec.json.decode(report.read_bytes(), type=_Report).install
+        report.unlink()
+        return found
+
+    def _conflict(self, output: str, needed_by: str) -> ConfigError | None:
+        """Requirements that no choice of versions satisfies, or, where a constraint of the user is
+        among them, one that cannot be had at all: pip calls that a conflict, too.
+        """
+        match = _CONFLICT.search(output)
+        if match is None:
+            return None
+        requirements = re.split(r", | and ", match[1])
+        for one in requirements:
+            alone = self._run(
+                "install", "--quiet", "--dry-run", "--no-deps", "--ignore-installed",
+                *_METADATA_ONLY, one, PIP_CONSTRAINT=os.devnull,
+            )  # fmt: skip
+            absent = _absent(alone.stderr, needed_by)
+            if absent is not None:
+                return absent
+        return ConfigError(
+            f"{needed_by} cannot be installed here: pip finds no versions that satisfy "
+            f"{match[1]} and your constraints together.",
+            code=ErrorCode.MISMATCH,
+        )
+
+    def _run(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(self._python), "-m", "pip", "--no-input", *arguments],
+            env={**self._environment, **settings},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        with (self._folder / "pip.log").open("a", encoding="utf-8") as log:
+            log.write(f"$ pip {' '.join(arguments)}\n{done.stdout}{done.stderr}")
+        return done
+
+    def _failure(self, output: str, remedy: str = "") -> ConfigError:
+        errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
+        reason = (errors or output.splitlines() or ["it printed nothing"])[0]
+        advice = f"; {remedy}" if remedy else ""
+        return ConfigError(f"pip failed: {reason.removeprefix('ERROR:').strip()}{advice}.")
+
+
+def without(requirements: Sequence[str], names: Collection[str]) -> list[str]:
+    """``requirements`` less those of the distributions ``names`` (canonical)."""
+    return [one for one in requirements if requirement_name(one) not in names]
+
+
+def requirement_name(requirement: str) -> str:
+    """The canonical name of what ``requirement`` wants; "" if it cannot be read."""
+    try:
+        return canonicalize_name(Requirement(requirement).name)
+    except InvalidRequirement:
+        return ""
+
+
+def _package(found: _Found) -> Package:
+    sha256 = found.download_info.archive_info.hashes.get("sha256", "")
+    return Package(found.metadata.name, found.metadata.version, sha256)
+
+
+def _absent(output: str, needed_by: str) -> ConfigError | None:
+    """What pip cannot find, by its own words; None if that is not what failed."""
+    match = _NONE_FOUND.search(output)
+    if match is None:
+        return None
+    requirement, versions = match.groups()
+    there = [one.strip() for one in versions.split(",") if one.strip() not in ("", "none")]
+    # Of a pin such as 2.11.0+cpu other builds for CPUs are of interest, and no others.
+    _, plus, local = requirement.partition("+")
+    shown = [one for one in there if plus and one.endswith(plus + local)] or there
+    newest = ", ".join(shown[-_SHOWN_VERSIONS:])
+    finds = f"only {newest}" if len(shown) <= _SHOWN_VERSIONS else f"{newest} and older ones"
+    if not there:
+        finds = "none of its releases"
+    if not needed_by:
+        return ConfigError(
+            f"pip finds no {requirement} for this Python and machine, but {finds}.",
+            code=ErrorCode.UNKNOWN_NAME,
+        )
+    return ConfigError(
+        f"{needed_by} needs {requirement}, and pip finds {finds}: give pip an index or a folder "
+        "that has it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS), or choose another release.",
+        code=ErrorCode.NOT_FOUND,
+    )

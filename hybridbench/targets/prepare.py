@@ -1,0 +1,237 @@
+"""An engine of others, installed by pip in a folder of its own and tried by one completion.
+
+The one part of hybridbench that uses the network.  Each step leaves a state from which the next
+call goes on; what cannot be had is refused before anything large is fetched.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench.errors import ErrorCode, HybridbenchError, RunDirectoryError, WorkerFailedError
+from hybridbench.records.prepared import Package, PreparedTarget
+from hybridbench.targets.engines.engine import Engine, Layout
+from hybridbench.targets.first_completion import try_server
+from hybridbench.targets.linked_packages import link_packages, site_packages
+from hybridbench.targets.pip import Pip, requirement_name, without
+from hybridbench.targets.prepared import (
+    PARTIAL,
+    Partial,
+    entries,
+    entry_of,
+    holds_something_else,
+    locked,
+    save,
+)
+from hybridbench.units import format_duration
+
+# What an interrupted installation does again at most.
+_BATCH: Final = 16
+_START_PATIENCE_S: Final = 600.0
+
+
+def prepare(
+    engine: Engine,
+    release: str,
+    root: Path,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+) -> PreparedTarget:
+    """Install ``release`` of ``engine`` below ``root``, or go on with that, or find it there.
+
+    Args:
+        engine: which one.
+        release: its version number.
+        root: folder of all targets; made if missing.
+        environment: of the child processes; pip takes its indexes and folders from it.
+        say: takes a line for the user.
+
+    Raises:
+        HybridbenchError: it cannot be had here (then nothing is left behind), or a step failed (a
+            later call goes on from there).
+    """
+    folder = root / f"{engine.name}-{release}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if holds_something_else(folder):
+        raise RunDirectoryError(
+            f"{folder} holds something else; give another folder with --dir.",
+            code=ErrorCode.NOT_EMPTY,
+        )
+    with locked(folder):
+        known = entry_of(folder)
+        if known is not None and known.ready is not None:
+            return known.ready
+        begun = known.partial if known is not None and known.partial is not None else Partial()
+        steps = _Steps(engine, release, Layout(folder), environment, say, begun)
+        try:
+            return steps.run(root)
+        except HybridbenchError:
+            if not steps.state.planned:
+                shutil.rmtree(folder)
+            raise
+
+
+@dataclass
+class _Steps:
+    """The steps of one target; ``state`` is what is stored of them."""
+
+    engine: Engine
+    release: str
+    layout: Layout
+    environment: Mapping[str, str]
+    say: Callable[[str], None]
+    state: Partial
+    begun_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        return f"{self.engine.name}=={self.release}"
+
+    def run(self, root: Path) -> PreparedTarget:
+        pip = self._make_environment()
+        if not self.state.planned:
+            self._plan(pip)
+        self._install(pip, root)
+        self._complete()
+        self._make_checkpoints()
+        servers = self._try_servers()
+        ready = PreparedTarget(
+            engine=self.engine.name,
+            release=self.release,
+            package=self.engine.package,
+            note=self.state.note,
+            python=self.state.python,
+            packages=self.state.planned,
+            servers=servers,
+            seconds=self._spent_s(),
+        )
+        save(self.layout.home, ready)
+        (self.layout.home / PARTIAL).unlink()
+        return ready
+
+    def _make_environment(self) -> Pip:
+        pip = Pip(self.layout.python, self.layout.home, self.environment)
+        if self.state.python == platform.python_version():
+            return pip
+        self.say(f"{self.name}: making an environment of Python {platform.python_version()}")
+        self._store(name=self.name, python="", installed=())
+        self._call([sys.executable, "-m", "venv", "--clear", str(self.layout.environment)])
+        if not pip.renew():
+            self.say("pip could not be renewed; this one may fetch wheels to read their METADATA")
+        self._store(python=platform.python_version())
+        return pip
+
+    def _plan(self, pip: Pip) -> None:
+        """Find all that is needed by METADATA alone; what cannot be had is refused here."""
+        engine = self.engine
+        self.say(f"{self.name}: reading METADATA of {engine.package} and of all that it needs")
+        found = pip.release(engine.package, self.release)
+        instead = engine.instead or {}
+        kept = without(found.requirements, engine.left_out | set(instead))
+        needed_by = f"{engine.package} {self.release}"
+        wanted = [*kept, *instead.values(), *engine.also]
+        planned = pip.plan(wanted, needed_by) if wanted else []
+        planned = [one for one in planned if requirement_name(one.name) not in engine.left_out]
+        note = engine.note.format(author=found.author or "unknown")
+        self._store(planned=[found.package, *planned], note=note)
+
+    def _install(self, pip: Pip, root: Path) -> None:
+        done = set(self.state.installed)
+        missing = [one for one in self.state.planned if one.name not in done]
+        self.say(f"{self.name}: {len(missing)} of {len(self.state.planned)} packages to install")
+        for other in entries(root):
+            if not missing or other.ready is None or other.ready.python != self.state.python:
+                continue
+            same = sorted(set(missing) & set(other.ready.packages))
+            giver = Layout(other.folder).environment
+            linked = link_packages(same, giver, self.layout.environment)
+            if linked:
+                self.say(f"{self.name}: {len(linked)} packages shared with {other.folder.name}")
+            self._store_installed(linked)
+            missing = [one for one in missing if one not in linked]
+        while missing:
+            batch, missing = missing[:_BATCH], missing[_BATCH:]
+            pip.install(batch)
+            self._store_installed(batch)
+            self.say(
+                f"{self.name}: {len(self.state.installed)} of {len(self.state.planned)} packages "
+                f"installed after {format_duration(self._spent_s())}"
+            )
+
+    def _complete(self) -> None:
+        """What pip does not bring: start scripts, and what the engine's own file adds."""
+        engine, layout = self.engine, self.layout
+        if engine.complete is not None:
+            engine.complete(site_packages(layout.environment), self.release)
+        inside = resources.files("hybridbench.targets.engines") / "inside"
+        for folder in (layout.scripts, layout.servers, layout.checkpoints):
+            folder.mkdir(exist_ok=True)
+        for name in engine.scripts:
+            text = (inside / name).read_text(encoding="utf-8")
+            (layout.scripts / name).write_text(text, encoding="utf-8")
+        for name, text in engine.servers.items():
+            path = layout.servers / name
+            path.write_text(self._filled(text), encoding="utf-8")
+            path.chmod(0o755)
+
+    def _make_checkpoints(self) -> None:
+        self.say(f"{self.name}: making tiny random checkpoints")
+        arguments = [self._filled(one) for one in self.engine.make_checkpoints]
+        self._call([str(self.layout.python), *arguments])
+
+    def _try_servers(self) -> list[str]:
+        for name in self.engine.servers:
+            self.say(f"{self.name}: trying bin/{name}")
+            took_s = try_server(
+                [str(self.layout.servers / name)],
+                self.environment,
+                self.layout.home / f"{name}.log",
+                _START_PATIENCE_S,
+            )
+            self.say(f"{self.name}: bin/{name} answered after {format_duration(took_s)}")
+        return list(self.engine.servers)
+
+    def _filled(self, text: str) -> str:
+        return text.format(
+            about=f"{self.engine.name} {self.release} from {self.engine.package}",
+            python=self.layout.python,
+            checkpoints=self.layout.checkpoints,
+            scripts=self.layout.scripts,
+        )
+
+    def _call(self, command: Sequence[str]) -> None:
+        environment = {k: v for k, v in self.environment.items() if k != "PYTHONPATH"}
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode:
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["it printed nothing"]
+            raise WorkerFailedError(
+                f"{' '.join(command)} failed: {lines[-1]}", code=ErrorCode.WORKER_NOT_STARTED
+            )
+
+    def _spent_s(self) -> float:
+        return self.state.seconds + time.monotonic() - self.begun_s
+
+    def _store_installed(self, packages: Sequence[Package]) -> None:
+        names = [one.name for one in packages]
+        self._store(installed=[*self.state.installed, *names])
+
+    def _store(self, **changes: object) -> None:
+        now_s = time.monotonic()
+        seconds = self.state.seconds + now_s - self.begun_s
+        self.begun_s = now_s
+        self.state = msgspec.structs.replace(self.state, seconds=seconds, **changes)
+        save(self.layout.home, self.state)

@@ -1,0 +1,152 @@
+"""Prepared engines on disk: which there are, which one a command belongs to, and their removal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foreign import ForeignDataError, read_json
+from hybridbench.records.codec import by_name, of_names
+from hybridbench.records.json_value import json_text
+from hybridbench.records.prepared import Package, PreparedTarget
+
+READY: Final = "target.json"
+PARTIAL: Final = "preparing.json"
+_LOCK: Final = "lock"
+
+_Stored = TypeVar("_Stored", bound=msgspec.Struct)
+
+
+class Partial(msgspec.Struct, frozen=True):
+    """How far preparing has come.
+
+    Attributes:
+        name: of the target.
+        python: version of the interpreter; "" until the environment is made.
+        planned: all that has to be installed; empty until that is known.
+        installed: names of those that are.
+        note: as of the prepared target.
+        seconds: spent so far.
+    """
+
+    name: str = ""
+    python: str = ""
+    planned: Sequence[Package] = ()
+    installed: Sequence[str] = ()
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder below that of the targets: ``ready``, or else begun and not finished."""
+
+    folder: Path
+    ready: PreparedTarget | None
+    partial: Partial | None
+
+
+def entries(root: Path) -> list[Entry]:
+    """What is prepared, or was begun, below ``root``, by name."""
+    if not root.is_dir():
+        return []
+    found = (entry_of(folder) for folder in sorted(root.iterdir()))
+    return [one for one in found if one is not None]
+
+
+def entry_of(folder: Path) -> Entry | None:
+    """What ``folder`` holds; None if it is none of ours."""
+    ready, partial = _read(folder / READY, PreparedTarget), _read(folder / PARTIAL, Partial)
+    return Entry(folder, ready, partial) if ready is not None or partial is not None else None
+
+
+def holds_something_else(folder: Path) -> bool:
+    """Whether files that are none of ours lie in ``folder``."""
+    return entry_of(folder) is None and any(one.name != _LOCK for one in folder.iterdir())
+
+
+def prepared_target(command: Sequence[str]) -> PreparedTarget | None:
+    """The prepared target whose start script or interpreter ``command`` runs, also behind a wrapper
+    such as ``env`` or ``taskset``; None for any other program.
+    """
+    for word in command:
+        if os.sep not in word:
+            continue
+        path = Path(word).absolute()
+        # A link to a start script counts; the interpreter is a link to one that is none of ours.
+        for one in dict.fromkeys((path, path.resolve())):
+            for folder in one.parents:
+                ready = _read(folder / READY, PreparedTarget)
+                if ready is not None:
+                    return ready
+    return None
+
+
+def save(folder: Path, record: PreparedTarget | Partial) -> None:
+    """Write ``record`` whole, or leave the earlier one."""
+    path = folder / (READY if isinstance(record, PreparedTarget) else PARTIAL)
+    beside = path.with_suffix(".new")
+    beside.write_text(json_text(by_name(record)), encoding="utf-8")
+    beside.replace(path)
+
+
+def remove(entry: Entry) -> None:
+    """Delete a target; packages that others share with it stay theirs.
+
+    Raises:
+        RunDirectoryError: it is being prepared at this moment.
+    """
+    with locked(entry.folder):
+        shutil.rmtree(entry.folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep others from changing ``folder``, whatever ends this process.
+
+    Raises:
+        RunDirectoryError: another process does so now.
+    """
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunDirectoryError(
+                f"{folder} is being prepared by another process.", code=ErrorCode.NOT_WRITABLE
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def disk_bytes(folder: Path) -> tuple[int, int]:
+    """Bytes that ``folder`` takes on disk, and those of them in files that others link to."""
+    total = shared = 0
+    seen: set[int] = set()
+    for place, _, names in os.walk(folder):
+        for name in names:
+            status = os.lstat(Path(place, name))
+            if status.st_ino in seen:
+                continue
+            seen.add(status.st_ino)
+            total += 512 * status.st_blocks
+            shared += 512 * status.st_blocks if status.st_nlink > 1 else 0
+    return total, shared
+
+
+def _read(path: Path, kind: type[_Stored]) -> _Stored | None:
+    try:
+        stored = read_json(path)
+    except (OSError, ForeignDataError):
+        return None
+    return of_names(stored, kind) if isinstance(stored, dict) else None

