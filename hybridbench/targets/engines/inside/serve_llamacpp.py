@@ -25,7 +25,11 @@ def main() -> None:
 
     params = xllamacpp.CommonParams()
     params.model.path = options.model
-    params.hostnames = [options.host]
+    try:
+        params.hostnames = [options.host]
+    except AttributeError:
+        # The name that older releases have for it.
+        params.hostname = options.host
     params.port = options.port
     params.n_ctx = options.ctx_size
     params.n_parallel = options.parallel
