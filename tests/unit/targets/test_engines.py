@@ -120,7 +120,20 @@ assert list(sgl_kernel.anything(1).more) == []
 try:
     import no_such_module
 except ModuleNotFoundError:
-    print("ok")
+    pass
+
+# As SGLang calls them: by keyword, and with more than is needed.
+import torch
+from sgl_kernel.mamba import causal_conv1d_fn_cpu, chunk_gated_delta_rule_cpu
+v, gate = torch.ones(1, 2, 3, 4), torch.ones(2, 3)
+update = torch.ops.sgl_kernel.fused_sigmoid_gating_delta_rule_update_cpu
+made = update(A_log=gate, dt_bias=gate, q=v, k=v, v=v, a=gate, b=gate, cu_seqlens=gate)
+assert made.shape == v.shape
+shapes = [one.shape for one in torch.ops.sgl_kernel.fused_gdn_gating_cpu(gate, gate, gate, gate)]
+assert shapes == [(1, 2, 3), (1, 2, 3)]
+assert chunk_gated_delta_rule_cpu(v, v, v, gate, gate, initial_state=v)[0].shape == v.shape
+assert causal_conv1d_fn_cpu(v, gate, None, conv_states=v) is v
+print("ok")
 """
 
 
