@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ErrorCode, WorkerFailedError
-from hybridbench.targets.own_process import await_end, await_killed
+from hybridbench.targets.own_process import await_end
 
 _ASK_EVERY_S: Final = 0.5
 _ANSWER_WITHIN_S: Final = 60.0
 _END_WITHIN_S: Final = 30.0
+_KILL_WITHIN_S: Final = 10.0
+_POLL_S: Final = 0.02
 _SHOWN_LINES: Final = 5
 _REQUEST: Final = {"model": "tiny", "prompt": "Hello", "max_tokens": 4}
 
@@ -86,11 +88,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         await_end(process, _END_WITHIN_S, 2 * _END_WITHIN_S)
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    await_killed(process)
+    until_s = time.monotonic() + _KILL_WITHIN_S
+    while time.monotonic() < until_s:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        process.poll()
+        time.sleep(_POLL_S)
 
 
 def _failure(command: Sequence[str], what: str, log: Path) -> WorkerFailedError:

@@ -60,10 +60,10 @@ def _link(found: Distribution, giver: Path, taker: Path) -> None:
 
 
 def _copy_script(source: Path, target: Path, giver: Path, taker: Path) -> None:
-    """A script names the interpreter of its environment."""
+    """A script names the interpreter of its environment; a program among them is copied as is."""
     content = source.read_bytes()
-    first, newline, rest = content.partition(b"\n")
-    if first.startswith(b"#!"):
-        first = first.replace(os.fsencode(giver), os.fsencode(taker))
-    target.write_bytes(first + newline + rest)
+    if content.startswith(b"#!"):
+        for one in (giver, giver.resolve()):
+            content = content.replace(os.fsencode(one) + b"/", os.fsencode(taker) + b"/")
+    target.write_bytes(content)
     shutil.copymode(source, target)

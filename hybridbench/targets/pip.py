@@ -82,7 +82,6 @@ class Pip:
         self._folder = folder
         # A user's own installation is no part of the environment, whatever the default is.
         self._environment = {**environment, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        self._environment.pop("PYTHONPATH", None)
 
     def renew(self) -> bool:
         """Have a pip that reads METADATA alone; False where none is to be had.

@@ -39,6 +39,8 @@ from hybridbench.units import format_duration
 # What an interrupted installation does again at most.
 _BATCH: Final = 16
 _START_PATIENCE_S: Final = 600.0
+# Modules of others; and without bytecode every pip and every server compiles all that it imports.
+_NOT_INHERITED: Final = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"})
 
 
 def prepare(
@@ -73,7 +75,8 @@ def prepare(
         if known is not None and known.ready is not None:
             return known.ready
         begun = known.partial if known is not None and known.partial is not None else Partial()
-        steps = _Steps(engine, release, Layout(folder), environment, say, begun)
+        clean = {name: value for name, value in environment.items() if name not in _NOT_INHERITED}
+        steps = _Steps(engine, release, Layout(folder), clean, say, begun)
         try:
             return steps.run(root)
         except HybridbenchError:
@@ -211,9 +214,8 @@ class _Steps:
         )
 
     def _call(self, command: Sequence[str]) -> None:
-        environment = {k: v for k, v in self.environment.items() if k != "PYTHONPATH"}
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            command, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
         if done.returncode:

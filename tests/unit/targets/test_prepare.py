@@ -9,16 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError, WorkerFailedError
+from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError
 from hybridbench.targets import prepare as preparing
 from hybridbench.targets.linked_packages import site_packages
+from hybridbench.targets.pip import Pip
 from hybridbench.targets.prepare import prepare
-from hybridbench.targets.prepared import entries, entry_of, locked, prepared_target, remove
+from hybridbench.targets.prepared import (
+    disk_bytes,
+    entries,
+    entry_of,
+    locked,
+    prepared_target,
+    remove,
+)
 from tests.unit.targets.tiny_index import OTHER, TINY, make_index, make_wheel, offline
-
-
-class StoppedError(Exception):
-    """Stands for whatever ends a process in the middle."""
 
 
 class Prepared:
@@ -105,112 +109,117 @@ def test_another_command_belongs_to_no_target(tiny: Prepared, tmp_path: Path) ->
     assert prepared_target([]) is None
 
 
-@pytest.mark.parametrize(
-    ("release", "code", "words"),
-    [
-        (
-            "2.0",
-            ErrorCode.NOT_FOUND,
-            "tiny-serve 2.0 needs tensors==1.9+cpu, and pip finds only 2.0+cpu",
-        ),
-        ("9.9", ErrorCode.UNKNOWN_NAME, "pip finds no tiny-serve==9.9"),
-        ("3.0", ErrorCode.MISMATCH, "tiny-serve 3.0 cannot be installed here"),
-    ],
-)
-def test_what_cannot_be_had_is_refused_in_a_sentence_and_leaves_nothing(
-    tiny: Prepared, tmp_path: Path, release: str, code: ErrorCode, words: str
-) -> None:
+@pytest.fixture
+def pip(tiny: Prepared, tmp_path: Path) -> Pip:
     # A constraint of the user makes pip call a missing build a conflict.
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("tensors<=3\n")
     environment = {**tiny.environment, "PIP_CONSTRAINT": str(constraints)}
+    return Pip(tiny.home / "env" / "bin" / "python", tmp_path, environment)
 
+
+@pytest.mark.parametrize(
+    ("requirements", "code", "words"),
+    [
+        (
+            ["json-part", "tensors==1.9+cpu"],
+            ErrorCode.NOT_FOUND,
+            "tiny 1 needs tensors==1.9+cpu, and pip finds only 2.0+cpu: give pip an index",
+        ),
+        (["no-such-part"], ErrorCode.NOT_FOUND, "needs no-such-part, and pip finds none of its"),
+        (["json-part>=1", "json-part<1"], ErrorCode.MISMATCH, "tiny 1 cannot be installed here"),
+    ],
+)
+def test_requirements_that_cannot_be_met_are_named_in_a_sentence(
+    pip: Pip, requirements: list[str], code: ErrorCode, words: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
-        prepare(TINY, release, tmp_path / "root", environment, ignore)
+        pip.plan(requirements, needed_by="tiny 1")
 
     assert refused.value.code == code
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_a_release_that_is_not_there_is_refused_with_those_that_are(pip: Pip) -> None:
+    with pytest.raises(ConfigError, match=r"no tiny-serve==9.9 .* but only 1.0, 2.0") as refused:
+        pip.release("tiny-serve", "9.9")
+
+    assert refused.value.code == ErrorCode.UNKNOWN_NAME
+
+
+def test_a_release_that_cannot_be_had_leaves_nothing_behind(tiny: Prepared, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tiny-serve 2.0 needs tensors==1.9\+cpu"):
+        prepare(TINY, "2.0", tmp_path, tiny.environment, ignore)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_preparing_goes_on_where_it_was_stopped(
     tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "_BATCH", 1)
-    home = tmp_path / "tiny-1.0"
-    lines: list[str] = []
+    index, home = make_index(tmp_path / "index"), tmp_path / "root" / "tiny-1.0"
+    planned = (index / "json_part-1.1-py3-none-any.whl").read_bytes()
 
-    def stop_after_one(line: str) -> None:
-        if "1 of 3 packages installed" in line:
-            raise StoppedError
+    def change_json_part(line: str) -> None:
+        if "packages to install" in line:
+            make_wheel(index, "json-part", "1.1", module="changed = True\n")
 
-    with pytest.raises(StoppedError):
-        prepare(TINY, "1.0", tmp_path, tiny.environment, stop_after_one)
+    # Two packages are there when the third turns out not to be what was planned.
+    with pytest.raises(ConfigError, match="run the same command again to go on"):
+        prepare(TINY, "1.0", home.parent, offline(index), change_json_part)
     begun = entry_of(home)
     assert begun is not None
     assert begun.ready is None
     assert begun.partial is not None
     assert len(begun.partial.planned) == 3
-    (installed,) = begun.partial.installed
+    assert set(begun.partial.installed) == {"tiny-serve", "tensors"}
     site = site_packages(home / "env")
-    before = {path.name for path in site.iterdir()}
-    assert not any(name.startswith("json_part") for name in before)
-    # Another process may end in the middle of a package, whose METADATA is there and little else.
+    assert not (site / "json_part.py").exists()
+    # A process may also end in the middle of a package: its METADATA is there and little else.
     half = site / "json_part-1.1.dist-info"
     half.mkdir()
     (half / "METADATA").write_text("Metadata-Version: 2.1\nName: json-part\nVersion: 1.1\n")
-
-    ready = prepare(TINY, "1.0", tmp_path, tiny.environment, lines.append)
-
-    assert installed == "tiny-serve"
-    assert not any("making an environment" in line for line in lines)
-    assert any("2 of 3 packages to install" in line for line in lines)
-    assert (site / "json_part.py").is_file()
-    assert ready.seconds > begun.partial.seconds
-    assert entry_of(home).partial is None  # type: ignore[union-attr]
-
-
-def test_a_wheel_that_changed_since_it_was_planned_is_not_installed(
-    tiny: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = make_index(tmp_path / "index")
-    environment = offline(index)
-
-    def change(line: str) -> None:
-        if "packages to install" in line:
-            make_wheel(index, "json-part", "1.1", module="changed = True\n")
-
-    with pytest.raises(ConfigError, match="run the same command again to go on"):
-        prepare(TINY, "1.0", tmp_path / "root", environment, change)
-
-    site = site_packages(tmp_path / "root" / "tiny-1.0" / "env")
-    assert not (site / "json_part.py").exists()
-
-
-def test_a_server_that_dies_is_named_and_tried_again_and_two_targets_share_their_packages(
-    tiny: Prepared, tmp_path: Path
-) -> None:
-    with pytest.raises(WorkerFailedError, match=r"exit code 1 .* no such kernel"):
-        prepare(TINY, "1.0", tmp_path, {**tiny.environment, "DYING": "1"}, ignore)
-    (entry,) = entries(tmp_path)
-    assert entry.ready is None
-    assert prepare(TINY, "1.0", tmp_path, tiny.environment, ignore).servers == ["serve"]
+    (index / "json_part-1.1-py3-none-any.whl").write_bytes(planned)
 
     lines: list[str] = []
+    ready = prepare(TINY, "1.0", home.parent, offline(index), lines.append)
+
+    assert not any("making an environment" in line for line in lines)
+    assert "tiny==1.0: 1 of 3 packages to install" in lines
+    assert (site / "json_part.py").is_file()
+    assert ready.seconds > begun.partial.seconds
+    (entry,) = entries(home.parent)
+    assert entry.ready == ready
+    assert entry.partial is None
+
+
+def test_two_targets_share_what_both_need_and_can_be_removed_alone(
+    tiny: Prepared, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny-1.0").symlink_to(tiny.home)
+    lines: list[str] = []
+
     prepare(OTHER, "1.0", tmp_path, tiny.environment, lines.append)
 
     assert "other==1.0: 3 packages shared with tiny-1.0" in lines
     assert not any("installed after" in line for line in lines)
-    first, second = tmp_path / "tiny-1.0" / "env", tmp_path / "other-1.0" / "env"
+    first, second = tiny.home / "env", tmp_path / "other-1.0" / "env"
     one, other = (site_packages(at) / "tensors.py" for at in (first, second))
     assert one.samefile(other)
-    assert str(second) in (second / "bin" / "tensors").read_text().splitlines()[0]
-    # Neither needs the other afterwards.
-    remove(entry)
-    assert not first.exists()
-    printed = subprocess.run([second / "bin" / "tensors"], capture_output=True, check=True)
-    assert printed.stdout == b"works\n"
+    assert one.stat().st_nlink == 2
+    total, shared = disk_bytes(tmp_path / "other-1.0")
+    assert 0 < shared < total
+    # Its commands run its own interpreter.
+    script = second / "bin" / "tensors"
+    assert str(second) in script.read_text().splitlines()[0]
+    assert subprocess.run([script], capture_output=True, check=True).stdout == b"works\n"
+    made = entry_of(tmp_path / "other-1.0")
+    assert made is not None
+    remove(made)
+    assert not second.exists()
+    assert one.stat().st_nlink == 1
 
 
 def test_a_folder_that_is_none_of_ours_is_left_alone(tiny: Prepared, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hybridbench.targets.engines.engine import Engine
 
-# Answers completions as an OpenAI server does, or dies: DYING in the environment decides.
+# Answers completions as an OpenAI server does.
 SERVER = """
-import argparse, http.server, os, pathlib, sys
+import argparse, http.server, pathlib
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
@@ -37,8 +37,6 @@ def main():
     if options.make:
         pathlib.Path(options.make, "tiny.bin").write_text("weights")
         return
-    if "DYING" in os.environ:
-        sys.exit("no such kernel")
     assert pathlib.Path(options.model).read_text() == "weights"
     import tensors
     http.server.HTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
