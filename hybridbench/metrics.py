@@ -236,6 +236,18 @@ METRICS: tuple[MetricSpec, ...] = (
         on_device=True,
     ),
     MetricSpec(
+        "device_used_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "device memory of the worker, as the driver accounts for it (NVML)",
+        check=Check.TREND,
+        floor_per_hour=0.5 * _MIB,
+        floor_share_per_hour=0.0002,
+        label="device memory",
+        on_device=True,
+        foreign=True,
+    ),
+    MetricSpec(
         "device_reserved_bytes",
         Unit.BYTES,
         Kind.LEVEL,

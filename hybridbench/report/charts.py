@@ -10,7 +10,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.metrics import Kind, MetricSpec, Unit, spec_of
+from hybridbench.labels import unlabelled
+from hybridbench.metrics import MEMORY, Check, Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.decimate import per_minute
 from hybridbench.report.document import Chart, ChartGroup, Ink, Legend, Line
@@ -30,6 +31,8 @@ _LINES_PER_RATE_CHART: Final = 5
 _RATE_CHARTS_MAX: Final = 4
 _OTHERS_MAX: Final = 12
 _CONTAINER: Final = "container."
+# Families that have charts of their own.
+_CHARTED: Final = ("pool.", "events.", "instances.")
 
 
 # A chart before it meets a run, and its lines: metrics under short labels.
@@ -128,6 +131,7 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
     drivers = [finding.driver for finding in verdict.findings if finding.driver]
     groups = [
         ChartGroup("Memory", _planned(record, _MEMORY, results)),
+        ChartGroup("Processes", _process_charts(record, results)),
         ChartGroup("Stale objects", _stray_charts(record)),
         ChartGroup("Pools", pool_charts(record)),
         ChartGroup("Traffic", _planned(record, _TRAFFIC, results, served(verdict))),
@@ -287,11 +291,33 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
     """Levels and windows that no chart above shows, if they ever moved."""
     plans = (*_MEMORY, *_TRAFFIC, *_OBSERVER)
     known = {name for _, metrics in plans for name in metrics}
-    charts = []
-    for name, series in sorted(record.series.items()):
+    known.update(_of_processes(record))
+    others = [n for n in sorted(record.series) if n not in known and not n.startswith(_CHARTED)]
+    return _charts_of(record, results, others)
+
+
+def _process_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
+    """What may leak of each process with a role, if it ever moved: memory first, the largest."""
+    return _charts_of(record, results, _of_processes(record))
+
+
+def _of_processes(record: RunRecord) -> list[str]:
+    found = []
+    for name, series in record.series.items():
         spec = spec_of(name)
-        covered = name in known or name.startswith(("pool.", "events.", "instances."))
-        if spec is None or covered or spec.kind is Kind.COUNTER or not _moved(series):
+        if name != unlabelled(name) and spec is not None and spec.check is Check.TREND:
+            size = float(series.value[-1]) if len(series) else 0.0
+            found.append((unlabelled(name) != MEMORY, spec.unit is not Unit.BYTES, -size, name))
+    return [name for *_, name in sorted(found)]
+
+
+def _charts_of(
+    record: RunRecord, results: Mapping[str, MetricResult], names: Iterable[str]
+) -> tuple[Chart, ...]:
+    charts = []
+    for name in names:
+        spec = spec_of(name)
+        if spec is None or spec.kind is Kind.COUNTER or not _moved(record.series[name]):
             continue
         plan = Chart(
             f"other-{slug(name)}",

@@ -19,7 +19,12 @@ from hybridbench.report.document import Table
 from hybridbench.report.quantity import SHARE, Form, Quantity, Text, Window, phrase, sure_text
 from hybridbench.report.wording import NO_RATE, growth_of
 
-_COLUMNS: Final = ("CPU", "threads", "open files", "pid", "restarts")
+_LEVELS: Final[Mapping[str, str]] = {
+    "device_used_bytes": "device memory",
+    "threads": "threads",
+    "open_fds": "open files",
+}
+_ALWAYS: Final = frozenset({"threads", "open_fds"})
 _CPU: Final = "worker_cpu_s"
 _NOTE: Final = (
     "First to last of the present process in the judged window; growth is that of private memory, "
@@ -33,30 +38,36 @@ def processes_table(record: RunRecord, verdict: Verdict) -> Table:
     results = {result.metric: result for result in verdict.metrics}
     shares = {one.rate_per_hour.confidence for one in verdict.metrics if one.rate_per_hour}
     sure = f"{sure_text(shares.pop())} " if len(shares) == 1 else ""
-    columns = ("process", "private memory", "growth", f"{sure}interval", *_COLUMNS)
+    views = process_views(record)
+    levels = {
+        metric: column
+        for metric, column in _LEVELS.items()
+        if metric in _ALWAYS or any(metric in view.metrics for view in views)
+    }
+    columns = ("process", "private memory", "growth", f"{sure}interval", "CPU", *levels.values())
     rows = []
-    for view in process_views(record):
-        text = labelled("", view.labels)
+    for view in views:
+        text, window = labelled("", view.labels), verdict.window_s
         result = results.get(f"{MEMORY}{text}")
-        memory = _present(view, MEMORY, verdict.window_s)
+        memory = _present(view, MEMORY, window)
         growth = None if result is None else growth_of(result)
         leaks = result is not None and result.outcome == VerdictKind.LEAK
         held = float(memory.value[-1]) if len(memory) else 0.0
         row: tuple[Text, ...] = (
             whose(text),
-            _first_to_last(memory, text, verdict.window_s),
+            _first_to_last(memory, text, window),
             NO_RATE if growth is None else growth.narrow,
             "none" if growth is None else growth.shown(Form.INTERVAL),
-            _cpu(_present(view, _CPU, verdict.window_s), text, verdict.window_s),
-            _first_to_last(_present(view, "threads", verdict.window_s), text, verdict.window_s),
-            _first_to_last(_present(view, "open_fds", verdict.window_s), text, verdict.window_s),
+            _cpu(_present(view, _CPU, window), text, window),
+            *(_first_to_last(_present(view, metric, window), text, window) for metric in levels),
             _pids(view),
             str(max(0, len(_started(view)) - 1)),
         )
         rows.append((not leaks, -held, row))
     ordered = tuple(row for *_, row in sorted(rows, key=lambda found: found[:2]))
-    numeric = frozenset(range(1, len(columns)))
-    return Table("Processes", columns, ordered, numeric, _NOTE, optional=frozenset({5, 6, 7}))
+    columns = (*columns, "pid", "restarts")
+    wide = frozenset(range(1, len(columns)))
+    return Table("Processes", columns, ordered, wide, _NOTE, optional=wide - {1, 2, 3, 4})
 
 
 def _present(view: ProcessView, metric: str, window: Window) -> Series:
@@ -74,7 +85,7 @@ def _first_to_last(series: Series, text: str, window: Window) -> Text:
     """Both ends, or one value where they are the same in print."""
     if not len(series):
         return "not seen"
-    unit = Unit.BYTES.value if series.name == MEMORY else ""
+    unit = Unit.BYTES.value if series.name.endswith("_bytes") else ""
     ends = [
         Quantity(f"{end}.{series.name}{text}", float(value), unit, window, form=Form.LEVEL)
         for end, value in (("first", series.value[0]), ("last", series.value[-1]))

@@ -18,6 +18,7 @@ from typing import Final
 
 from hybridbench.metrics import MEMORY
 from hybridbench.records.processes import ProcessSample
+from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.sampling.memory_maps import mapping_counts
 from hybridbench.sampling.process import ProcessGoneError, read_pss_bytes
 from hybridbench.sampling.roles import role_of_command
@@ -94,6 +95,7 @@ class ProcessTree:
         mark: an entry of the environment, ``NAME=value``, that only this tree has: it finds what
             left both the session and its parent.
         now_s: seconds after the machine's boot.
+        device: who holds memory of a device.
     """
 
     def __init__(
@@ -104,11 +106,13 @@ class ProcessTree:
         mark: str = "",
         proc: Path = _PROC,
         now_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        device: DeviceMemory | None = None,
     ) -> None:
         self._role_of = role_of
         self._mark = mark.encode()
         self._proc = proc
         self._now_s = now_s
+        self._device = DeviceMemory() if device is None else device
         first = _process(root, proc)
         self._root = (root, first.started_s if first is not None else -1.0)
         self._known: dict[tuple[int, float], _Known] = {}
@@ -160,7 +164,8 @@ class ProcessTree:
         self._name(members)
         named = [known for known in self._known.values() if known.role]
         slow = min(named, key=lambda known: known.slow_due_s, default=None)
-        found = (self._sample(known, known is slow) for known in named)
+        on_device = self._device.read()
+        found = (self._sample(known, known is slow, on_device) for known in named)
         return [sample for sample in found if sample is not None]
 
     def signal(self, number: int) -> bool:
@@ -224,7 +229,9 @@ class ProcessTree:
             self._persistent.add(known.base)
         return known.base in self._persistent
 
-    def _sample(self, known: _Known, slow: bool) -> ProcessSample | None:
+    def _sample(
+        self, known: _Known, slow: bool, on_device: Mapping[int, int]
+    ) -> ProcessSample | None:
         pid = known.process.pid
         try:
             values = dict(ProcessSource(pid, self._proc).read())
@@ -237,6 +244,8 @@ class ProcessTree:
         except ProcessGoneError:
             return None
         values["worker_cpu_s"] = known.process.cpu_s
+        if pid in on_device:
+            values["device_used_bytes"] = on_device[pid]
         return ProcessSample(known.role, pid, known.process.started_s, values)
 
     def _slow(self, known: _Known) -> dict[str, float]:

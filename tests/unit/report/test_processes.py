@@ -67,6 +67,15 @@ def test_a_row_has_memory_growth_and_what_else_a_process_holds() -> None:
     assert (engine["pid"], engine["restarts"]) == ("12", "0")
 
 
+def test_device_memory_has_a_column_where_a_process_has_any() -> None:
+    of = record()
+    on_device = of_role("engine", device_used_bytes=np.full(T.size, 700 * MIB))
+    with_device = replace(of, series={**of.series, **on_device})
+
+    assert "device memory" not in rows(of)[0]
+    assert [row["device memory"] for row in rows(with_device)] == ["not seen", "700 MiB"]
+
+
 def test_a_process_that_was_replaced_is_the_last_one_of_its_role() -> None:
     first, second = rows(record())
 
