@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from hybridbench.analysis.boundary import Boundary
+from hybridbench.analysis.drivers.heap_growth import growing_heaps
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.facts.readings import readable
@@ -30,6 +31,7 @@ from hybridbench.analysis.findings.incomplete import (
     workload_findings,
 )
 from hybridbench.analysis.findings.instances import instance_findings, with_split
+from hybridbench.analysis.findings.kept import kept_findings, without_parts
 from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.findings.sanity import sanity_findings
 from hybridbench.analysis.findings.validity import (
@@ -85,6 +87,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
         return _trends(part, Effort(), boundary, names)
 
     result = with_processes(record, result, judged, boundary)
+    result = _with_heaps(facts, result, boundary)
     if facts.parts:
         # What only all segments together can have covered.
         covered = boundary.listed("the coverage", coverage_findings, facts)
@@ -118,8 +121,18 @@ def judge_so_far(record: RunRecord) -> Verdict:
         return _trends_so_far(part, boundary, names)
 
     result = with_processes(record, result, judged, boundary)
+    result = _with_heaps(facts, result, boundary)
     findings = [*result.findings, *unreadable_findings(beyond)]
     return _worded(_verdict(facts, result, findings, boundary), boundary)
+
+
+def _with_heaps(facts: Facts, result: SegmentResult, boundary: Boundary) -> SegmentResult:
+    """``result`` with what probes saw that the processes keep."""
+    growing = boundary.listed("the heaps of the processes", growing_heaps, facts)
+    kept = boundary.listed("what processes keep", kept_findings, growing, result.metrics)
+    if not kept:
+        return result
+    return replace(result, findings=(*without_parts(result.findings, kept), *kept))
 
 
 def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from benchmarks.watched_runs import Leak, Watched, watched_run
 from hybridbench.analysis.findings.growth import HELD_BY_PROBES
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import (
@@ -195,6 +196,12 @@ def _held(record: RunRecord, *thresholds: str) -> RunRecord:
     return with_manifest(record, thresholds=list(thresholds))
 
 
+def _watched(leak: Leak, idle_s: float = 0.0) -> RunRecord:
+    """Ten minutes of a made-up server of one process."""
+    roles = (leak.role,)
+    return watched_run(Watched(7, idle_s=idle_s, roles=roles, names=0, leaks=(leak,)))
+
+
 _DRAINED_IN_VAIN: Final = (
     Phase("drain", "drain", t_s=240.0),
     Phase("done", "done", t_s=360.0),
@@ -224,6 +231,14 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "cycles of reused memory": _cycles_of_reused_memory,
     "a table that only grows": _longer_at_every_rest,
     "an entry for each request": _entry_for_each_request,
+    # What probes saw of other people's processes.
+    "a container of a watched process": lambda: _watched(Leak(), idle_s=60.0),
+    "a container under traffic": lambda: _watched(Leak(event="refused", objects="")),
+    "objects of a watched process": lambda: _watched(Leak(path=""), idle_s=60.0),
+    "objects under traffic": lambda: _watched(Leak(path="")),
+    "blocks of a watched process": lambda: _watched(Leak(each=0, blocks=14.0), idle_s=60.0),
+    "bytes of a watched process": lambda: _watched(Leak(each=0, native_bytes=2e4), idle_s=60.0),
+    "a cache that fills": lambda: _watched(Leak(power=0.6, each=20.0, objects="")),
     # Counts that cannot be.
     "a count below zero": lambda: _short(pool__kv__protected=np.where(_T == 100.0, -2.0, 5.0)),
     "more free than exist": lambda: _short(

@@ -17,6 +17,7 @@ _PREFIX = "events."
 # What a reader calls one event; names that only lose a plural s need no entry.
 _SINGULAR: Mapping[str, str] = {
     "finishes": "request",
+    "request_success": "request",
     "requests_submitted": "submitted request",
     "requests_rejected": "rejected request",
     "evict_leaf": "evicted leaf",
@@ -127,7 +128,10 @@ def singular(counter: str) -> str:
 
     Of counters that a target reports the words of its exporter are left out.
     """
-    name = bare(counter).rpartition(":")[2].removesuffix("_total")
+    name, _, value = bare(counter).rpartition(":")[2].partition(".")
+    if value:
+        return f"{singular(name)} ({value})"  # one with a label of that value
+    name = name.removesuffix("_total")
     if name in _SINGULAR:
         return _SINGULAR[name]
     words = name.replace("_", " ")

@@ -132,7 +132,7 @@ class Growth(Basis, frozen=True, kw_only=True):
             yield self.collectible.split()
         if self.q_value is not None:
             yield (
-                f"false-alarm probability: {_odds(self.q_value)} (Holm-adjusted over "
+                f"false-alarm probability: {odds_text(self.q_value)} (Holm-adjusted over "
                 f"{self.metrics_tested} gated metrics)"
             )
         if self.exhaustion is not None:
@@ -218,7 +218,8 @@ class ObserverGrows(Basis, frozen=True, kw_only=True):
         )
 
 
-def _odds(q: float) -> str:
+def odds_text(q: float) -> str:
+    """A probability as one in so many runs."""
     return "less than 1 in 1,000,000 runs" if q < _LEAST_ODDS else f"1 in {1.0 / q:,.0f} runs"
 
 

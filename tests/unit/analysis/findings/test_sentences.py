@@ -10,6 +10,7 @@ from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.analysis.headline import in_headline, in_words
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
+from hybridbench.metrics import MEMORY
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.finding import Words
@@ -944,6 +945,146 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             ),
             cause="a defect of hybridbench, not of the engine",
             evidence=("the other analyses are complete",),
+        ),
+    ),
+    "entries that are kept": (
+        found(
+            "entries-kept",
+            {
+                "role": "server",
+                "name": "app.kept",
+                "holds": "app.Request",
+                "last": 4800.0,
+                "at_idle": [1200.0, 2400.0, 3600.0, 4800.0],
+                "rounds": 3,
+                "censuses": 12,
+                "early": 1.0,
+                "late": 1.0,
+                "beside": [
+                    {"sort": "objects", "name": "app.Request", "value": 1.0, "per": "request"},
+                    {"sort": "blocks", "name": "", "value": 14.2, "per": "request"},
+                    {"sort": "B", "name": "", "value": 9318.0, "per": "request"},
+                    {"sort": "B", "name": MEMORY, "value": 10035.2, "per": "request"},
+                ],
+                **EXACTLY,
+            },
+            Rate(1.0, 1.0, 1.0, "entries", "request"),
+            driver="request_success_total",
+        ),
+        Words(
+            "server keeps exactly 1.00 entries of app.kept per request",
+            "entries (app.Request) are added to app.kept and never removed",
+            (
+                "held at idle, after a collection: 1,200, 2,400, 3,600, 4,800; the last 3 rounds "
+                "of traffic between two idle points agree",
+                "12 heap scans under traffic agree",
+                "app.Request objects: 1.00 per request",
+                "blocks of Python's allocator: 14.2 per request",
+                "malloc: 9.10 KiB per request",
+                "private memory: 9.80 KiB per request",
+                "request_success_total rose by 40; each event added exactly 1",
+            ),
+        ),
+    ),
+    "entries that are kept under traffic": (
+        found(
+            "entries-kept",
+            {
+                "role": "server",
+                "name": "app.kept",
+                "last": 240.0,
+                "censuses": 18,
+                "early": 1.01,
+                "late": 0.99,
+                "odds": 1e-8,
+                **MOSTLY,
+                "rivals": [],
+            },
+            Rate(1.0, 0.98, 1.02, "entries", "request (refused)"),
+            driver="requests_total.refused",
+        ),
+        Words(
+            "server keeps 1.00 (0.980 to 1.02) entries of app.kept per request (refused)",
+            "entries are added to app.kept and never removed",
+            (
+                "18 heap scans under traffic: 1.01 per request (refused) in the first half, 0.990 "
+                "in the second",
+                "false-alarm probability of the second half: less than 1 in 1,000,000 runs",
+                "98% of the growth came in intervals in which requests_total.refused rose (by "
+                "4,000 in all)",
+            ),
+        ),
+    ),
+    "objects that are kept": (
+        found(
+            "objects-kept",
+            {
+                "role": "server",
+                "name": "app.Request",
+                "last": 4800.0,
+                "at_idle": [2400.0, 3600.0, 4800.0],
+                "rounds": 2,
+                "early": 1.0,
+                "late": 1.0,
+            },
+            Rate(3600.0, 3500.0, 3700.0, "objects", "h"),
+        ),
+        Words(
+            "server keeps 3,600 (3,500 to 3,700) app.Request objects/h",
+            "something that is in use still refers to them: a collection keeps them",
+            (
+                "held at idle, after a collection: 2,400, 3,600, 4,800; the last 2 rounds of "
+                "traffic between two idle points agree",
+            ),
+        ),
+    ),
+    "blocks that are kept": (
+        found(
+            "blocks-kept",
+            {"role": "server", "at_idle": [4e5, 417e3, 434e3, 451e3], "rounds": 3},
+            Rate(14.2, 14.1, 14.3, "blocks", "request"),
+        ),
+        Words(
+            "server keeps 14.2 (14.1 to 14.3) blocks of Python's allocator per request",
+            "Python objects stay alive that no heap scan counts by name, such as strings",
+            (
+                "held at idle, after a collection: 400,000, 417,000, 434,000, 451,000; the last 3 "
+                "rounds of traffic between two idle points agree",
+            ),
+        ),
+    ),
+    "bytes that are kept": (
+        found(
+            "bytes-kept",
+            {"role": "server", "at_idle": [2.0**28, 2.0**28 + 2.0**24], "rounds": 3},
+            Rate(16384.0, 16300.0, 16500.0, "B", "request"),
+        ),
+        Words(
+            "server keeps 16.0 KiB (15.9 KiB to 16.1 KiB) from malloc per request",
+            "native code, or large Python objects such as arrays and strings, keep memory",
+            (
+                "held at idle, after a collection: 256 MiB, 272 MiB; the last 3 rounds of traffic "
+                "between two idle points agree",
+            ),
+        ),
+    ),
+    "a cache that fills": (
+        found(
+            "cache-fills",
+            {
+                "role": "server",
+                "path": "app.seen",
+                "size": 5430.0,
+                "caches": 3,
+                "early": 0.46,
+                "late": 0.31,
+            },
+            Rate(0.31, 0.31, 0.31, "entries", "request"),
+        ),
+        Words(
+            "server still fills app.seen (5,430 entries) and 2 containers more, ever more slowly: "
+            "from 0.460 to 0.310 per request",
+            "it grows like a cache, and no limit of it is known",
         ),
     ),
 }

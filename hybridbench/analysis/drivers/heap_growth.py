@@ -1,0 +1,360 @@
+"""What grows in the heap of each process, name by name: kept for good, a cache that fills, or open.
+
+Length alone proves nothing.  An attribute path is called kept when rounds between idle points agree
+on it, or when a driver that the first half of the censuses suggests is confirmed in the second,
+among all names of all processes.  What has a bound, or slows down, is a cache that fills.  Objects
+counted under traffic may be garbage that the collector has yet to find, so they stay open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.drivers.kept import (
+    FEWEST_KEPT,
+    FEWEST_ROUNDS,
+    Kept,
+    Work,
+    confirmed,
+    kept_at_idle,
+    kept_under_traffic,
+)
+from hybridbench.analysis.drivers.search import TIME
+from hybridbench.analysis.facts.censuses import Counts, Heap, IdlePoint, heaps_of, loads_at
+from hybridbench.analysis.facts.counters import EventCounters, expectation
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.record import FloatArray
+
+# Counters of the exporter and of its interpreter: they move whatever the target does.
+_OF_EXPORTER: Final = ("process_", "python_")
+# Parts of the names of counters that say what was done, the most telling first.
+_SAY: Final = (
+    *("finish", "success", "complet", "refus", "reject", "abort", "cancel", "error", "fail"),
+    *("request", "session", "preempt", "token"),
+)
+# Of these, what befalls some requests only.
+_RARE: Final = ("refus", "reject", "abort", "cancel", "error", "fail", "preempt", "session")
+# Entries and objects: what the last moments before a look may have left.
+_FEW: Final = 2.0
+_LEAST_OF_ROUND: Final = 5.0
+# Blocks and bytes by which a healthy process moves between two idle points: for each event, and
+# where there are few.
+_BLOCKS_PER_EVENT: Final = 0.5
+_BLOCKS: Final = 100.0
+_BYTES_PER_EVENT: Final = 64.0
+_BYTES: Final = 2.0**18
+# Rounds that must agree on blocks or bytes, of which no name says what they are.
+_ROUNDS_UNNAMED: Final = 3
+# How long readings must last before what is no whole number for each event is called kept.
+LEAST_S: Final = 420.0
+_STAYS: Final = 0.5  # of what traffic suggests must be there at idle
+_OWN: Final = 0.2  # new containers for each new entry: each object brings its own
+
+
+class Fate(StrEnum):
+    """What becomes of what grows."""
+
+    KEPT = "kept"
+    FILLS = "fills"  # a cache
+    FULL = "full"  # a cache at its bound
+    OPEN = "open"
+
+
+class Sort(StrEnum):
+    """What is counted; the value is its unit."""
+
+    ENTRIES = "entries"
+    OBJECTS = "objects"
+    BLOCKS = "blocks"
+    BYTES = "B"
+
+
+@dataclass(frozen=True)
+class Growing:
+    """One name of a heap, or what its allocators hold.
+
+    Attributes:
+        at_idle: its counts at the idle points that were compared; empty under traffic alone.
+        censuses: that were compared under traffic; 0 where idle points alone tell.
+        last: its count in the end.
+        one: whether it is the same container, or the same few, from the first to the last.
+        bound: the most that it can have.
+        since_s, until_s: of the readings that were compared.
+    """
+
+    heap: Heap
+    sort: Sort
+    name: str
+    kept: Kept
+    fate: Fate
+    since_s: float
+    until_s: float
+    at_idle: tuple[float, ...] = ()
+    censuses: int = 0
+    last: float = 0.0
+    one: bool = True
+    bound: int | None = None
+
+    @property
+    def per_second(self) -> float:
+        """Its growth in the second half of the time."""
+        driver, events = self.kept.driver, self.kept.driver.events
+        span_s = self.until_s - self.since_s
+        per_event = max(self.kept.late, 0.0)
+        if driver.counter == TIME:
+            return per_event
+        return per_event * events / span_s if span_s > 0 else 0.0
+
+    @property
+    def full_in_s(self) -> float | None:
+        """Seconds until it is full; None where that is not known."""
+        if self.bound is None or self.per_second <= 0:
+            return None
+        return max(0.0, self.bound - self.last) / self.per_second
+
+
+def growing_heaps(facts: Facts) -> list[Growing]:
+    """What grows in the heaps of all processes that a probe saw."""
+    heaps = heaps_of(facts.record, facts.counters)
+    views = [_View(facts, heap) for heap in heaps]
+    suspects = [one for view in views for one in view.under_traffic()]
+    holds = confirmed([one.kept.odds for one in suspects])
+    shown = [one for one, yes in zip(suspects, holds, strict=True) if yes]
+    found = []
+    for view in views:
+        at_idle = {(one.sort, one.name): one for one in view.at_idle()}
+        traffic = {(one.sort, one.name): one for one in shown if one.heap is view.heap}
+        for key in {**at_idle, **traffic}:
+            one = view.judged(at_idle.get(key), traffic.get(key))
+            found += [] if one is None else [one]
+    return found
+
+
+class _View:
+    """One heap with the readings of it that count."""
+
+    def __init__(self, facts: Facts, heap: Heap) -> None:
+        self.heap = heap
+        self._counters = facts.counters
+        ranks = {name: expectation(name, _SAY) for name in facts.counters.names}
+        self._telling = {name: rank for name, rank in ranks.items() if rank is not None}
+        self._main = _common(facts.counters, self._telling)
+        self._keep = _after_warmup(facts, heap)
+        self._work = self._work_at(heap.t_s)
+        load = loads_at(facts.load, heap.t_s)
+        self._load = load.sum(axis=1, keepdims=True) if load.size else load
+        self._points = _comparable(heap.points)
+
+    def under_traffic(self) -> Iterator[Growing]:
+        """What the first half of the censuses suggests, with the odds of the second."""
+        heap = self.heap
+        for sort, counts in ((Sort.ENTRIES, heap.entries), (Sort.OBJECTS, heap.types)):
+            whole = np.array([not heap.comparable(v).all() for v in counts.value], dtype=np.bool_)
+            for rows, keep in ((~whole, self._keep), (whole, self._keep & heap.whole)):
+                names = np.flatnonzero(rows)
+                if names.size == 0 or not keep.any():
+                    continue
+                first = np.diff(np.cumsum(heap.first)[keep], prepend=-1) > 0
+                values = counts.value[np.ix_(names, keep)]
+                rising = np.flatnonzero(_gained(values, first) >= FEWEST_KEPT)
+                work, load = self._work.rows(keep), self._load[keep]
+                found = kept_under_traffic(values[rising], first, work, load)
+                for at, kept in zip(names[rising].tolist(), found, strict=True):
+                    if kept is not None:
+                        span = heap.t_s[keep]
+                        ends = float(span[0]), float(span[-1])
+                        one = self._growing(sort, counts, at, kept, ends)
+                        yield replace(one, censuses=int(keep.sum()))
+
+    def at_idle(self) -> Iterator[Growing]:
+        """What rounds between idle points agree on."""
+        heap = self.heap
+        points = [point for point in self._points if point.census is not None]
+        places = [point.census for point in points if point.census is not None]
+        if len(places) > FEWEST_ROUNDS:
+            work = self._work_of(points)
+            for sort, counts in ((Sort.ENTRIES, heap.entries), (Sort.OBJECTS, heap.types)):
+                held = counts.value[:, places]
+                for at in np.flatnonzero(np.diff(held, axis=1).min(axis=1) >= _LEAST_OF_ROUND):
+                    kept = kept_at_idle(held[at], work, _FEW, _LEAST_OF_ROUND)
+                    if kept is not None:
+                        one = self._growing(sort, counts, int(at), kept, _span(points))
+                        yield replace(one, at_idle=tuple(held[at].tolist()))
+        yield from self._allocators()
+
+    def judged(self, idle: Growing | None, traffic: Growing | None) -> Growing | None:
+        """What both looks at a name come to; None for what traffic shows and idle points do not."""
+        one = idle or traffic
+        if one is None or (idle is None and traffic is not None and self._gone_at_idle(traffic)):
+            return None
+        if idle is not None and traffic is not None:
+            # Idle points say how much is kept; more censuses say for which event.
+            one = replace(idle, censuses=traffic.censuses)
+            slows = idle.kept.slows or traffic.kept.slows
+            steady = idle.kept.steady and not slows
+            one = replace(one, kept=replace(idle.kept, slows=slows, steady=steady))
+        if one.bound is not None:
+            full = one.last >= one.bound
+            return replace(one, fate=Fate.FULL if full else Fate.FILLS)
+        if one.kept.slows:
+            return replace(one, fate=Fate.FILLS)
+        sure = one.kept.steady and (idle is not None or (one.sort is Sort.ENTRIES and one.one))
+        # For a few minutes, what is a part of a count for each event may be a fill.
+        sure = sure and (one.kept.whole or one.until_s - one.since_s >= LEAST_S)
+        return replace(one, fate=Fate.KEPT if sure else Fate.OPEN)
+
+    def _allocators(self) -> Iterator[Growing]:
+        """Blocks and bytes; of which nobody knows what they are, so more rounds must agree."""
+        points = self._points
+        if len(points) <= FEWEST_ROUNDS:
+            return
+        work = self._work_of(points)
+        events = max((float(np.diff(x).max()) for x in work.columns.T[:-1]), default=0.0)
+        for sort, each, alone in (
+            (Sort.BLOCKS, _BLOCKS_PER_EVENT, _BLOCKS),
+            (Sort.BYTES, _BYTES_PER_EVENT, _BYTES),
+        ):
+            read = [p.look.blocks if sort is Sort.BLOCKS else p.look.malloc_bytes for p in points]
+            held = np.array([np.nan if value is None else value for value in read])
+            if np.isnan(held).any():
+                continue
+            noise = max(alone, each * self._requests(work, events))
+            kept = kept_at_idle(held, work, noise, 2.0 * noise)
+            if kept is not None:
+                name = "python_blocks" if sort is Sort.BLOCKS else "malloc_in_use_bytes"
+                seen = tuple(held.tolist())
+                sure = kept.steady and kept.rounds >= _ROUNDS_UNNAMED
+                yield Growing(
+                    self.heap,
+                    sort,
+                    name,
+                    kept,
+                    Fate.FILLS if kept.slows else Fate.KEPT if sure else Fate.OPEN,
+                    *_span(points),
+                    at_idle=seen,
+                    last=seen[-1],
+                )
+
+    def _requests(self, work: Work, otherwise: float) -> float:
+        """The most events of the most telling counter in one round."""
+        known = [n for n in work.names if n in work.telling]
+        if not known:
+            return otherwise
+        told = min(known, key=lambda name: work.telling[name])
+        return float(np.diff(work.columns[:, work.names.index(told)]).max())
+
+    def _growing(
+        self,
+        sort: Sort,
+        counts: Counts,
+        at: int,
+        kept: Kept,
+        ends: tuple[float, float],
+    ) -> Growing:
+        name, heap = counts.names[at], self.heap
+        entries = sort is Sort.ENTRIES
+        return Growing(
+            heap,
+            sort,
+            name,
+            kept,
+            Fate.OPEN,
+            *ends,
+            last=float(counts.value[at, -1]),
+            one=not entries or self._is_one(name, counts.value[at]),
+            bound=heap.bounds.get(name) if entries else None,
+        )
+
+    def _is_one(self, path: str, entries: FloatArray) -> bool:
+        """Whether no container came with the entries."""
+        containers = self.heap.containers.of(path)
+        if containers is None:
+            return True
+        came, grown = (_gained(x[None, :], self.heap.first)[0] for x in (containers, entries))
+        return bool(came <= max(_OWN * grown, _FEW))
+
+    def _gone_at_idle(self, traffic: Growing) -> bool:
+        """Whether idle points that should show the growth do not."""
+        points = [point for point in self._points if point.census is not None]
+        counts = self.heap.entries if traffic.sort is Sort.ENTRIES else self.heap.types
+        held = counts.of(traffic.name)
+        if len(points) < FEWEST_ROUNDS or held is None:
+            return False
+        first, last = points[0], points[-1]
+        driver = traffic.kept.driver
+        if driver.counter == TIME:
+            events = last.look.t_s - first.look.t_s
+        else:
+            events = last.counts.get(driver.counter, 0.0) - first.counts.get(driver.counter, 0.0)
+        assert first.census is not None
+        assert last.census is not None
+        grown = float(held[last.census] - held[first.census])
+        return events > 0 and grown < _STAYS * driver.per_event * events
+
+    def _work_at(self, t_s: FloatArray) -> Work:
+        names = _events(self._counters)
+        columns = [self._counters.at(name, t_s) for name in names]
+        return Work((*names, TIME), np.column_stack([*columns, t_s]), self._telling, self._main)
+
+    def _work_of(self, points: Sequence[IdlePoint]) -> Work:
+        names = [n for n in _events(self._counters) if all(n in p.counts for p in points)]
+        t_s = [point.look.t_s for point in points]
+        columns = [[point.counts[name] for point in points] for name in names]
+        work = Work((*names, TIME), np.array([*columns, t_s]).T, self._telling, self._main)
+        return work.rows(np.ones(len(points), dtype=np.bool_))
+
+
+def _span(points: Sequence[IdlePoint]) -> tuple[float, float]:
+    return points[0].look.t_s, points[-1].look.t_s
+
+
+def _gained(values: FloatArray, first: NDArray[np.bool_]) -> FloatArray:
+    """[names]: all that was gained within stretches."""
+    gained: FloatArray = np.where(first[1:], 0.0, np.diff(values, axis=1)).sum(axis=1)
+    return gained
+
+
+def _events(counters: EventCounters) -> list[str]:
+    """Counters that count events, and not seconds or what the exporter itself does."""
+    return [
+        name
+        for name, series in counters.series.items()
+        if not name.startswith(_OF_EXPORTER)
+        and not name.endswith("_calls")
+        and bool(np.all(series.value == np.round(series.value)))
+    ]
+
+
+def _common(counters: EventCounters, telling: Mapping[str, int]) -> frozenset[str]:
+    """The telling counters that moved at least half as often as a request came."""
+    totals = {name: counters.total(name) for name in telling}
+    work = [total for name, total in totals.items() if not any(s in name for s in _RARE)]
+    least = 0.5 * min((total for total in work if total > 0), default=0.0)
+    return frozenset(name for name, total in totals.items() if total >= max(least, 1.0))
+
+
+def _after_warmup(facts: Facts, heap: Heap) -> NDArray[np.bool_]:
+    """The censuses of each process that its own warm-up did not see."""
+    start_s = 0.0 if facts.window is None else facts.window.start_s
+    end_s = np.inf if facts.window is None else facts.window.end_s
+    warmup_s = max(0.0, start_s - facts.record.span_s[0])
+    keep = (heap.t_s >= start_s) & (heap.t_s <= end_s)
+    for at in np.flatnonzero(heap.first)[1:].tolist():
+        keep &= (heap.t_s < heap.t_s[at]) | (heap.t_s > heap.t_s[at] + warmup_s)
+    return keep
+
+
+def _comparable(points: Sequence[IdlePoint]) -> list[IdlePoint]:
+    """The points since the first that came after work, with the cache treated as at the last."""
+    if not points:
+        return []
+    begun: Mapping[str, float] = points[0].counts
+    worked = [p for p in points if any(p.counts[n] > begun[n] for n in begun if n in p.counts)]
+    after = worked if not any(begun.values()) else list(points)
+    return [p for p in after if p.look.cache_reset == points[-1].look.cache_reset]

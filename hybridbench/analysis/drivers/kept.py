@@ -1,0 +1,429 @@
+"""What a process keeps for each event: counts of its heap against counters of work.
+
+Two ways to know.  Between idle points nothing is in flight and all garbage was collected: what is
+there beyond the last point was kept, and equal rounds say for which event.  Under traffic a count
+has requests in flight in it: one line for each half of the run, with errors that remember their
+last value, shows what the first half suggests and whether the second confirms it.  A fill slows
+down, so its second line is flatter; a count that only wavers has no second line at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.distributions import t_quantile, t_tail
+from hybridbench.analysis.drivers.rates import mean_rate
+from hybridbench.analysis.drivers.search import LEAST_PER_EVENT, TIME, Driver
+from hybridbench.analysis.record import FloatArray
+
+FEWEST_CENSUSES: Final = 8
+# False alarms of a whole run, over all names of all its processes.
+ALPHA: Final = 1e-3
+# Fewer entries may be a registry of kinds, or what looking leaves behind.
+FEWEST_KEPT: Final = 24
+_FEWEST_IN_A_HALF: Final = 10
+_FEWEST_PARTS: Final = 100  # the same, where no whole number comes with an event
+# What errors keep of their last value: from white noise about the lines almost to a random walk.
+_MEMORIES: Final = (0.0, 0.3, 0.6, 0.8, 0.9, 0.97, 0.995)
+_LIKELY: Final = 2.0  # log-likelihood: memories and drivers this close to the best count as well
+_SUGGESTS: Final = 3.0  # standard errors of the first half's line
+_SLOWER: Final = 0.95  # of the first half's rate: what is surely below it slows down
+_SLOWER_ODDS: Final = 0.99
+_KEEPS: Final = 0.9  # of the first half's rate, in the second
+_KEEPS_SURELY: Final = 0.75  # the same, at the lower end of its 95% interval
+_MUST_KEEP: Final = 0.8  # the same, for each event of the common work
+_CLEARLY: Final = 1.3  # times smaller errors: a rare event is more than the work it came with
+_WHOLE: Final = 0.02  # of a whole number: a rate this close, and as surely known, is one
+_ABOUT_WHOLE: Final = 0.1
+_ROUNDING: Final = 0.25  # variance of a count that is read a moment before or after its driver
+
+FEWEST_ROUNDS: Final = 2
+_ALIKE: Final = 0.1  # of the mean rate, between rounds
+# Rank of time among drivers: before a counter that says little and fits no better.
+_CLOCK: Final = 1_000
+_TIMELY: Final = 1.5  # a driver whose errors are this many times smaller is told from another
+
+
+@dataclass(frozen=True)
+class Work:
+    """What may drive a count, at the times at which it was read: [readings, names], time last."""
+
+    names: tuple[str, ...]
+    columns: FloatArray
+    telling: Mapping[str, int]  # rank of the counters that say what was done
+    main: frozenset[str]  # those of the common work: requests and tokens
+
+    def rank(self, name: str, *, whole: bool) -> int:
+        """The order in which drivers that cannot be told apart are named: those first that explain
+        a ``whole`` number of entries, and those last that say less than the clock.
+        """
+        said = _CLOCK if name == TIME else self.telling.get(name, 2 * _CLOCK)
+        return said - 4 * _CLOCK if whole else said
+
+    def rows(self, keep: NDArray[np.bool_]) -> Work:
+        """Of some of the readings, with the counters that moved in them."""
+        columns = self.columns[keep]
+        moved = np.ptp(columns, axis=0) >= 3.0 if columns.size else np.zeros(0, dtype=np.bool_)
+        names = tuple(n for n, yes in zip(self.names, moved.tolist(), strict=True) if yes)
+        return replace(self, names=names, columns=columns[:, moved])
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept for each event; for each second where no event explains it.
+
+    Attributes:
+        early, late: the rate in the first and in the second half.
+        slows: the second is surely smaller: a fill.
+        steady: it is shown to be no smaller than a leak's; what is neither is open.
+        odds: that chance shows so much in the second half; 0 of what was counted.
+        rounds: between idle points that agree; 0 where only traffic tells.
+        whole: whether each event keeps a whole number, which no fill does for long.
+    """
+
+    driver: Driver
+    early: float
+    late: float
+    slows: bool
+    steady: bool
+    odds: float
+    rounds: int = 0
+    whole: bool = False
+
+    @property
+    def timed(self) -> bool:
+        """Whether nothing but the clock explains it: the rate is per second."""
+        return self.driver.counter == TIME
+
+
+def kept_under_traffic(
+    values: FloatArray, first: NDArray[np.bool_], work: Work, load: FloatArray
+) -> list[Kept | None]:
+    """One for each row of ``values`` [names, readings] that the first half of the readings
+    suggests; ``odds`` are those of the second half alone.
+    """
+    names, readings = values.shape
+    if readings < FEWEST_CENSUSES or not work.names or not names:
+        return [None] * names
+    fits = _Fits(values.T, first, work, load)
+    return [fits.kept(name) for name in range(names)]
+
+
+class _Fits:
+    """All counts against all drivers at once: a line for each half, at each memory of errors."""
+
+    def __init__(
+        self, values: FloatArray, first: NDArray[np.bool_], work: Work, load: FloatArray
+    ) -> None:
+        self._values, self._first, self._work = values, first, work
+        middle = values.shape[0] // 2
+        steps = np.where(first[1:, None], 0.0, np.diff(values, axis=0))
+        self._gained = steps[:middle].sum(axis=0), steps[middle:].sum(axis=0)
+        self._whole = [_lines(values, [x], first, load) for x in work.columns.T]
+        early = slice(0, middle + 1)
+        self._suggested = [
+            _lines(values[early], [x[early]], first[early], load[early]) for x in work.columns.T
+        ]
+        self._halves = [
+            _lines(values, [np.minimum(x, x[middle]), np.maximum(x - x[middle], 0.0)], first, load)
+            for x in work.columns.T
+        ]
+
+    def kept(self, name: int) -> Kept | None:
+        """Of one count; None unless both halves may have grown."""
+        early, late = (float(half[name]) for half in self._gained)
+        if late < _FEWEST_IN_A_HALF or early + late < FEWEST_KEPT:
+            return None
+        chosen = self._chosen(name)
+        if not chosen:
+            return None
+        driver, rivals = chosen[0], chosen[1:]
+        lines = self._halves[driver]
+        whole = self._whole_rate(name, driver, _WHOLE)
+        if not whole and early + late < _FEWEST_PARTS:
+            return None
+        odds = max(t_tail(ratio, lines.df) for ratio in lines.ratio(name, 1))
+        before, after = lines.slope(name, 0), lines.slope(name, 1)
+        slows, steady = self._surely_slows(name, driver), self._steady(name, driver)
+        if not whole:
+            # What keeps its pace by the clock, or by a rare event, may still be a fill by the work.
+            slows = slows or any(self._surely_slows(name, i) for i in self._main)
+            steady = steady and all(self._steady(name, i) for i in self._main_alike(name, driver))
+        driven = self._driver(name, driver, rivals)
+        odds = min(1.0, odds * self._suggestions(name))
+        return Kept(driven, before, after, slows, steady and not slows, odds, whole=whole)
+
+    def _steady(self, name: int, driver: int) -> bool:
+        """Whether the second line is shown not to be flatter than that of a leak."""
+        lines = self._halves[driver]
+        if lines.slope(name, 1) < _KEEPS * lines.slope(name, 0):
+            return False
+        return max(lines.slowing(name, _KEEPS_SURELY)) < -t_quantile(0.95, lines.df)
+
+    def _surely_slows(self, name: int, driver: int) -> bool:
+        lines = self._halves[driver]
+        if lines.slope(name, 1) < _MUST_KEEP * lines.slope(name, 0):
+            return True
+        return min(lines.slowing(name, _SLOWER)) > t_quantile(_SLOWER_ODDS, lines.df)
+
+    @property
+    def _main(self) -> list[int]:
+        """The counters of work that move most."""
+        return [i for i, name in enumerate(self._work.names) if name in self._work.main]
+
+    def _suggestions(self, name: int) -> int:
+        return sum(min(lines.ratio(name, 0)) >= _SUGGESTS for lines in self._suggested)
+
+    def _main_alike(self, name: int, driver: int) -> list[int]:
+        """Those of them that explain the count about as well as ``driver`` does."""
+        most = _CLEARLY * self._whole[driver].sigma(name)
+        return [i for i in self._main if self._whole[i].sigma(name) <= most]
+
+    def _chosen(self, name: int) -> list[int]:
+        """The drivers that the first half suggests, that which fits the whole run best first."""
+        lines = enumerate(self._suggested)
+        alike = [i for i, one in lines if min(one.ratio(name, 0)) >= _SUGGESTS]
+        sigma = {i: self._whole[i].sigma(name) for i in alike}
+        told = [i for i in alike if sigma[i] <= _TIMELY * min(sigma.values())]
+        return sorted(told, key=lambda i: self._rank(name, i, sigma[i]))
+
+    def _rank(self, name: int, index: int, sigma: float) -> tuple[int, float, float]:
+        whole = self._whole_rate(name, index, _ABOUT_WHOLE)
+        times = float(round(self._whole[index].slope(name, 0))) if whole else 0.0
+        return self._place(index, whole=whole), times, sigma
+
+    def _whole_rate(self, name: int, index: int, tolerance: float) -> bool:
+        """Whether the rate is a whole number, as far as ``tolerance`` and its error tell."""
+        rate, error = self._whole[index].slope(name, 0), self._whole[index].error(name, 0)
+        near = abs(rate - round(rate)) <= min(max(2.0 * error, _WHOLE), tolerance) * round(rate)
+        return self._work.names[index] in self._work.telling and error <= tolerance * rate and near
+
+    def _place(self, index: int, *, whole: bool = False) -> int:
+        return self._work.rank(self._work.names[index], whole=whole)
+
+    def _driver(self, name: int, index: int, rivals: Sequence[int]) -> Driver:
+        lines, column = self._whole[index], self._work.columns[:, index]
+        rate, error = lines.slope(name, 0), lines.error(name, 0)
+        inside = ~self._first[1:]
+        steps, moved = np.diff(self._values[:, name])[inside], np.diff(column)[inside]
+        rises = np.maximum(steps, 0.0)
+        half = t_quantile(0.975, lines.df) * error
+        others = tuple(n for i in rivals if (n := self._work.names[i]) != TIME)
+        return Driver(
+            counter=self._work.names[index],
+            per_event=rate,
+            lower=rate - half,
+            upper=rate + half,
+            events=float(moved.sum()),
+            rise=float(steps.sum()),
+            covered=float(rises[moved > 0].sum()) / max(float(rises.sum()), 1.0),
+            rivals=others,
+        )
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Slopes of the lines of one driver for all counts, at each memory of errors.
+
+    ``slopes`` [memories, lines, counts], ``inverse`` [memories, lines, lines], ``variance`` and
+    ``by_memory`` (log-likelihood) [memories, counts].
+    """
+
+    slopes: FloatArray
+    inverse: FloatArray
+    variance: FloatArray
+    by_memory: FloatArray
+    df: int
+
+    def slope(self, count: int, line: int) -> float:
+        return float(self.slopes[self._best(count), line, count])
+
+    def sigma(self, count: int) -> float:
+        return float(np.sqrt(self.variance[self._best(count), count]))
+
+    def error(self, count: int, line: int) -> float:
+        """The largest standard error among the likely memories."""
+        return max(self._error(m, count, line) for m in self._likely(count))
+
+    def ratio(self, count: int, line: int) -> list[float]:
+        """The slope in standard errors, at each likely memory."""
+        return [
+            float(self.slopes[m, line, count]) / self._error(m, count, line)
+            for m in self._likely(count)
+        ]
+
+    def slowing(self, count: int, share: float) -> list[float]:
+        """By how many standard errors the second slope is below ``share`` of the first."""
+        weights = np.array([share, -1.0])
+        found = []
+        for m in self._likely(count):
+            spread = float(weights @ self.inverse[m] @ weights) * float(self.variance[m, count])
+            found.append(float(weights @ self.slopes[m, :, count]) / float(np.sqrt(spread)))
+        return found
+
+    def _error(self, memory: int, count: int, line: int) -> float:
+        return float(np.sqrt(self.inverse[memory, line, line] * self.variance[memory, count]))
+
+    def _best(self, count: int) -> int:
+        return int(np.argmax(self.by_memory[:, count]))
+
+    def _likely(self, count: int) -> list[int]:
+        by_memory = self.by_memory[:, count]
+        return [int(m) for m in np.flatnonzero(by_memory >= by_memory.max() - _LIKELY)]
+
+
+def _lines(
+    values: FloatArray, drivers: Sequence[FloatArray], first: NDArray[np.bool_], load: FloatArray
+) -> _Lines:
+    """Least squares of every count on the ``drivers`` together, with a level for each stretch, at
+    each memory of the errors (AR(1), by Prais and Winsten).
+    """
+    scale = np.array([max(float(np.ptp(x)), 1e-300) for x in drivers])
+    own = np.cumsum(first)[:, None] == np.arange(1, int(first.sum()) + 1)
+    columns = np.column_stack([np.column_stack(drivers) / scale, load, own.astype(np.float64)])
+    rows = values.shape[0]
+    df = max(rows - columns.shape[1], 1)
+    slopes, inverses, variances, likelihoods = [], [], [], []
+    for memory in _MEMORIES:
+        x, y = _fresh(columns, first, memory), _fresh(values, first, memory)
+        inverse = np.linalg.pinv(x.T @ x, rcond=1e-12, hermitian=True)
+        beta = inverse @ (x.T @ y)
+        left = np.sum((y - x @ beta) ** 2, axis=0)
+        known = 0.5 * float(first.sum()) * np.log(1.0 - memory * memory)
+        slopes.append(beta[: scale.size] / scale[:, None])
+        inverses.append(inverse[: scale.size, : scale.size] / np.outer(scale, scale))
+        variances.append(np.maximum(left / df, _ROUNDING))
+        likelihoods.append(known - 0.5 * rows * np.log(np.maximum(left / rows, _ROUNDING)))
+    return _Lines(
+        np.array(slopes), np.array(inverses), np.array(variances), np.array(likelihoods), df
+    )
+
+
+def _fresh(data: FloatArray, first: NDArray[np.bool_], memory: float) -> FloatArray:
+    """What each row adds to what its errors remember of the row before it in its stretch."""
+    out = data - memory * np.roll(data, 1, axis=0)
+    out[first] = np.sqrt(1.0 - memory * memory) * data[first]
+    return out
+
+
+def confirmed(odds: Sequence[float]) -> list[bool]:
+    """Which of the tests of a run hold together (Holm)."""
+    holds = [False] * len(odds)
+    for done, at in enumerate(np.argsort(odds).tolist()):
+        if odds[at] > ALPHA / (len(odds) - done):
+            break
+        holds[at] = True
+    return holds
+
+
+def kept_at_idle(
+    held: FloatArray, work: Work, noise: float, least: float, rounds: int = FEWEST_ROUNDS
+) -> Kept | None:
+    """What is kept for each event between idle points; None where rounds do not agree on it.
+
+    Args:
+        held: [points], the first of which ends the warm-up; more than that may belong to it, so
+            up to half of the rounds are left out at the front.
+        work: at the same points.
+        noise: what a reading may be off by.
+        least: of the gain of a round that counts.
+        rounds: so many must agree at the least.
+    """
+    for start in range(max(1, held.size // 2)):
+        if held.size - 1 - start < rounds:
+            return None
+        found = _equal_rounds(held[start:], work, start, noise, least)
+        if found is not None:
+            return found
+    return None
+
+
+def _equal_rounds(
+    held: FloatArray, work: Work, start: int, noise: float, least: float
+) -> Kept | None:
+    gained = np.diff(held)
+    if np.any(gained < max(least, 2.0 * noise)):
+        return None
+    found = []
+    for index, name in enumerate(work.names):
+        events = np.diff(work.columns[start:, index])
+        if events.min() <= 0:
+            continue
+        rate = float(gained.sum()) / float(events.sum())
+        off = np.abs(gained - rate * events)
+        agree = bool(np.all(off <= np.maximum(_ALIKE * rate * events, 2.0 * noise)))
+        if not agree or (rate < LEAST_PER_EVENT and name != TIME):
+            continue
+        times = round(rate) if name in work.telling else 0
+        exact = times >= 1 and bool(np.all(gained == times * events))
+        times = times if exact else 0
+        share = float(off.sum()) / float(gained.sum())
+        rank = (share > 0.02, work.rank(name, whole=exact), times, share)
+        found.append((rank, index, exact))
+    if not found:
+        return None
+    (_, index, exact), *rest = sorted(found)
+    if gained.sum() < (FEWEST_KEPT if exact else _FEWEST_PARTS):
+        return None
+    events = np.diff(work.columns[start:, index])
+    mean = mean_rate(gained, events)
+    assert mean is not None, "each round has events"
+    rates = gained / events
+    low, high = mean.ends or (float(rates.min()), float(rates.max()))
+    driver = Driver(
+        counter=work.names[index],
+        per_event=mean.value,
+        lower=mean.value if exact else low,
+        upper=mean.value if exact else high,
+        events=float(events.sum()),
+        rise=float(gained.sum()),
+        covered=1.0,
+        exact=exact,
+        rivals=tuple(name for _, i, _ in rest if (name := work.names[i]) != TIME),
+    )
+    own = _Rounds.of(gained, events, noise)
+    main = [np.diff(work.columns[start:, i]) for i, n in enumerate(work.names) if n in work.main]
+    slows = any(_Rounds.of(gained, done, noise).slows for done in (events, *main))
+    slows = slows and not exact
+    steady = exact or (own.steady and not slows)
+    return Kept(driver, own.early, own.late, slows, steady, 0.0, gained.size, exact)
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """The rate in the first and the last half of the rounds, and the error of their quotient."""
+
+    early: float
+    late: float
+    error: float
+
+    @staticmethod
+    def of(gained: FloatArray, events: FloatArray, noise: float) -> _Rounds:
+        """Of what each round gained; its error is that of a count, and of two readings."""
+        half = max(1, gained.size // 2)
+        totals = [float(x.sum()) for x in (gained[:half], gained[-half:])]
+        done = [max(float(x.sum()), 1e-300) for x in (events[:half], events[-half:])]
+        share = [np.sqrt(total + 2.0 * noise * noise) / total for total in totals]
+        rates = [total / x for total, x in zip(totals, done, strict=True)]
+        return _Rounds(rates[0], rates[1], float(np.hypot(*share)))
+
+    @property
+    def steady(self) -> bool:
+        """Whether the last rounds are shown to have kept as much for each event as a leak does."""
+        keeps = self._quotient - 1.64 * self.error >= _KEEPS_SURELY
+        return self._quotient >= _KEEPS and keeps
+
+    @property
+    def slows(self) -> bool:
+        """Whether they surely kept less."""
+        beyond = self._quotient + 2.33 * self.error < 1.0 and self._quotient < _SLOWER
+        return self._quotient < _MUST_KEEP or beyond
+
+    @property
+    def _quotient(self) -> float:
+        return self.late / self.early

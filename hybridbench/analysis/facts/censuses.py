@@ -1,0 +1,210 @@
+"""The heaps of a run's processes as their probes saw them: counts by name at every census, and what
+each held at idle points.
+
+An event has what changed since the census before; here every name has its count at every census of
+the same process.  A process that was started anew begins a stretch of its own: its counts start
+again from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridbench.analysis.facts.counters import EventCounters, bare
+from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.labels import labelled
+from hybridbench.records.events import Census, IdleLook, Phase
+
+# At most so many seconds lie between a census and the look at the same idle point.
+_SAME_POINT_S: Final = 60.0
+
+_Seen = TypeVar("_Seen", Census, IdleLook)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The counts of all names of one kind: ``value`` is [names, censuses]."""
+
+    names: tuple[str, ...]
+    value: FloatArray
+
+    @cached_property
+    def place(self) -> Mapping[str, int]:
+        """Of each name."""
+        return {name: at for at, name in enumerate(self.names)}
+
+    def of(self, name: str) -> FloatArray | None:
+        """The counts of ``name``; None if it was never seen."""
+        at = self.place.get(name)
+        return None if at is None else self.value[at]
+
+
+@dataclass(frozen=True)
+class IdlePoint:
+    """A point at which nothing ran: what was held, and the place of the census taken at it."""
+
+    look: IdleLook
+    counts: Mapping[str, float]  # the counters of work, by their bare names
+    census: int | None
+
+
+@dataclass(frozen=True)
+class Heap:
+    """What was seen of one process, by role; all that its probe said, in order.
+
+    Attributes:
+        labels: of its series.
+        first: [censuses], where a process that was started anew was first seen.
+        whole: [censuses], whether dictionaries were searched for that the collector does not track.
+        containers: how many containers there are at each path.
+        bounds, holds: as last said of each path.
+        points: the idle points of the last process that had this role.
+    """
+
+    labels: Mapping[str, str]
+    t_s: FloatArray
+    first: NDArray[np.bool_]
+    whole: NDArray[np.bool_]
+    entries: Counts
+    types: Counts
+    containers: Counts
+    bounds: Mapping[str, int]
+    holds: Mapping[str, str]
+    points: tuple[IdlePoint, ...]
+    censuses: tuple[Census, ...]
+    looks: tuple[IdleLook, ...]
+
+    @property
+    def role(self) -> str:
+        """What the process is called."""
+        return self.labels.get("role", "") or "the process"
+
+    def subject(self, name: str) -> str:
+        """``name`` of this process, as a series is named."""
+        return labelled(name, self.labels)
+
+    def comparable(self, values: FloatArray) -> NDArray[np.bool_]:
+        """Which censuses count for a name with these counts: all, or only those of the whole heap
+        where no other one ever found it changed.
+        """
+        changed = np.zeros(values.size, dtype=np.bool_)
+        changed[1:] = np.diff(values) != 0
+        changed &= ~self.first
+        if not changed.any() or np.any(changed & ~self.whole) or self.whole.all():
+            return np.ones(values.size, dtype=np.bool_)
+        return self.whole
+
+
+def heaps_of(record: RunRecord, counters: EventCounters) -> list[Heap]:
+    """One for each process that a probe saw, in the order of their labels."""
+    censuses = _by_process(record.all_events(Census))
+    looks = _by_process(record.all_events(IdleLook))
+    return [
+        _heap(record, counters, censuses.get(text, []), looks.get(text, []))
+        for text in sorted({*censuses, *looks})
+    ]
+
+
+def _by_process(events: Sequence[_Seen]) -> dict[str, list[_Seen]]:
+    found: dict[str, list[_Seen]] = {}
+    for event in events:
+        found.setdefault(labelled("", event.labels), []).append(event)
+    return found
+
+
+def _heap(
+    record: RunRecord,
+    counters: EventCounters,
+    censuses: list[Census],
+    looks: list[IdleLook],
+) -> Heap:
+    labels = (censuses or looks)[0].labels
+    first = [at == 0 or one.pid != censuses[at - 1].pid for at, one in enumerate(censuses)]
+    seen: list[Census | IdleLook] = [*censuses[-1:], *looks[-1:]]
+    last_pid = max(seen, key=lambda one: one.t_s).pid
+    own = [look for look in looks if look.pid == last_pid]
+    return Heap(
+        labels=labels,
+        t_s=np.array([one.t_s for one in censuses], dtype=np.float64),
+        first=np.array(first, dtype=np.bool_),
+        whole=np.array([one.whole for one in censuses], dtype=np.bool_),
+        entries=_counts([one.entries for one in censuses], first),
+        types=_counts([one.types for one in censuses], first),
+        containers=_counts([one.containers for one in censuses], first, unsaid=1.0),
+        bounds={name: size for one in censuses for name, size in one.bounds.items()},
+        holds={name: kind for one in censuses for name, kind in one.holds.items()},
+        points=tuple(_points(record, counters, censuses, own)),
+        censuses=tuple(censuses),
+        looks=tuple(looks),
+    )
+
+
+def _counts(
+    said: Sequence[Mapping[str, int]], first: Sequence[bool], unsaid: float = 0.0
+) -> Counts:
+    """Every name at every census; ``unsaid`` is the count of one of which nothing was said yet."""
+    names = tuple(dict.fromkeys(name for one in said for name in one))
+    place = {name: at for at, name in enumerate(names)}
+    value = np.full((len(names), len(said)), unsaid)
+    now = np.full(len(names), unsaid)
+    for column, (one, starts) in enumerate(zip(said, first, strict=True)):
+        if starts:
+            now = np.full(len(names), unsaid)
+        if one:
+            now[[place[name] for name in one]] = list(one.values())
+        value[:, column] = now
+    return Counts(names, value)
+
+
+def _points(
+    record: RunRecord, counters: EventCounters, censuses: Sequence[Census], looks: list[IdleLook]
+) -> list[IdlePoint]:
+    places = [at for at, one in enumerate(censuses) if looks and one.pid == looks[0].pid]
+    found = []
+    for look in looks:
+        if look.idle:
+            near = [
+                (abs(censuses[at].t_s - look.t_s), at)
+                for at in places
+                if _at_same_point(censuses[at], look, record)
+            ]
+            census = min(near)[1] if near else None
+            found.append(IdlePoint(look, _counters_at(look, counters), census))
+    # One look stands for a point: the last, when most had come to rest.
+    return [list(same)[-1] for _, same in groupby(found, key=lambda point: point.look.index)]
+
+
+def _at_same_point(census: Census, look: IdleLook, record: RunRecord) -> bool:
+    """Whether no traffic came between the two: by the phases of the run, or else by its work."""
+    start_s, end_s = sorted((census.t_s, look.t_s))
+    phases = record.all_events(Phase)
+    if any(start_s < phase.t_s <= end_s for phase in phases) or end_s - start_s > _SAME_POINT_S:
+        return False
+    if any(one.phase == "idle" for one in [p for p in phases if p.t_s <= start_s][-1:]):
+        return True
+    works = [record.series[name] for name in record.drivers.works[:1] if name in record.series]
+    t_s = np.array([start_s, end_s])
+    return bool(works) and all(np.ptp(np.interp(t_s, w.t_s, w.value)) == 0 for w in works)
+
+
+def _counters_at(look: IdleLook, counters: EventCounters) -> Mapping[str, float]:
+    """The counters of work at the look; where one began again, those of the samples."""
+    t_s = np.array([look.t_s])
+    known = {name: float(counters.at(name, t_s)[0]) for name in counters.names}
+    if not counters.restarts_s.size:
+        known |= {bare(name): value for name, value in look.counters.items()}
+    return known
+
+
+def loads_at(loads: Sequence[Series], t_s: FloatArray) -> FloatArray:
+    """[times, loads]: what is in flight at each time; without the loads that never move."""
+    columns = [np.interp(t_s, one.t_s, one.value) for one in loads if len(one)]
+    moving = [column for column in columns if np.ptp(column) > 0]
+    return np.column_stack(moving) if moving else np.empty((t_s.size, 0))

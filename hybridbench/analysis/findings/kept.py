@@ -1,0 +1,439 @@
+"""What the heap of a process keeps: entries of containers, objects, blocks and bytes, and caches
+that fill.
+
+One leak shows in many counts: the container, the objects in it, their own lists, the blocks of the
+allocator, and memory.  Each container that is the same from first to last is a finding, and the
+rest is its evidence; where no container grows, the objects lead, or else the allocators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import ClassVar, Final
+
+import msgspec
+
+from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort
+from hybridbench.analysis.drivers.search import TIME, explained
+from hybridbench.analysis.facts.counters import singular
+from hybridbench.analysis.findings.growth import Growth, odds_text
+from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, times
+from hybridbench.labels import labels_of, unlabelled
+from hybridbench.metrics import MEMORY, Unit
+from hybridbench.rates import number, per_text
+from hybridbench.records.codes import Evidence
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
+from hybridbench.units import format_bytes
+
+_NAMED: Final = 4
+_LEVELS_NAMED: Final = 5
+# Of its length in the second half of the run: a cache that grows by less is as good as full.
+_MATTERS: Final = 0.05
+
+_WORDS: Final = {
+    Sort.ENTRIES: "entries of {name}",
+    Sort.OBJECTS: "{name} objects",
+    Sort.BLOCKS: "blocks of Python's allocator",
+    Sort.BYTES: "bytes from malloc",
+}
+
+
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """Another count that shows the same leak, with what it gains for each event or second."""
+
+    sort: str
+    name: str
+    value: float
+    per: str
+
+    def text(self) -> str:
+        """``Request objects: 1.00 per request``."""
+        rate = Rate(self.value, self.value, self.value, self.sort, self.per)
+        what = _WORDS[Sort(self.sort)].format(name=self.name)
+        if self.sort == Sort.BYTES.value:
+            what = "private memory" if self.name == MEMORY else "malloc"
+            return f"{what}: {format_bytes(self.value)}{per_text(self.per)}"
+        return f"{what}: {bare_rate_text(replace(rate, lower=0.0))}"
+
+
+class Held(Basis, frozen=True, kw_only=True):
+    """A count of the heap of one process that only grows.
+
+    Attributes:
+        role: of the process.
+        name: the attribute path, or the type.
+        last: the count in the end.
+        at_idle: the counts at the last idle points, of which ``rounds`` were equal; none where
+            traffic alone tells.
+        censuses: that were compared under traffic.
+        early, late: the rate in the first and the second half of the time.
+        odds: that chance shows so much in the second half, where traffic alone tells.
+        beside: other counts of the process that show the same.
+    """
+
+    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
+    names_mechanism: ClassVar[bool] = True
+    sort: ClassVar[Sort]
+
+    role: str
+    name: str
+    last: float
+    at_idle: tuple[float, ...] = ()
+    rounds: int = 0
+    censuses: int = 0
+    early: float
+    late: float
+    odds: float | None = None
+    beside: tuple[Beside, ...] = ()
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"{self.role} keeps {_each(found.rates[0], self._what)}",
+            cause=self._cause,
+            evidence=(*self._evidence(found), *driver_evidence(found)),
+        )
+
+    @property
+    def _what(self) -> str:
+        return _WORDS[self.sort].format(name=self.name)
+
+    @property
+    def _cause(self) -> str:
+        raise NotImplementedError(type(self).__name__)
+
+    def _evidence(self, found: Finding) -> Iterable[str]:
+        per = found.rates[0].per
+        if self.rounds:
+            write = format_bytes if self.sort is Sort.BYTES else number
+            levels = ", ".join(map(write, self.at_idle[-_LEVELS_NAMED:]))
+            yield (
+                f"held at idle, after a collection: {levels}; the last {self.rounds} rounds of "
+                "traffic between two idle points agree"
+            )
+            if self.censuses:
+                yield f"{self.censuses} heap scans under traffic agree"
+        else:
+            yield (
+                f"{self.censuses} heap scans under traffic: {_bare(self.early)}{per_text(per)} in "
+                f"the first half, {_bare(self.late)} in the second"
+            )
+        if self.odds is not None:
+            yield f"false-alarm probability of the second half: {odds_text(self.odds)}"
+        yield from (one.text() for one in self.beside)
+
+
+class EntriesKept(Held, frozen=True, kw_only=True):
+    """A container of the process is never emptied; ``holds`` is the type of most of its values."""
+
+    kind: ClassVar[str] = "entries-kept"
+    meaning: ClassVar[str] = "A container of a watched process keeps entries for good."
+    question: ClassVar[str] = "no container of the process keeps entries for good"
+    sort: ClassVar[Sort] = Sort.ENTRIES
+
+    holds: str = ""
+
+    @property
+    def _cause(self) -> str:
+        values = f" ({self.holds})" if self.holds else ""
+        return f"entries{values} are added to {self.name} and never removed"
+
+    def advice(self, found: Finding) -> str:
+        event = "" if found.driver is None else f" by a {singular(found.driver)}"
+        return (
+            f"Find where entries are added to {self.name}{event} and which exit path does not "
+            "remove them. If it is a cache with a limit that was not reached, say so with "
+            f"--cache-budget {self.name}=SIZE."
+        )
+
+
+class ObjectsKept(Held, frozen=True, kw_only=True):
+    """Objects of one type stay, and no container was found that holds them."""
+
+    kind: ClassVar[str] = "objects-kept"
+    meaning: ClassVar[str] = "Objects of one type stay alive in a watched process."
+    question: ClassVar[str] = "no type of object of the process only grows"
+    sort: ClassVar[Sort] = Sort.OBJECTS
+
+    @property
+    def _cause(self) -> str:
+        if self.rounds:
+            return "something that is in use still refers to them: a collection keeps them"
+        return (
+            "something refers to them, or they are in reference cycles that the garbage collector "
+            "has not yet freed: only an idle point with a collection tells"
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        if self.rounds:
+            return f"Find what still refers to {self.name} objects (gc.get_referrers)."
+        return "Repeat the run with --idle-every, which collects garbage before it counts."
+
+
+class BlocksKept(Held, frozen=True, kw_only=True):
+    """Python's allocator has handed out more at each idle point, and no name says for what."""
+
+    kind: ClassVar[str] = "blocks-kept"
+    meaning: ClassVar[str] = "A watched process holds more Python objects at each idle point."
+    question: ClassVar[str] = "the process holds no more Python objects at each idle point"
+    sort: ClassVar[Sort] = Sort.BLOCKS
+
+    @property
+    def _cause(self) -> str:
+        return "Python objects stay alive that no heap scan counts by name, such as strings"
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return "Repeat the run with a heap scan at each idle point, which names what grows."
+
+
+class BytesKept(Held, frozen=True, kw_only=True):
+    """malloc has handed out more at each idle point, and Python's objects do not explain it."""
+
+    kind: ClassVar[str] = "bytes-kept"
+    meaning: ClassVar[str] = "A watched process holds more memory from malloc at each idle point."
+    question: ClassVar[str] = "the process holds no more memory from malloc at each idle point"
+    sort: ClassVar[Sort] = Sort.BYTES
+
+    @property
+    def _cause(self) -> str:
+        return "native code, or large Python objects such as arrays and strings, keep memory"
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "If no Python object grows beside it, look at extension modules: run the command under "
+            "a native heap profiler."
+        )
+
+
+class CacheFills(Basis, frozen=True, kw_only=True):
+    """A container that grows ever more slowly: a cache that is not yet full.
+
+    Attributes:
+        size: entries in the end, of the largest of so many ``caches``.
+        early, late: the rate in the first and the second half of the time.
+    """
+
+    kind: ClassVar[str] = "cache-fills"
+    meaning: ClassVar[str] = "A container of a watched process still fills like a cache."
+    evidence: ClassVar[Evidence] = Evidence.STATISTICAL
+    leads_to: ClassVar[str] = "INCONCLUSIVE"
+
+    role: str
+    path: str
+    size: float
+    caches: int
+    early: float
+    late: float
+
+    def words(self, found: Finding) -> Words:
+        more = f" and {times(self.caches - 1, 'container')} more" if self.caches > 1 else ""
+        return Words(
+            f"{self.role} still fills {self.path} ({number(self.size)} entries){more}, ever "
+            f"more slowly: from {_bare(self.early)} to {_bare(self.late)}"
+            f"{per_text(found.rates[0].per)}",
+            cause="it grows like a cache, and no limit of it is known",
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return "Run until it is full, or start the target with a smaller cache."
+
+
+_KINDS: Final[dict[Sort, type[Held]]] = {
+    Sort.ENTRIES: EntriesKept,
+    Sort.OBJECTS: ObjectsKept,
+    Sort.BLOCKS: BlocksKept,
+    Sort.BYTES: BytesKept,
+}
+_UNNAMED: Final = (Sort.BLOCKS, Sort.BYTES)
+# What leads where one leak shows in several counts.
+_ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES)
+
+
+def kept_findings(growing: Sequence[Growing], metrics: Sequence[MetricResult]) -> list[Finding]:
+    """One for each container that keeps entries, and for what else only grows in a process in which
+    none does.
+    """
+    found = []
+    for own in _by_heap(growing):
+        kept = [one for one in own if one.fate is Fate.KEPT]
+        leaders = _leaders(kept) or _leaders([one for one in own if one.fate is Fate.OPEN])[:1]
+        containers = [one for one in own if one.sort is Sort.ENTRIES and one.fate is Fate.FILLS]
+        if leaders and leaders[0].sort in _UNNAMED and any(one.bound for one in containers):
+            leaders = []  # a cache that fills explains them until it is full
+        filling = [one for one in containers if _matters(one)]
+        led = set(map(id, leaders))
+        beside = [one for one in own if id(one) not in led and one.fate in (Fate.KEPT, Fate.OPEN)]
+        for place, leader in enumerate(leaders):
+            others = _besides(leader, beside, metrics) if place == 0 else ()
+            found.append(_finding(leader, others))
+        most = sorted(filling, key=lambda one: -one.last)
+        found += [_fills(one, len(most)) for one in most[:1]]
+    return found
+
+
+def without_parts(findings: Sequence[Finding], kept: Sequence[Finding]) -> list[Finding]:
+    """``findings`` without the growth of memory of processes in which it is known what is kept."""
+    named = {_owner(one.subject) for one in kept if one.verdict is VerdictKind.LEAK}
+    return [
+        finding
+        for finding in findings
+        if not (
+            isinstance(finding.basis, Growth)
+            and unlabelled(finding.subject) == MEMORY
+            and _owner(finding.subject) in named
+        )
+    ]
+
+
+def _owner(subject: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels_of(subject).items()))
+
+
+def _by_heap(growing: Sequence[Growing]) -> list[list[Growing]]:
+    heaps: dict[int, list[Growing]] = {}
+    for one in growing:
+        heaps.setdefault(id(one.heap), []).append(one)
+    return list(heaps.values())
+
+
+def _leaders(kept: Sequence[Growing]) -> list[Growing]:
+    """Every container that stayed the same one; without any, the first of what else grows."""
+    containers = [one for one in kept if one.sort is Sort.ENTRIES and one.one]
+    if containers:
+        return sorted(containers, key=_place)
+    return sorted(kept, key=_place)[:1]
+
+
+def _place(one: Growing) -> tuple[int, bool, bool, float, str]:
+    driver = one.kept.driver
+    whole = abs(driver.per_event - 1.0) < 0.02
+    timed = driver.counter == TIME
+    return _ORDER.index(one.sort), not one.one, timed, 0.0 if whole else 1.0, one.name
+
+
+def _besides(
+    leader: Growing, others: Sequence[Growing], metrics: Sequence[MetricResult]
+) -> tuple[Beside, ...]:
+    """What grows with the event of ``leader``, or with one that was not told from it."""
+    told = {leader.kept.driver.counter, *leader.kept.driver.rivals}
+    shown = [one for one in others if {one.kept.driver.counter, *one.kept.driver.rivals} & told]
+    found = [
+        Beside(
+            sort=one.sort.value,
+            name=one.name,
+            value=one.kept.driver.per_event * _same_event(one, leader),
+            per=_event(leader),
+        )
+        for one in sorted(shown, key=_place)
+    ]
+    return (*found[:_NAMED], *_memory(leader, metrics))
+
+
+def _same_event(one: Growing, leader: Growing) -> float:
+    """Events of ``one``'s driver for each of the leader's: 1 where they are the same."""
+    own, other = one.kept.driver, leader.kept.driver
+    return 1.0 if own.counter == other.counter else own.events / max(other.events, 1.0)
+
+
+def _memory(leader: Growing, metrics: Sequence[MetricResult]) -> Iterable[Beside]:
+    subject = leader.heap.subject(MEMORY)
+    for result in metrics:
+        rate = result.rate_per_hour
+        if result.metric == subject and rate is not None and rate.lower > 0:
+            events = leader.kept.driver.events
+            hours = (leader.until_s - leader.since_s) / 3600.0
+            value = rate.value * hours / events if _event(leader) and events else rate.value
+            yield Beside(sort="B", name=MEMORY, value=value, per=_event(leader) or "h")
+
+
+def _event(one: Growing) -> str:
+    counter = one.kept.driver.counter
+    return "h" if counter == TIME else singular(counter)
+
+
+def _finding(one: Growing, beside: tuple[Beside, ...]) -> Finding:
+    kept, kind = one.kept, _KINDS[one.sort]
+    unit = one.sort.value
+    values = {
+        "role": one.heap.role,
+        "name": one.name,
+        "last": one.last,
+        "at_idle": one.at_idle,
+        "rounds": kept.rounds,
+        "censuses": one.censuses,
+        "early": kept.early * _scale(one),
+        "late": kept.late * _scale(one),
+        "odds": None if kept.rounds else kept.odds,
+        "beside": beside,
+    }
+    if one.sort is Sort.ENTRIES:
+        values["holds"] = one.heap.holds.get(one.name, "")
+    found = Finding(
+        msgspec.convert(values, kind),
+        VerdictKind.LEAK if one.fate is Fate.KEPT else VerdictKind.INCONCLUSIVE,
+        one.heap.subject(one.name if one.sort is not Sort.ENTRIES else f"entries of {one.name}"),
+        since_s=one.since_s,
+    )
+    if kept.timed:
+        driver = kept.driver
+        value, low, high = (3600.0 * x for x in (driver.per_event, driver.lower, driver.upper))
+        return replace(found, rates=(Rate(value, low, high, unit, "h"),))
+    return explained(found, kept.driver, unit)
+
+
+def _scale(one: Growing) -> float:
+    return 3600.0 if one.kept.timed else 1.0
+
+
+def _matters(one: Growing) -> bool:
+    """Whether a cache that fills grows enough to leave the run undecided."""
+    if one.bound is not None:
+        return False
+    kept = one.kept
+    share = kept.late / max(kept.early + kept.late, 1e-300)
+    return share * kept.driver.rise >= _MATTERS * max(one.last, 1.0)
+
+
+def _fills(one: Growing, caches: int) -> Finding:
+    kept = one.kept
+    basis = CacheFills(
+        role=one.heap.role,
+        path=one.name,
+        size=one.last,
+        caches=caches,
+        early=kept.early * _scale(one),
+        late=kept.late * _scale(one),
+    )
+    rate = Rate(basis.late, basis.late, basis.late, one.sort.value, _event(one))
+    return Finding(
+        basis,
+        VerdictKind.INCONCLUSIVE,
+        one.heap.subject(f"entries of {one.name}"),
+        rates=(rate,),
+        since_s=one.since_s,
+    )
+
+
+def _each(rate: Rate, what: str) -> str:
+    """``1.00 (0.99 to 1.01) entries of app.kept per request``."""
+    value = format_bytes(rate.value) if rate.unit == Unit.BYTES else _bare(rate.value)
+    if rate.unit == Unit.BYTES:
+        what = "from malloc"
+    if rate.lower == rate.upper:
+        return f"exactly {value} {what}{per_text(rate.per)}"
+    ends = (rate.lower, rate.upper)
+    if rate.unit == Unit.BYTES:
+        low, high = map(format_bytes, ends)
+    else:
+        low, high = map(_bare, ends)
+    return f"{value} ({low} to {high}) {what}{per_text(rate.per)}"
+
+
+def _bare(value: float) -> str:
+    rate = Rate(value, value - 1.0, value + 1.0, Unit.COUNT.value, "")
+    return bare_rate_text(rate)

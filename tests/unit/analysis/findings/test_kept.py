@@ -1,0 +1,204 @@
+"""What watched processes keep: leaks are named with their event, and healthy ones have none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.watched_runs import LOADS, ROLES, Leak, Watched, watched_run
+from hybridbench.analysis.drivers.heap_growth import growing_heaps
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.findings.kept import EntriesKept, kept_findings
+from hybridbench.analysis.judge import judge
+from hybridbench.records.events import Census, IdleLook
+from hybridbench.records.verdict import Finding, VerdictKind
+
+REFUSALS = "requests_total.refused"
+
+
+def found(run: Watched) -> list[Finding]:
+    """What is kept, without the trends of memory."""
+    return kept_findings(growing_heaps(Facts.of(watched_run(run))), ())
+
+
+def leaks(run: Watched) -> list[Finding]:
+    return [one for one in found(run) if one.verdict is VerdictKind.LEAK]
+
+
+def one_process(seed: int, *leak: Leak, **values: object) -> Watched:
+    return replace(Watched(seed, roles=ROLES[:1], leaks=leak, names=20), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_an_entry_for_each_request_is_found_within_three_minutes(load: str) -> None:
+    run = one_process(11, Leak(), duration_s=180.0, census_s=15.0, load=load)
+
+    (leak,) = leaks(run)
+
+    assert isinstance(leak.basis, EntriesKept)
+    assert leak.subject == 'entries of app.kept{role="api_server"}'
+    assert leak.driver == "request_success_total"
+    assert leak.rates[0].value == pytest.approx(1.0, abs=0.01)
+
+
+def test_equal_rounds_between_idle_points_are_exact() -> None:
+    run = one_process(12, Leak(), duration_s=240.0, census_s=60.0, idle_s=50.0)
+
+    (leak,) = leaks(run)
+
+    assert leak.title == "api_server keeps exactly 1.00 entries of app.kept per request"
+    assert leak.driven is not None
+    assert leak.driven.exact
+    assert not leak.exact  # that it goes on for ever is no count
+    assert "app.Request objects: 1.00 per request" in leak.evidence
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_one_in_fifty_is_told_by_its_own_counter(load: str) -> None:
+    (leak,) = leaks(one_process(13, Leak(event="refused"), load=load))
+
+    assert leak.driver == REFUSALS
+    assert leak.rates[0].lower <= 1.0 <= leak.rates[0].upper
+
+
+def test_one_in_twenty_without_a_counter_of_its_own_is_found() -> None:
+    (leak,) = leaks(one_process(31, Leak(share=0.05)))
+
+    assert leak.rates[0].value == pytest.approx(0.05, rel=0.15)
+
+
+def test_a_leak_of_the_process_that_was_started_anew_is_found() -> None:
+    role = ROLES[-1]
+    run = Watched(
+        15, roles=(role,), names=20, restarts_s=(200.0,), leaks=(Leak(role=role),), census_s=20.0
+    )
+
+    (leak,) = leaks(run)
+
+    assert leak.subject == f'entries of app.kept{{role="{role}"}}'
+
+
+def test_two_containers_of_one_process_are_two_leaks() -> None:
+    run = one_process(16, Leak(path="app.messages", objects="app.Message"), Leak())
+
+    subjects = [one.subject.partition("{")[0] for one in leaks(run)]
+
+    assert subjects == ["entries of app.kept", "entries of app.messages"]
+
+
+@pytest.mark.parametrize(("idle_s", "verdict"), [(60.0, "LEAK"), (0.0, "INCONCLUSIVE")])
+def test_objects_that_no_container_holds_may_be_garbage_without_idle_points(
+    idle_s: float, verdict: str
+) -> None:
+    run = replace(one_process(17, Leak(path=""), idle_s=idle_s), names=0)
+
+    (kept,) = found(run)
+
+    assert (kept.kind, kept.verdict) == ("objects-kept", verdict)
+
+
+@pytest.mark.parametrize(
+    ("leak", "kind"),
+    [
+        (Leak(each=0, blocks=14.0, value_bytes=0.0), "blocks-kept"),
+        (Leak(each=0, native_bytes=16384.0), "bytes-kept"),
+    ],
+)
+def test_what_no_name_tells_is_found_at_idle_points(leak: Leak, kind: str) -> None:
+    (kept,) = found(replace(one_process(18, leak, idle_s=60.0), names=0))
+
+    assert (kept.kind, kept.verdict) == (kind, VerdictKind.LEAK)
+
+
+def test_a_container_with_a_bound_is_no_leak_before_it_is_full() -> None:
+    record = watched_run(one_process(19, Leak(), names=0))
+    bounded = [
+        replace_bounds(event) if isinstance(event, Census) else event for event in record.events
+    ]
+
+    growing = growing_heaps(Facts.of(replace(record, events=bounded)))
+
+    (cache,) = [one for one in growing if one.name == "app.kept"]
+    assert cache.fate == "fills"
+    assert cache.full_in_s == pytest.approx((10**6 - cache.last) / 19.0, rel=0.1)
+
+
+def replace_bounds(event: Census) -> Census:
+    return Census(
+        role=event.role,
+        pid=event.pid,
+        index=event.index,
+        entries=event.entries,
+        bounds={"app.kept": 10**6},
+        t_s=event.t_s,
+    )
+
+
+def test_a_container_that_fills_ever_more_slowly_leaves_the_run_undecided() -> None:
+    (cache,) = found(replace(one_process(20, Leak(power=0.6, each=20.0, objects="")), names=0))
+
+    assert (cache.kind, cache.verdict) == ("cache-fills", VerdictKind.INCONCLUSIVE)
+
+
+def test_what_is_gone_at_idle_is_no_leak() -> None:
+    record = watched_run(one_process(21, Leak(objects=""), names=0, idle_s=60.0))
+    looks = [event.t_s for event in record.events if isinstance(event, IdleLook)]
+    emptied = {"app.kept": 4}
+    events = [
+        Census(role=event.role, pid=event.pid, entries=emptied, t_s=event.t_s)
+        if isinstance(event, Census) and min(abs(event.t_s - at) for at in looks) < 2.0
+        else event
+        for event in record.events
+    ]
+
+    growing = growing_heaps(Facts.of(replace(record, events=events)))
+
+    assert [one for one in growing if one.name == "app.kept"] == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_healthy_processes_keep_nothing(seed: int) -> None:
+    idle_s = 60.0 * (seed % 2)
+
+    assert (
+        leaks(Watched(7_000 + seed, load=LOADS[seed % len(LOADS)], idle_s=idle_s, names=80)) == []
+    )
+
+
+def test_memory_of_a_process_is_evidence_where_it_is_known_what_is_kept() -> None:
+    verdict = judge(watched_run(one_process(22, Leak(), idle_s=60.0)), guarded=False)
+
+    assert verdict.kind is VerdictKind.LEAK
+    assert [one.kind for one in verdict.findings if one.verdict is VerdictKind.LEAK] == [
+        "entries-kept"
+    ]
+    assert any(line.startswith("private memory: ") for line in verdict.findings[0].evidence)
+
+
+def test_fewer_than_eight_censuses_tell_nothing_under_traffic() -> None:
+    run = one_process(23, Leak(), duration_s=180.0, census_s=30.0)
+
+    assert found(run) == []
+
+
+def test_rounds_that_disagree_are_no_leak() -> None:
+    record = watched_run(replace(one_process(24, Leak(objects=""), idle_s=60.0), names=0))
+    rng = np.random.default_rng(0)
+    events = [
+        Census(
+            role=event.role,
+            pid=event.pid,
+            index=event.index,
+            entries={"app.kept": int(rng.integers(100, 9_000))},
+            t_s=event.t_s,
+        )
+        if isinstance(event, Census)
+        else event
+        for event in record.events
+    ]
+
+    growing = growing_heaps(Facts.of(replace(record, events=events)))
+
+    assert [one for one in growing if one.name == "app.kept"] == []
