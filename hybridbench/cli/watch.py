@@ -343,5 +343,7 @@ def _name(command: Sequence[str], pid: int | None) -> str:
     if pid is not None:
         return f"pid-{pid}"
     from hybridbench.sampling.roles import role_of_command
+    from hybridbench.targets.prepared import prepared_target
 
-    return role_of_command(command)
+    prepared = prepared_target(command)
+    return role_of_command(command) if prepared is None else prepared.name

@@ -10,6 +10,7 @@ import msgspec
 from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX
 from hybridbench.records.codec import OpenRecord, by_name, of_names
 from hybridbench.records.json_value import JsonValue, plain_mapping
+from hybridbench.records.prepared import PreparedTarget
 from hybridbench.units import DURATION_MAX_S
 
 RUN_SCHEMA: Final = "hybridbench.run/1"
@@ -29,7 +30,9 @@ OBSERVED: Final = "observed"
 _OF_WORKER: Final = frozenset(
     {"engine_hash", "gc", "capabilities", "not_seen", "pools", "target", "workload", "segments"}
 )
-_LATER: Final = frozenset({"ended_wall_s", "workload_counts", "version", "left_to_engine"})
+_LATER: Final = frozenset(
+    {"ended_wall_s", "workload_counts", "version", "left_to_engine", "prepared"}
+)
 
 
 class Model(OpenRecord, frozen=True):
@@ -184,6 +187,7 @@ class Manifest(OpenRecord, frozen=True):
         malloc: mode and settings of the worker's allocator.
         workload_counts: what the traffic came to, all segments together.
         version: which side of a comparison the run is.
+        prepared: the engine that ran, if ``hybridbench target prepare`` installed it.
         left_to_engine: settings that an older engine did not know.
     """
 
@@ -214,6 +218,7 @@ class Manifest(OpenRecord, frozen=True):
     not_seen: tuple[str, ...] = ()
     pools: dict[str, _Number] = {}
     target: TargetFacts = TargetFacts()
+    prepared: PreparedTarget | None = None
     workload: Mapping[str, JsonValue] = {}
     segments: tuple[SegmentFacts, ...] = ()
     workload_counts: dict[str, int] = {}

@@ -19,6 +19,7 @@ from hybridbench.records.manifest import (
     SegmentFacts,
     manifest_to_json,
 )
+from hybridbench.records.prepared import PreparedTarget
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import Text, length
 from hybridbench.report.wording import plain_text
@@ -47,6 +48,7 @@ _ELSEWHERE: Final = frozenset(
         "defects",
         "engine_hash",
         "segments",
+        "prepared",
         "capabilities",  # those of the target
     }
 )
@@ -74,6 +76,7 @@ def provenance_tables(manifest: Manifest, recorded_s: float) -> tuple[Table, ...
         if section:
             note = model_note(manifest.model) if key == "model" else ""
             tables.append(_table(title, section, note))
+    tables += _prepared(manifest.prepared)
     tables += _segments(manifest.segments)
     rest = {key: v for key, v in stored.items() if key not in known | _ELSEWHERE}
     if rest:
@@ -122,6 +125,15 @@ def _run_table(manifest: Manifest, recorded_s: float) -> Table:
     if manifest.engine_hash:
         rows.append(("engine hash", manifest.engine_hash))
     return Table("Run", ("", ""), tuple(rows))
+
+
+def _prepared(target: PreparedTarget | None) -> list[Table]:
+    """What the engine consists of, for a run of one that this tool has installed."""
+    if target is None:
+        return []
+    rows = tuple((one.name, one.version, one.sha256) for one in target.packages)
+    title = f"{target.name}, prepared with Python {target.python}"
+    return [Table(title, ("package", "version", "SHA-256 of the wheel"), rows, note=target.note)]
 
 
 def _segments(entries: Sequence[SegmentFacts]) -> list[Table]:

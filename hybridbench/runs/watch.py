@@ -32,6 +32,7 @@ from hybridbench.sampling.sampler import HarnessSource, Sampler, StealSource, Ti
 from hybridbench.sampling.scrape import Scraper
 from hybridbench.targets.attached import AttachedTree
 from hybridbench.targets.command import LaunchedCommand
+from hybridbench.targets.prepared import prepared_target
 from hybridbench.targets.readiness import Readiness, answers, completion_or_page
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import NOT_SHOWN, Capability, Observe
@@ -180,9 +181,18 @@ class WatchedUnderSoak:
         can = tuple(sorted(shows))
         facts = TargetFacts(kind=OBSERVED, pid=target.pid, capabilities=can)
         missing = tuple(text for name, text in NOT_SHOWN.items() if name not in can)
-        model = Model(name=plan.name, device="", dtype="")
+        prepared = prepared_target(plan.target)
+        note = "" if prepared is None else prepared.note
+        model = Model(name=plan.name, device="", dtype="", note=note)
         run.describe(
-            replace(run.manifest, target=facts, capabilities=can, not_seen=missing, model=model)
+            replace(
+                run.manifest,
+                target=facts,
+                prepared=prepared,
+                capabilities=can,
+                not_seen=missing,
+                model=model,
+            )
         )
         if plan.metrics_url:
             self._scraper = Scraper(plan.metrics_url, _SCRAPE_S)
