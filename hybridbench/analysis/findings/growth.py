@@ -17,6 +17,7 @@ from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.drivers.search import Driver, Hints, find_driver
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.facts.mappings import MappingGrowth, mapping_growth
 from hybridbench.analysis.findings.words import certain, driver_evidence
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.exhaustion import Exhaustion, limit_of, time_to_exhaustion
@@ -92,6 +93,7 @@ class Growth(Basis, frozen=True, kw_only=True):
             None where no model tests that.
         collectible: of private memory, the garbage in it.
         exhaustion: when it reaches a limit that is known.
+        mappings: of private memory, mappings of one size that became more.
     """
 
     kind: ClassVar[str] = "growth"
@@ -108,6 +110,7 @@ class Growth(Basis, frozen=True, kw_only=True):
     metrics_tested: int
     collectible: Collectible | None = None
     exhaustion: Exhaustion | None = None
+    mappings: MappingGrowth | None = None
 
     def words(self, found: Finding) -> Words:
         told = found.rates[: 1 if found.driver is None else 2]
@@ -130,6 +133,8 @@ class Growth(Basis, frozen=True, kw_only=True):
             yield from (_grown(rate) for rate in found.rates if rate.per == "request")
         if self.collectible is not None:
             yield self.collectible.split()
+        if self.mappings is not None:
+            yield self.mappings.text
         if self.q_value is not None:
             yield (
                 f"false-alarm probability: {odds_text(self.q_value)} (Holm-adjusted over "
@@ -297,6 +302,7 @@ def _leak(
             metrics_tested=sum(one.q_value is not None for one in results),
             collectible=collectible_growth(results) if result.metric == MEMORY else None,
             exhaustion=_exhaustion(record, result),
+            mappings=_mappings(record, result),
         ),
         VerdictKind.LEAK,
         result.metric,
@@ -305,6 +311,13 @@ def _leak(
         since_s=result.window_s[0],
         driven=None if driver is None else driver.how,
     )
+
+
+def _mappings(record: RunRecord, result: MetricResult) -> MappingGrowth | None:
+    if result.metric != MEMORY or len(result.fit_value) < 2:
+        return None
+    grown_bytes = result.fit_value[-1] - result.fit_value[0]
+    return mapping_growth(record, result.window_s, grown_bytes)
 
 
 def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
