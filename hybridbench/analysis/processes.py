@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,11 @@ from hybridbench.analysis.segment_pooling import SegmentResult, pool_metric
 from hybridbench.analysis.trend.metric_trend import with_q_values
 from hybridbench.labels import labelled, unlabelled
 from hybridbench.metrics import MEMORY
-from hybridbench.records.verdict import Finding, MetricResult
+from hybridbench.records.verdict import Finding, MetricResult, VerdictKind
+
+# A process whose last sample is so much older than that of another has ended before it.
+_OVER_S: Final = 10.0
+_OVER_SHARE: Final = 0.05
 
 Judged = Callable[[Facts, frozenset[str]], Sequence[MetricResult]]
 
@@ -40,8 +45,18 @@ def with_processes(
     tested = iter(with_q_values([*result.metrics, *(r for _, _, rs in owned for r in rs)]))
     metrics = [next(tested) for _ in result.metrics]
     findings = list(result.findings)
+    last_s = max(view.last_s for view in views)
     for view, facts, results in owned:
         own = [next(tested) for _ in results]
+        if view.last_s < last_s - max(_OVER_S, _OVER_SHARE * last_s):
+            # It ended while others went on: what it had no time for, no longer run would decide;
+            # and one that goes on under another name is judged there.
+            own = [
+                one
+                for one in own
+                if one.outcome != VerdictKind.INCONCLUSIVE
+                or not (one.rate_per_hour is None or view.renamed)
+            ]
         grown = boundary.listed("growth", growth_findings, facts.longest, own, boundary)
         metrics += [_named(one, view) for one in own]
         findings += [_about(finding, view) for finding in grown]

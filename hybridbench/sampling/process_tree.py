@@ -21,7 +21,7 @@ from hybridbench.records.processes import ProcessSample
 from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.sampling.memory_maps import mapping_counts
 from hybridbench.sampling.process import ProcessGoneError, read_pss_bytes
-from hybridbench.sampling.roles import role_of_command
+from hybridbench.sampling.roles import UNTITLED, role_of_command
 from hybridbench.sampling.sampler import ProcessSource
 
 _PROC: Final = Path("/proc")
@@ -34,6 +34,9 @@ _GONE: Final = frozenset("ZX")
 # A name becomes a role once a process of that name has lived for so long: 200 short children of an
 # installer are no roles.
 PERSISTENT_S: Final = 5.0
+# A child that multiprocessing started imports its program before it takes a title: vLLM's take a
+# minute on one core.
+UNTITLED_S: Final = 90.0
 _ROLES_MAX: Final = 64
 # A process changes its name when it becomes another program, and when it sets its own title; one
 # that writes what it does into its title would change it for ever.
@@ -224,7 +227,8 @@ class ProcessTree:
         return len(self._left_out) < _NAMES_KEPT
 
     def _persists(self, known: _Known) -> bool:
-        old = self._now_s() - known.process.started_s >= PERSISTENT_S
+        patience_s = UNTITLED_S if known.base in UNTITLED else PERSISTENT_S
+        old = self._now_s() - known.process.started_s >= patience_s
         if known.process.key == self._root or (old and len(self._persistent) < _NAMES_KEPT):
             self._persistent.add(known.base)
         return known.base in self._persistent

@@ -13,6 +13,8 @@ _ROLE_CHARS: Final = 60
 # Options of Python with a value of their own.
 _PYTHON_VALUES: Final = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 _PYTHON: Final = re.compile(r"(python|pypy)[\d.]*t?$")
+# Roles of processes that may yet take a title.
+UNTITLED: Final = frozenset({"multiprocessing.spawn", "multiprocessing.forkserver"})
 _MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
 
 

@@ -24,6 +24,22 @@ class ProcessView:
     record: RunRecord
     metrics: frozenset[str]
 
+    @property
+    def last_s(self) -> float:
+        """Time of its last sample."""
+        own = [self.record.series[metric] for metric in self.metrics]
+        return max((float(series.t_s[-1]) for series in own if len(series)), default=0.0)
+
+    @property
+    def renamed(self) -> bool:
+        """Whether its last process went on under another name: its pid was seen there later."""
+        starts, own = self.record.all_events(ProcessStarted), labelled("", self.labels)
+        last = next((e for e in reversed(starts) if labelled("", e.labels) == own), None)
+        return last is not None and any(
+            event.pid == last.pid and event.t_s > last.t_s and labelled("", event.labels) != own
+            for event in starts
+        )
+
 
 def process_views(record: RunRecord) -> list[ProcessView]:
     """One for each process that has labels, in their order; none where no series has any."""

@@ -125,3 +125,31 @@ def test_the_live_view_calls_no_young_process_a_leak() -> None:
     verdict = judge_so_far(record)
 
     assert result(verdict, labelled(MEMORY, CORE)).outcome == "INCONCLUSIVE"
+
+
+def short_lived(after: ProcessStarted | None, until_s: float) -> Verdict:
+    """The verdict on a healthy process, and a one that grows slowly and was gone at ``until_s``."""
+    record = two_processes(Run(seed=3, leak_bytes_per_h=0.1 * GIB))
+    series = {
+        name: one.between(0.0, until_s) if "core" in name else one
+        for name, one in record.series.items()
+    }
+    starts = [ProcessStarted("core", 7, t_s=1.0), *([] if after is None else [after])]
+    return judge(with_events(replace(record, series=series), *starts))
+
+
+def test_a_process_that_took_another_name_leaves_nothing_undecided() -> None:
+    renamed = short_lived(ProcessStarted("api", 7, t_s=300.0), until_s=300.0)
+    other = short_lived(ProcessStarted("api", 8, t_s=300.0), until_s=300.0)
+
+    assert renamed.kind is VerdictKind.CLEAN
+    assert labelled(MEMORY, CORE) not in [one.metric for one in renamed.metrics]
+    assert result(other, labelled(MEMORY, CORE)).outcome == "INCONCLUSIVE"
+    assert other.kind is VerdictKind.INCONCLUSIVE, "one that died is not passed over"
+
+
+def test_a_process_that_ended_too_soon_to_be_judged_leaves_nothing_undecided() -> None:
+    verdict = short_lived(None, until_s=8.0)
+
+    assert verdict.kind is VerdictKind.CLEAN
+    assert result(verdict, labelled(MEMORY, API)).outcome == "CLEAN"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.metrics import MEMORY, declared
-from hybridbench.sampling.process_tree import PERSISTENT_S, ProcessTree, TreeProcess
+from hybridbench.sampling.process_tree import PERSISTENT_S, UNTITLED_S, ProcessTree, TreeProcess
 
 WAIT = "import signal; print('up', flush=True); signal.pause()"
 PARENT = f"""
@@ -107,6 +107,23 @@ def test_a_process_has_a_role_when_one_of_its_name_has_lived_for_long(
     now[0] -= PERSISTENT_S  # the next of a known name has it from its first moment
     assert [process.role for process in tree.read()] == ["server", "worker-2"]
     assert tree.not_seen == []
+
+
+def test_a_child_of_multiprocessing_has_time_to_take_a_title(
+    server: subprocess.Popen[str],
+) -> None:
+    now = [time.clock_gettime(time.CLOCK_BOOTTIME) + PERSISTENT_S]
+    spawned = "multiprocessing.spawn"
+    tree = ProcessTree(
+        server.pid,
+        lambda process: spawned if role(process) == "worker" else "server",
+        now_s=lambda: now[0],
+    )
+    assert [process.role for process in tree.read()] == ["server"]
+
+    now[0] += UNTITLED_S
+
+    assert [p.role for p in tree.read()] == ["server", spawned, f"{spawned}-2"]
 
 
 def test_short_children_are_no_roles(server: subprocess.Popen[str]) -> None:
