@@ -30,7 +30,7 @@ PAUSE_SHARE_MAX = 0.005
 CPU_SHARE_MAX = 0.05
 
 _STATUS_S = 2.0
-_CENSUS_S = 60.0
+_CENSUS_S = 120.0  # a child of lowest priority waits long for a busy processor
 _RETRY_S = 0.3
 _TRY_AGAIN_S = 0.02
 _SPARE_S = 5.0
@@ -268,6 +268,9 @@ class ProbeClient:
             pid, {**request, "left_out": left_out, "deadline_s": _CENSUS_S}, _CENSUS_S + _SPARE_S
         )
         cost = _decoded(lines[-1], _Line)
+        if cost.way != way:
+            # The copy has answered, and the process ended before it could tell what that cost.
+            raise ProbeGoneError(f"process {pid} has ended.")
         self.budget(pid).charge(cost.pause_s, cost.cpu_s, cost.longest_pause_s)
         counts = cost if way == "slices" else _decoded(lines[0], _Line)
         if counts.tracked is not None:

@@ -11,8 +11,9 @@ import types
 from collections.abc import Callable, Iterator
 
 from .containers import LRU_CACHE
+from .forked import Copied
 from .names import Names, is_own
-from .owners import Places, running_frames
+from .owners import Places
 
 _frame_of: dict[type, Callable[[object], types.FrameType | None]] = {
     types.GeneratorType: vars(types.GeneratorType)["gi_frame"].__get__,
@@ -23,27 +24,23 @@ _BATCH = 4096
 _UNTRACKED = (dict, set, frozenset)
 
 
-def take(*, whole: bool) -> dict[str, object]:
+def take(copied: Copied, *, whole: bool) -> dict[str, object]:
     """Counts of one moment; only for a copy of the process, whose heap it changes.
 
     Args:
         whole: also search for dictionaries that the collector does not track, in all that it does.
     """
-    gc.disable()
-    frozen = gc.get_freeze_count()
-    # Frozen objects are in no list that the collector shows.
-    gc.unfreeze()
-    objects = gc.get_objects()
+    objects = copied.objects
     kinds = {id(kind): kind for kind in map(type, objects)}
     counts = dict.fromkeys(kinds, 0)
     for key in map(id, map(type, objects)):
         counts[key] += 1
     names = Names()
-    moment = _Moment(objects)
+    moment = _Moment(copied)
     for function in moment.functions:
         names.read_function(function)
-    for frame in moment.frames:
-        names.read_code(frame.f_code)
+    for code, _, _ in moment.frames:
+        names.read_code(code)
     places = Places(names)
     _visit(places, objects, kinds, moment)
     if whole:
@@ -51,7 +48,7 @@ def take(*, whole: bool) -> dict[str, object]:
     places.visit_rest(objects)
     return {
         "tracked": sum(counts.values()),
-        "frozen": frozen,
+        "frozen": copied.frozen,
         "types": _by_name(names, kinds, counts),
         **places.found(),
     }
@@ -76,19 +73,24 @@ def _visit(places: Places, objects: list[object], kinds: dict[int, type], moment
         elif type(found) is LRU_CACHE:
             places.visit_cache(found)
     _exhaust(places.descend())
-    for frame in moment.frames:
-        places.visit_frame(frame)
+    for code, its_globals, variables in moment.frames:
+        places.visit_call(code, its_globals, variables)
     _exhaust(places.descend())
 
 
 class _Moment:
     """What runs, and what could."""
 
-    def __init__(self, objects: list[object]) -> None:
+    def __init__(self, copied: Copied) -> None:
+        objects = copied.objects
         self.functions = [found for found in objects if type(found) is types.FunctionType]
         suspended = (_frame_of[type(found)](found) for found in objects if type(found) in _frame_of)
-        self.frames = [frame for frame in suspended if frame is not None]
-        self.frames += running_frames()
+        self.frames = [
+            (frame.f_code, frame.f_globals, frame.f_locals)
+            for frame in suspended
+            if frame is not None
+        ]
+        self.frames += copied.frames
 
 
 def _exhaust(steps: Iterator[None]) -> None:
@@ -101,7 +103,11 @@ def _untracked(objects: list[object], places: Places) -> list[object]:
     tracked = set(map(id, objects))
     found: dict[int, object] = {}
     for start in range(0, len(objects), _BATCH):
-        for referent in gc.get_referents(*objects[start : start + _BATCH]):
+        # Frames of threads that the copy does not have point nowhere.
+        batch = [
+            item for item in objects[start : start + _BATCH] if type(item) is not types.FrameType
+        ]
+        for referent in gc.get_referents(*batch):
             if type(referent) in _UNTRACKED and id(referent) not in tracked:
                 found[id(referent)] = referent
     return [referent for key, referent in found.items() if key not in places.seen]

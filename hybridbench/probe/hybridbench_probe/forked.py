@@ -4,21 +4,30 @@
 ``waitpid(-1)`` would find the child.  So the kernel is asked for a child without an exit signal:
 a plain ``wait`` does not see it.
 
-Such a child is a copy of a moment at which other threads waited for the interpreter's lock.  If one
-of them has asked for it, the child must hand the lock to another thread before it can go on, and
-there is none.  So the same bytecode instruction that makes the child starts threads in it that take
-the lock once and end: one for each waiter whose wake-up may go astray.
+Such a child is a copy of a moment at which other threads held locks or waited for that of the
+interpreter.  It cannot run a single bytecode before Python has made these anew.  So what it does
+first is a list of calls into C, which run within the instruction that made it, in this order: let
+go of every descriptor; hold on to every object, so that none is finalized; read the variables of
+running functions, whose frames go with their threads; let go of the program's at-fork hooks; only
+then tell Python of the fork.
 """
 
 from __future__ import annotations
 
+import _imp
 import _thread
+import contextlib
+import gc
 import itertools
+import operator
 import os
 import resource  # noqa: F401 (os.wait4 imports it, which the program could notice)
 import signal
 import sys
 import time
+import types
+from functools import partial
+from typing import Any
 
 from .clib import LIBC
 
@@ -30,107 +39,169 @@ _CLOSE_RANGE = 436
 _CLONE_PARENT_SETTID = 0x00100000
 _WAIT_CLONE = 0x40000000  # __WALL: children without an exit signal too
 _MADV_DONTFORK, _MADV_DOFORK = 10, 11
-_PARTNERS = 8
-_NICENESS = 19
-_LAST_DESCRIPTOR = 0xFFFFFFFF
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _NAME_ANSWERING = b"hb-answer"
+_NICENESS = 19
+_LAST_DESCRIPTOR = 0xFFFFFFFF
+_FRAMES_MAX = 200
+_call = partial.__call__
+_OF_FUNCTION = 0x0003  # CO_OPTIMIZED and CO_NEWLOCALS: its variables are a plain dict
+
+
+class Copied:
+    """What a child was given of the moment it was made.
+
+    Attributes:
+        objects: all that the collector tracked, frozen ones too.
+        frames: code, global and local variables of each function that ran in another thread.
+    """
+
+    def __init__(self) -> None:
+        self.frozen = gc.get_freeze_count()
+        self.objects: list[object] = []
+        self._frames = [frame for frame in _running_frames() if _is_of_function(frame)]
+        self._locals: list[dict[str, object]] = []
+        self.code_and_globals = [(frame.f_code, frame.f_globals) for frame in self._frames]
+
+    @property
+    def frames(self) -> list[tuple[types.CodeType, dict[str, object], dict[str, object]]]:
+        """Code, globals and locals."""
+        return [(*pair, found) for pair, found in zip(self.code_and_globals, self._locals)]
+
+    def steps(self) -> list[partial[Any]]:
+        """Calls of C code that fill it."""
+        later: map[list[object]] = map(partial.__call__, [partial(gc.get_objects)])
+        variables = map(dict, map(operator.attrgetter("f_locals"), self._frames))
+        return [
+            partial(gc.disable),
+            # Frozen objects are in no list that the collector shows.
+            partial(gc.unfreeze),
+            partial(self.objects.extend, itertools.chain.from_iterable(later)),
+            partial(self._locals.extend, variables),
+        ]
 
 
 class Forker:
-    """Makes one child at a time."""
+    """Makes one child at a time.
 
-    def __init__(self) -> None:
-        self._clone = _CLONE.get(os.uname().machine)
-        if LIBC is None or self._clone is None:
+    Args:
+        hook: a function that was given to ``os.register_at_fork`` for children.
+    """
+
+    def __init__(self, hook: object) -> None:
+        clone = _CLONE.get(os.uname().machine, 0)
+        hooks = [found for found in gc.get_referrers(hook) if type(found) is list]
+        self._can = LIBC is not None and clone > 0 and len(hooks) == 1
+        if LIBC is None or not self._can:
             return
+        self._hooks = hooks[0]
         self._syscall = LIBC.syscall
         self._syscall.restype = ctypes.c_long
         self._madvise = LIBC.madvise
         self._madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self._after_fork = ctypes.pythonapi.PyOS_AfterFork_Child
         self._pid = ctypes.c_int(0)
-        number = ctypes.c_long
         self._arguments = [
-            (number(self._clone),),
-            (number(_CLONE_PARENT_SETTID),),
+            (ctypes.c_long(clone),),
+            (ctypes.c_long(_CLONE_PARENT_SETTID),),
             (None,),
             (ctypes.byref(self._pid),),
             (None,),
             (None,),
         ]
-        # Looked up by the 0 that the child gets from the kernel, once for each partner.
-        self._partner = {0: (int, ())}.__getitem__
 
     @property
     def why_not(self) -> str:
         """Why no child can be made here; empty if one can."""
-        if LIBC is None or self._clone is None:
+        if not self._can:
             return "this Python or processor has no way to fork unnoticed"
-        is_locked = vars(sys).get("_is_gil_enabled")  # from Python 3.13 on
-        if is_locked is not None and not is_locked():
+        has_lock = vars(sys).get("_is_gil_enabled")  # from Python 3.13 on
+        if has_lock is not None and not has_lock():
             return "this Python has no global interpreter lock"
         return ""
 
-    def fork(self, left_out: list[list[int]]) -> tuple[int, float]:
-        """The child's pid, 0 in the child; and for how many seconds the process stood still.
+    def fork(self, answer: int, left_out: list[list[int]]) -> tuple[int, float, Copied]:
+        """The child's pid, 0 in the child; for how many seconds the process stood still; the heap.
 
         Args:
+            answer: the descriptor that the child keeps, as its descriptor 0.
             left_out: ranges of memory, as address and size, that the child does not get.
 
         Raises:
             OSError: the kernel refused.
         """
         self._pid.value = 0
-        # A lock just taken has not been asked for yet.
+        # Begin a turn with the interpreter's lock: a longer one would be asked for.
         time.sleep(0)
         started_s = time.perf_counter()
+        copied = Copied()
+        steps = [*self._first_steps(answer), *copied.steps(), *self._last_steps()]
         for address, size in left_out:
             self._madvise(address, size, _MADV_DONTFORK)
+        # Lazily, so that there is something to call for a child's 0 alone, and in C throughout.
         child = itertools.filterfalse(None, map(self._syscall, *self._arguments))
-        partners = itertools.chain.from_iterable(map(itertools.repeat, child, (_PARTNERS,)))
-        begun = tuple(itertools.starmap(_thread.start_new_thread, map(self._partner, partners)))
-        if begun:
-            return 0, 0.0
+        of_child = itertools.chain.from_iterable(map({0: steps}.__getitem__, child))
+        try:
+            # A list: a tuple that others see before it is full could not be filled.
+            if list(map(_call, of_child)):
+                return 0, 0.0, copied
+        except BaseException:
+            if not self._pid.value:
+                self.leave(1)
+            raise
         for address, size in left_out:
             self._madvise(address, size, _MADV_DOFORK)
         pause_s = time.perf_counter() - started_s
         if not self._pid.value:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error))
-        return self._pid.value, pause_s
+        return self._pid.value, pause_s, copied
 
-    def confine(self, answer: int, deadline_s: int) -> None:
-        """In the child: keep ``answer`` as descriptor 0 and nothing else, yield, end in time."""
-        libc = LIBC
-        assert libc is not None
-        libc.signal(signal.SIGALRM, None)
-        libc.alarm(deadline_s)
+    def _first_steps(self, answer: int) -> list[partial[Any]]:
+        assert LIBC is not None
+        others = (ctypes.c_uint(1), ctypes.c_uint(_LAST_DESCRIPTOR), ctypes.c_uint(0))
+        return [
+            # It ends with the thread that made it.
+            partial(LIBC.prctl, _PR_SET_PDEATHSIG, int(signal.SIGKILL)),
+            partial(LIBC.dup2, answer, 0),
+            partial(self._syscall, ctypes.c_long(_CLOSE_RANGE), *others),
+        ]
+
+    def _last_steps(self) -> list[partial[Any]]:
+        steps: list[partial[Any]] = [partial(self._hooks.clear)]
+        if sys.version_info >= (3, 13):
+            # Python releases it in a child; before, it was made anew whoever held it.
+            steps.append(partial(_imp.acquire_lock))
+        steps.append(partial(self._after_fork))
+        return steps
+
+    def confine(self, deadline_s: int, parent: int) -> None:
+        """In the child: yield to the program, and end in time."""
+        assert LIBC is not None
+        if os.getppid() != parent:
+            self.leave(1)
+        LIBC.signal(int(signal.SIGALRM), None)
+        LIBC.alarm(deadline_s)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-        libc.setpriority(0, 0, _NICENESS)
-        if answer != 0:
-            libc.dup2(answer, 0)
-        if self._syscall(ctypes.c_long(_CLOSE_RANGE), 1, ctypes.c_uint(_LAST_DESCRIPTOR), 0) != 0:
-            os.closerange(1, 1 << 16)
-        os.set_blocking(0, True)
+        LIBC.setpriority(0, 0, _NICENESS)
+        # Where the kernel has no call for it.
+        os.closerange(1, 1 << 16)
+        # Where memory ends, the kernel takes the child and not the program.
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:
+            file.write(b"1000")
 
     def write(self, data: bytes) -> None:
-        """In the child: all of ``data`` to descriptor 0, without letting go of the lock."""
+        """In the child: all of ``data`` to descriptor 0."""
         assert LIBC is not None
         LIBC.prctl(_PR_SET_NAME, _NAME_ANSWERING)
         view = memoryview(data)
-        write = LIBC.write
-        write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
         while view:
-            part = bytes(view[: 1 << 16])
-            count = write(0, part, len(part))
-            if count <= 0:
-                return
-            view = view[count:]
+            view = view[os.write(0, view) :]
 
     def leave(self, status: int) -> None:
         """In the child: end it, with no finalizer and no flush."""
-        assert LIBC is not None
-        LIBC._exit(status)
+        os._exit(status)
 
 
 class Child:
@@ -181,3 +252,21 @@ class Child:
         if words[0] != b"S" or cpu != self._seen_cpu:
             self._seen_cpu, self._seen_s = cpu, now_s
         return now_s - self._seen_s > after_s
+
+
+def _running_frames() -> list[types.FrameType]:
+    """The frames of all other threads, innermost first."""
+    found = []
+    own = _thread.get_ident()
+    for thread, frame in sys._current_frames().items():
+        above: types.FrameType | None = frame
+        for _ in range(_FRAMES_MAX):
+            if above is None or thread == own:
+                break
+            found.append(above)
+            above = above.f_back
+    return found
+
+
+def _is_of_function(frame: types.FrameType) -> bool:
+    return frame.f_code.co_flags & _OF_FUNCTION == _OF_FUNCTION

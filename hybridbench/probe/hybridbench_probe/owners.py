@@ -8,18 +8,16 @@ same in every census, whatever the addresses.
 from __future__ import annotations
 
 import gc
-import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from . import containers, raw
-from .names import HIDDEN, Names, is_from_file, is_own
+from .names import Names, is_from_file, is_own
 
 NESTED = "[]"
 _NESTED_MAX = 3
 _HELD_MIN = 4
 _HELD_SAMPLED = 64
-_FRAMES_MAX = 200
 
 _closure_of = vars(types.FunctionType)["__closure__"].__get__
 _contents_of = vars(types.CellType)["cell_contents"].__get__
@@ -148,17 +146,18 @@ class Places:
         place.is_bounded = place.is_bounded and bound is not None
         place.bound += bound or 0
 
-    def visit_frame(self, frame: types.FrameType) -> None:
+    def visit_call(
+        self,
+        code: types.CodeType,
+        its_globals: dict[str, object],
+        variables: Mapping[str, object],
+    ) -> None:
         """The local variables of a function that runs; only in a copy of the process."""
-        code = frame.f_code
-        its_globals = frame.f_globals
         module = its_globals.get("__name__")
-        if code.co_name == "<module>" or not is_from_file(code):
-            return
-        if type(module) is str and is_own(module):
+        if not is_from_file(code) or (type(module) is str and is_own(module)):
             return
         name = ""
-        for variable, value in list(frame.f_locals.items()):
+        for variable, value in list(variables.items()):
             base = self.kinds.of(type(value))
             if base is not None and id(value) not in self.seen:
                 name = name or self.names.code(code, its_globals, raw.qualname_of_code(code))
@@ -319,17 +318,3 @@ _NO_OWNERS = frozenset(
 def _dict_of_function(function: types.FunctionType) -> dict[str, object]:
     found = function.__dict__
     return found if type(found) is dict else {}
-
-
-def running_frames() -> Iterable[types.FrameType]:
-    """The frames of all threads but those of the probe."""
-    for frame in list(sys._current_frames().values()):
-        above: types.FrameType | None = frame
-        for _ in range(_FRAMES_MAX):
-            if above is None:
-                break
-            yield above
-            above = above.f_back
-
-
-__all__ = ["HIDDEN", "NESTED", "Layout", "Place", "Places", "running_frames"]

@@ -22,10 +22,11 @@ import sys
 import time
 
 from . import census, idle, sliced
-from .forked import Child, Forker
+from .forked import Child, Copied, Forker
 
 _REQUEST_BYTES_MAX = 1 << 16
-_ANSWER_S = 5.0
+_TIMEOUT = struct.pack("ll", 5, 0)
+_NO_MEMORY = b'{"failed": "the process has no memory left"}\n'
 _WAKE_S = 5.0
 _STUCK_S = 0.4
 _TRIES = 6
@@ -53,26 +54,20 @@ def serve_process(folder: str) -> None:
         OSError: the folder is not a private one of this user, or cannot be written.
     """
     server = Server(folder)
-    server.begin()
-    atexit.register(server.end)
+    in_child = server.in_forked_child
     os.register_at_fork(
-        before=server.before_fork,
-        after_in_parent=server.after_fork,
-        after_in_child=server.in_forked_child,
+        before=server.before_fork, after_in_parent=server.after_fork, after_in_child=in_child
     )
+    server.begin(Forker(in_child))
+    atexit.register(server.end)
 
 
 class Descriptor:
     """A number and what was opened there.  The program may have closed it."""
 
     def __init__(self, low: int) -> None:
-        """Takes ``low`` over: moves it up, out of the program's way."""
-        try:
-            self.number = fcntl.fcntl(low, _F_DUPFD_CLOEXEC, _DESCRIPTORS_FROM)
-        except OSError:
-            # The program may open fewer files than that.
-            self.number = fcntl.fcntl(low, _F_DUPFD_CLOEXEC, 3)
-        os.close(low)
+        """Takes ``low`` over."""
+        self.number = _moved_up(low)
         self._file = self._what()
 
     def _what(self) -> tuple[int, int] | None:
@@ -94,6 +89,17 @@ class Descriptor:
         self._file = None
 
 
+def _moved_up(low: int) -> int:
+    """A descriptor of the same file out of the program's way, which counts from below."""
+    try:
+        high = fcntl.fcntl(low, _F_DUPFD_CLOEXEC, _DESCRIPTORS_FROM)
+    except OSError:
+        # The program may not open that many files.
+        return low
+    os.close(low)
+    return high
+
+
 class Server:
     """Owns the socket and the thread of one process; a forked child begins anew."""
 
@@ -102,7 +108,7 @@ class Server:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError("the probe's directory is not private")
         self._folder = folder
-        self._forker = Forker()
+        self._forker: Forker | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -117,8 +123,9 @@ class Server:
 
     # Of the program's threads: beginning, and its own forks.
 
-    def begin(self) -> None:
+    def begin(self, forker: Forker) -> None:
         """Bind the socket and start the thread."""
+        self._forker = forker
         self._bind()
         self._start_thread()
 
@@ -146,12 +153,14 @@ class Server:
 
     def in_forked_child(self) -> None:
         """It has no thread of ours and shares its parent's socket, which it must not answer on."""
+        if self._forker is None:
+            return
         try:
             for held in (self._listener, *(self._wake or ())):
                 if held is not None:
                     held.close()
             self._clear()
-            self.begin()
+            self.begin(self._forker)
         except Exception:
             self._thread = 0
 
@@ -211,7 +220,10 @@ class Server:
             if self._task is not None:
                 self._work()
             while not self._stopping:
-                self._serve_one()
+                try:
+                    self._serve_one()
+                except MemoryError:
+                    _sleep(_WAKE_S)
         except _LeavingError:
             pass
         except BaseException:
@@ -247,26 +259,16 @@ class Server:
             return
         finally:
             door.detach()
-        connection = _socket.socket(fileno=number)
+        task = self._task = _Task(Descriptor(number))
         try:
-            connection.settimeout(_ANSWER_S)
-            self._task = _Task(connection, self._request(connection))
+            task.read_request()
             self._work()
-        except (OSError, ValueError, MemoryError):
-            self._drop_task()
-
-    def _request(self, connection: _socket.socket) -> dict[str, object]:
-        peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-        if struct.unpack("3i", peer)[1] != os.geteuid():
-            raise PermissionError("another user asks")
-        data = b""
-        while not data.endswith(b"\n"):
-            part = connection.recv(_REQUEST_BYTES_MAX)
-            data += part
-            if not part or len(data) > _REQUEST_BYTES_MAX:
-                raise ValueError("no request")
-        request = json.loads(data)
-        return request if isinstance(request, dict) else {}
+        except MemoryError:
+            task.send(_NO_MEMORY)
+        except (OSError, ValueError):
+            # Whoever asked is gone, or is no watcher.
+            pass
+        self._drop_task()
 
     def _work(self) -> None:
         task = self._task
@@ -282,8 +284,6 @@ class Server:
                 task.answer(idle.look(collect=task.request.get("collect") is True))
             else:
                 task.answer({"failed": "the probe does not know this request"})
-        except MemoryError:
-            task.answer({"failed": "the process has no memory left for it"})
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             task.answer({"failed": f"the probe failed with {type(error).__name__}"})
         self._drop_task()
@@ -299,57 +299,67 @@ class Server:
         if task.request.get("way") == "slices":
             self._take_slices(task)
             return
-        why_not = self._forker.why_not
-        if why_not:
+        forker = self._forker
+        why_not = "it has just begun" if forker is None else forker.why_not
+        if forker is None or why_not:
             task.answer({"failed": why_not})
             return
         deadline_s = _number(task.request.get("deadline_s"), 60.0)
-        for _ in range(_TRIES):
-            if task.child is None and not self._fork(task, deadline_s):
+        while task.tries < _TRIES:
+            task.tries += 1
+            if not self._fork(task, forker, deadline_s) or self._await_child(task, deadline_s):
                 return
-            if self._await_child(task, deadline_s):
-                return
-        task.answer({"failed": "the copies of the process were stuck on a lock of another thread"})
+        task.answer({"failed": "its copies were stuck on a lock, or it forked while each was read"})
 
-    def _fork(self, task: _Task, deadline_s: float) -> bool:
+    def _fork(self, task: _Task, forker: Forker, deadline_s: float) -> bool:
+        if not task.connection.is_ours:
+            # The program may have closed it, and opened a file of its own there.
+            return False
         left_out = task.request.get("left_out")
         ranges = left_out if isinstance(left_out, list) else []
         try:
-            pid, pause_s = self._forker.fork(ranges)
+            pid, pause_s, copied = forker.fork(task.connection.number, ranges)
         except OSError as error:
             task.answer({"failed": f"the process cannot fork: {os.strerror(error.errno or 0)}"})
             return False
         if pid == 0:
-            self._be_the_child(task, deadline_s)
+            self._be_the_child(task, forker, deadline_s, copied)
         task.add_pause(pause_s)
         task.child = Child(pid)
         return True
 
-    def _be_the_child(self, task: _Task, deadline_s: float) -> None:
+    def _be_the_child(self, task: _Task, forker: Forker, deadline_s: float, copied: Copied) -> None:
         status = 1
         try:
-            self._forker.confine(task.connection.fileno(), int(deadline_s) + 1)
-            found = census.take(whole=task.request.get("whole") is True)
-            self._forker.write(json.dumps(found).encode() + b"\n")
+            forker.confine(int(deadline_s) + 1, self._pid)
+            found = census.take(copied, whole=task.request.get("whole") is True)
+            forker.write(json.dumps(found).encode() + b"\n")
             status = 0
         except MemoryError:
             status = 2
         finally:
-            self._forker.leave(status)
+            forker.leave(status)
 
     def _await_child(self, task: _Task, deadline_s: float) -> bool:
         """True once there is an answer of one kind or the other; False to try again."""
         child = task.child
         assert child is not None
+        look_s = time.perf_counter() + _STUCK_S
         while not child.is_done():
             if self._stopping:
+                # It ends with this thread.
+                child.kill()
+                task.child = None
                 raise _LeavingError
             if time.perf_counter() - child.started_s > deadline_s:
                 child.kill()
                 task.child = None
                 task.answer({"failed": f"the heap scan took longer than {deadline_s:.0f} s"})
                 return True
-            if child.is_stuck(_STUCK_S):
+            if time.perf_counter() > look_s:
+                look_s = time.perf_counter() + _STUCK_S / 2
+                if not child.is_stuck(_STUCK_S):
+                    continue
                 child.kill()
                 task.cpu_s += child.cpu_s
                 task.child = None
@@ -393,11 +403,12 @@ class Server:
 class _Task:
     """A request and how far its answer is; it outlives the thread that began it."""
 
-    def __init__(self, connection: _socket.socket, request: dict[str, object]) -> None:
+    def __init__(self, connection: Descriptor) -> None:
         self.connection = connection
-        self.request = request
+        self.request: dict[str, object] = {}
         self.child: Child | None = None
         self.walk: sliced.Walk | None = None
+        self.tries = 0
         self.pause_s = 0.0
         self.longest_pause_s = 0.0
         self.cpu_s = 0.0
@@ -414,8 +425,42 @@ class _Task:
             "longest_pause_s": self.longest_pause_s,
             "cpu_s": self.cpu_s,
         }
-        line = {**cost, **fields}
-        self.connection.sendall(json.dumps(line).encode() + b"\n")
+        self.send(json.dumps({**cost, **fields}).encode() + b"\n")
+
+    def read_request(self) -> None:
+        """Of a process of this user.
+
+        Raises:
+            OSError: it is of another one, or sends nothing.
+            ValueError: it sends no request.
+        """
+        connection = _socket.socket(fileno=self.connection.number)
+        try:
+            connection.settimeout(None)
+            peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+            for option in (_socket.SO_RCVTIMEO, _socket.SO_SNDTIMEO):
+                connection.setsockopt(_socket.SOL_SOCKET, option, _TIMEOUT)
+        finally:
+            connection.detach()
+        if struct.unpack("3i", peer)[1] != os.geteuid():
+            raise PermissionError("another user asks")
+        data = b""
+        while not data.endswith(b"\n"):
+            part = os.read(self.connection.number, _REQUEST_BYTES_MAX)
+            data += part
+            if not part or len(data) > _REQUEST_BYTES_MAX:
+                raise ValueError("no request")
+        request = json.loads(data)
+        self.request = request if isinstance(request, dict) else {}
+
+    def send(self, data: bytes) -> None:
+        """All of ``data``, if whoever asked reads it and the program has not closed the socket."""
+        view = memoryview(data)
+        while view and self.connection.is_ours:
+            try:
+                view = view[os.write(self.connection.number, view) :]
+            except OSError:
+                return
 
 
 def _number(given: object, otherwise: float) -> float:
