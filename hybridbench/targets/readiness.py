@@ -16,6 +16,9 @@ from urllib.parse import urlsplit
 _POLL_S: Final = 0.5
 _ANSWER_S: Final = 60.0
 _BODY_MOST: Final = 1 << 20
+# A prompt of one token ends the attention kernel for AMX of vLLM 0.32.0 by an illegal instruction.
+_PROMPT: Final = "Hello, how are you today?"
+_TOKENS: Final = 4
 # Of a URL that is no part of this interface: the server speaks another one.
 _NOT_HERE: Final = (404, 405, 501)
 
@@ -75,7 +78,7 @@ class Readiness(Asked):
 
 
 def completion_or_page(page: str, key: str = "") -> None:
-    """Ask the server of ``page``, its /metrics, for one token; one that is no OpenAI-compatible
+    """Ask the server of ``page``, its /metrics, for a few tokens; one that is no OpenAI-compatible
     server, for that page.
 
     Args:
@@ -117,7 +120,7 @@ def post(url: str) -> None:
 
 
 def completion(base: str, key: str = "") -> None:
-    """Ask an OpenAI-compatible server for one token.
+    """Ask an OpenAI-compatible server for a few tokens.
 
     Args:
         base: such as ``http://127.0.0.1:8000``.
@@ -128,11 +131,11 @@ def completion(base: str, key: str = "") -> None:
         OtherServerError: it lists no models, or completes nothing.
     """
     model = _first_model(_fetch(f"{base}/v1/models", key=key))
-    asked: dict[str, object] = {"model": model, "max_tokens": 1, "temperature": 0}
+    asked: dict[str, object] = {"model": model, "max_tokens": _TOKENS}
     try:
-        answer = _fetch(f"{base}/v1/completions", {**asked, "prompt": "1"}, key)
+        answer = _fetch(f"{base}/v1/completions", {**asked, "prompt": _PROMPT}, key)
     except OtherServerError:
-        chat = {**asked, "messages": [{"role": "user", "content": "1"}]}
+        chat = {**asked, "messages": [{"role": "user", "content": _PROMPT}]}
         answer = _fetch(f"{base}/v1/chat/completions", chat, key)
     if not isinstance(answer, dict) or not answer.get("choices"):
         raise NotReadyError(f"{base} completes with an answer without choices")

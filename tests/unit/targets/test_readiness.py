@@ -68,13 +68,15 @@ def serving(pages: Mapping[str, Page]) -> Iterator[Server]:
         server.shutdown()
 
 
-def test_one_token_of_the_first_model_is_asked_for() -> None:
+def test_a_few_tokens_of_the_first_model_are_asked_for() -> None:
     with serving({"/v1/models": MODELS, "/v1/completions": CHOICE}) as server:
         completion(server.url)
         path, body = server.asked[-1]
     assert path == "/v1/completions"
     assert isinstance(body, dict)
-    assert (body["model"], body["max_tokens"]) == ("tiny", 1)
+    assert (body["model"], body["max_tokens"]) == ("tiny", 4)
+    # Nobody's server is ended by a question: short prompts are where kernels have their edges.
+    assert len(body["prompt"].split()) > 3
 
 
 def test_a_server_of_chats_alone_is_asked_for_one() -> None:
