@@ -142,7 +142,8 @@ class ProcessTree:
             named = [f"{name} ({count})" for name, count in self._left_out.most_common(5)]
             more = len(self._left_out) - len(named)
             missed.append(
-                f"{self._left_out.total()} short-lived processes: {', '.join(named)}"
+                f"short-lived processes, of which {self._left_out.total()} were seen: "
+                f"{', '.join(named)}"
                 f"{f' and {more} other programs' if more else ''}"
             )
         return missed
@@ -190,8 +191,10 @@ class ProcessTree:
                 os.close(handle)
 
     def _saw_end(self, pid: int, started_s: float, wait_status: int) -> None:
-        if (pid, started_s) in self._known and len(self._wait_status) < _NAMES_KEPT:
+        if (pid, started_s) in self._known:
             self._wait_status[pid] = wait_status
+            while len(self._wait_status) > _NAMES_KEPT:
+                del self._wait_status[next(iter(self._wait_status))]
 
     def _is_marked(self, process: TreeProcess) -> bool:
         if not self._mark or process.key in self._strangers or process.started_s < self._root[1]:

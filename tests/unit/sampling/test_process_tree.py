@@ -71,6 +71,19 @@ def test_a_process_keeps_its_name_and_the_next_takes_that_of_one_that_ended(
     assert [(p.role, p.pid) for p in tree.read()][1:] == [("worker-2", second.pid)]
 
 
+def test_how_a_process_ended_is_known_until_its_parent_asks(
+    server: subprocess.Popen[str],
+) -> None:
+    tree = ProcessTree(server.pid, role, now_s=old)
+    _, first, second = tree.read()
+
+    kill(first.pid)
+    tree.read()
+
+    assert tree.wait_status(first.pid) == signal.SIGKILL
+    assert tree.wait_status(second.pid) is None
+
+
 def test_a_child_whose_parent_ended_still_belongs_to_the_tree(
     server: subprocess.Popen[str],
 ) -> None:
@@ -135,7 +148,7 @@ def test_short_children_are_no_roles(server: subprocess.Popen[str]) -> None:
         seen |= {process.role for process in tree.read()}
 
     assert seen == {"server"}
-    assert tree.not_seen == ["2 short-lived processes: worker (2)"]
+    assert tree.not_seen == ["short-lived processes, of which 2 were seen: worker (2)"]
 
 
 def test_a_process_that_takes_a_title_has_that_role_from_then_on() -> None:
