@@ -262,7 +262,9 @@ def _mechanism(  # noqa: PLR0911, C901  # a table of kinds, each a few lines
     kind = rng.random()
     event = str(rng.choice(["finished", "came", "tokens", "refused", "aborted"]))
     base = float(rng.integers(0, 400))
-    total = float(traffic.so_far[event][-1])
+    # A limit that is not reached is no limit: caches are full in less than the shortest life.
+    lives = np.diff([0.0, *run.restarts_s, run.duration_s])
+    total = float(traffic.so_far[event][-1]) * float(lives.min()) / run.duration_s
 
     def since(t_s: FloatArray, begun_s: float) -> FloatArray:
         count: FloatArray = traffic.at(event, t_s) - traffic.at(event, np.array([begun_s]))[0]

@@ -31,7 +31,6 @@ from hybridbench.analysis.findings.incomplete import (
     workload_findings,
 )
 from hybridbench.analysis.findings.instances import instance_findings, with_split
-from hybridbench.analysis.findings.kept import kept_findings, without_parts
 from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.findings.sanity import sanity_findings
 from hybridbench.analysis.findings.validity import (
@@ -86,8 +85,8 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     def judged(part: Facts, names: frozenset[str]) -> list[MetricResult]:
         return _trends(part, Effort(), boundary, names)
 
-    result = with_processes(record, result, judged, boundary)
-    result = _with_heaps(facts, result, boundary)
+    growing = boundary.listed("the heaps of the processes", growing_heaps, facts)
+    result = with_processes(record, result, judged, growing, boundary)
     if facts.parts:
         # What only all segments together can have covered.
         covered = boundary.listed("the coverage", coverage_findings, facts)
@@ -120,19 +119,10 @@ def judge_so_far(record: RunRecord) -> Verdict:
     def judged(part: Facts, names: frozenset[str]) -> list[MetricResult]:
         return _trends_so_far(part, boundary, names)
 
-    result = with_processes(record, result, judged, boundary)
-    result = _with_heaps(facts, result, boundary)
+    growing = boundary.listed("the heaps of the processes", growing_heaps, facts)
+    result = with_processes(record, result, judged, growing, boundary)
     findings = [*result.findings, *unreadable_findings(beyond)]
     return _worded(_verdict(facts, result, findings, boundary), boundary)
-
-
-def _with_heaps(facts: Facts, result: SegmentResult, boundary: Boundary) -> SegmentResult:
-    """``result`` with what probes saw that the processes keep."""
-    growing = boundary.listed("the heaps of the processes", growing_heaps, facts)
-    kept = boundary.listed("what processes keep", kept_findings, growing, result.metrics)
-    if not kept:
-        return result
-    return replace(result, findings=(*without_parts(result.findings, kept), *kept))
 
 
 def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:

@@ -10,11 +10,14 @@ from typing import Final
 import msgspec
 
 from hybridbench.analysis.boundary import Boundary
+from hybridbench.analysis.drivers.heap_growth import Growing
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.processes import ProcessView, process_views
 from hybridbench.analysis.findings.growth import growth_findings
+from hybridbench.analysis.findings.kept import kept_findings, without_parts
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_metric
+from hybridbench.analysis.trend.allowance import Allowance, allowance_of
 from hybridbench.analysis.trend.metric_trend import with_q_values
 from hybridbench.labels import labelled, unlabelled
 from hybridbench.metrics import MEMORY
@@ -28,15 +31,34 @@ Judged = Callable[[Facts, frozenset[str]], Sequence[MetricResult]]
 
 
 def with_processes(
-    record: RunRecord, result: SegmentResult, judged: Judged, boundary: Boundary
+    record: RunRecord,
+    result: SegmentResult,
+    judged: Judged,
+    growing: Sequence[Growing],
+    boundary: Boundary,
 ) -> SegmentResult:
-    """``result`` of the run with the trends of its processes, each named with its labels.
+    """``result`` of the run with the trends of its processes, each named with its labels, and with
+    what they keep.
 
-    ``judged`` gives the trends of one segment of a process, for some of its metrics.
+    ``judged`` gives the trends of one segment of a process, for some of its metrics; ``growing`` is
+    what grows in their heaps.
     """
     views = boundary.value("the processes", [], process_views, record)
-    if not views:
-        return result
+    allowed = Allowance()
+    if views:
+        result, allowed = _with_views(record, result, judged, growing, views, boundary)
+    kept = boundary.listed("what processes keep", kept_findings, growing, result.metrics, allowed)
+    return replace(result, findings=(*without_parts(result.findings, kept), *kept))
+
+
+def _with_views(
+    record: RunRecord,
+    result: SegmentResult,
+    judged: Judged,
+    growing: Sequence[Growing],
+    views: Sequence[ProcessView],
+    boundary: Boundary,
+) -> tuple[SegmentResult, Allowance]:
     owned = [
         (view, facts, _trends(view, facts, judged))
         for view in views
@@ -45,22 +67,39 @@ def with_processes(
     tested = iter(with_q_values([*result.metrics, *(r for _, _, rs in owned for r in rs)]))
     metrics = [next(tested) for _ in result.metrics]
     findings = list(result.findings)
+    every = [[next(tested) for _ in results] for _, _, results in owned]
+    allowed = boundary.value(
+        "the sizes of caches", Allowance(), allowance_of, record, _start_s(owned), every, growing
+    )
     last_s = max(view.last_s for view in views)
-    for view, facts, results in owned:
-        own = [next(tested) for _ in results]
-        if view.last_s < last_s - max(_OVER_S, _OVER_SHARE * last_s):
-            # It ended while others went on: what it had no time for, no longer run would decide;
-            # and one that goes on under another name is judged there.
-            own = [
-                one
-                for one in own
-                if one.outcome != VerdictKind.INCONCLUSIVE
-                or not (one.rate_per_hour is None or view.renamed)
-            ]
+    for (view, facts, _), results in zip(owned, every, strict=True):
+        own = _decidable(view, allowed.applied(results, view.labels), last_s)
         grown = boundary.listed("growth", growth_findings, facts.longest, own, boundary)
         metrics += [_named(one, view) for one in own]
         findings += [_about(finding, view) for finding in grown]
-    return replace(result, metrics=tuple(metrics), findings=tuple(findings))
+    return replace(result, metrics=tuple(metrics), findings=tuple(findings)), allowed
+
+
+def _start_s(owned: Sequence[tuple[ProcessView, Facts, Sequence[MetricResult]]]) -> float:
+    """When the judged windows begin: the level of memory at that time counts as that of the run."""
+    windows = [facts.window for _, facts, _ in owned if facts.window is not None]
+    return min((window.start_s for window in windows), default=0.0)
+
+
+def _decidable(
+    view: ProcessView, results: Sequence[MetricResult], last_s: float
+) -> Sequence[MetricResult]:
+    """``results`` without what no longer run would decide: of a process that ended while others
+    went on, what it had no time for, and what goes on under another name and is judged there.
+    """
+    if view.last_s >= last_s - max(_OVER_S, _OVER_SHARE * last_s):
+        return results
+    return [
+        one
+        for one in results
+        if one.outcome != VerdictKind.INCONCLUSIVE
+        or not (one.rate_per_hour is None or view.renamed)
+    ]
 
 
 def worst_memory(results: Sequence[MetricResult]) -> MetricResult | None:

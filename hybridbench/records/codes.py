@@ -36,6 +36,8 @@ class ReasonCode(StrEnum):
     YOUNG_RUN = "young-run"
     NO_LIMIT = "no-limit"
     LIMIT_NOT_MEASURED = "limit-not-measured"
+    WITHIN_BUDGET = "within-budget"
+    CACHE_FILLS = "cache-fills"
     # Of several segments together.
     LEAKING_SEGMENTS = "leaking-segments"
     GROWING_SEGMENTS = "growing-segments"

@@ -121,17 +121,18 @@ class _Fits:
         self, values: FloatArray, first: NDArray[np.bool_], work: Work, load: FloatArray
     ) -> None:
         self._values, self._first, self._work = values, first, work
-        middle = values.shape[0] // 2
+        middle = _middles(first)
+        early = np.arange(first.size) <= middle
         steps = np.where(first[1:, None], 0.0, np.diff(values, axis=0))
-        self._gained = steps[:middle].sum(axis=0), steps[middle:].sum(axis=0)
+        self._gained = steps[early[1:]].sum(axis=0), steps[~early[1:]].sum(axis=0)
         self._whole = [_lines(values, [x], first, load) for x in work.columns.T]
-        early = slice(0, middle + 1)
         self._suggested = [
             _lines(values[early], [x[early]], first[early], load[early]) for x in work.columns.T
         ]
         self._halves = [
-            _lines(values, [np.minimum(x, x[middle]), np.maximum(x - x[middle], 0.0)], first, load)
+            _lines(values, [np.minimum(x, at), np.maximum(x - at, 0.0)], first, load)
             for x in work.columns.T
+            for at in [x[middle]]
         ]
 
     def kept(self, name: int) -> Kept | None:
@@ -200,8 +201,9 @@ class _Fits:
     def _whole_rate(self, name: int, index: int, tolerance: float) -> bool:
         """Whether the rate is a whole number, as far as ``tolerance`` and its error tell."""
         rate, error = self._whole[index].slope(name, 0), self._whole[index].error(name, 0)
-        near = abs(rate - round(rate)) <= min(max(2.0 * error, _WHOLE), tolerance) * round(rate)
-        return self._work.names[index] in self._work.telling and error <= tolerance * rate and near
+        near = abs(rate - round(rate)) <= min(max(2.0 * error, _WHOLE), tolerance)
+        sure = round(rate) >= 1 and error <= tolerance
+        return self._work.names[index] in self._work.telling and sure and near
 
     def _place(self, index: int, *, whole: bool = False) -> int:
         return self._work.rank(self._work.names[index], whole=whole)
@@ -224,6 +226,15 @@ class _Fits:
             covered=float(rises[moved > 0].sum()) / max(float(rises.sum()), 1.0),
             rivals=others,
         )
+
+
+def _middles(first: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """For each reading, the middle one of its stretch: a process that was started anew fills anew,
+    so each has two halves of its own.
+    """
+    starts = np.flatnonzero(first)
+    ends = np.append(starts[1:], first.size)
+    return np.repeat((starts + ends - 1) // 2, ends - starts)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from hybridbench.analysis.drivers.search import TIME, explained
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.growth import Growth, odds_text
 from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, times
+from hybridbench.analysis.trend.allowance import Allowance
+from hybridbench.analysis.trend.reasons import WithinBudget
 from hybridbench.labels import labels_of, unlabelled
 from hybridbench.metrics import MEMORY, Unit
 from hybridbench.rates import number, per_text
@@ -71,6 +73,7 @@ class Held(Basis, frozen=True, kw_only=True):
         early, late: the rate in the first and the second half of the time.
         odds: that chance shows so much in the second half, where traffic alone tells.
         beside: other counts of the process that show the same.
+        budget: the cache that it may be, as long as that is not full.
     """
 
     evidence: ClassVar[Evidence] = Evidence.STATISTICAL
@@ -87,11 +90,12 @@ class Held(Basis, frozen=True, kw_only=True):
     late: float
     odds: float | None = None
     beside: tuple[Beside, ...] = ()
+    budget: WithinBudget | None = None
 
     def words(self, found: Finding) -> Words:
         return Words(
             f"{self.role} keeps {_each(found.rates[0], self._what)}",
-            cause=self._cause,
+            cause=self._cause if self.budget is None else self.budget.text(),
             evidence=(*self._evidence(found), *driver_evidence(found)),
         )
 
@@ -254,7 +258,11 @@ _UNNAMED: Final = (Sort.BLOCKS, Sort.BYTES)
 _ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES)
 
 
-def kept_findings(growing: Sequence[Growing], metrics: Sequence[MetricResult]) -> list[Finding]:
+def kept_findings(
+    growing: Sequence[Growing],
+    metrics: Sequence[MetricResult] = (),
+    allowed: Allowance | None = None,
+) -> list[Finding]:
     """One for each container that keeps entries, and for what else only grows in a process in which
     none does.
     """
@@ -270,7 +278,7 @@ def kept_findings(growing: Sequence[Growing], metrics: Sequence[MetricResult]) -
         beside = [one for one in own if id(one) not in led and one.fate in (Fate.KEPT, Fate.OPEN)]
         for place, leader in enumerate(leaders):
             others = _besides(leader, beside, metrics) if place == 0 else ()
-            found.append(_finding(leader, others))
+            found.append(_finding(leader, others, _budget_of(leader, allowed)))
         most = sorted(filling, key=lambda one: -one.last)
         found += [_fills(one, len(most)) for one in most[:1]]
     return found
@@ -356,7 +364,14 @@ def _event(one: Growing) -> str:
     return "h" if counter == TIME else singular(counter)
 
 
-def _finding(one: Growing, beside: tuple[Beside, ...]) -> Finding:
+def _budget_of(one: Growing, allowed: Allowance | None) -> WithinBudget | None:
+    """What is left of the cache that ``one`` may be: what has no name may be any cache."""
+    if allowed is None or one.fate is not Fate.KEPT:
+        return None
+    return allowed.budget if one.sort in _UNNAMED or allowed.covers(one.name) else None
+
+
+def _finding(one: Growing, beside: tuple[Beside, ...], budget: WithinBudget | None) -> Finding:
     kept, kind = one.kept, _KINDS[one.sort]
     unit = one.sort.value
     values = {
@@ -370,12 +385,13 @@ def _finding(one: Growing, beside: tuple[Beside, ...]) -> Finding:
         "late": kept.late * _scale(one),
         "odds": None if kept.rounds else kept.odds,
         "beside": beside,
+        "budget": budget,
     }
     if one.sort is Sort.ENTRIES:
         values["holds"] = one.heap.holds.get(one.name, "")
     found = Finding(
         msgspec.convert(values, kind),
-        VerdictKind.LEAK if one.fate is Fate.KEPT else VerdictKind.INCONCLUSIVE,
+        VerdictKind.LEAK if one.fate is Fate.KEPT and budget is None else VerdictKind.INCONCLUSIVE,
         one.heap.subject(one.name if one.sort is not Sort.ENTRIES else f"entries of {one.name}"),
         since_s=one.since_s,
     )

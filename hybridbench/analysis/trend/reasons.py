@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import ClassVar, Final, Literal
 
 import msgspec
@@ -11,8 +12,9 @@ from hybridbench.rates import TINY, amount
 from hybridbench.records.codec import from_json
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.verdict import LowerEnd, MetricResult, Reason, UpperEnd, Why
-from hybridbench.units import format_duration, format_percent
+from hybridbench.units import format_bytes, format_duration, format_percent
 
+_DAY_S: Final = 86_400.0
 # Who set the bound that a metric keeps.
 _SOURCES: Final[Mapping[str, str]] = {
     "threshold": "the threshold",
@@ -232,6 +234,55 @@ class LimitNotMeasured(NoLimit, frozen=True, kw_only=True):
         )
 
 
+class WithinBudget(Reason, frozen=True, kw_only=True):
+    """Undecided: the caches that the user named may grow by ``budget`` bytes, and memory of the
+    target has grown by ``grown``.
+
+    Attributes:
+        per_s: bytes by which memory grows in a second, all processes together.
+        full_in_s: until the budget is used up, which is at ``full_wall_s`` where the clock of the
+            run is known.
+    """
+
+    code: ClassVar[str] = ReasonCode.WITHIN_BUDGET
+
+    caches: tuple[str, ...]
+    budget: int
+    grown: float
+    per_s: float
+    full_in_s: float
+    full_wall_s: float | None = None
+
+    def text(self) -> str:
+        names, size = " and ".join(self.caches), format_bytes(self.budget)
+        until = f" in {format_duration(self.full_in_s)}"
+        if self.full_wall_s is not None:
+            until += f": {_moment(self.full_wall_s, self.full_in_s)}"
+        return (
+            f"at {format_bytes(self.per_s)}/s the {names} cache{'s' * (len(self.caches) > 1)} of "
+            f"{size} {'are' if len(self.caches) > 1 else 'is'} full{until}; growth so far is "
+            f"{format_bytes(self.grown)}"
+        )
+
+
+class CacheIsFilling(Reason, frozen=True, kw_only=True):
+    """Undecided: a container of the process has a bound, which it reaches in ``full_in_s``."""
+
+    code: ClassVar[str] = ReasonCode.CACHE_FILLS
+
+    path: str
+    size: float
+    bound: int
+    full_in_s: float | None = None
+
+    def text(self) -> str:
+        until = "" if self.full_in_s is None else f", full in {format_duration(self.full_in_s)}"
+        return (
+            f"{self.path} still fills ({self.size:,.0f} of at most {self.bound:,} entries{until}), "
+            "and memory grows with it"
+        )
+
+
 class _OfSegments(Reason, frozen=True, kw_only=True):
     """Of the results of so many segments of a resumed run together."""
 
@@ -369,6 +420,12 @@ def bound_of(result: MetricResult) -> float | None:
     if result.limit_per_hour is not None or result.why is None:
         return result.limit_per_hour
     return from_json(result.why.data, _Held).bound
+
+
+def _moment(wall_s: float, from_now_s: float) -> str:
+    """The time of day, with the date where that is another day."""
+    form = "%H:%M UTC" if from_now_s < _DAY_S else "%Y-%m-%d %H:%M UTC"
+    return datetime.fromtimestamp(wall_s, UTC).strftime(form)
 
 
 def _hourly(growth: float, unit: str) -> str:

@@ -72,7 +72,6 @@ ANALYSES = (
     "in_words",
     "judge_decay",
     "judge_trend",
-    "kept_findings",
     "liveness_findings",
     "log_findings",
     "not_seen",

@@ -11,6 +11,7 @@ from hybridbench.analysis.trend.reasons import (
     AnalysisFailed,
     Bounded,
     BoundedTogether,
+    CacheIsFilling,
     ContainsCache,
     EveryModelGrows,
     FewCollections,
@@ -33,6 +34,7 @@ from hybridbench.analysis.trend.reasons import (
     TooFewSamples,
     TooShort,
     Unreadable,
+    WithinBudget,
     YoungRun,
     bound_of,
 )
@@ -102,6 +104,23 @@ WORDS: list[tuple[Reason, str]] = [
     (
         LimitNotMeasured(upper=UPPER, unit="B"),
         "the profile has no limit for so short a window (growth of up to 3.00 MiB/h is possible)",
+    ),
+    (
+        WithinBudget(
+            caches=("prompt",),
+            budget=8 * 2**30,
+            grown=2.0**30,
+            per_s=3.7e6,
+            full_in_s=2160.0,
+            full_wall_s=1.79e9,
+        ),
+        "at 3.53 MiB/s the prompt cache of 8.00 GiB is full in 36m: 14:13 UTC; growth so far is "
+        "1.00 GiB",
+    ),
+    (
+        CacheIsFilling(path="app.cache", size=1200.0, bound=5000, full_in_s=180.0),
+        "app.cache still fills (1,200 of at most 5,000 entries, full in 3m), and memory grows with "
+        "it",
     ),
     (
         LeakingSegments(leaking=2, segments=3, last=LAST),

@@ -1,0 +1,117 @@
+"""Growth of memory that a cache explains: one that the user gave a size, or one with a bound.
+
+Until such a cache is full its growth is neither a leak nor CLEAN, and the run says until when.
+Beyond it memory is judged as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import msgspec
+import numpy as np
+
+from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort
+from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.trend.reasons import CacheIsFilling, WithinBudget
+from hybridbench.labels import unlabelled
+from hybridbench.metrics import MEMORY
+from hybridbench.records.verdict import MetricResult, Reason
+
+# Samples whose median is the level of memory at either end of the run.
+_SAMPLES = 5
+# A cache that is full much later than this is not what the run waits for.
+_LONGEST_S = 3650 * 86_400.0
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What memory may grow by: ``budget`` of all processes together; None where none is left, and
+    by process what still fills there.
+    """
+
+    budget: WithinBudget | None = None
+    filling: Mapping[tuple[tuple[str, str], ...], CacheIsFilling] = field(default_factory=dict)
+
+    def applied(
+        self, results: Sequence[MetricResult], labels: Mapping[str, str]
+    ) -> list[MetricResult]:
+        """The results of one process, its memory undecided as long as a cache may explain it."""
+        return [self._applied(result, labels) for result in results]
+
+    def covers(self, name: str) -> bool:
+        """Whether the user meant ``name`` of a heap, or a part of that path, by a cache's name."""
+        caches = () if self.budget is None else self.budget.caches
+        return any(cache == name or cache in name.split(".") for cache in caches)
+
+    def _applied(self, result: MetricResult, labels: Mapping[str, str]) -> MetricResult:
+        rate = result.rate_per_hour
+        if result.metric != MEMORY or rate is None or rate.lower <= 0 or result.outcome == "CLEAN":
+            return result
+        if self.budget is not None:
+            return _undecided(result, self.budget, self.budget.full_in_s)
+        filling = self.filling.get(_key(labels))
+        if result.outcome == "LEAK" and filling is not None:
+            return _undecided(result, filling, filling.full_in_s)
+        return result
+
+
+def allowance_of(
+    record: RunRecord,
+    start_s: float,
+    results: Iterable[Sequence[MetricResult]],
+    growing: Sequence[Growing],
+) -> Allowance:
+    """What the memory of a run may grow by after ``start_s``, at the rates of ``results``."""
+    filling = {
+        _key(one.heap.labels): CacheIsFilling(
+            path=one.name, size=one.last, bound=one.bound, full_in_s=one.full_in_s
+        )
+        for one in growing
+        if one.sort is Sort.ENTRIES and one.fate is Fate.FILLS and one.bound is not None
+    }
+    return Allowance(_budget_left(record, start_s, chain(*results)), filling)
+
+
+def _budget_left(
+    record: RunRecord, start_s: float, results: Iterable[MetricResult]
+) -> WithinBudget | None:
+    budgets = record.manifest.options.cache_budgets
+    grown = sum(max(0.0, rise) for rise in _rises(record, start_s))
+    left = sum(budgets.values()) - grown
+    memory = [one.rate_per_hour for one in results if unlabelled(one.metric) == MEMORY]
+    per_s = sum(max(0.0, rate.value) for rate in memory if rate is not None) / 3600.0
+    if left <= 0 or per_s <= 0:
+        return None
+    full_in_s = min(left / per_s, _LONGEST_S)
+    began_s = record.manifest.started_wall_s
+    return WithinBudget(
+        caches=tuple(sorted(budgets)),
+        budget=sum(budgets.values()),
+        grown=grown,
+        per_s=per_s,
+        full_in_s=full_in_s,
+        full_wall_s=None if began_s is None else began_s + record.last_moment_s + full_in_s,
+    )
+
+
+def _rises(record: RunRecord, start_s: float) -> Iterable[float]:
+    """What the memory of each process gained since ``start_s``."""
+    for name, series in record.series.items():
+        value = series.value[(series.t_s >= start_s) & np.isfinite(series.value)]
+        if unlabelled(name) == MEMORY and value.size:
+            yield float(np.median(value[-_SAMPLES:]) - np.median(value[:_SAMPLES]))
+
+
+def _undecided(result: MetricResult, reason: Reason, more_s: float | None) -> MetricResult:
+    judged_s = result.window_s[1] - result.window_s[0]
+    needed_s = None if more_s is None else judged_s + more_s
+    return msgspec.structs.replace(
+        result, outcome="INCONCLUSIVE", why=reason.why(), needed_s=needed_s
+    )
+
+
+def _key(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, value) for key, value in labels.items() if value))
