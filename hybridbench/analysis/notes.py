@@ -18,6 +18,7 @@ from hybridbench.records.events import (
     Event,
     Extended,
     ExtensionEnded,
+    IdleLook,
     Interrupted,
     Reclaim,
     StoppedEarly,
@@ -47,7 +48,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
             "no steady event was seen: the judged window may include warm-up, and growth over less "
             f"than {format_duration(LEAK_WITHOUT_STEADY_S)} is not called a leak"
         )
-    if not facts.idle:
+    if not facts.idle and not record.all_events(IdleLook):
         yield "no idle checkpoint was taken: missing slots are judged from samples alone"
     busy = len(record.all_events(Checkpoint)) - len(facts.idle)
     if busy:

@@ -17,7 +17,14 @@ from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import Unit
 from hybridbench.rates import TIME_UNITS, per_text
-from hybridbench.records.events import Interrupted, Note, event_data, kind_of
+from hybridbench.records.events import (
+    Census,
+    IdleLook,
+    Interrupted,
+    Note,
+    event_data,
+    kind_of,
+)
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import (
     Finding,
@@ -40,6 +47,7 @@ from hybridbench.report.document import (
     Table,
 )
 from hybridbench.report.gates import gates_of
+from hybridbench.report.heaps import heap_tables
 from hybridbench.report.processes import processes_table
 from hybridbench.report.provenance import (
     model_note,
@@ -115,6 +123,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     charts = boundary.value("the charts", (), chart_groups, record, verdict)
     diagnosis = boundary.value("the diagnosis", None, diagnosis_text, record)
     processes = boundary.value("the processes", NO_TABLE, processes_table, record, verdict)
+    heaps = boundary.value("the heaps of processes", (), heap_tables, record)
     lost = [f"{f.part} cannot be shown ({f.said})" for f in boundary.failures]
     return Document(
         kind=DocumentKind.RUN,
@@ -130,7 +139,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         measures=tuple(_measures(verdict)),
         ruling=verdict.can_rule_out,
         ruling_label=_ruling_label(verdict),
-        tables=(thresholds_table(verdict), processes, serving_table(verdict)),
+        tables=(thresholds_table(verdict), processes, serving_table(verdict), *heaps),
         findings=tuple(_finding_text(finding, verdict) for finding in verdict.findings),
         bounds=_bounds_table(verdict),
         coverage=_coverage_table(verdict),
@@ -424,7 +433,8 @@ def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:
 
 
 def _events_table(record: RunRecord) -> Table:
-    events = [event for event in record.events if not isinstance(event, Note)]
+    # Looks of probes have a table of their own, and thousands of names.
+    events = [e for e in record.events if not isinstance(e, Note | Census | IdleLook)]
     rows = tuple(
         (moment(f"event {i}", event.t_s), kind_of(event), _cell(plain_text(data) if data else ""))
         for i, event in enumerate(events[:_EVENTS_MAX])

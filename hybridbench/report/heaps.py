@@ -1,0 +1,137 @@
+"""What probes saw of watched processes: what grew in their heaps, and what looking cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort, growing_heaps
+from hybridbench.analysis.drivers.search import TIME
+from hybridbench.analysis.facts.censuses import Heap, heaps_of
+from hybridbench.analysis.facts.counters import singular
+from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.facts.processes import process_views
+from hybridbench.analysis.record import RunRecord
+from hybridbench.labels import labelled
+from hybridbench.metrics import Unit
+from hybridbench.report.document import Table
+from hybridbench.report.quantity import SHARE, Form, Quantity, Text, length, phrase
+
+# Rows for each process: what is a leak comes first, and the rest grows with it or is a cache.
+_MOST_ROWS: Final = 6
+_ORDER: Final = (Fate.KEPT, Fate.OPEN, Fate.FILLS, Fate.FULL)
+_WHAT: Final[Mapping[Sort, str]] = {
+    Sort.ENTRIES: "entries of {}",
+    Sort.OBJECTS: "{} objects",
+    Sort.BLOCKS: "Python's blocks",
+    Sort.BYTES: "malloc",
+}
+
+
+def heap_tables(record: RunRecord) -> tuple[Table, ...]:
+    """What grew, and what was seen of each process; none for a run without probes."""
+    facts = Facts.of(record)
+    heaps = heaps_of(record, facts.counters)
+    if not heaps:
+        return ()
+    return _growth(heaps, growing_heaps(facts)), _probes(record, heaps)
+
+
+def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
+    rows: list[tuple[Text, ...]] = []
+    left = 0
+    for heap in heaps:
+        own = [one for one in growing if one.heap.labels == heap.labels]
+        own.sort(key=lambda one: (_ORDER.index(one.fate), -one.per_second))
+        left += len(own[_MOST_ROWS:])
+        rows += [_row(one) for one in own[:_MOST_ROWS]]
+    note = "Of caches and undecided names the rate is that of the second half of the time."
+    if left:
+        note += f" {left:,} more names grew."
+    columns = ("process", "what", "in the end", "rate", "it is")
+    empty = "No container and no type of object grew steadily in any process."
+    title = "Growth in the heaps of processes"
+    return Table(title, columns, tuple(rows), frozenset({2, 3}), note, empty)
+
+
+def _row(one: Growing) -> tuple[Text, ...]:
+    name = _WHAT[one.sort].format(one.name)
+    role = one.heap.role
+    held = Quantity(f"held.{name}", one.last, _unit(one.sort), of=role, form=Form.VALUE)
+    return role, name, held, _rate(one, name), _fate(one)
+
+
+def _unit(sort: Sort) -> str:
+    return Unit.BYTES.value if sort is Sort.BYTES else Unit.COUNT.value
+
+
+def _rate(one: Growing, name: str) -> Quantity:
+    driver, timed = one.kept.driver, one.kept.driver.counter == TIME
+    value = driver.per_event if one.fate is Fate.KEPT else one.kept.late
+    return Quantity(
+        f"kept.{name}",
+        value * (3600.0 if timed else 1.0),
+        _unit(one.sort),
+        (one.since_s, one.until_s),
+        "h" if timed else singular(driver.counter),
+        of=one.heap.role,
+        form=Form.VALUE,
+    )
+
+
+def _fate(one: Growing) -> Text:
+    if one.fate is Fate.KEPT:
+        return "a leak"
+    if one.fate is Fate.FULL:
+        return "a cache, full"
+    if one.fate is Fate.FILLS and one.bound is not None:
+        most = Quantity(
+            f"bound.{one.name}", one.bound, Unit.COUNT.value, of=one.heap.role, form=Form.VALUE
+        )
+        said: list[Text] = ["a cache of at most ", most]
+        if one.full_in_s is not None:
+            said += [
+                ", full in ",
+                length(f"until {one.name} is full", one.full_in_s, of=one.heap.role),
+            ]
+        return phrase(*said)
+    return "a cache that slows down" if one.fate is Fate.FILLS else "undecided"
+
+
+def _count(name: str, value: float, role: str) -> Quantity:
+    return Quantity(f"probe.{name}", value, Unit.COUNT.value, of=role, form=Form.VALUE)
+
+
+def _probes(record: RunRecord, heaps: Sequence[Heap]) -> Table:
+    first_s, last_s = record.span_s
+    rows = tuple(_cost(heap, max(last_s - first_s, 1e-9)) for heap in heaps)
+    seen = {labelled("", heap.labels) for heap in heaps}
+    missing = [
+        view.labels.get("role", "")
+        for view in process_views(record)
+        if labelled("", view.labels) not in seen
+    ]
+    note = ""
+    if missing:
+        note = f"Without a probe, so that their heaps were not seen: {', '.join(missing)}."
+    columns = (
+        *("process", "heap scans", "idle looks", "objects"),
+        *("longest pause", "paused", "CPU of scans"),
+    )
+    return Table("What the probes saw and cost", columns, rows, frozenset(range(1, 7)), note)
+
+
+def _cost(heap: Heap, span_s: float) -> tuple[Text, ...]:
+    role = heap.role
+    pauses = [*(one.pause_s for one in heap.censuses), *(one.pause_s for one in heap.looks)]
+    objects = float(heap.types.value[:, -1].sum()) if heap.censuses else float("nan")
+    cpu_s = sum(one.cpu_s for one in heap.censuses)
+    return (
+        role,
+        _count("heap scans", len(heap.censuses), role),
+        _count("idle looks", len(heap.looks), role),
+        _count("objects", objects, role),
+        length("longest pause", max(pauses), of=role),
+        Quantity("probe.paused", sum(pauses) / span_s, SHARE, of=role),
+        Quantity("probe.cpu", cpu_s / span_s, SHARE, of=role),
+    )

@@ -1,0 +1,72 @@
+"""The tables of what probes saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.watched_runs import ROLES, Leak, Watched, watched_run
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunRecord
+from hybridbench.records.events import Census, IdleLook
+from hybridbench.report.build import build_document
+from hybridbench.report.heaps import heap_tables
+
+
+@pytest.fixture(scope="module")
+def record() -> RunRecord:
+    run = Watched(3, idle_s=60.0, roles=ROLES[:2], names=60, leaks=(Leak(),))
+    return watched_run(run)
+
+
+def test_each_name_that_grew_has_its_rate_and_what_it_is(record: RunRecord) -> None:
+    growth, _ = heap_tables(record)
+
+    assert growth.texts[0] == (
+        "api_server",
+        "entries of app.kept",
+        "9,947",
+        "1 per request",
+        "a leak",
+    )
+    fates = {row[1]: row[4] for row in growth.texts}
+    assert fates["app.Request objects"] == "a leak"
+    assert fates["entries of api_server.state_26"] == "a cache that slows down"
+    assert fates["entries of api_server.state_21"] == "a cache of at most 583, full in 8m48s"
+
+
+def test_what_looking_cost_is_shown_for_each_process(record: RunRecord) -> None:
+    _, probes = heap_tables(record)
+
+    scans = sum(isinstance(e, Census) and e.role == ROLES[0] for e in record.events)
+    looks = sum(isinstance(e, IdleLook) and e.role == ROLES[0] for e in record.events)
+    assert probes.texts[0][:3] == (ROLES[0], str(scans), str(looks))
+    assert probes.texts[0][4] == "20ms"
+    assert probes.note == ""
+
+
+def test_processes_without_a_probe_are_named(record: RunRecord) -> None:
+    seen = [
+        e
+        for e in record.events
+        if not (isinstance(e, Census | IdleLook) and e.role == "engine_core")
+    ]
+
+    _, probes = heap_tables(replace(record, events=seen))
+
+    assert probes.note == ("Without a probe, so that their heaps were not seen: engine_core.")
+
+
+def test_a_run_without_probes_has_no_such_table(record: RunRecord) -> None:
+    unseen = [e for e in record.events if not isinstance(e, Census | IdleLook)]
+
+    assert heap_tables(replace(record, events=unseen)) == ()
+
+
+def test_looks_of_probes_are_no_rows_of_the_events(record: RunRecord) -> None:
+    document = build_document(record, judge(record))
+
+    kinds = {row[1] for row in document.events.texts}
+    assert "process_started" in kinds
+    assert not kinds & {"census", "idle_look"}
