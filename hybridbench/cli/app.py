@@ -21,6 +21,7 @@ from hybridbench.cli import (
     history,
     judge,
     nightly,
+    probe,
     profiles,
     prune,
     report,
@@ -93,6 +94,7 @@ app.add_typer(nightly.app, name="nightly")
 app.add_typer(bench.app, name="bench")
 app.add_typer(target.app, name="target")
 app.add_typer(profiles.app, name="profiles")
+app.add_typer(probe.app, name="probe")
 app.command("explain", cls=Command)(explain.explain)
 app.add_typer(explain.app, name="list")
 app.command("history", cls=Command)(history.history)

@@ -271,8 +271,10 @@ class ProbeClient:
         if cost.way != way:
             # The copy has answered, and the process ended before it could tell what that cost.
             raise ProbeGoneError(f"process {pid} has ended.")
-        self.budget(pid).charge(cost.pause_s, cost.cpu_s, cost.longest_pause_s)
-        counts = cost if way == "slices" else _decoded(lines[0], _Line)
+        counts = _decoded(lines[0], _Line)
+        # A copy's second line has what it cost.
+        cpu_s = cost.cpu_s + sum(_decoded(line, _Line).cpu_s for line in lines[1:-1])
+        self.budget(pid).charge(cost.pause_s, cpu_s, cost.longest_pause_s)
         if counts.tracked is not None:
             self._tracked[pid] = counts.tracked
         state = CensusState(
@@ -294,7 +296,7 @@ class ProbeClient:
             holds=_changes(before.holds, state.holds, ""),
             pause_s=cost.pause_s,
             longest_pause_s=cost.longest_pause_s,
-            cpu_s=cost.cpu_s,
+            cpu_s=cpu_s,
             way=way,
             tracked=counts.tracked,
             frozen=counts.frozen,

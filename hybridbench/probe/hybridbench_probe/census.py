@@ -39,7 +39,7 @@ def take(copied: Copied, *, whole: bool) -> dict[str, object]:
     moment = _Moment(copied)
     for function in moment.functions:
         names.read_function(function)
-    for code, _, _ in moment.frames:
+    for code in (*copied.codes, *(code for code, _, _ in moment.frames)):
         names.read_code(code)
     places = Places(names)
     _visit(places, objects, kinds, moment)

@@ -21,7 +21,6 @@ import gc
 import itertools
 import operator
 import os
-import resource  # noqa: F401 (os.wait4 imports it, which the program could notice)
 import signal
 import sys
 import time
@@ -54,13 +53,16 @@ class Copied:
 
     Attributes:
         objects: all that the collector tracked, frozen ones too.
+        codes: what ran in another thread, modules too.
         frames: code, global and local variables of each function that ran in another thread.
     """
 
     def __init__(self) -> None:
         self.frozen = gc.get_freeze_count()
         self.objects: list[object] = []
-        self._frames = [frame for frame in _running_frames() if _is_of_function(frame)]
+        running = running_frames()
+        self.codes = [frame.f_code for frame in running]
+        self._frames = [frame for frame in running if _is_of_function(frame)]
         self._locals: list[dict[str, object]] = []
         self.code_and_globals = [(frame.f_code, frame.f_globals) for frame in self._frames]
 
@@ -209,7 +211,6 @@ class Child:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.cpu_s = 0.0
         self.status: int | None = None
         self._seen_cpu = -1
         self._seen_s = self.started_s = time.perf_counter()
@@ -217,13 +218,13 @@ class Child:
     def is_done(self) -> bool:
         """Reap it if it has ended; never waits."""
         if self.status is None:
+            # Not wait4: in Python 3.12 and 3.13 each call of it leaves an object behind.
             try:
-                pid, status, usage = os.wait4(self.pid, os.WNOHANG | _WAIT_CLONE)
+                pid, status = os.waitpid(self.pid, os.WNOHANG | _WAIT_CLONE)
             except ChildProcessError:
-                pid, status, usage = self.pid, 1, None
+                pid, status = self.pid, 1
             if pid:
                 self.status = status
-                self.cpu_s = usage.ru_utime + usage.ru_stime if usage else 0.0
         return self.status is not None
 
     def kill(self) -> None:
@@ -254,7 +255,7 @@ class Child:
         return now_s - self._seen_s > after_s
 
 
-def _running_frames() -> list[types.FrameType]:
+def running_frames() -> list[types.FrameType]:
     """The frames of all other threads, innermost first."""
     found = []
     own = _thread.get_ident()

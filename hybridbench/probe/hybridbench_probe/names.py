@@ -124,16 +124,19 @@ class Names:
             return True
         if all(part == "<locals>" or part in self._of_code for part in qualname.split(".")):
             return True
-        return self._has_method_from_file(kind, qualname) or _is_of_extension(
+        return self._has_method_from_file(kind, module, qualname) or _is_of_extension(
             kind, module, qualname
         )
 
-    def _has_method_from_file(self, kind: type, qualname: str) -> bool:
-        """What stands below ``class NAME`` knows that name from the compiler."""
+    def _has_method_from_file(self, kind: type, module: str, qualname: str) -> bool:
+        """What stands below ``class NAME`` knows that name from the compiler.
+
+        A method of another module was given that name later, as ``namedtuple`` does.
+        """
         for function in raw.functions_of_type(kind):
             code = raw.code(function)
-            known = raw.qualname(function)
-            if is_from_file(code) and known == f"{qualname}.{code.co_name}":
+            is_below = raw.qualname(function) == f"{qualname}.{code.co_name}"
+            if is_below and is_from_file(code) and function.__globals__.get("__name__") == module:
                 return True
         return False
 

@@ -333,7 +333,9 @@ class Server:
         try:
             forker.confine(int(deadline_s) + 1, self._pid)
             found = census.take(copied, whole=task.request.get("whole") is True)
-            forker.write(json.dumps(found).encode() + b"\n")
+            counts = json.dumps(found).encode()
+            cost = json.dumps({"cpu_s": time.process_time()}).encode()
+            forker.write(counts + b"\n" + cost + b"\n")
             status = 0
         except MemoryError:
             status = 2
@@ -361,12 +363,10 @@ class Server:
                 if not child.is_stuck(_STUCK_S):
                     continue
                 child.kill()
-                task.cpu_s += child.cpu_s
                 task.child = None
                 return False
             self._wait(_POLL_S)
         task.child = None
-        task.cpu_s += child.cpu_s
         failed = {0: "", 2 << 8: "the copy of the process had no memory left"}.get(
             child.status or 0, f"the copy of the process ended with status {child.status}"
         )

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from . import raw
 from .containers import LRU_CACHE, length, members
+from .forked import running_frames
 from .names import Names, is_own
 from .owners import Places
 
@@ -53,6 +54,9 @@ class Walk:
     def _walk(self) -> Iterator[None]:
         modules = [pair for pair in list(sys.modules.items()) if type(pair[1]) is types.ModuleType]
         # What code calls things comes first: only that may be shown.
+        for code in [frame.f_code for frame in running_frames()]:
+            self._places.names.read_code(code)
+            yield
         for _, module in modules:
             for value in list(raw.module_dict(module).values()):
                 yield from self._read_names(value)

@@ -1,0 +1,60 @@
+"""``hybridbench probe``: the folder that goes into the PYTHONPATH of a watched program."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridbench.cli.command_group import Command, CommandGroup
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.safe_output import echo, one_line
+
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Export the probe that counts objects inside a watched Python program.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``export`` a sub-command, although it is the only one."""
+
+
+@app.command("export", cls=Command)
+def export(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Where to copy it to: a directory that is new or empty."
+        ),
+    ],
+) -> None:
+    """Copy the probe into a directory, for a container image.
+
+    Example: hybridbench probe export image/probe
+    """
+    from hybridbench.probe import FOLDER
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(
+            f"{one_line(str(folder))} exists and is not an empty directory.",
+            code=ErrorCode.NOT_EMPTY,
+        )
+    ignored = shutil.ignore_patterns("__pycache__", "__init__.py")
+    shutil.copytree(
+        FOLDER,
+        folder,
+        dirs_exist_ok=True,
+        ignore=lambda place, names: (
+            ignored(place, names) if Path(place) == FOLDER else {"__pycache__"} & set(names)
+        ),
+    )
+    echo(
+        f"Copied to {one_line(str(folder))}: in the image, set PYTHONPATH to this folder and "
+        "HYBRIDBENCH_PROBE_DIR to a directory of mode 0700 that the container shares with "
+        "hybridbench, and both as the same user."
+    )
