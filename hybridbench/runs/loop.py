@@ -91,8 +91,8 @@ class RunLoop:
 
     @property
     def over(self) -> bool:
-        """Whether the target has ended as one that was done."""
-        return self.target.exit_status() == ExitStatus(0, None)
+        """Whether the target has ended as one that was done, or nobody knows how."""
+        return self.target.exit_status() in (ExitStatus(0, None), ExitStatus(None, None))
 
     @property
     def now_s(self) -> float:

@@ -54,6 +54,7 @@ _ROUNDS_UNNAMED: Final = 3
 # How long readings must last before what is no whole number for each event is called kept.
 LEAST_S: Final = 420.0
 _STAYS: Final = 0.5  # of what traffic suggests must be there at idle
+_MULTIPLIED: Final = 1.5  # times the usual number of the first half
 _OWN: Final = 0.2  # new containers for each new entry: each object brings its own
 
 
@@ -277,7 +278,10 @@ class _View:
         if containers is None:
             return True
         came, grown = (_gained(x[None, :], self.heap.first)[0] for x in (containers, entries))
-        return bool(came <= max(_OWN * grown, _FEW))
+        # However many entries each of them has: those who hold the containers keep them.
+        most = float(np.median(containers[: containers.size // 2]))
+        multiplied = came >= FEWEST_KEPT and containers[-1] >= _MULTIPLIED * max(most, 1.0)
+        return bool(came <= max(_OWN * grown, _FEW)) and not multiplied
 
     def _gone_at_idle(self, traffic: Growing) -> bool:
         """Whether idle points that should show the growth do not."""

@@ -366,12 +366,15 @@ def test_a_load_that_fails_ends_the_run() -> None:
     assert failed.text == server.failure
 
 
-def test_a_target_that_ends_in_order_ends_the_run() -> None:
+@pytest.mark.parametrize(("status", "how"), [(0, "exit code 0"), (None, "nobody saw how")])
+def test_a_target_that_ends_in_order_ends_the_run(status: int | None, how: str) -> None:
     run = watched()
-    run.server.status = ExitStatus(0, None)
+    run.server.status = ExitStatus(status, None)
     run.steps.run()
 
-    assert [event.reason for event in run.sink.all_events(StoppedEarly)] == ["target-ended"]
+    (stopped,) = run.sink.all_events(StoppedEarly)
+    assert stopped.reason == "target-ended"
+    assert how in stopped.text
 
 
 def test_a_probe_that_fails_is_said_once_and_one_that_is_gone_never() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from hybridbench.analysis.drivers.heap_growth import growing_heaps
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.kept import EntriesKept, kept_findings
 from hybridbench.analysis.judge import judge
-from hybridbench.records.events import Census, IdleLook
+from hybridbench.records.events import Census, Event, IdleLook
 from hybridbench.records.verdict import Finding, VerdictKind
 
 REFUSALS = "requests_total.refused"
@@ -61,6 +62,28 @@ def test_one_in_fifty_is_told_by_its_own_counter(load: str) -> None:
 
     assert leak.driver == REFUSALS
     assert leak.rates[0].lower <= 1.0 <= leak.rates[0].upper
+
+
+def test_what_the_kept_objects_hold_is_no_leak_of_its_own() -> None:
+    """Each request has a list of sixteen tokens: sixteen entries a request, in ever more lists."""
+    record = watched_run(one_process(12, Leak(), duration_s=240.0, census_s=60.0, idle_s=50.0))
+    path = "app.Request.tokens"
+
+    def with_lists(event: Event) -> Event:
+        if not isinstance(event, Census) or "app.kept" not in event.entries:
+            return event
+        kept = event.entries["app.kept"]
+        return msgspec.structs.replace(
+            event,
+            entries={**event.entries, path: 16 * kept},
+            containers={**event.containers, path: kept},
+        )
+
+    growing = growing_heaps(Facts.of(replace(record, events=tuple(map(with_lists, record.events)))))
+    (leak,) = (f for f in kept_findings(growing, ()) if f.verdict is VerdictKind.LEAK)
+
+    assert leak.subject == 'entries of app.kept{role="api_server"}'
+    assert "entries of app.Request.tokens: 16.0 per request" in leak.evidence
 
 
 def test_one_in_twenty_without_a_counter_of_its_own_is_found() -> None:
