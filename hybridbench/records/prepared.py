@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from hybridbench.records.codec import OpenRecord
@@ -42,8 +40,8 @@ class PreparedTarget(OpenRecord, frozen=True):
     package: str = ""
     note: str = ""
     python: str = ""
-    packages: Sequence[Package] = ()
-    servers: Sequence[str] = ()
+    packages: tuple[Package, ...] = ()
+    servers: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property

@@ -1,29 +1,25 @@
-"""Whether a server answers a completion: ``/health`` of some answers before they can."""
+"""A server of others, started once to see whether it answers a completion, and ended."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
-from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ErrorCode, WorkerFailedError
 from hybridbench.targets.own_process import await_end
+from hybridbench.targets.readiness import NotReadyError, OtherServerError, completion
 
 _ASK_EVERY_S: Final = 0.5
-_ANSWER_WITHIN_S: Final = 60.0
 _END_WITHIN_S: Final = 30.0
 _KILL_WITHIN_S: Final = 10.0
 _POLL_S: Final = 0.02
 _SHOWN_LINES: Final = 5
-_REQUEST: Final = {"model": "tiny", "prompt": "Hello", "max_tokens": 4}
 
 
 def try_server(
@@ -62,18 +58,11 @@ def try_server(
 
 
 def _completes(url: str) -> bool:
-    request = urllib.request.Request(  # noqa: S310  # a loopback address of ours
-        f"{url}/v1/completions",
-        data=json.dumps(_REQUEST).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    # Without the proxies of the environment: the server is on this machine.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=_ANSWER_WITHIN_S) as answer:
-            return bool(json.load(answer).get("choices"))
-    except (OSError, HTTPException, ValueError, AttributeError):
+        completion(url)
+    except (NotReadyError, OtherServerError):
         return False
+    return True
 
 
 def _free_port() -> int:

@@ -147,7 +147,7 @@ class _Steps:
         planned = pip.plan(wanted, needed_by) if wanted else []
         planned = [one for one in planned if requirement_name(one.name) not in engine.left_out]
         note = engine.note.format(author=found.author or "unknown")
-        self._store(planned=[found.package, *planned], note=note)
+        self._store(planned=(found.package, *planned), note=note)
 
     def _install(self, pip: Pip, root: Path) -> None:
         done = set(self.state.installed)
@@ -193,7 +193,7 @@ class _Steps:
         arguments = [self._filled(one) for one in self.engine.make_checkpoints]
         self._call([str(self.layout.python), *arguments])
 
-    def _try_servers(self) -> list[str]:
+    def _try_servers(self) -> tuple[str, ...]:
         for name in self.engine.servers:
             self.say(f"{self.name}: trying bin/{name}")
             took_s = try_server(
@@ -203,12 +203,13 @@ class _Steps:
                 _START_PATIENCE_S,
             )
             self.say(f"{self.name}: bin/{name} answered after {format_duration(took_s)}")
-        return list(self.engine.servers)
+        return tuple(self.engine.servers)
 
     def _filled(self, text: str) -> str:
         return text.format(
             about=f"{self.engine.name} {self.release} from {self.engine.package}",
             python=self.layout.python,
+            commands=self.layout.python.parent,
             checkpoints=self.layout.checkpoints,
             scripts=self.layout.scripts,
         )
@@ -229,7 +230,7 @@ class _Steps:
 
     def _store_installed(self, packages: Sequence[Package]) -> None:
         names = [one.name for one in packages]
-        self._store(installed=[*self.state.installed, *names])
+        self._store(installed=(*self.state.installed, *names))
 
     def _store(self, **changes: object) -> None:
         now_s = time.monotonic()

@@ -40,8 +40,8 @@ class Partial(msgspec.Struct, frozen=True):
 
     name: str = ""
     python: str = ""
-    planned: Sequence[Package] = ()
-    installed: Sequence[str] = ()
+    planned: tuple[Package, ...] = ()
+    installed: tuple[str, ...] = ()
     note: str = ""
     seconds: float = 0.0
 

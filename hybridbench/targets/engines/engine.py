@@ -45,7 +45,8 @@ class Engine:
         example: a release that is known to run on a CPU.
         note: for reports, about ``package``; "" where the project itself built it.
         servers: start script by name, ``serve`` first; each is a shell script whose fields
-            ``{python}``, ``{checkpoints}`` and ``{scripts}`` are filled in.
+            ``{python}``, ``{commands}`` (the environment's ``bin``), ``{checkpoints}`` and
+            ``{scripts}`` are filled in.
         make_checkpoints: arguments of the interpreter that write tiny random checkpoints, with the
             same fields.
         scripts: files of ``inside/`` that these need.

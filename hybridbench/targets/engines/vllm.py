@@ -16,7 +16,7 @@ export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_DO_NOT_TRACK=1
 export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
 export VLLM_CPU_KVCACHE_SPACE="${{VLLM_CPU_KVCACHE_SPACE:-1}}"
 export VLLM_CPU_OMP_THREADS_BIND="${{VLLM_CPU_OMP_THREADS_BIND:-nobind}}"
-exec {python} -m vllm.entrypoints.cli.main serve {checkpoints}/CHECKPOINT \\
+exec {python} {commands}/vllm serve {checkpoints}/CHECKPOINT \\
   --host 127.0.0.1 --served-model-name tiny --enforce-eager --max-model-len 2048 \\
   --max-num-seqs 16 --max-num-batched-tokens 2048 --num-gpu-blocks-override 256 "$@"
 """

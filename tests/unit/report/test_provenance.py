@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.manifest import manifest_from_json
+from hybridbench.records.manifest import manifest_from_json, manifest_to_json
 from hybridbench.report.provenance import provenance_tables
 
 
@@ -41,3 +41,29 @@ def test_environment_variables_keep_their_spelling() -> None:
     malloc = shown("Allocator of the worker", "malloc", written)
 
     assert malloc == {"MALLOC_TOP_PAD_": "131072", "LD_PRELOAD": "none", "mode": "pinned"}
+
+
+def test_a_prepared_target_is_shown_with_versions_and_hashes_and_who_built_it() -> None:
+    package: dict[str, JsonValue] = {"name": "tiny-serve", "version": "1.0", "sha256": "ab12"}
+    stored: dict[str, JsonValue] = {
+        "engine": "tiny",
+        "release": "1.0",
+        "package": "tiny-serve",
+        "note": "tiny-serve is built by somebody else.",
+        "python": "3.11.7",
+        "packages": [package],
+    }
+    manifest = manifest_from_json({"prepared": stored})
+
+    (table,) = [one for one in provenance_tables(manifest, 0.0) if "tiny==1.0" in one.title]
+
+    assert table.title == "tiny==1.0, prepared with Python 3.11.7"
+    assert table.texts == (("tiny-serve", "1.0", "ab12"),)
+    assert table.note == "tiny-serve is built by somebody else."
+    written = manifest_to_json(manifest)["prepared"]
+    assert isinstance(written, dict)
+    assert written["packages"] == [package]
+
+
+def test_another_run_has_no_key_of_a_prepared_target() -> None:
+    assert "prepared" not in manifest_to_json(manifest_from_json({}))

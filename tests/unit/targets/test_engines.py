@@ -15,7 +15,13 @@ from hybridbench.targets.engines.catalog import ENGINES, named_engine
 from hybridbench.targets.engines.engine import Engine
 
 INSIDE = resources.files("hybridbench.targets.engines") / "inside"
-FIELDS = {"about": "A", "python": "/e/bin/python", "checkpoints": "/c", "scripts": "/s"}
+FIELDS = {
+    "about": "A",
+    "python": "/e/bin/python",
+    "commands": "/e/bin",
+    "checkpoints": "/c",
+    "scripts": "/s",
+}
 
 each = pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
 

@@ -62,7 +62,7 @@ def test_versions_and_hashes_of_all_packages_are_stored_with_who_built_it(tiny: 
 
 
 def test_its_start_script_takes_the_options_of_the_server(tiny: Prepared) -> None:
-    assert tiny.target.servers == ["serve"]
+    assert tiny.target.servers == ("serve",)
 
     shown = subprocess.run(
         [tiny.home / "bin" / "serve", "--help"], capture_output=True, text=True, check=True

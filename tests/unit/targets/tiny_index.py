@@ -17,9 +17,14 @@ SERVER = """
 import argparse, http.server, pathlib
 
 class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(b'{"data": [{"id": "tiny"}]}')
+
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        body = b'{"choices": [{"text": "x"}]}'
+        self.answer(b'{"choices": [{"text": "x"}]}')
+
+    def answer(self, body):
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
