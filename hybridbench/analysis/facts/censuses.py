@@ -206,5 +206,5 @@ def _counters_at(look: IdleLook, counters: EventCounters) -> Mapping[str, float]
 def loads_at(loads: Sequence[Series], t_s: FloatArray) -> FloatArray:
     """[times, loads]: what is in flight at each time; without the loads that never move."""
     columns = [np.interp(t_s, one.t_s, one.value) for one in loads if len(one)]
-    moving = [column for column in columns if np.ptp(column) > 0]
+    moving = [column for column in columns if column.size and np.ptp(column) > 0]
     return np.column_stack(moving) if moving else np.empty((t_s.size, 0))
