@@ -17,7 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hybridbench.sampling.probe_client import FORK_BYTES_MAX, ProbeClient, probe_environment
+from hybridbench.sampling.probe_client import (
+    FORK_BYTES_MAX,
+    ProbeClient,
+    ProbeError,
+    probe_environment,
+)
 
 SERVER = """
 import http.server, sys
@@ -107,8 +112,12 @@ def _watched_block(
 
     def look() -> None:
         while not ended.wait(min(0.1 + client.budget(pid).wait_s(), block_s)):
-            if client.budget(pid).wait_s() == 0.0:
+            if client.budget(pid).wait_s() > 0.0:
+                continue
+            try:
                 ways.append(client.census(pid, whole=False).way)
+            except ProbeError as error:
+                ways.append(f"failed ({error})")
 
     watcher = threading.Thread(target=look)
     watcher.start()

@@ -29,7 +29,8 @@ def export(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="Where to copy it to: a directory that is new or empty."
+            metavar="DIR",
+            help="Where to copy it to: a directory that is new, empty or an earlier copy.",
         ),
     ],
 ) -> None:
@@ -39,9 +40,11 @@ def export(
     """
     from hybridbench.probe import FOLDER
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not (
+        folder.is_dir() and _held(folder) <= _held(FOLDER) | {"__pycache__"}
+    ):
         raise UsageError(
-            f"{one_line(str(folder))} exists and is not an empty directory.",
+            f"{one_line(str(folder))} exists and is neither empty nor an earlier copy.",
             code=ErrorCode.NOT_EMPTY,
         )
     ignored = shutil.ignore_patterns("__pycache__", "__init__.py")
@@ -58,3 +61,7 @@ def export(
         "HYBRIDBENCH_PROBE_DIR to a directory of mode 0700 that the container shares with "
         "hybridbench, and both as the same user."
     )
+
+
+def _held(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}

@@ -149,7 +149,7 @@ class _Line(msgspec.Struct):
 class Budget:
     """The account of what looks at one process cost it, and when the next one may be taken.
 
-    Pauses may take 0.5 % of the time since the first look, forked children 5 % of a processor.
+    Pauses may take 0.5 % of the time since it was opened, forked children 5 % of a processor.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -162,8 +162,6 @@ class Budget:
 
     def charge(self, pause_s: float, cpu_s: float = 0.0, longest_pause_s: float = 0.0) -> None:
         """A look has cost so much."""
-        if not self.looks:
-            self._since_s = self._now_s()
         self.looks += 1
         self.pause_s += pause_s
         self.cpu_s += cpu_s
@@ -262,6 +260,7 @@ class ProbeClient:
         Raises:
             ProbeError: why there is none: no memory, the process is stuck, or too slow.
         """
+        account = self.budget(pid)
         way, left_out = self._way(pid)
         request = {"op": "census", "way": way, "whole": whole and way == "fork"}
         lines = self._ask(
@@ -274,7 +273,7 @@ class ProbeClient:
         counts = _decoded(lines[0], _Line)
         # A copy's second line has what it cost.
         cpu_s = cost.cpu_s + sum(_decoded(line, _Line).cpu_s for line in lines[1:-1])
-        self.budget(pid).charge(cost.pause_s, cpu_s, cost.longest_pause_s)
+        account.charge(cost.pause_s, cpu_s, cost.longest_pause_s)
         if counts.tracked is not None:
             self._tracked[pid] = counts.tracked
         state = CensusState(

@@ -201,15 +201,16 @@ PROGRAMS: Mapping[str, str] = {
         signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
         end, (read, _) = time.time() + 1, os.pipe()
         while time.time() < end: select.select([read], [], [], 0.003)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print(len(rings) > 20)
     """,
     "waits for a signal": """
-        import os, signal, threading, time
+        import os, signal, time
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-        def send():
-            for _ in range(30): time.sleep(0.03); os.kill(os.getpid(), signal.SIGUSR1)
-        threading.Thread(target=send).start()
-        print([int(signal.sigwait({signal.SIGUSR1})) for _ in range(30)])
+        def wait():
+            os.kill(os.getpid(), signal.SIGUSR1); time.sleep(0.03)
+            return int(signal.sigwait({signal.SIGUSR1}))
+        print([wait() for _ in range(30)])
     """,
     "forks without exec": """
         import os, time

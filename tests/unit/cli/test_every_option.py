@@ -334,6 +334,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     "profiles show": (("smoke",), {"profile": takes("smoke", "absent")}),
     "profiles validate": (("smoke",), {"files": takes("smoke", "absent")}),
     "profiles schema": ((), {}),
+    "probe export": (("copied",), {"folder": takes("copied", "results")}),
     "list runs": (
         (),
         {
@@ -348,7 +349,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     "list kernels": ((), {}),
     "list models": ((), {"--format": takes("json", "pdf")}),
 }
-GROUPS: Final = ("nightly", "bench", "target", "profiles", "list")
+GROUPS: Final = ("nightly", "bench", "target", "profiles", "probe", "list")
 
 # Behind these the work begins that takes long: an engine, a repository, a night.
 DOORS: Final = (

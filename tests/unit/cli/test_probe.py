@@ -1,0 +1,47 @@
+"""``hybridbench probe export``: a copy that works, and never over something else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from hybridbench.cli.app import app
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.sampling.probe_client import DIRECTORY, ProbeClient, probe_environment
+
+PROGRAM = "import sys; print('ready', flush=True); sys.stdin.readline()"
+
+
+def test_a_program_with_the_exported_folder_answers(tmp_path: Path) -> None:
+    copy, sockets = tmp_path / "copy", tmp_path / "sockets"
+    result = CliRunner().invoke(app, ["probe", "export", str(copy)])
+    environment = probe_environment(sockets, [], {}) | {"PYTHONPATH": str(copy)}
+
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        status = ProbeClient(sockets).status(process.pid)
+
+    assert result.exit_code == 0
+    assert DIRECTORY in result.output
+    assert status.pid == process.pid
+    copied = {path.name for path in copy.iterdir()} - {"__pycache__"}
+    assert copied == {"sitecustomize.py", "hybridbench_probe"}
+
+
+def test_another_folder_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+
+    result = CliRunner().invoke(app, ["probe", "export", str(tmp_path)])
+
+    assert isinstance(result.exception, UsageError)
+    assert result.exception.code == ErrorCode.NOT_EMPTY
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
