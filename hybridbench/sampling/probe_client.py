@@ -35,7 +35,7 @@ _RETRY_S = 0.3
 _TRY_AGAIN_S = 0.02
 _SPARE_S = 5.0
 _ANSWER_BYTES_MAX = 64 * MIB
-_FORK_STALL_S_PER_BYTE = 0.015 / GIB
+_DEVICES = (" /dev/nvidia", " /dev/kfd", " /dev/dri/", " /dev/infiniband/")
 _COLLECT_S_PER_OBJECT = 1.5e-6
 _IDLE_PAUSE_S_MAX = 0.5
 _CHILD_BYTES_MIN = 64 * MIB
@@ -334,7 +334,7 @@ class ProbeClient:
             return "slices", []
         if room is not None and room.left_bytes < need_bytes:
             raise ProbeError(_no_room(pid, need_bytes, room))
-        return "fork", []
+        return "fork", _device_ranges(Path(f"/proc/{pid}"))
 
     def _ask(self, pid: int, request: Mapping[str, object], timeout_s: float) -> list[bytes]:
         """The lines of the answer; the last one says what it cost."""
@@ -420,6 +420,30 @@ def _no_room(pid: int, need_bytes: int, room: Headroom) -> str:
         f"no heap scan of process {pid}: a copy of it may need {need_bytes >> 20} MiB, "
         f"and {room.left_bytes >> 20} MiB are left."
     )
+
+
+def _device_ranges(folder: Path) -> list[list[int]]:
+    """Address and size of what a process has mapped of devices, and what can be left out of a fork.
+
+    Not what is left out already (``dc``), nor what the kernel would not put back (``io``).
+    """
+    try:
+        if not any(device in (folder / "maps").read_text("utf-8") for device in _DEVICES):
+            return []
+        lines = (folder / "smaps").read_text("utf-8").splitlines()
+    except OSError:
+        return []
+    found: list[list[int]] = []
+    mapping: list[int] = []
+    for line in lines:
+        words = line.split()
+        if words and not words[0].endswith(":"):
+            start, _, end = words[0].partition("-")
+            is_device = any(device in line for device in _DEVICES)
+            mapping = [int(start, 16), int(end, 16) - int(start, 16)] if is_device else []
+        elif mapping and line.startswith("VmFlags:") and not {"dc", "io"} & set(words):
+            found.append(mapping)
+    return found
 
 
 def _is_alive(pid: int) -> bool:
