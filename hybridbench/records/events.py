@@ -195,6 +195,7 @@ class Census(Event, frozen=True):
         pause_s: how long the process stood still.
         cpu_s: processor time of the look, in the process or in its forked child.
         way: "fork" or "slices".
+        at_rest: nothing ran that the pause could hold up.
     """
 
     role: str = ""
@@ -211,6 +212,7 @@ class Census(Event, frozen=True):
     pause_s: float = 0.0
     cpu_s: float = 0.0
     way: str = "fork"
+    at_rest: bool = False
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -111,9 +111,9 @@ def _probes(record: RunRecord, heaps: Sequence[Heap]) -> Table:
         for view in process_views(record)
         if labelled("", view.labels) not in seen
     ]
-    note = ""
+    note = "Pauses at idle points hold nobody up and are left out."
     if missing:
-        note = f"Without a probe, so that their heaps were not seen: {', '.join(missing)}."
+        note += f" Without a probe, so that their heaps were not seen: {', '.join(missing)}."
     columns = (
         *("process", "heap scans", "idle looks", "objects"),
         *("longest pause", "paused", "CPU of scans"),
@@ -123,7 +123,7 @@ def _probes(record: RunRecord, heaps: Sequence[Heap]) -> Table:
 
 def _cost(heap: Heap, span_s: float) -> tuple[Text, ...]:
     role = heap.role
-    pauses = [*(one.pause_s for one in heap.censuses), *(one.pause_s for one in heap.looks)]
+    pauses = [one.pause_s for one in heap.censuses if not one.at_rest]
     objects = float(heap.types.value[:, -1].sum()) if heap.censuses else float("nan")
     cpu_s = sum(one.cpu_s for one in heap.censuses)
     return (
@@ -131,7 +131,7 @@ def _cost(heap: Heap, span_s: float) -> tuple[Text, ...]:
         _count("heap scans", len(heap.censuses), role),
         _count("idle looks", len(heap.looks), role),
         _count("objects", objects, role),
-        length("longest pause", max(pauses), of=role),
+        length("longest pause", max(pauses, default=0.0), of=role),
         Quantity("probe.paused", sum(pauses) / span_s, SHARE, of=role),
         Quantity("probe.cpu", cpu_s / span_s, SHARE, of=role),
     )

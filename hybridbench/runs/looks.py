@@ -32,7 +32,9 @@ class Probes(Protocol):
         """The processes that have a probe and live."""
         ...
 
-    def census(self, pid: int, *, whole: bool, known: CensusState | None = None) -> HeapCensus:
+    def census(
+        self, pid: int, *, whole: bool, known: CensusState | None = None, at_rest: bool = False
+    ) -> HeapCensus:
         """What the heap of a process holds, as what differs from ``known``."""
         ...
 
@@ -99,9 +101,10 @@ class Looks:
         """What every process holds at rest, then a census of each."""
 
         def round_() -> list[tuple[float, Event]]:
-            affordable = self._affordable()
+            affordable = self._affordable(at_rest=True)
             looked = self._idle_looks(point)
-            return [*looked, *self._censuses(affordable, whole=point.index == 0)]
+            whole = point.index == 0
+            return [*looked, *self._censuses(affordable, whole=whole, at_rest=True)]
 
         return self._ask(round_)
 
@@ -171,25 +174,30 @@ class Looks:
             for stamp_s, process, answer in taken
         ]
 
-    def _affordable(self) -> list[ProcessSample]:
+    def _affordable(self, *, at_rest: bool = False) -> list[ProcessSample]:
         """The processes whose looks have cost no more than they may; for the others the next round
         comes.
         """
-        return [p for p in self._processes() if self.probes.budget(p.pid).wait_s() == 0]
+        return [
+            one
+            for one in self._processes()
+            if self.probes.budget(one.pid).wait_s(at_rest=at_rest) == 0
+        ]
 
     def _censuses(
-        self, processes: Iterable[ProcessSample], *, whole: bool
+        self, processes: Iterable[ProcessSample], *, whole: bool, at_rest: bool = False
     ) -> list[tuple[float, Event]]:
         found: list[tuple[float, Event]] = []
         for process in processes:
             key, stamp_s = process.incarnation, self.clock.monotonic_s()
             try:
-                census = self.probes.census(process.pid, whole=whole, known=self._known.get(key))
+                known = self._known.get(key)
+                census = self.probes.census(process.pid, whole=whole, known=known, at_rest=at_rest)
             except ProbeError as error:
                 self._fail(process, error)
                 continue
             self._known[key] = census.state
-            found.append((stamp_s, _event(process, census)))
+            found.append((stamp_s, _event(process, census, at_rest=at_rest)))
         return found
 
     def _fail(self, process: ProcessSample, error: ProbeError) -> None:
@@ -197,7 +205,7 @@ class Looks:
             self._failures.setdefault(f"the probe of {process.role}: {error}")
 
 
-def _event(process: ProcessSample, census: HeapCensus) -> Census:
+def _event(process: ProcessSample, census: HeapCensus, *, at_rest: bool) -> Census:
     return Census(
         role=process.role,
         pid=process.pid,
@@ -213,4 +221,5 @@ def _event(process: ProcessSample, census: HeapCensus) -> Census:
         pause_s=census.pause_s,
         cpu_s=census.cpu_s,
         way=census.way,
+        at_rest=at_rest,
     )

@@ -150,6 +150,7 @@ class Budget:
     """The account of what looks at one process cost it, and when the next one may be taken.
 
     Pauses may take 0.5 % of the time since it was opened, forked children 5 % of a processor.
+    Pauses of a process that is at rest are not counted.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -167,9 +168,13 @@ class Budget:
         self.cpu_s += cpu_s
         self.longest_pause_s = max(self.longest_pause_s, longest_pause_s or pause_s)
 
-    def wait_s(self) -> float:
-        """Seconds until the next look may be taken; 0 if it may now, as the first always may."""
-        due_s = self._since_s + max(self.pause_s / PAUSE_SHARE_MAX, self.cpu_s / CPU_SHARE_MAX)
+    def wait_s(self, *, at_rest: bool = False) -> float:
+        """Seconds until the next look may be taken; 0 if it may now, as the first always may.
+
+        One that is taken ``at_rest`` holds nobody up: it waits for its processor time alone.
+        """
+        pause_s = 0.0 if at_rest else self.pause_s
+        due_s = self._since_s + max(pause_s / PAUSE_SHARE_MAX, self.cpu_s / CPU_SHARE_MAX)
         return max(0.0, due_s - self._now_s()) if self.looks else 0.0
 
     def shares(self) -> tuple[float, float]:
@@ -249,13 +254,16 @@ class ProbeClient:
         status = _decoded(lines[-1], ProbeStatus)
         return msgspec.structs.replace(status, tracked=self._tracked.get(pid))
 
-    def census(self, pid: int, *, whole: bool, known: CensusState | None = None) -> HeapCensus:
+    def census(
+        self, pid: int, *, whole: bool, known: CensusState | None = None, at_rest: bool = False
+    ) -> HeapCensus:
         """Count types and containers.  By fork, or where that would cost too much in slices.
 
         Args:
             whole: search for dictionaries that the collector does not track too, which costs ten
                 times as much; not for slices.
             known: what the last census of this process ended with.
+            at_rest: nothing runs in the process that a pause would hold up.
 
         Raises:
             ProbeError: why there is none: no memory, the process is stuck, or too slow.
@@ -273,7 +281,10 @@ class ProbeClient:
         counts = _decoded(lines[0], _Line)
         # A copy's second line has what it cost.
         cpu_s = cost.cpu_s + sum(_decoded(line, _Line).cpu_s for line in lines[1:-1])
-        account.charge(cost.pause_s, cpu_s, cost.longest_pause_s)
+        if at_rest:
+            account.charge(0.0, cpu_s)
+        else:
+            account.charge(cost.pause_s, cpu_s, cost.longest_pause_s)
         if counts.tracked is not None:
             self._tracked[pid] = counts.tracked
         state = CensusState(
@@ -303,7 +314,7 @@ class ProbeClient:
         )
 
     def idle_look(self, pid: int) -> IdleAnswer:
-        """What the process holds now, after a collection where that is short enough.
+        """What a process at rest holds, after a collection where that is short enough.
 
         Raises:
             ProbeError: why there is none.
@@ -315,7 +326,6 @@ class ProbeClient:
         collect = unfrozen is not None and unfrozen * seconds_each <= _IDLE_PAUSE_S_MAX
         lines = self._ask(pid, {"op": "idle", "collect": collect}, _STATUS_S + _SPARE_S)
         answer = _decoded(lines[-1], IdleAnswer)
-        self.budget(pid).charge(answer.pause_s)
         if answer.unreachable is not None and unfrozen:
             self._collect_s_per_object[pid] = answer.collect_s / unfrozen
         return answer

@@ -67,6 +67,7 @@ class Server:
     paused_s: float = -1e9
     failure: str = ""
     error: ProbeError | None = None
+    at_rest: list[bool] = field(default_factory=list)
     account: Budget = field(default_factory=Budget)
     done: list[str] = field(default_factory=list)
 
@@ -119,8 +120,11 @@ class Server:
     def pids(self) -> list[int]:
         return [PID]
 
-    def census(self, pid: int, *, whole: bool, known: CensusState | None = None) -> HeapCensus:
+    def census(
+        self, pid: int, *, whole: bool, known: CensusState | None = None, at_rest: bool = False
+    ) -> HeapCensus:
         assert pid == PID
+        self.at_rest.append(at_rest)
         if self.error is not None:
             raise self.error
         index = 0 if known is None else known.index + 1
@@ -287,13 +291,25 @@ def test_each_census_goes_on_from_the_one_before() -> None:
     assert len(censuses) > len(run.looks())
 
 
-def test_a_process_that_has_been_stopped_for_long_is_left_alone() -> None:
+def test_a_process_that_has_been_stopped_for_long_serves_undisturbed() -> None:
     server = Server(FakeClock(start_s=500.0))
     server.account.charge(pause_s=10.0)
     run = watched(server)
     run.steps.run()
 
-    assert run.sink.all_events(Census) == []
+    # But at rest, where a pause holds nobody up.
+    assert server.at_rest == [True] * 7
+    assert all(census.at_rest for census in run.sink.all_events(Census))
+    assert len(run.looks()) == 7
+
+
+def test_a_process_that_has_cost_a_processor_for_long_is_left_alone_even_at_rest() -> None:
+    server = Server(FakeClock(start_s=500.0))
+    server.account.charge(pause_s=0.0, cpu_s=1e6)
+    run = watched(server)
+    run.steps.run()
+
+    assert server.at_rest == []
     assert len(run.looks()) == 7
 
 
