@@ -4,6 +4,7 @@ Every detector sees every trace of the corpus once.  The analysis is asked as a 
 no ``steady`` event: series in, result of the metric out.
 
     python -m benchmarks.detectors --traces 24 --seed 8530000 --kinds
+    python -m benchmarks.detectors --traces 6 --seed 5510000 --small
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Annotated
 
@@ -105,6 +106,26 @@ class Row:
     ms: float
 
 
+def small_and_slow(trace: LabelledTrace, seed: int) -> LabelledTrace:
+    """The trace as that of a process of 5 to 300 MB over half a day to two weeks.
+
+    Shapes, noise and what is resolvable stay as they are: only the floors in bytes are others.
+    """
+    rng = np.random.default_rng([seed, 77])
+    base = float(np.exp(rng.uniform(np.log(5.0), np.log(300.0))))
+    hours = float(np.exp(rng.uniform(np.log(12.0), np.log(336.0))))
+    smaller = base / trace.base
+    slower = hours * 3600.0 / float(trace.t_s[-1] - trace.t_s[0])
+    return replace(
+        trace,
+        base=base,
+        t_s=trace.t_s * slower,
+        value=trace.value * smaller,
+        rate=trace.rate * smaller / slower,
+        growing=trace.growing * smaller / slower,
+    )
+
+
 def compare_detectors(
     traces: int, seed: int, jobs: int = 1, corpus_name: str = "curves"
 ) -> list[Row]:
@@ -119,16 +140,20 @@ def compare_detectors(
     return rows(judge_corpus(traces, seed, jobs, corpus_name))
 
 
-def judge_corpus(traces: int, seed: int, jobs: int = 1, corpus_name: str = "curves") -> list[Seen]:
-    """Every answer of every detector.
+def judge_corpus(
+    traces: int, seed: int, jobs: int = 1, corpus_name: str = "curves", *, small: bool = False
+) -> list[Seen]:
+    """Every answer of every detector; ``small``: of the traces as ``small_and_slow`` makes them.
 
     Raises:
         KeyError: no corpus has that name.
     """
     chosen = CORPORA[corpus_name]
     seeds = range(seed, seed + traces)
-    tasks = [(corpus_name, False, kind, one) for kind in chosen.clean_kinds for one in seeds]
-    tasks += [(corpus_name, True, kind, one) for kind in chosen.leak_kinds for one in seeds]
+    tasks = [
+        _Task(corpus_name, False, kind, n, small) for kind in chosen.clean_kinds for n in seeds
+    ]
+    tasks += [_Task(corpus_name, True, kind, n, small) for kind in chosen.leak_kinds for n in seeds]
     if jobs == 1:
         return [seen for task in tasks for seen in _judge_one(task)]
     # A fork would take this process's threads' locks along.
@@ -167,10 +192,20 @@ def analysis_answer(trace: LabelledTrace, limits: Thresholds) -> Answer:
     return Answer(result.outcome, rate.lower / _MB, rate.upper / _MB)
 
 
-def _judge_one(task: tuple[str, bool, str, int]) -> list[Seen]:
-    name, leaking, kind, seed = task
-    chosen = CORPORA[name]
-    trace = chosen.leaking(kind, seed) if leaking else chosen.clean(kind, seed)
+@dataclass(frozen=True)
+class _Task:
+    corpus: str
+    leaking: bool
+    kind: str
+    seed: int
+    small: bool
+
+
+def _judge_one(task: _Task) -> list[Seen]:
+    chosen, kind, leaking = CORPORA[task.corpus], task.kind, task.leaking
+    trace = (chosen.leaking if leaking else chosen.clean)(kind, task.seed)
+    if task.small:
+        trace = small_and_slow(trace, task.seed)
     spec = declared(MEMORY)
     floor = max(spec.floor_per_hour / _MB, spec.floor_share_per_hour * trace.base)
     limits = Thresholds(floor, max(_MARGIN_MB, _MARGIN_SHARE * trace.base))
@@ -210,6 +245,9 @@ def main(
     jobs: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     kinds: Annotated[bool, typer.Option("--kinds", help="This analysis kind by kind too.")] = False,
     corpus: Annotated[str, typer.Option(help=f"One of {', '.join(CORPORA)}.")] = "curves",
+    small: Annotated[
+        bool, typer.Option("--small", help="Of small processes, over half a day to two weeks.")
+    ] = False,
 ) -> None:
     """The analysis against lines, ranks and rules of thumb, on labelled traces of memory.
 
@@ -219,7 +257,7 @@ def main(
     """
     if corpus not in CORPORA:
         raise typer.BadParameter(f"{corpus} is none of {', '.join(CORPORA)}", param_hint="--corpus")
-    answers = judge_corpus(traces, seed, jobs, corpus)
+    answers = judge_corpus(traces, seed, jobs, corpus, small=small)
     table = rows(answers)
     typer.echo(
         f"{table[0].clean} clean traces, {table[0].resolvable} leaks that can be resolved, "

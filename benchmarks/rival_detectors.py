@@ -1,7 +1,8 @@
-"""The usual ways to call a leak in a memory series, for comparison: lines, ranks, rules of thumb.
+"""The usual ways to call a leak in a memory series, for comparison: lines, ranks, rules of thumb,
+and the prototype of the analysis.
 
-Each cuts the first tenth as warm-up, because it knows no better, and is given the same floor and
-margin as the analysis of a run.
+All but the last cut the first tenth as warm-up, because they know no better, and are given the same
+floor and margin as the analysis of a run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.composite_rival import composite
 from benchmarks.corpus import WARMUP, LabelledTrace
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
@@ -91,12 +93,22 @@ def last_quarter(trace: LabelledTrace, limits: Thresholds) -> Answer:
     return Answer(LEAK if slope > limits.floor else CLEAN)
 
 
+def prototype(trace: LabelledTrace, limits: Thresholds) -> Answer:
+    """A set of plausible models (``composite_rival``)."""
+    found = composite(trace, limits.floor)
+    if found is None:
+        return Answer(INCONCLUSIVE)
+    word = CLEAN if not found.open and found.bound < limits.margin else INCONCLUSIVE
+    return Answer(LEAK if found.leak else word, found.lower, found.upper)
+
+
 RIVALS: Mapping[str, Detector] = {
     "least squares, t-test": least_squares,
     "Mann-Kendall + median slope": mann_kendall,
     "Theil-Sen": theil_sen,
     "endpoints > 10% and > 20 MB": endpoints,
     "slope of the last quarter": last_quarter,
+    "prototype of the analysis": prototype,
 }
 
 
