@@ -117,11 +117,13 @@ def scraped_drivers(names: Iterable[str]) -> Drivers:
 class Gate:
     """How one series is judged: direction, unit and floors by its ``spec``.
 
-    ``limit_per_hour`` is the greatest tolerable worsening, if that is more than a margin.
+    ``limit_per_hour`` is the greatest tolerable worsening, if that is more than a margin;
+    ``collected``: a garbage collector empties it.
     """
 
     spec: MetricSpec
     limit_per_hour: float | None = None
+    collected: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class ReasonCode(StrEnum):
     FLOORS_BOUNDED = "floors-bounded"
     # Undecided.
     GROWING = "growing"
+    BELOW_FLOOR = "below-floor"
     NO_STEADY_STATE = "no-steady-state"
     STILL_FILLING = "still-filling"
     LOAD_CLIMBS = "load-climbs"

@@ -24,7 +24,7 @@ from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
-from hybridbench.series.units import Meaning
+from hybridbench.series.units import Meaning, is_collected
 from hybridbench.units import format_duration, format_percent
 
 _MIB = float(2**20)
@@ -99,7 +99,8 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
     notes = list(_restart_notes(t, falls))
     start, end = longest_stretch(t, falls.certain_s)
     threshold = question.thresholds.get(series.name)
-    gate = Gate(_spec(series, threshold, _usual_size(value)), threshold)
+    spec = _spec(series, threshold, _usual_size(value))
+    gate = Gate(spec, threshold, is_collected(series.name))
     record = _record(series, question, (start, end), gate)
     verdict = judge(record, guarded=False)
     if verdict.window_s is None:

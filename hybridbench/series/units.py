@@ -94,6 +94,12 @@ _CACHE_BESIDE = re.compile(
     r"file|buffers|(in)?active|mapped|dirty|writeback(tmp)?|slab|(total_)?(cache|mapped_file)", re.I
 )
 _OF_KERNEL = re.compile(r"anon|(total_)?rss|MemFree|MemAvailable|(in)?active_anon|Cached")
+# Heaps that a collector empties: OU of jstat, heapUsed of V8, HeapAlloc of Go, pools of the JVM.
+_COLLECTED = re.compile(
+    r"(?<!non)(?<!non[_-])heap|old[_ -]?gen|tenured|eden|^[OE]U$|"
+    r"(^|[_.])(memstats[_.])?alloc(_bytes)?$",
+    re.I,
+)
 # Totals that contain it, where nothing else of the file is free of it.
 _WITH_CACHE = re.compile(
     r"memory\.(current|usage_in_bytes)|memorycurrent|container_memory_usage_bytes|kbmemused|"
@@ -220,6 +226,11 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
         return Meaning(Role.COUNTER, Unit.COUNT)
     level = _level(name)
     return replace(level, higher_is_worse=False) if _LEFT.search(bare) else level
+
+
+def is_collected(name: str) -> bool:
+    """Whether ``name`` is a heap that a garbage collector empties from time to time."""
+    return any(_COLLECTED.search(form) for form in (bare_name(name), name))
 
 
 def is_gated(name: str) -> bool:

@@ -23,16 +23,18 @@ from hybridbench.analysis.trend.gls import (
     MAX_PHI,
     Model,
     ModelFit,
+    Problem,
     is_plain,
     straight_line,
     whiten,
 )
-from hybridbench.analysis.trend.shapes import Warmup
+from hybridbench.analysis.trend.shapes import Trend, Warmup
 
 # BIC: models this close to the best must agree before a leak is called.
 _DECIDE_WITHIN = 3.5
 # A trend steeper than the growth by this much needs a warm-up that falls.
 _TREND_AND_NO_MORE = 1.15
+_LINES = (Trend.TIME, Trend.WORK)
 _SURE_WITH_STEPS = 0.6
 _SURE_WITH_ALL_STEPS = 0.75
 _LUMPY_PHI = 0.75
@@ -51,9 +53,19 @@ _KEEPS_PACE = 0.88
 # away.
 _TOLERANCE_SE = 2.0
 _TOLERANCE_SE_WARM = 1.0
+_SHOWS = 0.6  # of the claimed growth, in the last quarter
+# A pace that fell to a part of what it was, and not long ago, may fall again: a knee this late in
+# the window, after a pace so much faster.
+_KNEES = (0.1, 0.85, 61)  # as np.linspace has it
+_FINER = 11
+_LATE_KNEE = 0.3
+_NEAR = 0.05  # of the window: the same knee
+_SLOWED, _OTHER_FILL = 1.5, 10.0
+_KNEE_WITHIN = 6.0  # BIC: no strong evidence against it (Kass and Raftery 1995)
+_TWO_LINES_COST = 5  # parameters in the BIC: a level, a slope, and a bend with its place
 # And the growth must show at the end by itself, not only as what a shape leaves over.
 _SURELY_SE = 2.0
-_MIN_BLOCKS = 8
+_MIN_BLOCKS = 6
 # An end is searched at every block, so that a bend must be surer than at one place.
 _BEND_SE = 4.0
 _STOPPED = 0.5  # of the pace before
@@ -68,11 +80,19 @@ LATE_SHARE = 0.35  # of the growth, in the second half
 class Question:
     """Is growth over the window above ``floor``, at error rate ``alpha``, with up to so many steps
     allowed to explain it away?
+
+    A warm-up may go on in any model but a plain line: that one is asked for ``line_floor``.
     """
 
     floor: float
+    line_floor: float
     alpha: float
     max_steps: int
+
+    def floor_of(self, model: Model) -> float:
+        """Growth that ``model`` must have to call a leak."""
+        is_line = is_plain(model) and not model.steps and model.candidate.trend in _LINES
+        return self.line_floor if is_line else self.floor
 
 
 def agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, asked: Question) -> bool:
@@ -82,7 +102,7 @@ def agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, asked: Question
     in lumps and can feign one: there the lumps decide.
     """
     best = fits[0].model
-    all_agree = all(p_value(fit, asked.floor) < asked.alpha for fit in deciding(fits))
+    all_agree = chance(fits, asked) < asked.alpha
     if not is_plain(best):
         lumps = phi >= _LUMPY_PHI and grows_in_lumps(blocks, asked.alpha, _LATE_SHARE_WARMING)
         return all_agree or lumps
@@ -124,7 +144,53 @@ def goes_on(pace: Pace | None, best: ModelFit, growth: float) -> bool:
     falls = trend is not None and trend[0] > _TREND_AND_NO_MORE * growth
     if pace is None or (falls and best.model.candidate.warmup is Warmup.LOG):
         return False
-    return pace.holds(warming=not is_plain(best.model))
+    warming = not is_plain(best.model)
+    return pace.holds(warming=warming) and (pace.shows(growth) or not warming)
+
+
+def slowed(fits: Sequence[ModelFit], problem: Problem, phi: float) -> tuple[float, float] | None:
+    """Growth per window before and after a late knee that took a part of the pace, if two lines
+    that meet there explain the blocks as well as the best model does, or are it; else None.
+
+    A fill that ends leaves a leak of any other size; one that slows down goes on filling.  Lumps
+    and steps about one line look bent, too: where they explain nearly as much, there is no knee.
+    """
+    knee, bent = _best_knee(problem, phi, np.linspace(*_KNEES))
+    step = (_KNEES[1] - _KNEES[0]) / (_KNEES[2] - 1)
+    knee, bent = _best_knee(problem, phi, np.linspace(knee - step, knee + step, _FINER))
+    before, after = bent.beta[1:].tolist()
+    if knee < _LATE_KNEE or not _SLOWED * after <= before <= _OTHER_FILL * after:
+        return None
+    n = problem.y.size
+
+    def worse_by(fit: ModelFit) -> float:
+        rss = float((whiten(fit.residuals[:, None], phi, problem.gaps) ** 2).sum())
+        more = fit.model.parameters - _TWO_LINES_COST
+        return float(n * np.log(max(rss, 1e-300) / bent.rss) + more * np.log(n))
+
+    best = min(0.0, worse_by(fits[0]))
+    straight = any(is_plain(fit.model) and worse_by(fit) <= best + _DECIDE_WITHIN for fit in fits)
+    same = best >= -_KNEE_WITHIN or abs(_ramp_ends(fits[0], problem) - knee) < _NEAR
+    return (before, after) if same and not straight else None
+
+
+def _ramp_ends(fit: ModelFit, problem: Problem) -> float:
+    """Where the ramp of a ramp and a line ends; infinity for all other models."""
+    candidate = fit.model.candidate
+    if candidate.warmup is not Warmup.RAMP or candidate.trend not in _LINES:
+        return np.inf
+    ramp = problem.shapes.columns[:, candidate.columns[candidate.beside]]
+    return float(problem.shapes.x[np.argmax(ramp >= 1.0)]) if ramp[-1] >= 1.0 else np.inf
+
+
+def _best_knee(problem: Problem, phi: float, knees: FloatArray) -> tuple[float, _Whitened]:
+    x = problem.shapes.x
+
+    def bent(knee: float) -> _Whitened:
+        legs = [np.ones_like(x), np.minimum(x, knee), np.maximum(x - knee, 0.0)]
+        return _whitened(np.column_stack(legs), problem.y, phi, problem.gaps)
+
+    return min(((knee, bent(knee)) for knee in knees.tolist()), key=lambda one: one[1].rss)
 
 
 def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
@@ -154,6 +220,11 @@ def deciding(fits: Sequence[ModelFit]) -> list[ModelFit]:
     return [fit for fit in fits if fit.model.bic <= fits[0].model.bic + _DECIDE_WITHIN]
 
 
+def chance(fits: Sequence[ModelFit], asked: Question) -> float:
+    """The p-value of the least sure of the deciding models."""
+    return max(p_value(fit, asked.floor_of(fit.model)) for fit in deciding(fits))
+
+
 def p_value(fit: ModelFit, floor: float) -> float:
     """How likely a trend like this one is where growth stays at the floor; 1 without a trend."""
     trend = fit.trend()
@@ -177,6 +248,10 @@ class Pace:
     last_quarter: float
     se_last: float
     se_fade: float  # of last_quarter - 0.88 third_quarter
+
+    def shows(self, growth: float) -> bool:
+        """Whether the last quarter may have most of ``growth``, or a warm-up shape invented it."""
+        return self.last_quarter + _TOLERANCE_SE * self.se_last >= _SHOWS * growth
 
     def holds(self, *, warming: bool) -> bool:
         """Whether growth is still there, and no slower than before."""
@@ -203,7 +278,8 @@ def measure_pace(
             np.maximum(p - THREE_QUARTERS, 0.0),
         ]
     )
-    beta, cov = _whitened(design, value[late], phi, gaps[-(p.size - 1) :])
+    found = _whitened(design, value[late], phi, gaps[-(p.size - 1) :])
+    beta, cov = found.beta, found.cov
     contrast = np.array([0.0, -_KEEPS_PACE, 1.0])
     fade_variance = float(contrast @ cov @ contrast)
     return Pace(
@@ -225,28 +301,38 @@ def stops_at_the_end(progress: FloatArray, value: FloatArray, gaps: FloatArray) 
     if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
         return False
     between = gaps[-(p.size - 1) :]
+    # Work that rests at the end leaves many blocks at one place: those beyond an end must be.
     ends = p[_FEWEST_BEFORE_STOP:-FEWEST_AFTER_STOP]
-    return any(_stops_at(float(end), p, y, between) for end in ends if end >= THREE_QUARTERS)
+    ends = ends[(ends >= THREE_QUARTERS) & (ends < p[-FEWEST_AFTER_STOP])]
+    return any(_stops_at(float(end), p, y, between) for end in ends)
 
 
 def _stops_at(end: float, p: FloatArray, y: FloatArray, gaps: FloatArray) -> bool:
     design = np.column_stack([np.ones(p.size), np.minimum(p, end), np.maximum(p - end, 0.0)])
     left = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
     phi = float(np.clip(left[1:] @ left[:-1] / max(float(left @ left), 1e-300), 0.0, MAX_PHI))
-    beta, cov = _whitened(design, y, phi, gaps)
-    return surely_ends(float(beta[1]), float(beta[2]), cov[1:, 1:])
+    found = _whitened(design, y, phi, gaps)
+    return surely_ends(float(found.beta[1]), float(found.beta[2]), found.cov[1:, 1:])
 
 
-def _whitened(
-    design: FloatArray, y: FloatArray, phi: float, gaps: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Coefficients with their covariance under AR(1) noise of ``phi``."""
+@dataclass(frozen=True)
+class _Whitened:
+    """Coefficients with their covariance, and what they leave under AR(1) noise."""
+
+    beta: FloatArray
+    cov: FloatArray
+    rss: float
+
+
+def _whitened(design: FloatArray, y: FloatArray, phi: float, gaps: FloatArray) -> _Whitened:
+    """Least squares under AR(1) noise of ``phi``."""
     white = whiten(np.column_stack([design, y]), phi, gaps)
     x, z = white[:, :-1], white[:, -1]
     inverse = np.linalg.pinv(x.T @ x)
     beta = inverse @ (x.T @ z)
     residual = z - x @ beta
-    return beta, inverse * float(residual @ residual) / max(y.size - x.shape[1], 1)
+    rss = max(float(residual @ residual), 1e-300)
+    return _Whitened(beta, inverse * rss / max(y.size - x.shape[1], 1), rss)
 
 
 def surely_ends(before: float, after: float, cov: FloatArray) -> bool:

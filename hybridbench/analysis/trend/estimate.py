@@ -26,12 +26,13 @@ from hybridbench.analysis.trend.blocks import (
 from hybridbench.analysis.trend.criteria import (
     Question,
     agreed,
+    chance,
     deciding,
     goes_on,
     least_sure,
     measure_pace,
-    p_value,
     reason,
+    slowed,
     stops_at_the_end,
     tail,
 )
@@ -44,6 +45,7 @@ from hybridbench.analysis.trend.gls import (
     fit_model,
     rank_models,
     straight_line,
+    without_beside,
     without_steps,
 )
 from hybridbench.analysis.trend.nuisance import (
@@ -77,16 +79,19 @@ class Options:
     """What the caller knows and wants."""
 
     floor: float = 0.0  # growth over the window below which nothing is called
+    line_floor: float | None = None  # the same where a plain line explains it; ``floor`` if None
     alpha: float = 0.001
     confidence: float = 0.95
     quantile: float = BYTES_QUANTILE
     limits: ShapeLimits = field(default_factory=ShapeLimits)
+    collected: bool = False  # a garbage collector empties it: a fall is the end of a tooth
     max_blocks: int = MAX_BLOCKS
     max_steps: int = 3
 
     @property
     def question(self) -> Question:
-        return Question(self.floor, self.alpha, self.max_steps)
+        line_floor = self.floor if self.line_floor is None else self.line_floor
+        return Question(self.floor, line_floor, self.alpha, self.max_steps)
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,12 @@ class Estimate:
     upper: float
     leak: bool  # every plausible model has a trend above the floor, and it does not fade
     reason: str  # why not, a word that ``metric_trend`` explains; empty for a leak
-    fade: tuple[float, float] | None  # growth per window in the third and in the last quarter
+    # Growth per window before and after it slowed: at a late knee, or in the last two quarters.
+    fade: tuple[float, float] | None
     phi: float = 0.0
+    floor: float = 0.0  # growth that it was asked for
     p_value: float = 1.0  # of growth at or under the floor, in the least sure plausible model
+    slowed: bool = False  # at a late knee: what came before it counts
     returns: bool = False  # every plausible model has memory come back after its falls
 
 
@@ -165,9 +173,10 @@ def _estimate(samples: Samples, opts: Options) -> Estimate:
     if by_troughs is not None and by_troughs.leak:
         return by_troughs
     by_models = _from_models(samples, blocks, opts, sawtooth)
-    if by_troughs is None and by_models.phi >= _HARDLY_FORGETS and not by_models.leak:
+    forgets = by_models.phi < _HARDLY_FORGETS
+    if by_troughs is None and not (forgets or by_models.leak or by_models.slowed):
         return _from_later_half(samples, opts, by_models, sawtooth)
-    found = _unless_stored_up(sawtooth, by_models)
+    found = _unless_stored_up(sawtooth, by_models, opts)
     if by_troughs is None:
         return found
     # Ramps as short as a few blocks are noise that forgets, and where ramps differ the troughs are
@@ -180,9 +189,12 @@ def _without_load(samples: Samples) -> FloatArray:
     return samples.value if samples.load is None else without_load(samples.value, samples.load)
 
 
-def _unless_stored_up(sawtooth: Sawtooth | None, found: Estimate) -> Estimate:
+def _unless_stored_up(sawtooth: Sawtooth | None, found: Estimate, opts: Options) -> Estimate:
     """The estimate, and no leak where a few ramps of a sawtooth could have stored up its growth."""
-    if sawtooth is None or not found.leak or found.returns or _troughs_rise(sawtooth, found):
+    if sawtooth is None or not found.leak:
+        return found
+    one_tooth = opts.collected and sawtooth.fall.size < 2
+    if not one_tooth and (found.returns or _troughs_rise(sawtooth, found)):
         return found
     return replace(found, leak=False, reason="few-cycles")
 
@@ -236,13 +248,16 @@ def _from_models(
     pace = measure_pace(progress, without_steps(best, problem, dips), problem.gaps, phi)
     all_agree = agreed(fits, phi, blocks, opts.question)
     # An interval that reaches down to the floor and a leak would contradict each other.
-    least = max(opts.floor, least_sure(best.model, opts.max_steps, phi) * growth)
+    floor = opts.question.floor_of(best.model)
+    least = max(floor, least_sure(best.model, opts.max_steps, phi) * growth)
     leak = (
         all_agree
         and lower > least
         and goes_on(pace, best, growth)
-        and not stops_at_the_end(progress, blocks.value, problem.gaps)
+        and not stops_at_the_end(progress, without_beside(best, problem), problem.gaps)
     )
+    slower = slowed(fits, problem, phi) if leak or phi >= _HARDLY_FORGETS else None
+    leak = leak and slower is None
     found = Estimate(
         blocks,
         fitted=best.fitted,
@@ -252,14 +267,16 @@ def _from_models(
         lower=lower,
         upper=upper,
         leak=leak,
-        reason="" if leak else reason(all_agree, best),
-        fade=None if pace is None else (pace.third_quarter, pace.last_quarter),
+        reason="" if leak else reason(all_agree or slower is not None, best),
+        fade=slower or (None if pace is None else (pace.third_quarter, pace.last_quarter)),
+        slowed=slower is not None,
         phi=phi,
-        p_value=max(p_value(fit, opts.floor) for fit in deciding(fits)),
+        p_value=chance(fits, opts.question),
+        floor=floor,
         returns=dips is not None
         and all(_returns(fit.model, dips, problem) for fit in deciding(fits)),
     )
-    walk = None if leak else fit_random_walk(problem, best, phi)
+    walk = None if leak or slower is not None else fit_random_walk(problem, best, phi)
     if walk is None or not (walk.plausible and walk.surely_grows(opts.floor, opts.alpha)):
         return found
     return _by_chance(found, walk, opts)
@@ -278,6 +295,7 @@ def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
         model=f"trend {'in time' if walk.work is None else 'with work done'}, losses by chance",
         fitted=walk.fitted,
         band=t_quantile(0.5 + opts.confidence / 2, walk.df) * walk.fitted_se,
+        floor=opts.floor,
         p_value=tail(walk.growth - opts.floor, walk.se, walk.df),
         returns=False,
     )
@@ -312,13 +330,12 @@ def _from_later_half(
     if not np.ptp(blocks.value):
         return whole
     late_sawtooth = find_sawtooth(part.t_s, part.value)
-    half = _from_models(part, blocks, replace(opts, floor=0.5 * opts.floor), late_sawtooth)
+    fewer = replace(opts, floor=0.5 * opts.floor, line_floor=None)
+    half = _from_models(part, blocks, fewer, late_sawtooth)
     if half.phi > _FORGETS_AGAIN:
         return whole
-    half = _unless_stored_up(late_sawtooth, half)
-    if sawtooth is not None and sawtooth.fall.size < 2:
-        # A single fall may end one ramp as long as the run, whichever half it is in.
-        half = _unless_stored_up(sawtooth, half)
+    # A few falls may end ramps as long as the run, whichever half they are in.
+    half = _unless_stored_up(sawtooth, _unless_stored_up(late_sawtooth, half, opts), opts)
     leak = half.leak and whole.lower > opts.floor
     return replace(half, leak=leak, reason="" if leak else half.reason or whole.reason)
 
@@ -406,8 +423,8 @@ def _from_troughs(
     late_slope, late_se, _ = straight_line(x[late], y[late])
     df = t.size - 2
     half = max(t_quantile(0.5 + opts.confidence / 2, df) * se, _LEAST_WIDTH * abs(slope))
-    chance = tail(slope - opts.floor, se, df)
-    above = chance < opts.alpha
+    by_chance = tail(slope - opts.floor, se, df)
+    above = by_chance < opts.alpha
     # No shapes are tried on so few points: the later half must show the growth by itself.
     late_doubt = t_quantile(0.95, max(x[late].size - 2, 1)) * late_se
     holds = late_slope > 0.6 * slope and late_slope - late_doubt > opts.floor
@@ -424,5 +441,6 @@ def _from_troughs(
         leak=leak,
         reason="" if leak else ("still-filling" if above else "few-cycles"),
         fade=(slope, late_slope),
-        p_value=chance,
+        floor=opts.floor,
+        p_value=by_chance,
     )

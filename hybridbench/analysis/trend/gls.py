@@ -295,6 +295,14 @@ def is_plain(model: Model) -> bool:
     return model.candidate.warmup is Warmup.NONE
 
 
+def without_beside(fit: ModelFit, problem: Problem) -> FloatArray:
+    """The blocks less what follows the load, swings or comes back: none of it is growth."""
+    count = fit.model.candidate.beside
+    columns = problem.shapes.columns[:, list(fit.model.candidate.columns[:count])]
+    less: FloatArray = problem.y - columns @ fit.beta[1 : 1 + count]
+    return less
+
+
 def without_steps(fit: ModelFit, problem: Problem, dips: Beside | None) -> FloatArray:
     """The blocks less what is neither pace nor its loss: fitted steps, and what comes back."""
     less: FloatArray = problem.y

@@ -20,6 +20,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.blocks import BYTES_QUANTILE, COUNT_QUANTILE
 from hybridbench.analysis.trend.estimate import MIN_SAMPLES, Estimate, Options, Samples, estimate
 from hybridbench.analysis.trend.reasons import (
+    BelowFloor,
     Bounded,
     EveryModelGrows,
     FewCollections,
@@ -75,6 +76,12 @@ _SLOWEST_AFTER_STEADY = 0.5
 # over.
 _SETTLES_BYTES = 8 * 2.0**20
 _SETTLES_SHARE = 0.01
+# Of that, where no profile has limits: no healthy run of that page reached half of it.
+_SETTLES_UNMEASURED, _SETTLES_ALONG_A_LINE = 0.5, 0.25
+
+# In half a day a small process shows growth that its size a day makes a leak, however few bytes.
+_HALF_A_DAY_S = 12 * 3600.0
+_DAILY_SHARE = 0.02
 
 # From here on nothing healthy settles any more, and sure growth of half the floor is worth a longer
 # run.
@@ -167,14 +174,34 @@ class _Terms:
 
     @property
     def floor(self) -> float:
-        return max(self.spec.floor_per_hour, self.spec.floor_share_per_hour * abs(self.base))
+        return self.floor_after(self.window.duration_s)
+
+    def floor_after(self, duration_s: float) -> float:
+        """Growth that matters in a window of ``duration_s``: one of half a day and more shows what
+        is much for a small process.
+        """
+        share = self.spec.floor_share_per_hour * abs(self.base)
+        floor = self.spec.floor_per_hour
+        half_a_day = duration_s >= _HALF_A_DAY_S and self.spec.unit is Unit.BYTES
+        if half_a_day and not self.has_limits:
+            floor = min(floor, max(_DAILY_SHARE / 24.0 * abs(self.base), _PAGE_BYTES))
+        return max(floor, share)
 
     @property
     def least_growth(self) -> float:
         """Growth over the window below which nothing is called a leak."""
+        return self._least(_SETTLES_UNMEASURED)
+
+    @property
+    def line_growth(self) -> float:
+        """The same for growth along a plain line, which nothing that settles is."""
+        return self._least(_SETTLES_ALONG_A_LINE)
+
+    def _least(self, unmeasured: float) -> float:
         settles = 0.0
         if self.spec.unit is Unit.BYTES:
             settles = settles_by(self.base, self.window.duration_s)
+            settles *= 1.0 if self.has_limits else unmeasured
         elif self.spec.handles:
             settles = _FEW_HANDLES
         return max(self.floor * self.window.duration_s / 3600.0, settles)
@@ -188,8 +215,21 @@ class _Terms:
         unexplained = reason == ReasonCode.TOO_SHORT and not self.window.steady
         settled_s = LEAK_WITHOUT_STEADY_S if unexplained else _SETTLED_S
         if self.spec.unit is Unit.BYTES and self.window.duration_s >= settled_s:
-            return _SETTLED_SHARE * self.floor
+            return self.doubtful_share * self.floor
         return self.least_growth / max(self.window.duration_s, 1e-9) * 3600.0
+
+    @property
+    def doubtful_share(self) -> float:
+        """Of the floor: sure growth beyond is no leak and not CLEAN.  Whoever sets a threshold has
+        decided on all growth below it.
+        """
+        return 1.0 if self.bound_by == "threshold" else _SETTLED_SHARE
+
+    def never_decides(self, rate: Rate) -> bool:
+        """Whether no window, however long, decides growth that is as sure as ``rate``."""
+        floor = self.floor_after(np.inf)
+        in_bytes = self.spec.unit is Unit.BYTES
+        return in_bytes and self.doubtful_share * floor < rate.lower and rate.upper <= floor
 
     @property
     def limit(self) -> float | None:
@@ -199,6 +239,13 @@ class _Terms:
         limits = growth_limits(self.record) or {}
         memory = None if self.spec.handles else limits.get(MEMORY)
         return limits.get(self.spec.name, memory)
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether somebody set a limit, if of longer runs: then that and what a healthy run may
+        settle by belong together.
+        """
+        return self.limit is not None or _has_limits(self.record)
 
     @property
     def unlimited(self) -> bool:
@@ -253,8 +300,10 @@ class _Terms:
         fast_only = self.window.steady and self.may_call_leak
         return Options(
             floor=self.least_growth,
+            line_floor=self.line_growth,
             quantile=COUNT_QUANTILE if self.spec.handles else BYTES_QUANTILE,
             limits=ShapeLimits(slowest=_SLOWEST_AFTER_STEADY) if fast_only else ShapeLimits(),
+            collected=self.record.gates is not None and self.record.gates[self.spec.name].collected,
             max_blocks=effort.max_blocks,
             max_steps=effort.max_steps,
         )
@@ -311,7 +360,7 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
 def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
     unit, upper = terms.spec.unit.value, rate.upper
     if found.leak and terms.may_call_leak:
-        faster_than = terms.least_growth / terms.window.duration_s * 3600
+        faster_than = found.floor / terms.window.duration_s * 3600
         return "LEAK", EveryModelGrows(model=found.model, faster_than=faster_than, unit=unit)
     # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
     if rate.lower > terms.settled_rate(found.reason):
@@ -325,11 +374,20 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
 
 
 def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:
+    if terms.never_decides(rate):
+        return BelowFloor(
+            value=rate.value,
+            lower=rate.lower,
+            upper=rate.upper,
+            floor=terms.floor_after(np.inf),
+            unit=terms.spec.unit.value,
+        )
     is_warm_up = found.leak and not terms.window.steady
     growth = (NoSteadyState if is_warm_up else Growing)(
         value=rate.value, lower=rate.lower, upper=rate.upper, unit=terms.spec.unit.value
     )
-    if found.leak or found.reason in ("", ReasonCode.TOO_SHORT) or _gets_faster(found):
+    fills = found.reason == ReasonCode.STILL_FILLING and not _gets_faster(found)
+    if found.leak or not (fills or found.reason in _OF_ITS_OWN):
         return growth
     return msgspec.structs.replace(_undecided(terms, found, rate), growing=growth)
 
@@ -354,13 +412,18 @@ def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Open:
 def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
     """How long a window would decide: the interval narrows with time to the power 3/2.
 
-    None where no length would: flat memory under a profile that limits it at none.
+    None where no length would: flat memory under a profile that limits it at none, and growth that
+    is sure and no leak.
     """
+    if terms.never_decides(rate):
+        return None
     present = terms.window.duration_s
     half = max(rate.upper - rate.value, rate.value - rate.lower)
     # Either the growth is real and must clear the floor, or it is not and must clear the bound.
     room = max(terms.bound - max(rate.value, 0.0), rate.value - terms.floor, 1e-9)
     longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
+    if terms.floor_after(np.inf) < rate.lower <= terms.floor:
+        longer = max(longer, _HALF_A_DAY_S)
     shortest = LEAK_AFTER_STEADY_S if terms.window.steady else LEAK_WITHOUT_STEADY_S
     if terms.unlimited:
         limit_s = next_limit_s(terms.record)

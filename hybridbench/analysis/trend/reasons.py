@@ -116,6 +116,21 @@ class Growing(_OfMetric, frozen=True, kw_only=True):
         return f"growing by {value} ({lower} to {upper})"
 
 
+class BelowFloor(Growing, frozen=True, kw_only=True):
+    """Undecided for good: it surely grows, and by less than ``floor``, where a leak begins."""
+
+    code: ClassVar[str] = ReasonCode.BELOW_FLOOR
+
+    floor: float
+
+    def text(self) -> str:
+        floor = _hourly(self.floor, self.unit)
+        return (
+            f"{super().text()}, below the {floor} from which growth counts as a leak; more time "
+            "would not decide, a threshold would"
+        )
+
+
 class NoSteadyState(Growing, frozen=True, kw_only=True):
     """Undecided: it grows in every model, which a warm-up does as well."""
 

@@ -80,6 +80,7 @@ class Shapes:
     whole window; for work it is the whole window's, because work done is what it is a rate of.
     """
 
+    x: FloatArray  # [blocks]
     columns: FloatArray  # [blocks, columns]
     growth: FloatArray  # [columns]
     candidates: tuple[Candidate, ...]
@@ -149,7 +150,7 @@ def build_shapes(
         for trend in trends
     )
     steps = (np.arange(x.size)[:, None] >= np.arange(1, x.size)[None, :]).astype(np.float64)
-    return Shapes(np.column_stack(book.columns), np.array(book.growth), candidates, steps)
+    return Shapes(x, np.column_stack(book.columns), np.array(book.growth), candidates, steps)
 
 
 class _Columns:

@@ -223,6 +223,49 @@ def test_a_threshold_decides_in_its_own_place(tmp_path: Path) -> None:
     assert only(judge_file(path, strict))[0] is VerdictKind.LEAK
 
 
+def test_growth_that_is_surely_below_a_threshold_is_clean_and_asks_for_no_more_time(
+    tmp_path: Path,
+) -> None:
+    t = np.arange(0.0, 24 * 3600.0, 60.0)
+    value = 2e9 + 300 * 1024.0 * t / 3600.0 + 5e4 * np.random.default_rng(1).normal(size=t.size)
+    file = tmp_path / "rss.csv"
+    rows = (f"{at:.0f},{level:.0f}" for at, level in zip(t, value, strict=True))
+    file.write_text("\n".join(["elapsed_s,rss_bytes", *rows]))
+
+    (below,) = judge_file(str(file), JudgeOptions(thresholds=("rss_bytes<400KiB/h",))).rows
+    (above,) = judge_file(str(file), JudgeOptions(thresholds=("rss_bytes<200KiB/h",))).rows
+    (neither,) = judge_file(str(file), JudgeOptions()).rows
+
+    assert [row.verdict.value for row in (below, above, neither)] == [
+        "CLEAN",
+        "LEAK",
+        "INCONCLUSIVE",
+    ]
+    assert neither.result.needed_s is None
+
+
+@pytest.mark.parametrize("released", [0.2, 0.4, 0.9])
+@pytest.mark.parametrize("at", [0.3, 0.6])
+@pytest.mark.parametrize(
+    "name", ["OU (KB)", "heapUsed_bytes", 'jvm_memory_used_bytes{area="heap"}']
+)
+def test_one_collection_of_a_heap_is_one_tooth_and_too_few(
+    tmp_path: Path, name: str, at: float, released: float
+) -> None:
+    t = np.arange(0.0, 3 * 3600.0, 30.0)
+    grown = 3e5 * t / 3600.0
+    heap = 2e5 + grown - released * 9e5 * at * (t >= at * t[-1])
+    heap += 500.0 * np.random.default_rng(1).normal(size=t.size)
+    file = tmp_path / "heap.csv"
+    rows = (f"{moment:.0f},{level:.0f}" for moment, level in zip(t, heap, strict=True))
+    quoted = name.replace('"', '""')
+    file.write_text("\n".join([f'elapsed_s,"{quoted}"', *rows]))
+
+    (row,) = judge_file(str(file), JudgeOptions(metrics=(name,))).rows
+
+    assert row.verdict is VerdictKind.INCONCLUSIVE
+
+
 def test_without_a_start_of_steady_state_half_an_hour_calls_no_leak(tmp_path: Path) -> None:
     path = csv(made(600, hours=0.5), tmp_path / "a.csv")
 

@@ -18,18 +18,12 @@ from hybridbench.cli.app import app
 from hybridbench.errors import HybridbenchError
 
 PUBLIC = Path(__file__).parent / "public"
-# What the estimator decides of them: steady growth between the floors, and a rate that halved.
-OF_THE_ESTIMATOR = ("F7c", "F8a", "F8c")
 
 
 def cases() -> list[Any]:
     with (PUBLIC / "cases.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    undecided = pytest.mark.xfail(strict=True)
-    return [
-        pytest.param(row, id=row["id"], marks=undecided if row["id"] in OF_THE_ESTIMATOR else ())
-        for row in rows
-    ]
+    return [pytest.param(row, id=row["id"]) for row in rows]
 
 
 @pytest.mark.parametrize("case", cases())

@@ -9,11 +9,13 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.criteria import (
     Pace,
+    Question,
     climbs_between_steps,
     goes_on,
     least_sure,
     p_value,
     reason,
+    slowed,
     tail,
 )
 from hybridbench.analysis.trend.gls import Model, ModelFit, Problem, fit_model, rank_models
@@ -99,3 +101,48 @@ def test_a_trend_that_needs_a_falling_warm_up_does_not_go_on() -> None:
     assert goes_on(pace, fit, trend[0])
     assert not goes_on(pace, fit, 0.5 * trend[0])
     assert not goes_on(None, fit, trend[0])
+
+
+def test_a_plain_line_alone_is_asked_for_less() -> None:
+    asked = Question(floor=8.0, line_floor=2.0, alpha=0.001, max_steps=3)
+
+    assert asked.floor_of(model(Warmup.NONE, 0)) == 2.0
+    assert asked.floor_of(model(Warmup.NONE, 1)) == 8.0
+    assert asked.floor_of(model(Warmup.RAMP, 0)) == 8.0
+
+
+def fits_of(y: FloatArray) -> tuple[list[ModelFit], Problem]:
+    problem, models = ranked(y)
+    near = [m for m in models[:60] if m.bic <= models[0].bic + 4.5]
+    return [fit_model(problem, m, 0.0) for m in near], problem
+
+
+@pytest.mark.parametrize("factor", [2.0, 4.0, 8.0])
+@pytest.mark.parametrize("knee", [0.4, 0.5, 0.63, 0.8])
+def test_a_pace_that_fell_late_to_a_part_has_slowed(factor: float, knee: float) -> None:
+    y = 400.0 * (np.minimum(X, knee) + np.maximum(X - knee, 0.0) / factor)
+
+    found = slowed(*fits_of(y), 0.0)
+
+    assert found is not None
+    before, after = found
+    assert before == pytest.approx(400.0, rel=0.05)
+    assert after == pytest.approx(400.0 / factor, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        400.0 * X,
+        400.0 * np.minimum(X, 0.6),
+        400.0 * (np.minimum(X, 0.15) + np.maximum(X - 0.15, 0.0) / 4.0),
+        4000.0 * (np.minimum(X, 0.4) + np.maximum(X - 0.4, 0.0) / 40.0),
+        400.0 * np.maximum(X - 0.4, 0.0),
+        400.0 * X + 60.0 * (X > 0.5),
+    ],
+    ids=["line", "fill that ends", "early end of a fill", "another fill", "late onset", "step"],
+)
+def test_other_shapes_have_not_slowed(y: FloatArray) -> None:
+    found = slowed(*fits_of(y), 0.0)
+
+    assert found is None

@@ -71,7 +71,8 @@ def test_memory_that_surely_grows_after_hours_is_not_clean_however_slowly() -> N
 
     assert (slow.outcome, still.outcome) == ("INCONCLUSIVE", "CLEAN")
     assert slow.why is not None
-    assert slow.why.code == ReasonCode.GROWING
+    assert slow.why.code == ReasonCode.BELOW_FLOOR
+    assert slow.needed_s is None
 
 
 def test_what_settles_may_be_clean_within_the_hour_but_not_a_line_that_surely_grows() -> None:
@@ -79,12 +80,51 @@ def test_what_settles_may_be_clean_within_the_hour_but_not_a_line_that_surely_gr
     noise = 2e4 * np.random.default_rng(1).normal(size=t.size)
     settling = 4e7 * t / (t + 150.0)
 
-    line = judged("rss_anon_swap_bytes", 8e8 + 2e6 * t / 3600.0 + noise, t)
+    leak = judged("rss_anon_swap_bytes", 8e8 + 2e6 * t / 3600.0 + noise, t)
+    line = judged("rss_anon_swap_bytes", 8e8 + 8e5 * t / 3600.0 + noise, t)
     settled = judged("rss_anon_swap_bytes", 8e8 + settling + noise, t)
 
-    assert (line.outcome, settled.outcome) == ("INCONCLUSIVE", "CLEAN")
+    assert (leak.outcome, line.outcome, settled.outcome) == ("LEAK", "INCONCLUSIVE", "CLEAN")
     assert line.why is not None
     assert line.why.code == ReasonCode.GROWING
+
+
+DAY = np.arange(0.0, 24 * 3600.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("base", "hourly_bytes", "hours", "outcome"),
+    [
+        (60e6, 300e3, 24, "LEAK"),  # 12% a day
+        (60e6, 60e3, 24, "LEAK"),  # 2.4%
+        (60e6, 300e3, 8, "INCONCLUSIVE"),  # half a day would show it
+        (60e6, 40e3, 24, "INCONCLUSIVE"),  # 1.6%: no time makes this a leak
+        (2e9, 300e3, 24, "INCONCLUSIVE"),
+        (60e6, 0.0, 24, "CLEAN"),
+    ],
+)
+def test_in_half_a_day_growth_counts_by_the_size_of_the_process(
+    base: float, hourly_bytes: float, hours: int, outcome: str
+) -> None:
+    t = DAY[: hours * 60]
+    noise = 1e-4 * base * np.random.default_rng(2).normal(size=t.size)
+
+    result = judged("rss_anon_swap_bytes", base + hourly_bytes * t / 3600.0 + noise, t)
+
+    assert result.outcome == outcome
+
+
+def test_a_small_leak_asks_for_half_a_day_and_what_no_time_decides_for_nothing() -> None:
+    t = DAY[: 8 * 60]
+    noise = 5e3 * np.random.default_rng(2).normal(size=t.size)
+
+    small = judged("rss_anon_swap_bytes", 60e6 + 3e5 * t / 3600.0 + noise, t)
+    large = judged("rss_anon_swap_bytes", 2e9 + 3e5 * t / 3600.0 + noise, t)
+
+    assert small.needed_s == pytest.approx(12 * 3600.0)
+    assert large.needed_s is None
+    assert large.why is not None
+    assert "more time would not decide" in large.why.text
 
 
 def test_every_leak_says_how_sure_it_is_over_all_metrics() -> None:

@@ -43,6 +43,30 @@ def test_saturation_fades(tau: float) -> None:
     assert not pace.holds(warming=False)
 
 
+def test_the_last_quarter_must_show_what_a_warm_up_shape_leaves_over() -> None:
+    pace = measure_pace(X, noisy(10 * X), GAPS, 0.0)
+
+    assert pace is not None
+    assert pace.shows(12.0)
+    assert not pace.shows(40.0)
+
+
+def test_work_that_rests_at_the_end_of_the_run_has_not_stopped_to_leak() -> None:
+    """Requests by turns: the last blocks all lie at the end of the work."""
+    busy = (X * 8.0) % 1.0 < 0.5
+    done = np.cumsum(busy) / busy.sum()
+
+    assert not stops_at_the_end(done, noisy(100 * done), GAPS)
+
+
+@pytest.mark.parametrize("end", [0.8, 0.9])
+def test_work_that_goes_on_after_growth_has_ended_is_seen(end: float) -> None:
+    busy = (X * 8.0) % 1.0 < 0.5
+    done = np.cumsum(busy) / busy.sum()
+
+    assert stops_at_the_end(done, noisy(1000 * np.minimum(done, end)), GAPS)
+
+
 def test_too_few_late_blocks_say_nothing() -> None:
     assert measure_pace(X[:10], X[:10], GAPS[:9], 0.0) is None
 

@@ -9,6 +9,7 @@ import pytest
 
 from hybridbench.analysis.trend.reasons import (
     AnalysisFailed,
+    BelowFloor,
     Bounded,
     BoundedTogether,
     CacheIsFilling,
@@ -68,6 +69,11 @@ WORDS: list[tuple[Reason, str]] = [
         "growth of at most 3.00 MiB/h (95%) from collection to collection",
     ),
     (GROWING, "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)"),
+    (
+        BelowFloor(value=30 * MIB, lower=20 * MIB, upper=40 * MIB, floor=50 * MIB, unit="B"),
+        "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h), below the 50.0 MiB/h from which growth "
+        "counts as a leak; more time would not decide, a threshold would",
+    ),
     (
         NoSteadyState(value=30 * MIB, lower=20 * MIB, upper=40 * MIB, unit="B"),
         "growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h), but without a steady event this may "
