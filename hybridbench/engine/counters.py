@@ -45,7 +45,7 @@ class EngineCounters:
     swa_tombstones: int = 0  # nodes of which the window pool has nothing any more, or never had
     swa_releases: int = 0  # requests that left positions behind their window, once for each step
     swa_released_tokens: int = 0
-    nodes_evicted: int = 0  # leaves and cascaded parents
+    nodes_evicted: int = 0  # all that left the tree: leaves, parents after them, nodes of the host
     states_tracked: int = 0  # copies of states saved for the tree by prefill and decode steps
     track_donations: int = 0  # those the tree took over
     flushes: int = 0

@@ -61,11 +61,9 @@ class CascadingHostCache(HiUnifiedRadixCache):
     def _drop_if_unwanted(self, node: TreeNode) -> None:
         if node not in self._evictable_leaves or self._is_wanted(node):
             return
-        evicted, counted = Evicted(), self.events.evict_cascade
+        evicted = Evicted()
         self._cascade(node, evicted)
         self._free_kv(evicted)
-        # The dedicated tree does not count the first one.
-        self.events.evict_cascade -= self.events.evict_cascade > counted
 
     def _cascade(self, node: TreeNode, evicted: Evicted) -> None:
         while node in self._evictable_leaves and not self._is_wanted(node):

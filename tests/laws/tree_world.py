@@ -203,6 +203,9 @@ class TreeWorld:
         """Holders' records against the ledgers, and every number that can be read."""
         tree = self.tree
         tree.cache.sanity_check()
+        events = tree.cache.events
+        counted = events.evict_leaf + events.evict_cascade + events.host_evictions
+        assert events.nodes_removed == counted
         held = tree.cache.tree_slots()
         own = [idx for req in self.requests for idx in self._own_pages(req)]
         free = [*tree.kv.free_pages.tolist(), *tree.kv.release_pages.tolist()]

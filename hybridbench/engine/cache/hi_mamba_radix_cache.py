@@ -207,8 +207,7 @@ class HiMambaRadixCache(HostTier, MambaRadixCache):
 
     def _drop_if_unwanted(self, node: TreeNode) -> None:
         """Take a node on the device out if nobody can hit it or anything below it any more."""
-        unlocked = node is not self.root_node and node.full_lock_ref == 0
-        if unlocked and not node.evicted and not self._is_wanted(node):
+        if not (node.evicted or self._is_wanted(node)):
             freed: list[IntArray] = []
-            self._evict_cascade(self._remove_leaf(node, freed), freed)
+            self._evict_cascade(node, freed)
             self._free_kv(freed)

@@ -257,7 +257,7 @@ class Pools:
         counters.swa_tombstones = events.swa_tombstones
         counters.kv_blocks_stored = events.blocks_stored
         counters.track_donations = events.track_donations
-        counters.nodes_evicted = events.evict_leaf + events.evict_cascade + events.host_evictions
+        counters.nodes_evicted = events.nodes_removed
         if self.host_tier is not None:
             _count_host_work(self.host_tier, counters)
         if self.storage_tier is not None:

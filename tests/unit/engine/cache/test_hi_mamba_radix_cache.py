@@ -104,6 +104,9 @@ class HostWorld:
         assert self.mamba.slots_of(TREE) == sorted(held.mamba_slots)
         assert sorted(self.host.allocator.slots_of(TREE)) == sorted(held.host_indices)
         assert self.host_states.allocator.slots_of(TREE) == sorted(held.host_slots["host_mamba"])
+        events = self.tree.events
+        counted = events.evict_leaf + events.evict_cascade + events.host_evictions
+        assert events.nodes_removed == counted
 
 
 TEXT = [1, 2, 3, 4, 5, 6]
