@@ -82,7 +82,7 @@ DEFECT = Defect(
     ),
     patches=(
         Patch(StreamingSession, "_give_up", _give_up, fingerprint="51c2f9e94e1f"),
-        Patch(StreamingSession, "_resume", _resume, fingerprint="6504ed040796"),
+        Patch(StreamingSession, "_resume", _resume, fingerprint="78157ef1f29f"),
     ),
     harmed="Streaming sessions with interrupted turns: 32,000 tokens and more per abort.",
     cure="An abort frees all that the session holds, on one path, and keeps only its tokens.",

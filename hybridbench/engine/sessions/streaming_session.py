@@ -119,6 +119,13 @@ class StreamingSession(CacheAround):
     def release_session(self, session_id: str) -> None:
         """Give back everything the session's slot holds; harmless if it has none.
 
+        What is the tree's and what is the session's own, its record says: ``last_node`` with the
+        receipt of its lock, and ``cache_protected_len``.  The prompt must not be matched again to
+        find them out.  Other requests may have split the locked node since, or made the tree's
+        path longer: the match would end at another node, whose lock is not the session's, and at
+        another length, from which KV would be freed twice or not at all.  A split leaves the
+        record right: the locked node stays the lower half, and the upper one inherits the lock.
+
         Raises:
             AssertionError: a request has the record in hand.
         """
@@ -197,6 +204,11 @@ class StreamingSession(CacheAround):
         assert prefix_len >= kv.cache_protected_len, (
             f"{slot.rid} is append-only: {req.rid} begins with {prefix_len} of the "
             f"{kv.cache_protected_len} tokens that the tree holds for it"
+        )
+        # Not lowered to the prefix, as upstream does: that would claim window KV that is free.
+        assert kv.swa_evicted_seqlen <= prefix_len, (
+            f"{slot.rid}: {req.rid} begins with {prefix_len} tokens, the window has left "
+            f"{kv.swa_evicted_seqlen} behind"
         )
         slot.restore_to_req(req)
         self._hand_over(kv, SESSION, REQ)

@@ -21,6 +21,7 @@ from tests.builders import (
     make_attention_engine,
     make_engine,
     make_tracking_engine,
+    make_window_engine,
     nano_model,
     run_to_idle,
 )
@@ -482,6 +483,17 @@ def test_a_session_only_appends() -> None:
 
     with pytest.raises(AssertionError, match="append-only"):
         _matched(engine, said[:10])
+
+
+def test_a_session_whose_window_has_left_its_prefix_behind_is_not_resumed() -> None:
+    """Its window KV there is free: a lower mark would only claim that it is not."""
+    engine, said = with_one_turn(make_window_engine)
+    record = engine.pools.sessions.slots["s"].kv
+    assert record.swa_evicted_seqlen < record.kv_committed_len
+    record.swa_evicted_seqlen = len(said) + 1
+
+    with pytest.raises(AssertionError, match="the window has left"):
+        _matched(engine, said)
 
 
 def test_idle_sessions_give_way_when_nobody_could_run_otherwise() -> None:
