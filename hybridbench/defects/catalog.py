@@ -45,6 +45,11 @@ from hybridbench.defects.pr23696_himamba_protected_delete import (
 )
 from hybridbench.defects.pr24244_mamba_map_undersized import DEFECT as MAMBA_MAP_UNDERSIZED
 from hybridbench.defects.pr25770_lru_reference_cycle import DEFECT as LRU_REFERENCE_CYCLE
+from hybridbench.defects.pr25770_lru_reference_cycle import (
+    IN_MAMBA_LISTS,
+    IN_SWA_LIST,
+    IN_UNIFIED_LISTS,
+)
 from hybridbench.defects.pr26796_idle_sanity_walk import DEFECT as IDLE_SANITY_WALK
 from hybridbench.defects.pr26941_session_pingpong_dangling import (
     DEFECT as SESSION_PINGPONG_DANGLING,
@@ -68,6 +73,9 @@ from hybridbench.workload.validation import full_stop, nearest
 
 DEFECTS: tuple[Defect, ...] = (
     LRU_REFERENCE_CYCLE,
+    IN_MAMBA_LISTS,
+    IN_SWA_LIST,
+    IN_UNIFIED_LISTS,
     MAMBA_ADDER_REJECT,
     RID_STATE_ORPHAN,
     GHOST_REQUEST,

@@ -104,7 +104,8 @@ class Defect:
         source: where it was reported: "sglang#25770".
         symptom: how it shows, in one sentence.
         profile: a shipped profile that reaches the path.
-        also_on: further ones, of other caches with the same fault; the self-test tries each.
+        part_of: slug of the defect that does the same in more places: that one, and not this one,
+            is tried in every setting of collector and heap.
         signature: what must be reported.
         patches: the methods replaced; a control may need none.
         harmed: who was hurt by it and how much, as reported.
@@ -130,7 +131,7 @@ class Defect:
     cure: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     overrides: tuple[tuple[str, str], ...] = ()
-    also_on: tuple[str, ...] = ()
+    part_of: str = ""
     model: str = ""
     truth: Truth = field(default_factory=Truth)
     corrupts: bool = False

@@ -7,6 +7,10 @@ hangs from it in a chain.  While such a parent is still in the tree the chain is
 a full collection frees nothing of it.  A unified tree is full of such parents: there a tombstone
 stays when its last child has gone, until the turn of its KV.
 
+Three prefix caches had a list class each, with the same mistake: the review asked whether the two
+siblings of the first were mended, too.  ``lru-reference-cycle`` is the mistake in all of them, the
+others are what is left when one is forgotten.
+
 Present in sglang 0.5.9 to 0.5.12.post1, fixed in 0.5.13 (merged 2026-05-21).  Reported rate:
 +3.7 GB/h of scheduler RSS on Qwen3-Next.
 """
@@ -14,6 +18,7 @@ Present in sglang 0.5.9 to 0.5.12.post1, fixed in 0.5.13 (merged 2026-05-21).  R
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from weakref import ref
 
 from hybridbench.defects.defect import Defect, Patch, Signature
@@ -22,6 +27,8 @@ from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.swa_lru import SWALRUList
 from hybridbench.engine.cache.tree import PrefixTree
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cache.unified_mamba import UnifiedMambaLRUList
+from hybridbench.engine.cache.unified_swa import UnifiedSWALRUList
 
 TRUTH = Truth()
 _healthy_unlink_from_parent = PrefixTree._unlink_from_parent
@@ -79,13 +86,21 @@ def _remove_node_from_swa(self: SWALRUList, node: TreeNode) -> None:
     node.swa_next.swa_prev = node.swa_prev
 
 
+_WATCH = Patch(PrefixTree, "_unlink_from_parent", _unlink_from_parent, fingerprint="2c5263c2c8a3")
+_FULL = Patch(FullLRUList, "_remove_node", _remove_node_from_full, fingerprint="eb67f7f61912")
+_MAMBA = Patch(MambaLRUList, "_remove_node", _remove_node_from_mamba, fingerprint="eb20f4f6c668")
+_SWA = Patch(SWALRUList, "_remove_node", _remove_node_from_swa, fingerprint="9dc665d9c575")
+_UNIFIED = (
+    Patch(UnifiedMambaLRUList, "_remove_node", _remove_node_from_mamba, fingerprint="eb20f4f6c668"),
+    Patch(UnifiedSWALRUList, "_remove_node", _remove_node_from_swa, fingerprint="9dc665d9c575"),
+)
+
 DEFECT = Defect(
     slug="lru-reference-cycle",
     source="sglang#25770",
     symptom="Scheduler RSS grows although all pools balance: evicted tree nodes form reference "
     "cycles that only a full collection frees, or stay referenced by tombstone nodes in the tree.",
     profile="chat-churn",
-    also_on=("unified-mix", "swa-churn"),
     signature=Signature(
         verdicts=("LEAK",),
         kinds=("instances-retained", "instances-wait-for-collector"),
@@ -98,15 +113,33 @@ DEFECT = Defect(
         duration_s=300.0,
         quick_s=0.0,
     ),
-    patches=(
-        Patch(FullLRUList, "_remove_node", _remove_node_from_full, fingerprint="eb67f7f61912"),
-        Patch(MambaLRUList, "_remove_node", _remove_node_from_mamba, fingerprint="eb20f4f6c668"),
-        Patch(SWALRUList, "_remove_node", _remove_node_from_swa, fingerprint="9dc665d9c575"),
-        Patch(PrefixTree, "_unlink_from_parent", _unlink_from_parent, fingerprint="2c5263c2c8a3"),
-    ),
+    patches=(_FULL, _MAMBA, _SWA, *_UNIFIED, _WATCH),
     harmed="Qwen3-Next under steady traffic: scheduler RSS grew by 3.7 GB/h, and 17,270 nodes were "
     "in cycles.",
     cure="Both list pointers of a removed node are set to None, in every kind of list.",
     versions=(("0.5.9", "0.5.12.post1"),),
     truth=TRUTH,
 )
+
+
+def _in_one(slug: str, of: str, profile: str, patches: tuple[Patch, ...]) -> Defect:
+    """The same in the lists of one cache; no release is known to have had it there alone."""
+    return replace(
+        DEFECT,
+        slug=slug,
+        symptom=f"The same in the lists of {of} alone; the others clear the pointers.",
+        profile=profile,
+        patches=(*patches, _WATCH),
+        harmed="Nobody: a remark of the review, which asked for the siblings.",
+        versions=(),
+        part_of=DEFECT.slug,
+    )
+
+
+IN_MAMBA_LISTS = _in_one(
+    "lru-cycle-mamba-lists", "the hybrid tree (MambaRadixCache)", "chat-churn", (_FULL, _MAMBA)
+)
+IN_SWA_LIST = _in_one(
+    "lru-cycle-swa-list", "the tree with windows (SWARadixCache)", "swa-churn", (_SWA,)
+)
+IN_UNIFIED_LISTS = _in_one("lru-cycle-unified-lists", "the unified tree", "unified-mix", _UNIFIED)

@@ -69,8 +69,6 @@ class Row:
         settings = f" of {self.twin_of}" if self.twin_of else ""
         twin = f"{self.profile} twin{settings}"
         parts = [self.defect.slug if self.defect is not None else twin]
-        if self.defect is not None and self.profile in self.defect.also_on:
-            parts.append(self.profile)
         if self.gc != "default":
             parts.append("frozen")
         if self.ballast == _SMALL_HEAP:
@@ -120,9 +118,8 @@ def full_matrix(defects: Sequence[Defect]) -> list[Row]:
     for defect in defects:
         if defect.role is Role.CONTROL:
             rows.append(_row(defect))
-        elif _depends_on_the_heap(defect):
+        elif _depends_on_the_heap(defect) and not defect.part_of:
             rows += [_row(defect, *setting) for setting in _SETTINGS]
-            rows += [replace(_row(defect), profile=profile) for profile in defect.also_on]
         else:
             # None of the settings is part of these mechanisms: opposite corners suffice.
             rows += [_row(defect), _row(defect, "freeze-after-warmup", _SMALL_HEAP, False)]

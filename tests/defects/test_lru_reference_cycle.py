@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from hybridbench.defects.defect import Defect
 from hybridbench.defects.inject import injected
-from hybridbench.defects.pr25770_lru_reference_cycle import _EVICTED, DEFECT
+from hybridbench.defects.pr25770_lru_reference_cycle import (
+    _EVICTED,
+    DEFECT,
+    IN_MAMBA_LISTS,
+    IN_SWA_LIST,
+    IN_UNIFIED_LISTS,
+)
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from tests.builders import assert_nothing_lost, make_engine, run_to_idle, tree_nodes
+from tests.builders import (
+    assert_nothing_lost,
+    make_engine,
+    make_window_engine,
+    run_to_idle,
+    tree_nodes,
+)
 
 # Nodes of engines that other tests keep.
 EARLIER: list[TreeNode] = []
@@ -57,11 +71,45 @@ def chat(engine: Engine, conversations: int, seed: int = 3) -> None:
             run_to_idle(engine)
 
 
-def churn() -> tuple[Engine, int]:
+def churn(make: Callable[..., Engine] = make_engine, **changes: Any) -> tuple[Engine, int]:
     """An engine after the chats, and its strays beyond what was there before it."""
-    engine = make_engine(mamba_slots=10, kv_tokens=400)
+    engine = make(**{"mamba_slots": 10, "kv_tokens": 400, **changes})
     chat(engine, 40)
     return engine, stray_nodes(engine)
+
+
+# The caches that have list classes of their own, by the defect that is in these alone.
+WINDOWS = {"kv_tokens": 300, "swa_full_tokens_ratio": 0.5}
+CACHES: dict[str, Callable[[], tuple[Engine, int]]] = {
+    IN_MAMBA_LISTS.slug: churn,
+    IN_SWA_LIST.slug: lambda: churn(make_window_engine, **WINDOWS),
+    IN_UNIFIED_LISTS.slug: lambda: churn(cache="unified"),
+    "windows of a unified tree": lambda: churn(make_window_engine, cache="unified", **WINDOWS),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_each_cache_is_healthy_by_itself(cache: str) -> None:
+    engine, strays = CACHES[cache]()
+
+    assert engine.counters.nodes_evicted > 50
+    assert strays == 0
+
+
+@pytest.mark.parametrize(
+    "defect", [IN_MAMBA_LISTS, IN_SWA_LIST, IN_UNIFIED_LISTS], ids=lambda d: d.slug
+)
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_list_that_was_forgotten_strands_the_nodes_of_its_own_cache_alone(
+    cache: str, defect: Defect
+) -> None:
+    with injected(defect):
+        engine, strays = CACHES[cache]()
+
+    is_its_own = cache == defect.slug or (defect is IN_UNIFIED_LISTS and "unified" in cache)
+    assert (strays > 0.5 * engine.counters.nodes_evicted) is is_its_own
+    assert is_its_own or strays == 0
+    assert_nothing_lost(engine)
 
 
 def test_a_healthy_engine_leaves_no_node_behind() -> None:
@@ -109,7 +157,7 @@ def test_nodes_that_only_a_full_collection_ends_were_kept() -> None:
 
 def test_the_truth_of_nodes_that_die_is_that_none_is_kept() -> None:
     start_counting()
-    watching = replace(DEFECT, patches=DEFECT.patches[2:])
+    watching = replace(DEFECT, patches=DEFECT.patches[-1:])
     with injected(watching):
         engine = make_engine(mamba_slots=10, kv_tokens=400)
         chat(engine, 120)

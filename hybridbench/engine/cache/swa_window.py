@@ -45,7 +45,12 @@ class TreeWindow:
             the window pool.
     """
 
-    def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
+    def __init__(
+        self,
+        params: CacheInitParams,
+        events: CacheEvents,
+        list_class: type[SWALRUList] = SWALRUList,
+    ) -> None:
         """Raises TypeError if there is one pool only, ValueError if there is no window."""
         allocator = params.token_to_kv_pool_allocator
         if not isinstance(allocator, SWATokenToKVPoolAllocator):
@@ -54,13 +59,14 @@ class TreeWindow:
             raise ValueError("a tree with windows needs a sliding_window_size of 1 or more")
         self._allocator = allocator
         self._events = events
+        self._list_class = list_class
         # What a token behind the prefix reads of it in the window pool.
         self._before = params.sliding_window_size - 1
         self.start()
 
     def start(self) -> None:
         """An empty tree."""
-        self.lru_list = SWALRUList()
+        self.lru_list = self._list_class()
         self.evictable_size = 0
         self.protected_size = 0
 

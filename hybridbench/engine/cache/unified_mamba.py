@@ -32,6 +32,16 @@ from hybridbench.engine.memory.indices import IntArray, as_single_index
 from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
 
 
+class UnifiedMambaLRUList(MambaLRUList):
+    """The list of a unified tree unlinks by itself, as upstream's: one can be right alone."""
+
+    def _remove_node(self, node: TreeNode) -> None:
+        node.mamba_prev.mamba_next = node.mamba_next
+        node.mamba_next.mamba_prev = node.mamba_prev
+        node.mamba_prev = None  # type: ignore[assignment]
+        node.mamba_next = None  # type: ignore[assignment]
+
+
 class MambaComponent(TreeComponent):
     """States at nodes, their locks and their LRU list; the slots that requests give and get."""
 
@@ -260,6 +270,6 @@ class MambaComponent(TreeComponent):
         return None if slots is None else slots[0]
 
     def _start(self) -> None:
-        self.lru_list = MambaLRUList()
+        self.lru_list = UnifiedMambaLRUList()
         self._evictable = 0
         self._protected = 0

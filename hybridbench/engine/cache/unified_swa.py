@@ -20,10 +20,21 @@ from hybridbench.engine.cache.base import (
     IncLockRefResult,
     InsertParams,
 )
+from hybridbench.engine.cache.swa_lru import SWALRUList
 from hybridbench.engine.cache.swa_window import LIST_ENDS, TreeWindow
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_component import Evicted, TreeComponent
 from hybridbench.engine.memory.indices import IntArray
+
+
+class UnifiedSWALRUList(SWALRUList):
+    """The list of a unified tree unlinks by itself, as upstream's: one can be right alone."""
+
+    def _remove_node(self, node: TreeNode) -> None:
+        node.swa_prev.swa_next = node.swa_next
+        node.swa_next.swa_prev = node.swa_prev
+        node.swa_prev = None  # type: ignore[assignment]
+        node.swa_next = None  # type: ignore[assignment]
 
 
 class SWAComponent(TreeComponent):
@@ -35,7 +46,7 @@ class SWAComponent(TreeComponent):
 
     def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
         """Raises ValueError if there is no window."""
-        self.window = TreeWindow(params, events)
+        self.window = TreeWindow(params, events, UnifiedSWALRUList)
 
     def evictable_size(self) -> int:
         return self.window.evictable_size

@@ -12,9 +12,10 @@ from hybridbench.engine.cache.base import CacheSanityError
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
+from hybridbench.engine.cache.unified_mamba import UnifiedMambaLRUList
 
 Lists = type[FullLRUList] | type[MambaLRUList]
-BOTH = pytest.mark.parametrize("list_class", [FullLRUList, MambaLRUList])
+BOTH = pytest.mark.parametrize("list_class", [FullLRUList, MambaLRUList, UnifiedMambaLRUList])
 
 
 def three(list_class: Lists) -> tuple[FullLRUList | MambaLRUList, list[TreeNode]]:

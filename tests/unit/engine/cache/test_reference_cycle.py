@@ -12,6 +12,8 @@ from hybridbench.engine.cache.base import EvictParams
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.swa_lru import SWALRUList
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cache.unified_mamba import UnifiedMambaLRUList
+from hybridbench.engine.cache.unified_swa import UnifiedSWALRUList
 from tests.builders import tree_nodes
 from tests.unit.engine.cache.trees import (
     AnyHybridTree,
@@ -54,9 +56,11 @@ def stale_pointers(monkeypatch: pytest.MonkeyPatch) -> None:
         node.swa_prev.swa_next = node.swa_next
         node.swa_next.swa_prev = node.swa_prev
 
-    monkeypatch.setattr(SWALRUList, "_remove_node", keep_swa)
     monkeypatch.setattr(FullLRUList, "_remove_node", keep_full)
-    monkeypatch.setattr(MambaLRUList, "_remove_node", keep_mamba)
+    for mamba_list in (MambaLRUList, UnifiedMambaLRUList):
+        monkeypatch.setattr(mamba_list, "_remove_node", keep_mamba)
+    for swa_list in (SWALRUList, UnifiedSWALRUList):
+        monkeypatch.setattr(swa_list, "_remove_node", keep_swa)
 
 
 def stray_nodes(tree: AnyHybridTree | AnyWindowTree) -> int:
