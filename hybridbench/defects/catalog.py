@@ -34,6 +34,7 @@ from hybridbench.defects.pr22753_session_active_double_count import (
     DEFECT as SESSION_ACTIVE_DOUBLE_COUNT,
 )
 from hybridbench.defects.pr22790_session_abort_clobber import DEFECT as SESSION_ABORT_CLOBBER
+from hybridbench.defects.pr22862_session_logit_reserve import DEFECT as SESSION_LOGIT_RESERVE
 from hybridbench.defects.pr22862_session_retract_tail import DEFECT as SESSION_RETRACT_TAIL
 from hybridbench.defects.pr22862_session_tail_unaligned_free import (
     DEFECT as SESSION_TAIL_UNALIGNED_FREE,
@@ -55,7 +56,11 @@ from hybridbench.defects.pr26941_session_pingpong_dangling import (
     DEFECT as SESSION_PINGPONG_DANGLING,
 )
 from hybridbench.defects.pr27024_deferred_close_orphan import DEFECT as DEFERRED_CLOSE_ORPHAN
+from hybridbench.defects.pr27256_free_group_replay import DEFECT as FREE_GROUP_REPLAY
 from hybridbench.defects.pr27256_half_migrated_allocator import DEFECT as HALF_MIGRATED_ALLOCATOR
+from hybridbench.defects.pr27256_himamba_unmigrated_caller import (
+    DEFECT as HIMAMBA_UNMIGRATED_CALLER,
+)
 from hybridbench.defects.pr27256_mamba_group_abandon import DEFECT as MAMBA_GROUP_ABANDON
 from hybridbench.defects.pr27586_swa_stale_mapping import DEFECT as SWA_STALE_MAPPING
 from hybridbench.defects.pr28380_rid_state_orphan import DEFECT as RID_STATE_ORPHAN
@@ -83,7 +88,9 @@ DEFECTS: tuple[Defect, ...] = (
     UNDRAINED_RECORDER,
     MAMBA_MAP_UNDERSIZED,
     MAMBA_GROUP_ABANDON,
+    FREE_GROUP_REPLAY,
     HALF_MIGRATED_ALLOCATOR,
+    HIMAMBA_UNMIGRATED_CALLER,
     SWA_STALE_MAPPING,
     MAMBA_QUEUED_ABORT,
     RETRACT_PAGE_PAD,
@@ -101,6 +108,7 @@ DEFECTS: tuple[Defect, ...] = (
     SESSION_PINGPONG_DANGLING,
     SESSION_HELD_BLIND_CHECK,
     SESSION_RETRACT_TAIL,
+    SESSION_LOGIT_RESERVE,
     SESSION_TAIL_UNALIGNED_FREE,
     SESSION_ABORT_CLOBBER,
     SESSION_ACTIVE_DOUBLE_COUNT,

@@ -67,6 +67,7 @@ class Signature:
             with ``MILLISECONDS`` that for each hour.
         counted: name of the number in the finding's data that must be ``harm``: in all, or for each
             of ``per`` where no driver is asked for.
+        says: words of the finding, where it counts nothing: how a crash ended the worker.
         scale: one of ``harm`` in the unit of the finding.
         at_most: the report can only see part of it: it may say less than the truth, never more.
         alone: nothing but this finding may say that anything leaks.
@@ -87,6 +88,7 @@ class Signature:
     harm: str = ""
     per: str = ""
     counted: str = ""
+    says: str = ""
     scale: float = 1.0
     at_most: bool = False
     alone: bool = False

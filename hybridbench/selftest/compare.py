@@ -234,6 +234,9 @@ def _against_truth(
         # Where an event is asked for it has the rate; the number is then that of all.
         whole = replace(signature, per="") if signature.drivers else signature
         yield from _wrong_number(whole, finding, _truth(whole, truth))
+    elif signature.says:
+        if signature.says not in finding.title:
+            yield f"the finding does not say {signature.says!r}: {finding.title}"
     elif not has_rate:
         yield f"nothing in the finding is compared with the truth, {_truth(signature, truth):.4g}"
 

@@ -52,10 +52,11 @@ class Row:
 
     def __post_init__(self) -> None:
         said = self.signature
-        if self.expect is Expect.CAUGHT and not (said.harm and (said.per or said.counted)):
+        comparable = said.per or said.counted or said.says
+        if self.expect is Expect.CAUGHT and not (said.harm and comparable):
             raise ValueError(
                 f"{self.name}: the signature must name what the defect's truth counts (harm) and "
-                "what that is compared with (per, with drivers, or counted)"
+                "what that is compared with (per, with drivers, counted, or says)"
             )
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hybridbench.defects.inject import injected
+from hybridbench.defects.pr22862_session_logit_reserve import DEFECT as LOGIT_RESERVE
 from hybridbench.defects.pr22862_session_retract_tail import DEFECT as RETRACT_TAIL
 from hybridbench.defects.pr22862_session_tail_unaligned_free import DEFECT as UNALIGNED
 from hybridbench.engine.engine import Engine
@@ -95,6 +97,46 @@ def test_an_engine_whose_steps_do_not_overlap_leaves_no_tail_to_lose() -> None:
 
     assert RETRACT_TAIL.truth.counts() == {}
     assert engine.counters.session_retracts == 4
+    assert_idle_and_clean(engine)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_turn_that_resumes_a_token_too_early_loses_it_without_a_step_in_flight(
+    page_size: int,
+) -> None:
+    LOGIT_RESERVE.truth.clear()
+    with injected(LOGIT_RESERVE):
+        engine = paged_engine(page_size)
+        four_retracted_turns(engine)
+
+    assert engine.counters.session_retracts == 4
+    # In pages of 16 only one of the four goes on from a page's end, and loses that page.
+    lost = {1: 4, 16: 16}[page_size]
+    assert engine.pool_stats()["kv"].residual == lost
+    assert LOGIT_RESERVE.truth.counts()["tokens_lost"] == lost
+
+
+def test_of_a_turn_that_resumes_a_token_too_early_the_tokens_are_still_right() -> None:
+    outputs = []
+    for defects in ((), (LOGIT_RESERVE,)):
+        with injected(*defects):
+            engine = paged_engine(1)
+            open_with_turn(engine, "s")
+            begin_turn(engine, "s")
+            engine.scheduler._retract_one()
+            ends = [event for event in run_to_idle(engine) if event.ends_request]
+        outputs.append([event.output_ids for event in ends])
+
+    assert outputs[0] == outputs[1]
+
+
+def test_where_the_cure_frees_the_tail_the_token_too_few_costs_nothing() -> None:
+    only_the_length = replace(LOGIT_RESERVE, patches=LOGIT_RESERVE.patches[:1])
+    with injected(only_the_length):
+        engine = paged_engine(1)
+        four_retracted_turns(engine)
+
+    assert engine.counters.session_tail_frees == 4
     assert_idle_and_clean(engine)
 
 

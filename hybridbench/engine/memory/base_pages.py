@@ -5,6 +5,8 @@ A page is one token or several; every page is given out, handed over and taken b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,6 +199,15 @@ class BaseTokenToKVPoolAllocator:
         self._group = []
         self._ledger.move(pages, RESERVED, FREE)
         self._give_back(pages)
+
+    @contextmanager
+    def free_group(self) -> Iterator[None]:
+        """A group of frees that ends on every way out."""
+        self.free_group_begin()
+        try:
+            yield
+        finally:
+            self.free_group_end()
 
     def merge_and_sort_free(self) -> None:
         """Bring the pages given back into the free list, and the list into rising order."""

@@ -266,27 +266,29 @@ class Scheduler:
         # Without overlap, room for guesses goes back at once.
         frees_tails = self._drafts and not self._config.enable_overlap_schedule
         rows = zip(batch.reqs, batch.records, _seq_lens(batch, tokens), tokens, strict=True)
-        for req, record, seq_len, new in rows:
-            if req is chunked_req:
-                if to_share:
-                    record.kv_committed_len = seq_len
-                    self._stash_chunk(req)
-                continue
-            if req.kv is not record:
-                self._drop_late_token(req)
-                continue
-            record.kv_committed_len = seq_len
-            for token_id in new:
-                req.append_token(token_id)
-                produced.append(req)
-            if frees_tails:
-                self._verifier.free_tail(req)
-            if req.finished_reason is not None:
-                self._finish(req, outcome)
-            elif to_share:
-                # From here on others may reuse the prompt.
-                self._pools.cache_unfinished_req(req)
-                self._join_running(req)
+        # What ends here goes to the free list in one piece, as nothing of it is wanted before.
+        with self._pools.token_to_kv_pool_allocator.free_group():
+            for req, record, seq_len, new in rows:
+                if req is chunked_req:
+                    if to_share:
+                        record.kv_committed_len = seq_len
+                        self._stash_chunk(req)
+                    continue
+                if req.kv is not record:
+                    self._drop_late_token(req)
+                    continue
+                record.kv_committed_len = seq_len
+                for token_id in new:
+                    req.append_token(token_id)
+                    produced.append(req)
+                if frees_tails:
+                    self._verifier.free_tail(req)
+                if req.finished_reason is not None:
+                    self._finish(req, outcome)
+                elif to_share:
+                    # From here on others may reuse the prompt.
+                    self._pools.cache_unfinished_req(req)
+                    self._join_running(req)
         self._end_settling(outcome)
 
     def _end_settling(self, outcome: StepOutcome) -> None:

@@ -1,0 +1,69 @@
+"""sglang#22862: a session's turn resumes one token too early, and the token behind is lost.
+
+What a match may cover is the prompt without the token that is computed for its logits.  Upstream's
+session cache left a further one out.  A turn that was pushed back goes on from exactly that length:
+one position less, and the next prefill writes a new index over the old one.  No step has to be in
+flight for it, so this is the part of the report that an engine without overlap loses as well.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.pr22862_session_retract_tail import DEFECT as RETRACT_TAIL
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.cache.radix_key import RadixKey
+from hybridbench.engine.memory.pages import ceil_align
+from hybridbench.engine.sessions.session_slot import SessionSlot
+from hybridbench.engine.sessions.streaming_session import StreamingSession
+
+TRUTH = Truth()
+
+
+def _prefix_len(self: StreamingSession, slot: SessionSlot, key: RadixKey) -> int:
+    """The key is without that token already; nothing asserted where the tree's part ends."""
+    kv = slot.kv
+    return max(kv.cache_protected_len, min(kv.kv_committed_len, len(key) - 1))
+
+
+def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> None:
+    """Nobody does."""
+    kept, held = (
+        ceil_align(length, self.page_size) for length in (prefix_len, slot.kv.kv_allocated_len)
+    )
+    if kept < held:
+        TRUTH.add("tokens_lost", held - kept)
+        TRUTH.add("tails_overwritten")
+
+
+DEFECT = Defect(
+    slug="session-logit-reserve",
+    source="sglang#22862",
+    symptom="A KV token is lost each time a session's turn that was pushed back goes on, without "
+    "any step in flight.",
+    profile="session-retract",
+    signature=Signature(
+        verdicts=("LEAK",),
+        kinds=("residual",),
+        subject="kv",
+        event="turn that goes on after it was pushed back",
+        rate="1 token",
+        drivers=("session_tail_frees", "session_retries"),
+        harm="tokens_lost",
+        per="tails_overwritten",
+        counted="missing",
+        quick_s=0.0,
+    ),
+    patches=(
+        Patch(StreamingSession, "_prefix_len", _prefix_len, fingerprint="72cd2dd03625"),
+        Patch(StreamingSession, "_free_tail", _free_tail, fingerprint="66f9abb00f71"),
+    ),
+    harmed=RETRACT_TAIL.harmed,
+    cure="The prefix is as long as what is committed, and the tail is freed.",
+    overrides=(
+        ("pools.page_size", "1"),
+        ("engine.enable_overlap_schedule", "false"),
+        # No step is in flight, and so no tail is left but by the defect itself.
+        ("assert_coverage.session_tail_frees", ">=0"),
+    ),
+    truth=TRUTH,
+)
