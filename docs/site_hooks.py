@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.cli.app import app
-from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
+from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED, WRONG_ANSWERS
 from hybridbench.defects.defect import Defect
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import METRICS
@@ -291,7 +291,12 @@ def _defects() -> Iterator[str]:
         "# Defects\n\nInject one with `hybridbench soak --defect SLUG`; `hybridbench explain SLUG` "
         "prints its impact, its fix and the methods that it replaces."
     )
-    kinds = {"Historic defects": DEFECTS, "Controls": CONTROLS, "Planted costs": PLANTED}
+    kinds = {
+        "Historic defects": DEFECTS,
+        "Defects of answers": WRONG_ANSWERS,
+        "Controls": CONTROLS,
+        "Planted costs": PLANTED,
+    }
     for title, defects in kinds.items():
         yield f"\n## {title}"
         heads = ("slug", "source", "profile", "verdict", "symptom")

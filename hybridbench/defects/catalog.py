@@ -18,6 +18,7 @@ from hybridbench.defects.controls.slot_fill_log import DEFECT as SLOT_FILL_LOG
 from hybridbench.defects.controls.state_row_copy import DEFECT as STATE_ROW_COPY
 from hybridbench.defects.controls.sticky_burst import DEFECT as STICKY_BURST
 from hybridbench.defects.defect import Defect
+from hybridbench.defects.metal488_stale_resumed_state import DEFECT as STALE_RESUMED_STATE
 from hybridbench.defects.mlxlm1701_state_row_view import DEFECT as STATE_ROW_VIEW
 from hybridbench.defects.omi6938_pinned_buffers import DEFECT as PINNED_RECEIVE_BUFFERS
 from hybridbench.defects.pr0508_radix_lock_skip import DEFECT as RADIX_LOCK_SKIP
@@ -29,6 +30,7 @@ from hybridbench.defects.pr13501_host_double_release import DEFECT as HOST_DOUBL
 from hybridbench.defects.pr20049_hicache_unpolled_acks import DEFECT as HICACHE_UNPOLLED_ACKS
 from hybridbench.defects.pr20182_mamba_queued_abort import DEFECT as MAMBA_QUEUED_ABORT
 from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT as MAMBA_ADDER_REJECT
+from hybridbench.defects.pr21404_running_state_freed import DEFECT as RUNNING_STATE_FREED
 from hybridbench.defects.pr21624_hicache_view_retention import DEFECT as HICACHE_VIEW_RETENTION
 from hybridbench.defects.pr22753_session_active_double_count import (
     DEFECT as SESSION_ACTIVE_DOUBLE_COUNT,
@@ -51,6 +53,7 @@ from hybridbench.defects.pr25770_lru_reference_cycle import (
     IN_SWA_LIST,
     IN_UNIFIED_LISTS,
 )
+from hybridbench.defects.pr26351_verify_without_commit import DEFECT as VERIFY_WITHOUT_COMMIT
 from hybridbench.defects.pr26796_idle_sanity_walk import DEFECT as IDLE_SANITY_WALK
 from hybridbench.defects.pr26941_session_pingpong_dangling import (
     DEFECT as SESSION_PINGPONG_DANGLING,
@@ -64,14 +67,19 @@ from hybridbench.defects.pr27256_himamba_unmigrated_caller import (
 from hybridbench.defects.pr27256_mamba_group_abandon import DEFECT as MAMBA_GROUP_ABANDON
 from hybridbench.defects.pr27586_swa_stale_mapping import DEFECT as SWA_STALE_MAPPING
 from hybridbench.defects.pr28380_rid_state_orphan import DEFECT as RID_STATE_ORPHAN
+from hybridbench.defects.pr31369_tracked_length_lags import DEFECT as TRACKED_LENGTH_LAGS
 from hybridbench.defects.pr31616_spec_tail_unrecorded import DEFECT as SPEC_TAIL_UNRECORDED
 from hybridbench.defects.pr31648_whole_chain_lru_refresh import DEFECT as WHOLE_CHAIN_LRU_REFRESH
+from hybridbench.defects.pr31833_flattened_snapshot import DEFECT as FLATTENED_SNAPSHOT
 from hybridbench.defects.pr35936_ghost_request import DEFECT as GHOST_REQUEST
 from hybridbench.defects.pr38454_evict_heap_rebuild import DEFECT as EVICT_HEAP_REBUILD
+from hybridbench.defects.pr39830_host_state_misplaced import DEFECT as HOST_STATE_MISPLACED
 from hybridbench.defects.slow_step import DEFECT as SLOW_STEP
 from hybridbench.defects.vllm24264_unreleased_mappings import DEFECT as UNRELEASED_MAPPINGS
 from hybridbench.defects.vllm34183_request_partial_cycle import DEFECT as REQUEST_PARTIAL_CYCLE
+from hybridbench.defects.vllm43090_attention_hit_longer import DEFECT as ATTENTION_HIT_LONGER
 from hybridbench.defects.vllm44490_undrained_recorder import DEFECT as UNDRAINED_RECORDER
+from hybridbench.defects.vllm56524_states_not_cleared import DEFECT as STATES_NOT_CLEARED
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.units import parse_byte_rate
 from hybridbench.workload.validation import full_stop, nearest
@@ -118,6 +126,18 @@ DEFECTS: tuple[Defect, ...] = (
     PINNED_RECEIVE_BUFFERS,
 )
 
+# Every pool balances and only the tokens are wrong: no check of a soak looks at those.
+WRONG_ANSWERS: tuple[Defect, ...] = (
+    RUNNING_STATE_FREED,
+    STATES_NOT_CLEARED,
+    TRACKED_LENGTH_LAGS,
+    VERIFY_WITHOUT_COMMIT,
+    HOST_STATE_MISPLACED,
+    FLATTENED_SNAPSHOT,
+    STALE_RESUMED_STATE,
+    ATTENTION_HIT_LONGER,
+)
+
 # What looks like a leak and is none; put in like a defect, and to be left alone.
 CONTROLS: tuple[Defect, ...] = (
     CACHE_FILL,
@@ -149,7 +169,7 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
     if name.endswith(".py"):
         return _from_file(Path(name))
     slug, at, rate = name.partition("@")
-    known = (*DEFECTS, *CONTROLS, *PLANTED)
+    known = (*DEFECTS, *WRONG_ANSWERS, *CONTROLS, *PLANTED)
     for defect in known:
         if defect.slug == slug:
             return _at_rate(defect, rate, asked_by) if at else defect

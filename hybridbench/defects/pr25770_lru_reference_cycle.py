@@ -137,9 +137,17 @@ def _in_one(slug: str, of: str, profile: str, patches: tuple[Patch, ...]) -> Def
 
 
 IN_MAMBA_LISTS = _in_one(
-    "lru-cycle-mamba-lists", "the hybrid tree (MambaRadixCache)", "chat-churn", (_FULL, _MAMBA)
+    slug="lru-cycle-mamba-lists",
+    of="the hybrid tree (MambaRadixCache)",
+    profile="chat-churn",
+    patches=(_FULL, _MAMBA),
 )
 IN_SWA_LIST = _in_one(
-    "lru-cycle-swa-list", "the tree with windows (SWARadixCache)", "swa-churn", (_SWA,)
+    slug="lru-cycle-swa-list",
+    of="the tree with windows (SWARadixCache)",
+    profile="swa-churn",
+    patches=(_SWA,),
 )
-IN_UNIFIED_LISTS = _in_one("lru-cycle-unified-lists", "the unified tree", "unified-mix", _UNIFIED)
+IN_UNIFIED_LISTS = _in_one(
+    slug="lru-cycle-unified-lists", of="the unified tree", profile="unified-mix", patches=_UNIFIED
+)

@@ -66,5 +66,5 @@ def test_a_wrong_slug_is_met_with_the_nearest() -> None:
 
 
 def test_a_part_of_a_slug_is_met_with_those_that_have_it() -> None:
-    with pytest.raises(UsageError, match="did you mean lru-reference-cycle or whole-chain-lru-ref"):
-        CliRunner().invoke(app, ["explain", "lru"], catch_exceptions=False)
+    with pytest.raises(UsageError, match="did you mean hicache-view-retention or hicache-unp"):
+        CliRunner().invoke(app, ["explain", "hicache"], catch_exceptions=False)

@@ -1,0 +1,62 @@
+"""vllm-metal#488: a request that was pushed back resumes from the state it had then.
+
+States were kept by request.  One that was pushed back and came again found its old state, while its
+prompt and what it had said were computed from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridbench.defects.defect import Defect, Patch
+from hybridbench.defects.truth import Truth
+from hybridbench.defects.wrong_answers import answers
+from hybridbench.engine.memory.mamba_pool import MambaHostCopy
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.batch_builder import BatchBuilder
+from hybridbench.engine.scheduler.release import RequestRelease
+
+TRUTH = Truth()
+_healthy_retract = RequestRelease.retract
+_healthy_clear_fresh_states = BatchBuilder._clear_fresh_states
+# By request, and of the last ones only: who never comes back needs none.
+_KEPT: dict[str, MambaHostCopy] = {}
+_REMEMBERED = 64
+
+
+def _retract(self: RequestRelease, req: Req) -> None:
+    """The state stays with the request's name."""
+    if req.mamba_pool_idx is not None and req.session is None and req.output_ids:
+        _KEPT[req.rid] = self._pools.mamba_pool.get_cpu_copy([req.mamba_pool_idx])
+        if len(_KEPT) > _REMEMBERED:
+            del _KEPT[next(iter(_KEPT))]
+    _healthy_retract(self, req)
+
+
+def _clear_fresh_states(self: BatchBuilder, reqs: Sequence[Req], prefix_lens: list[int]) -> None:
+    """A request that is known has a state."""
+    _healthy_clear_fresh_states(self, reqs, prefix_lens)
+    for req in reqs:
+        kept = _KEPT.pop(req.rid, None)
+        if kept is not None:
+            self._pools.mamba_pool.load_cpu_copy(kept, [req.kv.state_slot])
+            TRUTH.add("stale_states")
+
+
+DEFECT = Defect(
+    slug="stale-resumed-state",
+    source="vllm-metal#488",
+    symptom="A request that was pushed back takes what it had read and said in a second time.",
+    profile="retract-storm",
+    signature=answers("resume of a request that was pushed back", "one request", "stale_states"),
+    patches=(
+        Patch(RequestRelease, "retract", _retract, fingerprint="1aeb348cb02e"),
+        Patch(BatchBuilder, "_clear_fresh_states", _clear_fresh_states, fingerprint="5fb4bde347d7"),
+    ),
+    harmed="Hybrid models on Apple silicon under memory pressure.",
+    cure="The state of a request goes when it is pushed back.",
+    model="qwen3-next",
+    overrides=(("pools.page_size", "1"), ("pools.mamba_slots", "128")),
+    truth=TRUTH,
+    corrupts=True,
+)

@@ -1,0 +1,45 @@
+"""sglang#21404, as first proposed: a request that was admitted loses its state slot.
+
+The cure of the leak gave the slot of the match back whenever the adder did not say CONTINUE.  It
+also says something else when it has added the request and there is no room for more.  That request
+then got another slot with its row, and computed from whatever the last holder had left in it.
+Found in review: the second commit asks whether the request was added.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch
+from hybridbench.defects.truth import Truth
+from hybridbench.defects.wrong_answers import answers
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
+
+TRUTH = Truth()
+_healthy_match_and_add = PrefillAdder._match_and_add
+
+
+def _match_and_add(self: PrefillAdder, req: Req) -> AddReqResult:
+    """Whatever was not answered with CONTINUE was not added."""
+    added = _healthy_match_and_add(self, req)
+    if added is not AddReqResult.CONTINUE and self.refused is not req and req.session is None:
+        TRUTH.add("states_lost", int(req.mamba_pool_idx is not None))
+        self._return_unadmitted(req)
+    return added
+
+
+DEFECT = Defect(
+    slug="running-state-freed",
+    source="sglang#21404",
+    symptom="The last request admitted in a step computes from the state of another one.",
+    profile="chat-churn",
+    signature=answers(
+        "admission that ends because there is no more room, of a request with a prefix hit",
+        "one request",
+        "states_lost",
+    ),
+    patches=(Patch(PrefillAdder, "_match_and_add", _match_and_add, fingerprint="bb88ff4e3b83"),),
+    harmed="Nobody: found in review.",
+    cure="The slot is freed only if the request is not in the batch.",
+    truth=TRUTH,
+    corrupts=True,
+)

@@ -1,0 +1,41 @@
+"""sglang#26351: after n-gram verification the states stay what they were before the chain.
+
+A step that verifies guesses keeps the states after each of them apart.  Which is right is known
+afterwards, and it must be copied to its request.  The n-gram worker did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridbench.defects.defect import Defect, Patch
+from hybridbench.defects.truth import Truth
+from hybridbench.defects.wrong_answers import answers
+from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
+from hybridbench.engine.scheduler.verify import DraftVerifier
+
+TRUTH = Truth()
+
+
+def _update_states(
+    self: DraftVerifier, batch: ScheduleBatch, taken: Sequence[Sequence[int]]
+) -> None:
+    """Nobody does."""
+    if self._pools.has_states:
+        TRUTH.add("states_not_committed", sum(map(bool, taken)))
+
+
+DEFECT = Defect(
+    slug="verify-without-commit",
+    source="sglang#26351",
+    symptom="Each step that verifies guesses leaves the states of its requests behind their text.",
+    profile="draft-verify",
+    signature=answers(
+        "request in a step that verifies guesses", "one request", "states_not_committed"
+    ),
+    patches=(Patch(DraftVerifier, "_update_states", _update_states, fingerprint="f3c31a2b23f8"),),
+    harmed="Hybrid models with n-gram speculation: the text degenerated after the first guesses.",
+    cure="The state after the last accepted token becomes the request's.",
+    truth=TRUTH,
+    corrupts=True,
+)

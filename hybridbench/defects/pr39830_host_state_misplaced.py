@@ -1,0 +1,37 @@
+"""sglang#39830: a hit on the host brings back the state of another prefix.
+
+KV and states have slots of their own on either side.  The load took the number of the slot on the
+device for that on the host: what comes back is whatever the host keeps there.
+"""
+
+from __future__ import annotations
+
+from hybridbench.defects.defect import Defect, Patch
+from hybridbench.defects.truth import Truth
+from hybridbench.defects.wrong_answers import answers
+from hybridbench.engine.memory.extra_pools import StatePool
+from hybridbench.engine.memory.indices import IntArray
+
+TRUTH = Truth()
+_healthy_copy_to_device = StatePool.copy_to_device
+
+
+def _copy_to_device(self: StatePool, host_slots: IntArray, device_slots: IntArray) -> None:
+    """From the host's slots of these numbers; those that it has not are counted from the front."""
+    read = 1 + (device_slots - 1) % self._host.states.size
+    TRUTH.add("states_misplaced", int((read != host_slots).sum()))
+    _healthy_copy_to_device(self, read, device_slots)
+
+
+DEFECT = Defect(
+    slug="host-state-misplaced",
+    source="sglang#39830",
+    symptom="Requests that continue from a prefix loaded from the host have the state of another.",
+    profile="host-tier-hybrid",
+    signature=answers("state loaded from the host", "one state", "states_misplaced"),
+    patches=(Patch(StatePool, "copy_to_device", _copy_to_device, fingerprint="38e8f36956e2"),),
+    harmed="HiCache with hybrid models: answers after a hit on the host were wrong.",
+    cure="The load reads the slot that the node has on the host.",
+    truth=TRUTH,
+    corrupts=True,
+)
