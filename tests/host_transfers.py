@@ -51,6 +51,14 @@ class ChosenTransfers:
         return Finished(number)
 
 
+class EagerTransfers(ChosenTransfers):
+    """A copy is made when it is started: whoever fills its source later is too late."""
+
+    def start(self, number: int, copy: Copy) -> None:
+        copy()
+        super().start(number, lambda: None)
+
+
 class ChosenStorageIO:
     """Reads and writes go on by the pages that ``paces`` says at each poll, all of them alike.
 

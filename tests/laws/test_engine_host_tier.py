@@ -36,7 +36,7 @@ from tests.builders import (
 )
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
-from tests.host_transfers import ChosenTransfers
+from tests.host_transfers import ChosenTransfers, EagerTransfers
 from tests.laws.engine_machine import EngineMachine, engine_examples
 from tests.laws.engine_script import HOST_TIER, ScriptedRun, host_tier
 from tests.session_programs import SessionProgram
@@ -156,7 +156,11 @@ def never(number: int) -> bool:
 
 
 def make_program(
-    name: str, seed: int, longest_delay: int = 4, fails: Callable[[int], bool] = never
+    name: str,
+    seed: int,
+    longest_delay: int = 4,
+    fails: Callable[[int], bool] = never,
+    transfers: ChosenTransfers | None = None,
 ) -> EngineProgram:
     make, page_size, hicache, changes = SQUEEZES[name]
     sizes = {"max_context_len": 352, "max_prefill_tokens": 256}
@@ -164,7 +168,7 @@ def make_program(
     return EngineProgram(
         make(
             hicache=hicache,
-            transfers=ChosenTransfers(delays(seed, longest_delay), fails),
+            transfers=transfers or ChosenTransfers(delays(seed, longest_delay), fails),
             **{**sizes, **changes},
         ),
         random.Random(seed),
@@ -173,6 +177,27 @@ def make_program(
         stretch=3 if page_size > 1 else 1,
         make_oracle=partial(make, max_context_len=352),
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "write through",
+        "states",
+        "states, overlapped",
+        "states, write back",
+        "track buffers",
+        "unified, states",
+        "unified, few states on the host",
+        "windows",
+    ],
+)
+def test_what_a_copy_to_the_host_reads_is_there_when_it_starts(name: str) -> None:
+    for seed in range(2):
+        program = make_program(name, seed, transfers=EagerTransfers())
+        program.run(150)
+        program.compare_with_oracle()
+        assert program.engine.counters.host_load_backs > 0
 
 
 def check_empty(program: EngineProgram) -> None:

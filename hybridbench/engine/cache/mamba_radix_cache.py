@@ -267,13 +267,13 @@ class MambaRadixCache(PrefixTree):
         copy = self._alloc_state(REQ)
         if copy is None:
             return False
+        assert req.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
+        # First: once the tree has the slot, a host tier may begin to read it.
+        self.mamba_pool.copy_from(req.mamba_pool_idx, copy)
         params.mamba_value = copy
         params.prev_prefix_len = req.cache_protected_len
         if self.insert(params).mamba_exist:
             self.mamba_allocator.free([copy], REQ)
-        else:
-            assert req.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
-            self.mamba_pool.copy_from(req.mamba_pool_idx, copy)
         return True
 
     def _share_tracked(self, req: CacheableReq, params: InsertParams) -> bool:

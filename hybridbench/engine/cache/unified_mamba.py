@@ -190,8 +190,13 @@ class MambaComponent(TreeComponent):
             assert len(params.key) > start, f"request {req.rid} kept a state that the tree has"
             params.mamba_value = buffer[self._rows.get_mamba_ping_pong_keep_idx(req)]
             params.mamba_owner = TRACK
+        elif caching.spare_slot is None:
+            params.mamba_value = req.mamba_pool_idx
         else:
-            params.mamba_value = req.mamba_pool_idx if caching.finished else caching.spare_slot
+            assert req.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
+            # First: once the tree has the slot, a host tier may begin to read it.
+            self._pool.copy_from(req.mamba_pool_idx, caching.spare_slot)
+            params.mamba_value = caching.spare_slot
         return True
 
     def cleanup_after_caching_req(self, caching: CachingReq, result: InsertResult | None) -> None:
@@ -239,15 +244,14 @@ class MambaComponent(TreeComponent):
             self._rows.free_mamba_cache(req)
 
     def _use_spare(self, req: CacheableReq, spare: int, taken: bool) -> None:
-        """The spare slot gets what it was taken for, or is free again."""
+        """The spare slot of a track buffer takes the place of the one that went; what the tree did
+        not take is free again.
+        """
         if not taken:
             self._allocator.free([spare], TRACK if self._tracked else REQ)
         elif self._tracked:
             self._events.track_donations += 1
             self._rows.donate_mamba_ping_pong_slot(req, spare)
-        else:
-            assert req.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
-            self._pool.copy_from(req.mamba_pool_idx, spare)
         if self._tracked:
             req.mamba_last_track_seqlen = None
 
