@@ -38,7 +38,7 @@ DEFECT = Defect(
         "states_lost",
     ),
     patches=(Patch(PrefillAdder, "_match_and_add", _match_and_add, fingerprint="bb88ff4e3b83"),),
-    harmed="Nobody: found in review.",
+    harmed="No user: found in review.",
     cure="The slot is freed only if the request is not in the batch.",
     truth=TRUTH,
     corrupts=True,

@@ -54,7 +54,7 @@ DEFECT = Defect(
             BaseTokenToKVPoolAllocator, "free_group_end", free_group_end, fingerprint="287a43b6d74c"
         ),
     ),
-    harmed="Nobody: found in review.",
+    harmed="No user: found in review.",
     cure="The end of a group empties it.",
     overrides=(("engine.check_owners", "false"),),
     truth=TRUTH,

@@ -41,6 +41,8 @@ class Start(WireMessage, frozen=True):
     ballast_objects: int = 0
     # Here and below the wire keeps its first names: workers of older versions are soaked, too.
     heap_scan_timeout_s: float = msgspec.field(default=20.0, name="census_timeout_s")
+    # Paths that a profile forces, by name: of how many events one takes the path.
+    force: dict[str, int] = {}
 
 
 # Parent to worker: traffic.

@@ -120,6 +120,9 @@ def _run_table(manifest: Manifest, recorded_s: float) -> Table:
         ("seed", plain_text(manifest.seed)),
         ("defects", plain_text(manifest.defects)),
     ]
+    forced = _forced_text(as_mapping(manifest.profile.resolved.get("force")))
+    if forced:
+        rows.append(("forced", forced))
     if planned is not None:
         rows.insert(2, ("planned", length("planned", planned)))
     if manifest.engine_hash:
@@ -134,6 +137,15 @@ def _prepared(target: PreparedTarget | None) -> list[Table]:
     rows = tuple((one.name, one.version, one.sha256) for one in target.packages)
     title = f"{target.name}, prepared with Python {target.python}"
     return [Table(title, ("package", "version", "SHA-256 of the wheel"), rows, note=target.note)]
+
+
+def _forced_text(force: Mapping[str, object]) -> str:
+    """What the profile forces, and how often: ``retract 1 of 300``."""
+    return ", ".join(
+        f"{plain_text(name).replace('_', ' ')} 1 of {every}"
+        for name, every in force.items()
+        if isinstance(every, int)
+    )
 
 
 def _segments(entries: Sequence[SegmentFacts]) -> list[Table]:

@@ -188,6 +188,7 @@ class SoakPlan(RunPlan):
             gc_mode=profile.gc.mode,
             gc_thresholds=[] if thresholds is None else list(thresholds),
             ballast_objects=profile.ballast.objects,
+            force=profile.force.by_path(),
         )
 
 

@@ -235,7 +235,7 @@ def _against_truth(
         whole = replace(signature, per="") if signature.drivers else signature
         yield from _wrong_number(whole, finding, _truth(whole, truth))
     elif signature.says:
-        if signature.says not in finding.title:
+        if signature.says not in str(finding.data.get("detail")):
             yield f"the finding does not say {signature.says!r}: {finding.title}"
     elif not has_rate:
         yield f"nothing in the finding is compared with the truth, {_truth(signature, truth):.4g}"

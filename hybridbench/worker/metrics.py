@@ -74,13 +74,17 @@ class WorkerMetrics:
         gc_monitor: GcMonitor,
         read_malloc: Callable[[], MallocInfo] | None,
         counted_before: Mapping[str, int],
+        forced: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """``counted_before`` is what the engine's counters stood at before the run."""
+        """``counted_before`` is what the engine's counters stood at before the run; ``forced`` how
+        often which path was forced.
+        """
         self._engine = engine
         self._gc_monitor = gc_monitor
         self._read_malloc = read_malloc
         self._observer = ObserverAccount(read_malloc)
         self._counted_before = counted_before
+        self._forced = forced
         self._timed_before = engine.timings()
         self.steps = StepWatch(engine)
         self.calls = CallWatch(engine)
@@ -122,7 +126,7 @@ class WorkerMetrics:
             "step_s": self.step_s,
             **self._timings(),
         }
-        for name, count in self.counters().items():
+        for name, count in (*self.counters().items(), *self._forced().items()):
             values[f"events.{name}"] = count
         for name, length in engine.containers().items():
             values[f"container.{name}.len"] = length

@@ -15,6 +15,7 @@ import torch
 
 from hybridbench import __version__
 from hybridbench.defects.catalog import find_defect
+from hybridbench.defects.forced import ForcedPaths
 from hybridbench.defects.inject import apply_defects
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.registry import resolve_model
@@ -62,6 +63,9 @@ def build_loop(
     defects = [find_defect(name) for name in start.defects]
     apply_defects(defects)
     config, pools_note = fit_pools(engine_config(start))
+    forced = ForcedPaths(start.force, config.seed)
+    # Around defects, which replace the methods that the engine has.
+    forced.apply()
     engine = build_engine(config)
     touched = touch_largest_shapes(engine)
     # A serving engine holds about a million long-lived objects.  A full collection comes when what
@@ -70,7 +74,7 @@ def build_loop(
     ballast = [[index] for index in range(start.ballast_objects)]
     set_gc_after_warmup(start.gc_mode)
     heap_scan = _heap_scan(start, engine, wire)
-    metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched)
+    metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched, forced.counts)
     roots: list[object] = []
     scope = _survey_scope(heap_scan, roots, ballast)
     injected = InjectedCounts(engine, defects)

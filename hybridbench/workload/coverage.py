@@ -92,6 +92,14 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "storage_prefetched_tokens": "tokens that prefetches brought and the tree did not have",
     "storage_early_stops": "prefetches stopped before all of their pages had been read",
     "storage_failures": "reads and writes of the storage that failed",
+    "forced_retract": "running requests pushed back by `force`; also counted as retracts",
+    "forced_refuse": "admissions refused by `force`; also counted as refusals",
+    "forced_fail_allocation": "allocations failed by `force`",
+    "forced_delay_transfer": "copies between device and host delayed by `force`",
+    "forced_flush": "caches flushed by `force`",
+    "forced_abort_queued": "requests aborted while queued by `force`",
+    "forced_abort_prefill": "requests aborted between two chunks by `force`",
+    "forced_abort_decode": "requests aborted in decode by `force`",
 }
 
 # Of these, what only happens to recurrent states: a model without them has no such event.

@@ -247,6 +247,36 @@ class Controls:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class Force:
+    """Paths of the engine that pressure alone reaches seldom, forced once in so many of their
+    events, at times drawn from the seed. They must change no token and lose no slot; null forces
+    none. Counted as `forced_retract` and so on.
+    """
+
+    retract: Count | None = None
+    """Decode steps for each that pushes one running request back."""
+    refuse: Count | None = None
+    """Attempts to admit a request for each that is refused although there is room."""
+    fail_allocation: Count | None = None
+    """Allocations of KV or of a state for each that fails although there is room."""
+    delay_transfer: Count | None = None
+    """Copies between device and host for each that ends a quarter of a second late."""
+    flush: Count | None = None
+    """Engine steps for each before which all running requests are pushed back and the cache is
+    flushed; never while a session holds anything."""
+    abort_queued: Count | None = None
+    """Requests for each that the engine aborts before it looks at it."""
+    abort_prefill: Count | None = None
+    """Chunks of prompts for each after which the engine aborts the request."""
+    abort_decode: Count | None = None
+    """Decode steps for each with which the engine aborts a running request."""
+
+    def by_path(self) -> dict[str, int]:
+        """Those that are forced, by name."""
+        return {name: every for name, every in vars(self).items() if every is not None}
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class BadInput:
     """Requests that the engine must reject or truncate."""
 
@@ -357,6 +387,7 @@ class ProfileKeys:
     aborts: Aborts = Aborts()
     controls: Controls = Controls()
     bad_input: BadInput = BadInput()
+    force: Force = Force()
     assert_coverage: Mapping[str, CoverageFloor] = Field(default_factory=dict)
     """Counters and the least count of each, such as `>5/min`; a run that stays below is INVALID."""
     ballast: Ballast = Ballast()

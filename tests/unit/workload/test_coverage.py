@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import fields
+
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.workload.coverage import COVERAGE_COUNTERS, Floor
+from hybridbench.workload.settings import Force
 
 
 def test_every_counter_a_profile_may_name_is_one_the_engine_keeps() -> None:
-    assert set(COVERAGE_COUNTERS) <= set(EngineCounters().as_dict())
+    forced = {f"forced_{field.name}" for field in fields(Force)}
+    assert set(COVERAGE_COUNTERS) <= set(EngineCounters().as_dict()) | forced
+    assert forced <= set(COVERAGE_COUNTERS)
 
 
 def test_the_larger_of_count_and_rate_is_the_minimum() -> None:

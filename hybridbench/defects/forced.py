@@ -1,0 +1,250 @@
+"""Rare paths on demand: wrappers around engine methods that bring about what pressure alone brings
+about seldom.
+
+Nothing here is a defect.  Whatever is forced may happen to any engine, and must change no token and
+lose no slot.  Each path happens once in n of its events on average, at gaps drawn from the run's
+seed, so that no rhythm of the traffic can hide one.
+
+The idea is that of SGLang's SGLANG_TEST_RETRACT.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EngineEvent
+from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
+from hybridbench.engine.memory.slots import MambaSlotAllocator
+from hybridbench.engine.memory.transfers import Copy, ThreadedTransfers
+from hybridbench.engine.req import Req
+from hybridbench.engine.scheduler.outcome import StepOutcome
+from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
+from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBatch
+from hybridbench.engine.scheduler.scheduler import Scheduler
+
+# Methods as they are found, with whatever a defect has put in their place.
+Method: TypeAlias = Callable[..., Any]
+
+ABORT_MESSAGE: Final = "aborted on demand of the profile"
+_DELAY_S: Final = 0.25
+
+
+class ForcedPath:
+    """When one path is due, and how often it was taken."""
+
+    def __init__(self, every: int, seed: str) -> None:
+        """Once in ``every`` events on average; ``seed`` decides which, and who is concerned."""
+        self.taken = 0
+        # For a path that must leave somebody who gets on.
+        self.somebody_runs = False
+        self.rng = random.Random(seed)
+        self._every = every
+        self._left = self.rng.randint(1, every)
+
+    def is_due(self) -> bool:
+        """One more event; true from when the path is due until it was taken."""
+        self._left -= 1
+        return self._left <= 0
+
+    def take(self, times: int = 1) -> None:
+        """It was taken, ``times`` 0 in vain, and the next one is drawn."""
+        self.taken += times
+        self._left = self.rng.randint(1, 2 * self._every - 1)
+
+
+class ForcedPaths:
+    """The paths of one engine, by the keys of a profile's ``force``."""
+
+    def __init__(self, every: Mapping[str, int], seed: int) -> None:
+        """``every``: by name, of how many events one takes the path.
+
+        Raises:
+            KeyError: no such path.
+        """
+        self._paths = {name: ForcedPath(n, f"{seed}/{name}") for name, n in every.items()}
+        self._wrappers = {name: WRAPPERS[name] for name in every}
+
+    def counts(self) -> dict[str, int]:
+        """How often each was taken, by the name of its counter: ``forced_retract``."""
+        return {f"forced_{name}": path.taken for name, path in self._paths.items()}
+
+    def apply(self) -> None:
+        """Wrap the engine's methods for the rest of this process; before the engine is built."""
+        for name, wrappers in self._wrappers.items():
+            path = self._paths[name]
+            for (holder, method), wrap in wrappers.items():
+                setattr(holder, method, wrap(path, vars(holder)[method]))
+
+    @contextmanager
+    def applied(self) -> Iterator[ForcedPaths]:
+        """The same inside the ``with`` block only."""
+        wrapped = {target for wrappers in self._wrappers.values() for target in wrappers}
+        before = [(holder, method, vars(holder)[method]) for holder, method in wrapped]
+        self.apply()
+        try:
+            yield self
+        finally:
+            for holder, method, function in before:
+                setattr(holder, method, function)
+
+
+def _retract(path: ForcedPath, healthy: Method) -> Method:
+    """A decode step pushes a running request back although there is room, whoever it is."""
+
+    def make_room_for_decode(self: Scheduler, outcome: StepOutcome) -> bool:
+        retracted: bool = healthy(self, outcome)
+        able = [req for req in self.running if not self._awaits_first(req)]
+        # Not the only one: somebody has to get on.
+        if path.is_due() and able and len(self.running) > 1:
+            path.take()
+            self._retract_running(path.rng.choice(able))
+            return True
+        return retracted
+
+    return make_room_for_decode
+
+
+def _note_running(path: ForcedPath, healthy: Method) -> Method:
+    """Whether a refusal leaves somebody who runs: without, the engine gives the request up."""
+
+    def admit(self: Scheduler, adder: PrefillAdder) -> None:
+        path.somebody_runs = bool(self.running)
+        healthy(self, adder)
+
+    return admit
+
+
+def _refuse(path: ForcedPath, healthy: Method) -> Method:
+    """The adder refuses a request that would fit."""
+
+    def add_one_req(self: PrefillAdder, req: Req) -> AddReqResult:
+        if path.is_due() and (path.somebody_runs or self.can_run_list):
+            path.take()
+            return AddReqResult.NO_TOKEN
+        result: AddReqResult = healthy(self, req)
+        return result
+
+    return add_one_req
+
+
+def _fail_allocation(path: ForcedPath, healthy: Method) -> Method:
+    """An allocator of KV or of states has nothing, whatever it has."""
+
+    def alloc(self: object, *args: object, **kwargs: object) -> object:
+        if path.is_due():
+            path.take()
+            return None
+        return healthy(self, *args, **kwargs)
+
+    return alloc
+
+
+def _delay_transfer(path: ForcedPath, healthy: Method) -> Method:
+    """A copy between device and host ends late, and those after it wait for it."""
+
+    def start(self: ThreadedTransfers, number: int, copy: Copy) -> None:
+        if path.is_due():
+            path.take()
+            copy = partial(_late, copy)
+        healthy(self, number, copy)
+
+    return start
+
+
+def _late(copy: Copy) -> None:
+    copy()
+    time.sleep(_DELAY_S)
+
+
+def _flush(path: ForcedPath, healthy: Method) -> Method:
+    """All who run are pushed back, and the cache is emptied before they go on.
+
+    A session holds what the tree must keep, so that nothing is flushed while there is one.
+    """
+
+    def step(self: Engine) -> list[EngineEvent]:
+        events: list[EngineEvent] = []
+        scheduler = self.scheduler
+        if path.is_due() and not (scheduler.is_paused or self.pools.sessions.any_holding_kv()):
+            self.pause_generation("retract")
+            while scheduler.has_work:
+                # Results and transfers that are outstanding.
+                events += healthy(self)
+            path.take(self.flush_cache())
+            self.continue_generation()
+        events += healthy(self)
+        return events
+
+    return step
+
+
+def _abort(path: ForcedPath, scheduler: Scheduler, req: Req) -> None:
+    if not req.finished and req.to_abort is None:
+        path.take()
+        scheduler.request_abort(req, ABORT_MESSAGE)
+
+
+def _abort_queued(path: ForcedPath, healthy: Method) -> Method:
+    """A request ends before it is looked at."""
+
+    def add(self: Scheduler, req: Req) -> None:
+        healthy(self, req)
+        if path.is_due():
+            _abort(path, self, req)
+
+    return add
+
+
+def _abort_prefill(path: ForcedPath, healthy: Method) -> Method:
+    """A request ends between two chunks of its prompt."""
+
+    def stash_chunk(self: Scheduler, req: Req) -> None:
+        healthy(self, req)
+        if path.is_due():
+            _abort(path, self, req)
+
+    return stash_chunk
+
+
+def _abort_decode(path: ForcedPath, healthy: Method) -> Method:
+    """A running request ends with the step after a decode step, which is in flight with overlap."""
+
+    def next_decode(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
+        batch: ScheduleBatch | ChainsToCome | None = healthy(self, outcome)
+        if path.is_due() and self.running:
+            _abort(path, self, path.rng.choice(self.running))
+        return batch
+
+    return next_decode
+
+
+Target: TypeAlias = tuple[type, str]
+Wrapper: TypeAlias = Callable[[ForcedPath, Method], Method]
+
+WRAPPERS: Final[Mapping[str, Mapping[Target, Wrapper]]] = {
+    "retract": {(Scheduler, "_make_room_for_decode"): _retract},
+    "refuse": {
+        (Scheduler, "_admit"): _note_running,
+        (PrefillAdder, "add_one_req"): _refuse,
+    },
+    "fail_allocation": {
+        (holder, method): _fail_allocation
+        for holder in (TokenToKVPoolAllocator, PagedTokenToKVPoolAllocator)
+        for method in ("alloc_extend", "alloc_decode")
+    }
+    | {
+        (TokenToKVPoolAllocator, "alloc"): _fail_allocation,
+        (MambaSlotAllocator, "alloc"): _fail_allocation,
+    },
+    "delay_transfer": {(ThreadedTransfers, "start"): _delay_transfer},
+    "flush": {(Engine, "step"): _flush},
+    "abort_queued": {(Scheduler, "add"): _abort_queued},
+    "abort_prefill": {(Scheduler, "_stash_chunk"): _abort_prefill},
+    "abort_decode": {(Scheduler, "_next_decode"): _abort_decode},
+}
