@@ -31,6 +31,7 @@ SchedulePolicyName: TypeAlias = Literal["fcfs", "lpm"]
 CacheKind: TypeAlias = Literal["auto", "radix", "unified", "chunk", "swa", "swa_chunk"]
 CheckLevel: TypeAlias = Annotated[Literal["off", "idle", "busy"], WithOff()]
 SpeculativeAlgorithm: TypeAlias = Literal["NGRAM"]
+EvictionPolicy: TypeAlias = Literal["lru", "lfu", "fifo", "mru", "filo", "slru"]
 StateRefresh: TypeAlias = Literal["path", "used"]
 PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
 HiCacheWritePolicy: TypeAlias = Literal["write_through", "write_through_selective", "write_back"]
@@ -153,6 +154,9 @@ class EngineSettings(ProfileGroup):
     check_owners: Flag = True
     """Allocators refuse a free by anyone but the holder; if false they only count such errors (in
     ``truth.json``), like engines that do not track holders."""
+    eviction_policy: EvictionPolicy = "lru"
+    """Which leaf of the prefix cache is evicted first; other than "lru" only in the tree of
+    attention-only models and in the unified tree."""
     state_refresh: StateRefresh = "path"
     """States that a prefix hit marks as most recently used: "path" those of all matched nodes, as
     released hybrid trees do; "used" only the one that is read (sglang#31648)."""

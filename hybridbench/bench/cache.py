@@ -94,6 +94,7 @@ class _BenchReq:
         self.kv_committed_len = 0
         self.kv_allocated_len = 0
         self.swa_evicted_seqlen = 0
+        self.extra_key: str | None = None
 
 
 _TREES: Final[Mapping[CacheKind, type[Tree]]] = {

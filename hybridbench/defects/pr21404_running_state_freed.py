@@ -37,7 +37,7 @@ DEFECT = Defect(
         "one request",
         "states_lost",
     ),
-    patches=(Patch(PrefillAdder, "_match_and_add", _match_and_add, fingerprint="bb88ff4e3b83"),),
+    patches=(Patch(PrefillAdder, "_match_and_add", _match_and_add, fingerprint="af1b48c3d176"),),
     harmed="No user: found in review.",
     cure="The slot is freed only if the request is not in the batch.",
     truth=TRUTH,

@@ -32,7 +32,7 @@ def _decode(self: StateTracker, reqs: Sequence[Req], seq_lens: Sequence[int]) ->
 DEFECT = Defect(
     slug="tracked-length-lags",
     source="sglang#31369",
-    symptom="States saved while decoding have one token more in them than the length it is filed under says.",
+    symptom="States saved while decoding are filed under a length that is one token too short.",
     profile="state-tracking",
     signature=answers(
         "decode step that saves a state while another is in flight",

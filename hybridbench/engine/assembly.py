@@ -260,6 +260,7 @@ def _prefix_cache(
         allocator,
         config.page_size,
         disable,
+        eviction_policy=config.eviction_policy,
         state_refresh=config.state_refresh,
         enable_kv_cache_events=config.enable_kv_cache_events,
         enable_mamba_extra_buffer=config.tracks_states,
@@ -344,6 +345,11 @@ def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> Non
         _check_states(config)
     if config.keeps_windows_only(sliding=bool(model_config.swa_layer_ids)):
         _check_windows(config, model_config)
+    if config.eviction_policy != "lru" and not _orders_leaves(config, model_config):
+        raise ConfigError(
+            f"engine: eviction_policy is {config.eviction_policy}; set it to lru, or cache to "
+            "unified, because a tree with states or sliding windows of its own evicts by lru only."
+        )
     if config.hicache.ratio and config.cache not in {"radix", "unified"}:
         raise ConfigError(
             f"engine: hicache needs cache radix or unified, not {config.cache}; "
@@ -364,6 +370,14 @@ def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> Non
             f"engine: max_context_len is {config.max_context_len}; the model knows "
             f"{model_config.max_position_embeddings} positions."
         )
+
+
+def _orders_leaves(config: EngineConfig, model_config: ModelConfig) -> bool:
+    """Whether the cache of such an engine lets a policy order its leaves."""
+    has_parts = bool(model_config.linear_layer_ids) or config.keeps_windows_only(
+        sliding=bool(model_config.swa_layer_ids)
+    )
+    return config.cache == "unified" or not has_parts
 
 
 def _check_states(config: EngineConfig) -> None:

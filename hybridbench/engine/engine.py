@@ -97,6 +97,7 @@ class Engine:
         payload: bytes = b"",
         priority: int | None = None,
         session_id: str | None = None,
+        extra_key: str | None = None,
     ) -> None:
         """Queue a request; what cannot be served is rejected by an event of the next step.
 
@@ -112,6 +113,7 @@ class Engine:
                 ``default_priority_value``.
             session_id: the session whose next turn this is; ``input_ids`` are then appended to what
                 was said in it before, and ``truncate`` cuts nothing but them.
+            extra_key: a tenant or an adapter, which shares no cached prefix with another.
 
         A full queue refuses somebody, which the next step tells as an abort.
 
@@ -143,6 +145,7 @@ class Engine:
             arrival=self.counters.requests_submitted,
             eos_token_ids=self.model_config.eos_token_ids,
         )
+        req.extra_key = extra_key
         req.submitted_s = req.last_heard_s = now_s
         req.priority = self.config.default_priority_value if priority is None else priority
         if payload:

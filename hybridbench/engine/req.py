@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridbench.engine.cache.base import DecLockRefParams
+from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.sampling_params import SamplingParams
@@ -253,6 +254,7 @@ class Req(KvFields):
         "began_load_back",
         "cached_tokens",
         "extend_input_len",
+        "extra_key",
         "fill_ids",
         "finished_reason",
         "is_retracted",
@@ -309,6 +311,8 @@ class Req(KvFields):
         self.began_load_back = False
         # The session whose turn this is, from its submission to its end; None for all others.
         self.session: Session | None = None
+        # Requests with different keys share no prefix.
+        self.extra_key: str | None = None
         self.payload = b""
         self.priority = 0
         # When it came, when it last began to wait, and when it was admitted or gave its last token;
@@ -348,12 +352,12 @@ class Req(KvFields):
         if self.output_ids:
             self.fill_ids = self.origin_input_ids + self.output_ids
 
-    def matchable_ids(self) -> list[int]:
-        """The tokens a match may cover: all but one, since one must be computed for its logits.
+    def matchable_key(self) -> RadixKey:
+        """What a match may cover: all tokens but one, since one must be computed for its logits.
 
         Called the logit reserve.
         """
-        return self.fill_ids[: len(self.fill_ids) - 1]
+        return RadixKey(self.fill_ids[: len(self.fill_ids) - 1], self.extra_key)
 
     def forget_match(self) -> None:
         """Drop what a match found: a waiting request must not keep nodes alive."""

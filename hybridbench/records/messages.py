@@ -75,6 +75,7 @@ class Submit(WireMessage, frozen=True):
     With ``payload_bytes`` it brings a payload of that size, which the worker makes from
     ``payload_seed``: equal seeds give equal payloads, and megabytes need not cross the wire.
     With a ``session_id`` it is that session's next turn, and ``input_ids`` are only what is new.
+    Requests with different ``extra_key`` share no prefix.
     """
 
     rid: str
@@ -85,6 +86,7 @@ class Submit(WireMessage, frozen=True):
     payload_seed: int = 0
     session_id: str = ""
     priority: int | None = None
+    extra_key: str = ""
 
 
 class OpenSession(WireMessage, frozen=True):

@@ -205,6 +205,7 @@ class EngineLoop:
                 payload=make_payload(message.payload_bytes, message.payload_seed),
                 session_id=message.session_id or None,
                 priority=message.priority,
+                extra_key=message.extra_key or None,
             )
         except (DuplicateRequestError, UsageError) as error:
             self._report.reject(message.rid, str(error))

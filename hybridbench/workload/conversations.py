@@ -22,6 +22,7 @@ class Conversation:
     turns_left: int
     turn_ends: list[int] = field(default_factory=list)
     session: ClientSession | None = None
+    namespace: int = 0
 
     def extend(self, prompt: list[int], output: list[int]) -> None:
         """A turn has been answered with ``output``."""
@@ -64,6 +65,7 @@ class ConversationPool:
         self._user_tokens = TokenSource(seed, vocab_size, "user")
         self._families = Zipf(self._prompts.families, self._prompts.reuse)
         self._system_prompts: dict[int, list[int]] = {}
+        self._begun = 0
         self._idle: list[Conversation] = []
         self._busy = 0
         self._sessions = SessionPlan(profile.sessions, seed)
@@ -180,7 +182,9 @@ class ConversationPool:
         family = self._families.draw(self._random)
         warm = not long_input and self._is_warm(family)
         system = self.system_prompt(family)
-        conversation = Conversation(family, system, turns, session=session)
+        namespace = self._begun % self._prompts.namespaces
+        self._begun += 1
+        conversation = Conversation(family, system, turns, session=session, namespace=namespace)
         if warm:
             return Turn(conversation, system, output)
         user = self._user_tokens.take(self._user_length(long_input))
@@ -196,7 +200,9 @@ class ConversationPool:
         if not other.turn_ends:
             return None
         end = self._random.choice(other.turn_ends)
-        return Conversation(other.family, other.history[:end], turns, [end])
+        return Conversation(
+            other.family, other.history[:end], turns, [end], namespace=other.namespace
+        )
 
     def _user_length(self, long_input: bool) -> int:
         tokens = self._prompts.long_tokens if long_input else self._prompts.user_tokens

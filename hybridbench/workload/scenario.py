@@ -211,7 +211,14 @@ class Scenario:
         size_bytes, payload_seed = self._payloads.draw()
         priority = self._priorities.draw()
         request = Submit(
-            rid, turn.prompt, sampling, False, size_bytes, payload_seed, priority=priority
+            rid,
+            turn.prompt,
+            sampling,
+            False,
+            size_bytes,
+            payload_seed,
+            priority=priority,
+            extra_key=self._extra_key(turn),
         )
         if ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
@@ -234,7 +241,19 @@ class Scenario:
         elif live.ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
         priority = self._priorities.draw()
-        return Submit(rid, new, sampling, session_id=session.session_id, priority=priority)
+        return Submit(
+            rid,
+            new,
+            sampling,
+            session_id=session.session_id,
+            priority=priority,
+            extra_key=self._extra_key(turn),
+        )
+
+    def _extra_key(self, turn: Turn) -> str:
+        """The tenant of its conversation; empty if there is one only."""
+        shared = self._profile.prompts.namespaces == 1
+        return "" if shared else f"tenant-{turn.conversation.namespace}"
 
     def _in_session(self, request: Submit) -> Action:
         """The request, or the opening of its session, which it then follows."""

@@ -121,6 +121,9 @@ class Prompts:
 
     families: Annotated[Count, Le(1_000_000)] = 16
     """Number of shared system prompts."""
+    namespaces: Count = 1
+    """Tenants among whom conversations take turns; the cache shares no prefix between two of them
+    (`extra_key`). With 1 requests bring no key."""
     system_tokens: Tokens = TokenRange(32, 160)
     """Length of a system prompt, in tokens."""
     user_tokens: Tokens = TokenRange(16, 64)

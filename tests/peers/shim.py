@@ -91,6 +91,7 @@ class Req:
     last_node: TreeNode | None = None
     lock_receipt: DecLockRefParams | None = None
     swa_evicted_seqlen: int = 0
+    extra_key: str | None = None
     cache_protected_len: int = 0
     kv_committed_len: int = 0
     kv_allocated_len: int = 0

@@ -52,6 +52,7 @@ class CacheableReq(RowHolder, Protocol):
             the request's own among them only the full pool has KV.
         kv_committed_len: positions whose KV is final.
         kv_allocated_len: positions that have a KV index.
+        extra_key: namespace of its prefixes; None is the common one.
     """
 
     @property
@@ -62,6 +63,9 @@ class CacheableReq(RowHolder, Protocol):
 
     @property
     def fill_ids(self) -> Sequence[int]: ...
+
+    @property
+    def extra_key(self) -> str | None: ...
 
     last_node: TreeNode | None
     lock_receipt: DecLockRefParams | None

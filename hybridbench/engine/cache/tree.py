@@ -290,7 +290,7 @@ class PrefixTree(BasePrefixCache):
         """The tokens of ``req`` whose KV is final, or the first ``end`` of them."""
         token_ids = array("q", req.origin_input_ids)
         token_ids.extend(req.output_ids)
-        return RadixKey(token_ids[: req.kv_committed_len if end is None else end])
+        return RadixKey(token_ids[: req.kv_committed_len if end is None else end], req.extra_key)
 
     def _row_indices(self, req: CacheableReq, end: int) -> IntArray:
         """KV indices of positions 0 to ``end`` of a request with a row, as an array of its own."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridbench.engine.cache.base import MatchPrefixParams
-from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
@@ -116,7 +115,7 @@ def _reusable(pools: Pools, req: Req) -> tuple[int, list[TreeNode]]:
     session = req.session
     if session is not None and session.session_id in pools.sessions.slots:
         return pools.sessions.cached_len(session.session_id), []
-    matched = pools.match_prefix(MatchPrefixParams(key=RadixKey(req.matchable_ids())))
+    matched = pools.match_prefix(MatchPrefixParams(key=req.matchable_key()))
     return len(matched.device_indices), _path(matched.last_device_node)
 
 

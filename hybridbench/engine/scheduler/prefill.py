@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hybridbench.engine.cache.base import MatchPrefixParams
-from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
@@ -198,7 +197,7 @@ class PrefillAdder:
             return AddReqResult.CONTINUE
         req.init_next_round_input()
         result = self._pools.match_prefix(
-            MatchPrefixParams(key=RadixKey(req.matchable_ids()), cow_mamba=True, req=req)
+            MatchPrefixParams(key=req.matchable_key(), cow_mamba=True, req=req)
         )
         req.kv.prefix_indices = result.device_indices
         if not req.kv.is_locked:

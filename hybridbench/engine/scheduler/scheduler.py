@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hybridbench.engine.cache.base import MatchPrefixParams
-from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.batch_builder import BatchBuilder, resolve_future_token_ids
@@ -426,7 +425,7 @@ class Scheduler:
         if req.session is not None and req.session.session_id in self._pools.sessions.slots:
             return self._pools.sessions.cached_len(req.session.session_id)
         req.init_next_round_input()
-        key = RadixKey(req.matchable_ids())
+        key = req.matchable_key()
         return len(self._pools.match_prefix(MatchPrefixParams(key=key)).device_indices)
 
     # Decode.
@@ -557,7 +556,7 @@ class Scheduler:
         storage_tier = self._pools.storage_tier
         if storage_tier is not None and req.session is None:
             req.init_next_round_input()
-            storage_tier.prefetch_from_storage(req.rid, RadixKey(req.matchable_ids()))
+            storage_tier.prefetch_from_storage(req.rid, req.matchable_key())
 
     def _enqueue(self, req: Req) -> None:
         self._rules.entered(req)

@@ -37,7 +37,7 @@ def test_one_token_is_never_matched_so_that_there_are_logits() -> None:
 
     req.init_next_round_input()
 
-    assert req.matchable_ids() == [1, 2]
+    assert list(req.matchable_key().token_ids) == [1, 2]
 
 
 def test_after_a_retract_the_outputs_are_part_of_what_is_computed() -> None:

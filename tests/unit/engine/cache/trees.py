@@ -54,6 +54,7 @@ class TreeReq:
     last_node: TreeNode | None = None
     lock_receipt: DecLockRefParams | None = None
     swa_evicted_seqlen: int = 0
+    extra_key: str | None = None
     prefix_indices: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     cache_protected_len: int = 0
     kv_committed_len: int = 0

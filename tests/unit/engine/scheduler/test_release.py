@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from hybridbench.engine.cache.base import DecLockRefParams, MatchPrefixParams
-from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
@@ -101,7 +100,7 @@ def test_a_request_that_only_matched_gives_back_its_slot_and_its_lock() -> None:
     engine = make_engine(check_level="off")
     engine.generate([PROMPT], SamplingParams(max_new_tokens=1))
     req = make_req("r", [*PROMPT, 30])
-    key = RadixKey(req.matchable_ids())
+    key = req.matchable_key()
     match = engine.pools.tree_cache.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
     req.kv.last_node = match.last_device_node
     engine.pools.tree_cache.inc_lock_ref(match.last_device_node)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from hybridbench.engine.cache.base import MatchPrefixParams
-from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.memory.owners import REQ, SESSION
@@ -247,7 +246,7 @@ def _matched(engine: Engine, prompt: list[int]) -> Req:
     """A turn of "s" that was matched, and neither admitted nor refused yet."""
     req = Req("probe", prompt, PARAMS)
     engine.scheduler.sessions.begin_req("s", req)
-    key = RadixKey(req.matchable_ids())
+    key = req.matchable_key()
     result = engine.pools.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
     req.kv.prefix_indices = result.device_indices
     return req
@@ -268,7 +267,7 @@ def test_a_refused_turn_can_be_matched_again_and_again(make: Callable[[], Engine
         assert req.kv.is_empty
         assert held(engine) == before
         assert_nothing_lost(engine)
-        key = RadixKey(req.matchable_ids())
+        key = req.matchable_key()
         result = sessions.match_prefix(MatchPrefixParams(key, cow_mamba=True, req=req))
         req.kv.prefix_indices = result.device_indices
         assert found == req.kv.prefix_indices.tolist()
