@@ -171,7 +171,9 @@ def _step(value: FloatArray) -> float:
         return 1.0
     fine = span / _STEPS
     power = 10.0 ** np.floor(np.log10(fine))
-    step = max(factor * power for factor in (1.0, 2.0, 5.0) if factor * power <= fine)
+    # The logarithm of what is just below a power of ten may be rounded up to that of the power.
+    steps = (factor * power for factor in (1.0, 2.0, 5.0))
+    step = max((step for step in steps if step <= fine), default=power)
     # Whole numbers stay whole: a count of three slots is read as 3.
     whole = bool(np.all(finite == np.round(finite)))
     return float(f"{max(step, 1.0) if whole else step:.6g}")

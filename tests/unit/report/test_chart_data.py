@@ -97,3 +97,16 @@ def test_no_line_crosses_the_border_between_two_workers() -> None:
     assert (first["v"].count(None), second["v"].count(None)) == (1, 0)
     assert first["v"].index(None) == 11
     assert all(line["v"].count(None) == 0 for line in lines_of(chart))
+
+
+def test_a_span_just_below_a_power_of_ten_is_drawn() -> None:
+    """Its logarithm is rounded up to that of the power."""
+    t = np.arange(3.0)
+    for power in range(-12, 6):
+        span = float(np.nextafter(50_000.0 * 10.0**power, 0.0))
+        value = span * np.array([0.0, 1.0, 0.3])
+
+        (line,) = lines_of(Chart("c", "t", "", (Line("a", t, value),)))
+
+        shown = [one for one in unpacked(line["v"], line["step"]) if one is not None]
+        assert shown == pytest.approx(value.tolist(), rel=1e-3)
