@@ -43,7 +43,7 @@ def test_results_are_offered_by_path_and_by_name_and_directories_elsewhere(
     ("typed", "offered"),
     [
         ("soak --profile chat-c", ["chat-churn"]),
-        ("soak --defect lru", ["lru-reference-cycle"]),
+        ("soak --defect lru-r", ["lru-reference-cycle"]),
         ("compare --model nemotron-h-t", ["nemotron-h-tiny"]),
         ("judge --format mark", ["markdown"]),
         ("explain ghost", ["ghost-request"]),
