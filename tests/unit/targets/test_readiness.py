@@ -164,3 +164,14 @@ def test_one_question_that_fails_says_why() -> None:
     asked.start()
     until(lambda: asked.done)
     assert asked.failed == "HTTP status 500"
+
+
+def test_a_server_is_asked_without_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serving({"/health": (200, {})}) as server:
+        answers(f"{server.url}/health")
+
+        assert server.asked == [("/health", None)]
