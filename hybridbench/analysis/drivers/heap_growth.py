@@ -337,7 +337,9 @@ def _events(counters: EventCounters) -> list[str]:
 
 def _common(counters: EventCounters, telling: Mapping[str, int]) -> frozenset[str]:
     """The telling counters that moved at least half as often as a request came."""
-    totals = {name: counters.total(name) for name in telling}
+    # Requests of one outcome are a part of all, and their share changes as chance has it.
+    whole = [name for name in telling if name.rpartition(".")[0] not in counters.names]
+    totals = {name: counters.total(name) for name in whole}
     work = [total for name, total in totals.items() if not any(s in name for s in _RARE)]
     least = 0.5 * min((total for total in work if total > 0), default=0.0)
     return frozenset(name for name, total in totals.items() if total >= max(least, 1.0))

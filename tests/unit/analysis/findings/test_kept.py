@@ -13,6 +13,7 @@ from hybridbench.analysis.drivers.heap_growth import growing_heaps
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.kept import EntriesKept, kept_findings
 from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import Series, scraped_drivers
 from hybridbench.records.events import Census, Event, IdleLook
 from hybridbench.records.verdict import Finding, VerdictKind
 
@@ -133,6 +134,34 @@ def test_what_no_name_tells_is_found_at_idle_points(leak: Leak, kind: str) -> No
     (kept,) = found(replace(one_process(18, leak, idle_s=60.0), names=0))
 
     assert (kept.kind, kept.verdict) == (kind, VerdictKind.LEAK)
+
+
+def test_a_reason_to_finish_that_becomes_more_frequent_makes_no_cache_of_a_leak() -> None:
+    """Blocks for each request are fewer and fewer for each that a stop token ended."""
+    leak = Leak(each=0, blocks=57.0, value_bytes=0.0)
+    record = watched_run(replace(one_process(20, leak, idle_s=60.0), names=0))
+    name = "scraped.request_success_total"
+    requests = record.series[name]
+    most = float(requests.value[-1])
+
+    def stopped(count: float) -> float:
+        return float(np.floor(0.1 * count * count / most))
+
+    part = Series(f"{name}.stop", requests.t_s, np.array([*map(stopped, requests.value)]))
+    series = {**record.series, part.name: part}
+
+    def with_part(event: Event) -> Event:
+        if not isinstance(event, IdleLook):
+            return event
+        counters = {**event.counters, part.name: stopped(event.counters[name])}
+        return msgspec.structs.replace(event, counters=counters)
+
+    events = tuple(map(with_part, record.events))
+    record = replace(record, series=series, events=events, drivers=scraped_drivers(series))
+    (kept,) = kept_findings(growing_heaps(Facts.of(record)), ())
+
+    assert (kept.kind, kept.verdict) == ("blocks-kept", VerdictKind.LEAK)
+    assert kept.driver == "request_success_total"
 
 
 def test_a_container_with_a_bound_is_no_leak_before_it_is_full() -> None:
