@@ -169,6 +169,8 @@ def _cpu_wait(facts: Facts) -> Iterable[str]:
 
 def _measurement_overhead(record: RunRecord) -> Iterable[str]:
     stopped = record.series.get("probe_stop_s")
+    if record.manifest.target.kind == OBSERVED:
+        return  # by process, in the table of what the probes saw and cost
     if stopped is None or len(stopped) < 2:
         return
     elapsed_s = float(stopped.t_s[-1] - stopped.t_s[0])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort, growing_heaps
+from hybridbench.analysis.drivers.kept import FEWEST_CENSUSES
 from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.censuses import Heap, heaps_of
 from hybridbench.analysis.facts.counters import singular
@@ -50,6 +51,9 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
         note += f" {left:,} more names grew."
     columns = ("process", "what", "in the end", "rate", "it is")
     empty = "No container and no type of object grew steadily in any process."
+    fewest = min((len(heap.censuses) for heap in heaps), default=0)
+    if fewest < FEWEST_CENSUSES:
+        empty = f"{fewest} heap scans of a process cannot tell what grows: {FEWEST_CENSUSES} can."
     title = "Growth in the heaps of processes"
     return Table(title, columns, tuple(rows), frozenset({2, 3}), note, empty)
 
@@ -111,7 +115,7 @@ def _probes(record: RunRecord, heaps: Sequence[Heap]) -> Table:
         for view in process_views(record)
         if labelled("", view.labels) not in seen
     ]
-    note = "Pauses at idle points hold nobody up and are left out."
+    note = "Pauses at idle points delay no request and are left out."
     if missing:
         note += f" Without a probe, so that their heaps were not seen: {', '.join(missing)}."
     columns = (

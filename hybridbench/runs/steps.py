@@ -287,7 +287,7 @@ class SoakSteps:
             return True
         if self._stop is None and self.loop.over:
             seen = self.loop.target.exit_status() == ExitStatus(0, None)
-            how = "exit code 0" if seen else "nobody saw how: it was not started by this run"
+            how = "exit code 0" if seen else "exit code unknown: this run did not start it"
             self._stop = StoppedEarly("target-ended", f"the target ended by itself ({how})")
             self._recorder.event(self._stop)
         if self._stop is None and self.stop_rule is not None:

@@ -305,6 +305,8 @@ class WatchSteps(SoakSteps):
             )
         finally:
             readiness.close()
+        if loop.over and not readiness.done:
+            raise WorkerLostError("exit", f"the target ended before it served: {readiness.failed}")
         if not served:
             after = format_duration(limit_s)
             raise WorkerLostError("hang", f"it does not serve after {after}: {readiness.failed}")

@@ -202,6 +202,17 @@ def _watched(leak: Leak, idle_s: float = 0.0) -> RunRecord:
     return watched_run(Watched(7, idle_s=idle_s, roles=roles, names=0, leaks=(leak,)))
 
 
+def _watched_in_vain() -> RunRecord:
+    """A watched server whose load never reached it."""
+    record = _watched(Leak(each=0.0))
+    stands = {
+        name: replace(series, value=np.full(len(series), 7.0))
+        for name, series in record.series.items()
+        if name.startswith("scraped.")
+    }
+    return with_series(record, *stands.values())
+
+
 _DRAINED_IN_VAIN: Final = (
     Phase("drain", "drain", t_s=240.0),
     Phase("done", "done", t_s=360.0),
@@ -210,6 +221,7 @@ _OUT_OF_MEMORY: Final = "torch.OutOfMemoryError: CUDA out of memory. Tried to al
 _POOL_LEAK: Final = "ValueError: token_to_kv_pool_allocator memory leak detected! available_size=31"
 
 CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
+    "a watched server that serves nothing": _watched_in_vain,
     "healthy": lambda: healthy_record(Run()),
     # At idle checkpoints.
     "slots lost by closes": _slots_lost_by_closes,

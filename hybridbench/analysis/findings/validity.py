@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts, Missed
 from hybridbench.analysis.facts.processes import memory_series
 from hybridbench.analysis.facts.readings import LARGEST
@@ -23,6 +24,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
 from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut
 from hybridbench.records.finding import Basis, NextCommand, Words
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_bytes, format_count, format_duration, format_percent
 
@@ -92,6 +94,27 @@ class NotCovered(_Void, frozen=True, kw_only=True):
             f"the traffic did not cause the required events: {listed(each, _COUNTERS_NAMED)}",
             evidence=(", ".join(each),) if len(each) > _COUNTERS_NAMED else (),
         )
+
+
+class NothingServed(_Void, frozen=True, kw_only=True):
+    """The target counts its requests, and counted none."""
+
+    kind: ClassVar[str] = "nothing-served"
+    meaning: ClassVar[str] = "A watched target answered no request in the judged window."
+
+    counter: str
+    judged_s: float
+
+    def words(self, found: Finding) -> Words:
+        judged = format_duration(self.judged_s)
+        return Words(
+            f"the target answered no request in the judged {judged}",
+            evidence=(f"{bare(self.counter)} did not rise",),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return "Look at what the load tool says: run its command by hand while the target serves."
 
 
 class Gaps(_Void, frozen=True, kw_only=True):
@@ -273,6 +296,7 @@ def validity_findings(facts: Facts) -> list[Finding]:
     found = [*_disk_full(record)]
     if window is not None:
         found.extend(_interference(record, window))
+        found.extend(_nothing_served(record, window))
     if facts.ended_early:
         return found
     series = memory_series(record)
@@ -291,6 +315,18 @@ def coverage_findings(facts: Facts) -> list[Finding]:
     """
     missing = () if facts.ended_early else facts.coverage.missing
     return [_invalid(NotCovered(missing=missing), "coverage")] if missing else []
+
+
+def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
+    """At most one, of a watched target: the engine's own profiles say what they require."""
+    name = record.drivers.requests
+    series = record.series.get(name)
+    if record.manifest.target.kind != OBSERVED or series is None:
+        return
+    inside = series.between(window.start_s, window.end_s).value
+    if inside.size > 1 and inside[-1] <= inside[0]:
+        basis = NothingServed(counter=name, judged_s=window.duration_s)
+        yield _invalid(basis, "traffic")
 
 
 def unreadable_findings(beyond: Mapping[str, int]) -> list[Finding]:

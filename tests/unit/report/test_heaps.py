@@ -43,7 +43,7 @@ def test_what_looking_cost_is_shown_for_each_process(record: RunRecord) -> None:
     looks = sum(isinstance(e, IdleLook) and e.role == ROLES[0] for e in record.events)
     assert probes.texts[0][:3] == (ROLES[0], str(scans), str(looks))
     assert probes.texts[0][4] == "20ms"
-    assert probes.note == "Pauses at idle points hold nobody up and are left out."
+    assert probes.note == "Pauses at idle points delay no request and are left out."
 
 
 def test_processes_without_a_probe_are_named(record: RunRecord) -> None:
@@ -56,7 +56,7 @@ def test_processes_without_a_probe_are_named(record: RunRecord) -> None:
     _, probes = heap_tables(replace(record, events=seen))
 
     assert probes.note == (
-        "Pauses at idle points hold nobody up and are left out. "
+        "Pauses at idle points delay no request and are left out. "
         "Without a probe, so that their heaps were not seen: engine_core."
     )
 

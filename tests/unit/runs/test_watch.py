@@ -372,6 +372,14 @@ def test_a_target_that_does_not_serve_in_time_is_given_up() -> None:
         run.steps.run()
 
 
+def test_a_target_that_ends_before_it_serves_has_crashed() -> None:
+    run = watched(ready=Ready(after=10**9))
+    run.server.status = ExitStatus(0, None)
+
+    with pytest.raises(WorkerLostError, match="ended before it served: HTTP status 503"):
+        run.steps.run()
+
+
 def test_a_load_that_fails_ends_the_run() -> None:
     server = Server(FakeClock(start_s=500.0))
     run = watched(server)
@@ -382,7 +390,7 @@ def test_a_load_that_fails_ends_the_run() -> None:
     assert failed.text == server.failure
 
 
-@pytest.mark.parametrize(("status", "how"), [(0, "exit code 0"), (None, "nobody saw how")])
+@pytest.mark.parametrize(("status", "how"), [(0, "exit code 0"), (None, "exit code unknown")])
 def test_a_target_that_ends_in_order_ends_the_run(status: int | None, how: str) -> None:
     run = watched()
     run.server.status = ExitStatus(status, None)

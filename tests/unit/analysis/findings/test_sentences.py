@@ -812,6 +812,13 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         found("too-few-samples", {"samples": 3}),
         Words("only 3 samples of the worker's memory were taken; run longer"),
     ),
+    "nothing served": (
+        found("nothing-served", {"counter": "scraped.requests_total", "judged_s": 540.0}),
+        Words(
+            "the target answered no request in the judged 9m",
+            evidence=("requests_total did not rise",),
+        ),
+    ),
     "paths not taken": (
         found(
             "coverage",
