@@ -10,6 +10,7 @@ from typing import Final
 
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.window import last_segment
+from hybridbench.analysis.findings.kept import CacheFills, Held
 from hybridbench.analysis.findings.words import certain
 from hybridbench.analysis.headline import in_headline
 from hybridbench.analysis.record import RunRecord
@@ -132,7 +133,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
         badge=BADGES[verdict.kind],
         meaning=MEANING[verdict.kind],
         exit_code=int(code),
-        headline=capital(verdict.headline),
+        headline=_headline(verdict),
         answer=(*_answer(verdict), next_step(verdict, manifest)),
         gates=gates_of(verdict, code),
         suite=_suite(record),
@@ -160,6 +161,13 @@ def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
     document = build_document(record, verdict)
     answer = tuple(fact for fact in document.answer if fact.label != NEXT)
     return replace(document, so_far=True, answer=answer, gates=(), measures=())
+
+
+def _headline(verdict: Verdict) -> str:
+    """With a capital letter, unless it begins with the name of a process, which is spelled so."""
+    first = verdict.findings[0].basis if verdict.findings else None
+    named = isinstance(first, Held | CacheFills) and verdict.headline.startswith(first.role)
+    return verdict.headline if named else capital(verdict.headline)
 
 
 def _subtitle(record: RunRecord, recorded_s: float) -> Text:
