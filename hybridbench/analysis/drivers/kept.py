@@ -202,7 +202,8 @@ class _Fits:
         """Whether the rate is a whole number, as far as ``tolerance`` and its error tell."""
         rate, error = self._whole[index].slope(name, 0), self._whole[index].error(name, 0)
         near = abs(rate - round(rate)) <= min(max(2.0 * error, _WHOLE), tolerance)
-        sure = round(rate) >= 1 and error <= tolerance
+        # The whole interval: by chance a fill and a rare event agree on "about one".
+        sure = round(rate) >= 1 and 2.0 * error <= tolerance
         return self._work.names[index] in self._work.telling and sure and near
 
     def _place(self, index: int, *, whole: bool = False) -> int:
