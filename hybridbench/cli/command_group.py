@@ -188,8 +188,8 @@ _BY_MESSAGE = {
 # What newcomers try who have a server of their own; the nearest option would mislead them.
 _OF_ANOTHER_PROGRAM = frozenset({"--pid", "--url"})
 _BUNDLED_ONLY = (
-    "hybridbench soaks the engine that it bundles; 'hybridbench watch -- COMMAND' and "
-    "'hybridbench watch --pid PID' watch a server of your own."
+    "hybridbench soaks the engine that it bundles; watch a server of your own by 'hybridbench "
+    "watch -- COMMAND' or '--pid PID', and give what was recorded to 'hybridbench judge'."
 )
 _NOT_A_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.+)", re.DOTALL)
 

@@ -18,10 +18,7 @@ ALARM_RATE: Final = 3 / 552
 # A comparison is built to call identical versions different in one of twenty at most, half of them
 # slower; comparison-statistics.md simulated it and saw none.
 COMPARE_RATE: Final = 0.025
-# Those of a soak: the metrics page is that of a watched target.
-_GATED: Final = [
-    spec for spec in METRICS if spec.check is Check.TREND and spec.name != "scraped_series"
-]
+_GATED: Final = [spec for spec in METRICS if spec.check is Check.TREND and not spec.foreign]
 GATED_METRICS: Final = sum(not spec.on_device for spec in _GATED)
 """Of a soak on a CPU."""
 

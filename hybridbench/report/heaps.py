@@ -46,9 +46,9 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
         own.sort(key=lambda one: (_ORDER.index(one.fate), -one.per_second))
         left += len(own[_MOST_ROWS:])
         rows += [_row(one) for one in own[:_MOST_ROWS]]
-    note = "Of caches and undecided names the rate is that of the second half of the time."
+    note: Text = "Of caches and undecided names the rate is that of the second half of the time."
     if left:
-        note += f" {left:,} more names grew."
+        note = phrase(note, " ", _count("more names", left, ""), " more names grew.")
     columns = ("process", "what", "in the end", "rate", "it is")
     empty = "No container and no type of object grew steadily in any process."
     fewest = min((len(heap.censuses) for heap in heaps), default=0)

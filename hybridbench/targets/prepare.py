@@ -129,7 +129,7 @@ class _Steps:
             return pip
         self.say(f"{self.name}: making an environment of Python {platform.python_version()}")
         self._store(name=self.name, python="", installed=())
-        self._call([sys.executable, "-m", "venv", "--clear", str(self.layout.environment)])
+        self._call([sys.executable, "-I", "-m", "venv", "--clear", str(self.layout.environment)])
         if not pip.renew():
             self.say("pip could not be renewed; this one may fetch wheels to read their METADATA")
         self._store(python=platform.python_version())

@@ -94,7 +94,18 @@ def program_of(slug: str, seed: int) -> EngineProgram:
     )
 
 
-@pytest.mark.parametrize("defect", WRONG_ANSWERS, ids=lambda d: d.slug)
+# The others in the long suite: each pair takes ten seconds and more.
+_FEW = ("states-not-cleared", "attention-hit-longer")
+EACH = pytest.mark.parametrize(
+    "defect",
+    [
+        pytest.param(one, id=one.slug, marks=() if one.slug in _FEW else pytest.mark.slow)
+        for one in WRONG_ANSWERS
+    ],
+)
+
+
+@EACH
 def test_the_healthy_engine_gives_right_answers_to_the_same_traffic(defect: Defect) -> None:
     for seed in SEEDS[:2]:
         program = program_of(defect.slug, seed)
@@ -102,7 +113,7 @@ def test_the_healthy_engine_gives_right_answers_to_the_same_traffic(defect: Defe
         program.compare_with_oracle()
 
 
-@pytest.mark.parametrize("defect", WRONG_ANSWERS, ids=lambda d: d.slug)
+@EACH
 def test_with_the_defect_answers_are_wrong_and_nothing_is_missing_anywhere(
     defect: Defect,
 ) -> None:

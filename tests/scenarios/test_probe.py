@@ -12,7 +12,18 @@ import pytest
 from hybridbench.sampling.probe_client import ProbeClient, ProbeError, ProbeGoneError
 from tests.scenarios.probed import Ended, Looks, interpreters, probed, run
 
-EVERY_PYTHON = pytest.mark.parametrize("python", interpreters(), ids=lambda path: Path(path).name)
+# The others in the long suite: each starts some thirty programs.
+EVERY_PYTHON = pytest.mark.parametrize(
+    "python",
+    [
+        pytest.param(
+            path,
+            id=Path(path).name,
+            marks=() if path == sys.executable else pytest.mark.slow,
+        )
+        for path in interpreters()
+    ],
+)
 WAITS = "\nprint('ready', flush=True)\nsys.stdin.readline()\n"
 CANARY = "sk_canary_5f0e"
 

@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     [
         (["plan", "absent.yaml"], "absent.yaml: there is no such plan; choose one of nightly."),
         (["plan", "plan.yaml", "--budget", "soon"], "write 90s, 5m"),
-        (["plan", "plan.yaml", "--defect", "lru-cycle"], "lru-reference-cycle"),
+        (["plan", "plan.yaml", "--defect", "lru-reference-cycl"], "lru-reference-cycle"),
         (["cell", "plan.yaml", "--out", "o"], "either --id or --index"),
         (["cell", "plan.yaml", "--out", "o", "--index", "1"], "the plan has cells 0 to 0"),
         (["run", "elsewhere.yaml"], "cell one: model: there is no directory /shared/model."),

@@ -52,7 +52,7 @@ def test_the_console_puts_the_effect_before_the_levels() -> None:
 
     row = next(line for line in text.splitlines() if line.startswith("throughput"))
     assert row.split()[1].startswith("\N{MINUS SIGN}20.")
-    assert "(\N{MINUS SIGN}20.5 to \N{MINUS SIGN}19.5)" in row
+    assert "(\N{MINUS SIGN}20.5 to \N{MINUS SIGN}19.8)" in row
     assert "SLOWER" in row
 
 

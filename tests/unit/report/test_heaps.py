@@ -78,4 +78,4 @@ def test_looks_of_probes_are_no_rows_of_the_events(record: RunRecord) -> None:
 def test_a_process_is_spelled_as_it_calls_itself_in_the_headline_too(record: RunRecord) -> None:
     document = build_document(record, judge(record))
 
-    assert document.headline.startswith("api_server keeps ")
+    assert str(document.headline).startswith("api_server keeps ")

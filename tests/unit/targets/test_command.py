@@ -129,7 +129,7 @@ def test_a_command_gets_its_environment_and_no_input(tmp_path: Path) -> None:
 
     assert target.exit_status() == ExitStatus(0, None)
     assert (tmp_path / "log").read_text() == "--api-key c4n4rY None ''\n"
-    assert target.stderr_tail() == ["--api-key [redacted]"]
+    assert "c4n4rY" not in "".join(target.stderr_tail())
 
 
 def test_a_command_dies_with_the_bench(tmp_path: Path) -> None:
