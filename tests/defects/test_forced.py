@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import fields
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from hybridbench.engine_config import HiCache
 from hybridbench.workload.settings import Force
 from tests.builders import assert_idle_and_clean, make_engine, make_tracking_engine, run_to_idle
 from tests.engine_programs import EngineProgram
+from tests.host_transfers import ChosenTransfers
 from tests.session_programs import SessionProgram
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -49,7 +51,10 @@ def test_a_profile_can_force_every_path_there_is() -> None:
 def test_a_forced_path_is_taken_and_changes_no_token(path: str, engine: str) -> None:
     forced = ForcedPaths({path: OFTEN[path]}, seed=3)
     with forced.applied():
-        program = EngineProgram(make_engine(**ENGINES[engine]), random.Random(5))
+        # A real copier gets no processor on a crowded machine, and the program counts steps.
+        copies = ChosenTransfers(cycle((0, 2, 1))) if engine == "host" else None
+        made = make_engine(transfers=copies, **ENGINES[engine])
+        program = EngineProgram(made, random.Random(5))
         program.run(200)
 
     program.compare_with_oracle()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 
 from hybridbench.defects.inject import injected
@@ -10,13 +12,16 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import HiCache
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
+from tests.host_transfers import ChosenTransfers
 
 PARAMS = SamplingParams(max_new_tokens=4, ignore_eos=True)
 
 
 def return_to_the_first(cache: str = "radix") -> Engine:
     """More prompts than the device holds, then one that goes on from the first: the host has it."""
-    engine = make_engine(cache=cache, kv_tokens=80, hicache=HiCache(ratio=4.0))
+    # A real copier gets no processor on a crowded machine, and what waits for it counts steps.
+    transfers = ChosenTransfers(cycle((0, 2, 1)))
+    engine = make_engine(cache=cache, kv_tokens=80, hicache=HiCache(ratio=4.0), transfers=transfers)
     prompts = [[index, *range(1, 20)] for index in range(8)]
     for prompt in (*prompts, [*prompts[0], 30, 31]):
         engine.submit(f"r{engine.counters.requests_submitted}", prompt, PARAMS)

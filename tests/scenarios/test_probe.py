@@ -198,7 +198,8 @@ PROGRAMS: Mapping[str, str] = {
         files = [os.open(f"file-{i}", os.O_RDWR | os.O_CREAT) for i in range(1000)]
         for file in files: os.write(file, b"x")
         time.sleep(1.0)
-        print(low, [os.fstat(file).st_size for file in files] == [1] * 1000)
+        # Not their numbers: a socket that is bound again has one of them for a moment.
+        print(len(set(low)), [os.fstat(file).st_size for file in files] == [1] * 1000)
     """,
     "counts its descriptors": """
         import os, time
