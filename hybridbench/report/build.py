@@ -165,8 +165,8 @@ def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
 
 def _headline(verdict: Verdict) -> str:
     """With a capital letter, unless it begins with the name of a process, which is spelled so."""
-    first = verdict.findings[0].basis if verdict.findings else None
-    named = isinstance(first, Held | CacheFills) and verdict.headline.startswith(first.role)
+    first = top_finding(verdict)
+    named = first is not None and isinstance(first.basis, Held | CacheFills)
     return verdict.headline if named else capital(verdict.headline)
 
 
