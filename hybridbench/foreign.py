@@ -17,6 +17,7 @@ import stat
 import zlib
 from pathlib import Path
 from typing import BinaryIO, Final
+from urllib.parse import urlsplit
 
 KIB: Final = 2**10
 MIB: Final = 2**20
@@ -108,6 +109,15 @@ def open_regular(path: Path) -> BinaryIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+def is_http_address(url: str) -> bool:
+    """Whether ``url`` is an address that a request can be sent to."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def is_file(path: Path) -> bool:

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import typer
 
@@ -40,6 +39,7 @@ from hybridbench.cli.run_options import (
 )
 from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foreign import is_http_address
 from hybridbench.units import format_duration, parse_bytes
 
 EXIT_CODES: Final = (
@@ -95,8 +95,8 @@ def watch(
         typer.Option(
             rich_help_panel=Panel.WORKLOAD,
             metavar="COMMAND",
-            help="A load tool to run beside the target while it serves.  It is started again when "
-            "it ends, and stopped by SIGSTOP at idle points.",
+            help="A load tool to run while the target serves.  It is started again when it ends, "
+            "and paused (SIGSTOP) at idle points.",
         ),
     ] = None,
     duration: Annotated[
@@ -131,7 +131,7 @@ def watch(
         typer.Option(
             rich_help_panel=Panel.PROBES,
             metavar="URL",
-            help="Sent a POST at each idle point, to empty the target's cache: "
+            help="Address that gets a POST at each idle point, to empty the target's cache; "
             "http://127.0.0.1:30000/flush_cache for SGLang.",
         ),
     ] = None,
@@ -149,8 +149,8 @@ def watch(
         typer.Option(
             "--probe/--no-probe",
             rich_help_panel=Panel.PROBES,
-            help="Look into Python processes by a probe in their environment; without it, from "
-            "outside alone.",
+            help="Look inside Python processes with a probe that their environment carries in; "
+            "--no-probe watches from outside only.",
         ),
     ] = True,
     cache_budget: Annotated[
@@ -204,9 +204,11 @@ def watch(
     from hybridbench.records.manifest import Options
     from hybridbench.runs.soak import soak
     from hybridbench.runs.watch import WatchedUnderSoak, WatchPlan
+    from hybridbench.targets.prepared import prepared_target
 
+    prepared = prepared_target(words)
     plan = WatchPlan(
-        name=_name(words, pid),
+        name=prepared.name if prepared is not None else _name(words, pid),
         store=store,
         duration_s=duration_s,
         ui=(SoakUi.NONE if quiet else ui).value,
@@ -228,6 +230,7 @@ def watch(
         idle_every_s=_idle_every(idle_every, duration_s),
         reset_url=reset_cache or "",
         instrument=_patterns(instrument or []),
+        prepared=prepared,
         probed=probe and pid is None,
     )
     with listening(listen) as listener, WatchedUnderSoak(plan) as under:
@@ -248,14 +251,7 @@ def _target(command: Sequence[str], pid: int | None) -> tuple[str, ...]:
 
 
 def _check_url(option: str, url: str | None) -> None:
-    if url is None:
-        return
-    try:
-        parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        fine = False
-    if not fine:
+    if url is not None and not is_http_address(url):
         raise UsageError(
             ": not an address of HTTP; write for example http://127.0.0.1:8000/metrics.",
             option=option,
@@ -343,7 +339,5 @@ def _name(command: Sequence[str], pid: int | None) -> str:
     if pid is not None:
         return f"pid-{pid}"
     from hybridbench.sampling.roles import role_of_command
-    from hybridbench.targets.prepared import prepared_target
 
-    prepared = prepared_target(command)
-    return role_of_command(command) if prepared is None else prepared.name
+    return role_of_command(command)

@@ -53,7 +53,10 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
     empty = "No container and no type of object grew steadily in any process."
     fewest = min((len(heap.censuses) for heap in heaps), default=0)
     if fewest < FEWEST_CENSUSES:
-        empty = f"{fewest} heap scans of a process cannot tell what grows: {FEWEST_CENSUSES} can."
+        empty = (
+            f"A process had only {fewest} heap scans; {FEWEST_CENSUSES} are needed to tell what "
+            "grows."
+        )
     title = "Growth in the heaps of processes"
     return Table(title, columns, tuple(rows), frozenset({2, 3}), note, empty)
 

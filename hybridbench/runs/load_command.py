@@ -14,6 +14,7 @@ from hybridbench.clock import Clock
 from hybridbench.errors import UsageError
 from hybridbench.targets.own_process import await_end, await_killed
 from hybridbench.targets.stderr_file import StderrFile
+from hybridbench.targets.target import ExitStatus
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
@@ -120,7 +121,7 @@ class LoadCommand:
         failed = returncode != 0 and lasted_s < _SOON_S
         self._failures = self._failures + 1 if failed else 0
         if self._failures >= _FAILURES_MAX:
-            how = f"exit code {returncode}" if returncode > 0 else f"signal {-returncode}"
+            how = ExitStatus.from_returncode(returncode).text
             self.failure = f"the load command failed {self._failures} times in a row ({how})"
 
     def last_line(self) -> str:

@@ -85,17 +85,18 @@ class Looks:
     )
     _open: list[Look] = field(default_factory=list)
     _known: dict[tuple[int, float], CensusState] = field(default_factory=dict)
-    _failures: dict[str, None] = field(default_factory=dict)
-    _said: set[str] = field(default_factory=set)
+    _looked: set[tuple[int, float]] = field(default_factory=set)
+    _failures: dict[str, None] = field(default_factory=dict)  # in the order in which they came
+    _noted: int = 0  # of them
 
     @property
     def busy(self) -> bool:
         """Whether a round is not answered yet."""
         return bool(self._open)
 
-    def ask_census(self, *, whole: bool = False) -> Look:
+    def ask_census(self) -> Look:
         """A census of every process."""
-        return self._ask(lambda: self._censuses(self._affordable(), whole=whole))
+        return self._ask(lambda: self._censuses(self._affordable(), whole=False))
 
     def ask_idle(self, point: IdlePoint) -> Look:
         """What every process holds at rest, then a census of each."""
@@ -117,15 +118,15 @@ class Looks:
             for stamp_s, event in look.answer:
                 self.recorder.at(stamp_s, event)
                 found.append(event)
-        for sentence in [one for one in self._failures if one not in self._said]:
-            self._said.add(sentence)
+        for sentence in list(self._failures)[self._noted :]:
+            self._noted += 1
             self.recorder.note(sentence)
         return found
 
     def without_probe(self, processes: Iterable[ProcessSample]) -> Iterator[str]:
         """The processes whose heap was never seen, each in a few words."""
         for process in processes:
-            if process.incarnation not in self._known:
+            if process.incarnation not in self._looked:
                 yield f"the heap of {process.role}: it has no probe"
 
     def close(self) -> None:
@@ -140,7 +141,10 @@ class Looks:
     # On the thread of the looks.
 
     def _processes(self) -> list[ProcessSample]:
-        found = [self.seen(pid) for pid in self.probes.pids()]
+        pids = self.probes.pids()
+        for key in [key for key in self._known if key[0] not in pids]:
+            del self._known[key]  # of processes that have ended: there may be thousands in a night
+        found = [self.seen(pid) for pid in pids]
         return [process for process in found if process is not None]
 
     def _idle_looks(self, point: IdlePoint) -> list[tuple[float, Event]]:
@@ -197,6 +201,7 @@ class Looks:
                 self._fail(process, error)
                 continue
             self._known[key] = census.state
+            self._looked.add(key)
             found.append((stamp_s, _event(process, census, at_rest=at_rest)))
         return found
 

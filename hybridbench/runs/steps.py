@@ -13,7 +13,7 @@ from hybridbench.records.events import Interrupted, Steady, StoppedEarly, Worklo
 from hybridbench.runs.loop import RunLoop
 from hybridbench.runs.plan import RunPlan
 from hybridbench.runs.stopping import LOW_MEMORY, Extension, StopRule
-from hybridbench.targets.target import Control, ExitStatus, Pending
+from hybridbench.targets.target import Control, Pending
 
 # A warm-up that has not ended by then goes over into the judged part without a `steady` event.
 _WARMUP_SHARE_MAX = 0.4
@@ -286,9 +286,9 @@ class SoakSteps:
         if self.loop.interrupted or self._has_no_traffic():
             return True
         if self._stop is None and self.loop.over:
-            seen = self.loop.target.exit_status() == ExitStatus(0, None)
-            how = "exit code 0" if seen else "exit code unknown: this run did not start it"
-            self._stop = StoppedEarly("target-ended", f"the target ended by itself ({how})")
+            status = self.loop.target.exit_status()
+            how = "" if status is None else f" ({status.text})"
+            self._stop = StoppedEarly("target-ended", f"the target ended by itself{how}")
             self._recorder.event(self._stop)
         if self._stop is None and self.stop_rule is not None:
             self._stop = self.stop_rule.check(self.loop.now_s)

@@ -15,6 +15,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
+from hybridbench.records.prepared import PreparedTarget
 from hybridbench.runs.begun import BegunRun
 from hybridbench.runs.load_command import LoadCommand
 from hybridbench.runs.looks import Looks
@@ -32,7 +33,6 @@ from hybridbench.sampling.sampler import HarnessSource, Sampler, StealSource, Ti
 from hybridbench.sampling.scrape import Scraper
 from hybridbench.targets.attached import AttachedTree
 from hybridbench.targets.command import LaunchedCommand
-from hybridbench.targets.prepared import prepared_target
 from hybridbench.targets.readiness import Readiness, answers, completion_or_page
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import NOT_SHOWN, Capability, Observe
@@ -42,7 +42,6 @@ from hybridbench.workload.settings import Checkpoint
 
 _CENSUSES: Final = 24
 _CENSUS_S_MIN, _CENSUS_S_MAX = 5.0, 300.0
-_SAMPLES: Final = 1200
 # Where nothing pauses the load, a moment of rest is looked for so often.
 _SEEK_S: Final = 1.0
 _LINES_SHOWN: Final = 20
@@ -67,6 +66,7 @@ class WatchPlan(RunPlan):
         idle_every_s: from one idle point to the next; 0 for none.
         reset_url: a POST to it, at each idle point, empties the target's cache; empty for none.
         instrument: patterns of the commands that get a probe; empty for the target's own program.
+        prepared: the engine that ``target`` is, if this tool has installed it.
         probed: whether any process gets one.
         ready_limit_s: how long the target may take until it serves.
     """
@@ -81,6 +81,7 @@ class WatchPlan(RunPlan):
     idle_every_s: float = 60.0
     reset_url: str = ""
     instrument: tuple[str, ...] = ()
+    prepared: PreparedTarget | None = None
     probed: bool = True
     ready_limit_s: float = 900.0
     drain_limit_s: float = _IDLE_PATIENCE_S
@@ -91,8 +92,8 @@ class WatchPlan(RunPlan):
 
     @property
     def cadence(self) -> Cadence:
-        sample_s = min(max(self.duration_s / _SAMPLES, 1.0), 10.0)
         every_s = self.idle_every_s if self.load or not self.idle_every_s else _SEEK_S
+        sample_s = super().cadence.sample_every_s
         return Cadence(sample_s, self.census_every_s, every_s or math.inf)
 
     @property
@@ -115,7 +116,7 @@ class WatchedUnderSoak:
 
     def __init__(self, plan: WatchPlan) -> None:
         self._plan = plan
-        self._target: Observe | None = None
+        self._target: LaunchedCommand | AttachedTree | None = None
         self._loop: WatchLoop | None = None
         # What a program writes, and the sockets of its probes, are its own: no part of the run.
         self._folder = Path(tempfile.mkdtemp(prefix="hybridbench-watch-"))
@@ -181,14 +182,13 @@ class WatchedUnderSoak:
         can = tuple(sorted(shows))
         facts = TargetFacts(kind=OBSERVED, pid=target.pid, capabilities=can)
         missing = tuple(text for name, text in NOT_SHOWN.items() if name not in can)
-        prepared = prepared_target(plan.target)
-        note = "" if prepared is None else prepared.note
+        note = "" if plan.prepared is None else plan.prepared.note
         model = Model(name=plan.name, device="", dtype="", note=note)
         run.describe(
             replace(
                 run.manifest,
                 target=facts,
-                prepared=prepared,
+                prepared=plan.prepared,
                 capabilities=can,
                 not_seen=missing,
                 model=model,
@@ -218,7 +218,7 @@ class WatchedUnderSoak:
     def _missed(self) -> Iterable[str]:
         """What could not be seen although it was asked for."""
         loop, target = self._loop, self._target
-        if isinstance(target, LaunchedCommand | AttachedTree):
+        if target is not None:
             yield from target.not_seen
         if self._cgroup is not None and self._cgroup.not_seen:
             yield self._cgroup.not_seen

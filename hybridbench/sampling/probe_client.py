@@ -21,6 +21,7 @@ import msgspec
 from hybridbench import probe
 from hybridbench.foreign import GIB, MIB
 from hybridbench.sampling.headroom import Headroom, memory_headroom
+from hybridbench.sampling.process import ProcessGoneError, read_process_memory
 
 DIRECTORY = "HYBRIDBENCH_PROBE_DIR"
 INSTRUMENT = "HYBRIDBENCH_PROBE_INSTRUMENT"
@@ -335,9 +336,10 @@ class ProbeClient:
             table.pop(pid, None)
 
     def _way(self, pid: int) -> tuple[str, list[list[int]]]:
-        own_bytes = _private_bytes(pid)
-        if own_bytes is None:
-            raise ProbeGoneError(f"process {pid} has ended.")
+        try:
+            own_bytes = read_process_memory(pid).anon_swap_bytes
+        except ProcessGoneError as error:
+            raise ProbeGoneError(f"process {pid} has ended.") from error
         room = memory_headroom()
         need_bytes = max(_CHILD_BYTES_MIN, round(_CHILD_SHARE * own_bytes))
         if own_bytes > self._fork_bytes_max:
@@ -462,17 +464,3 @@ def _is_alive(pid: int) -> bool:
     except (OSError, IndexError):
         return False
     return state not in {b"Z", b"X"}
-
-
-def _private_bytes(pid: int) -> int | None:
-    """Memory that a fork has to copy the page tables of."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    sizes = {
-        name: int(rest.split()[0]) * 1024
-        for name, _, rest in (line.partition(":") for line in text.splitlines())
-        if name in {"RssAnon", "VmSwap"}
-    }
-    return sum(sizes.values()) if sizes else None

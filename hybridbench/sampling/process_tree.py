@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -50,8 +50,8 @@ _NAMES_KEPT: Final = 100
 class TreeProcess:
     """One process of a tree; ``started_s`` is in seconds after the machine's boot.
 
-    ``command`` is as the kernel shows it, with whatever secrets it has; it is for naming the
-    process and must not be stored.
+    ``command`` is the program's name, or the whole command as the kernel shows it, with whatever
+    secrets it has; it is for naming the process and must not be stored.
     """
 
     pid: int
@@ -164,13 +164,21 @@ class ProcessTree:
 
     def read(self) -> list[ProcessSample]:
         """What can be seen now of each process with a role; one that ends meanwhile is left out."""
-        members = self.members()
-        self._name(members)
+        self._name([self._with_command(process) for process in self.members()])
         named = [known for known in self._known.values() if known.role]
         slow = min(named, key=lambda known: known.slow_due_s, default=None)
         on_device = self._device.read()
         found = (self._sample(known, known is slow, on_device) for known in named)
         return [sample for sample in found if sample is not None]
+
+    def _with_command(self, process: TreeProcess) -> TreeProcess:
+        """Read for members alone: the kernel makes the reader wait while a process forks."""
+        try:
+            line = (self._proc / str(process.pid) / "cmdline").read_bytes()
+        except OSError:
+            return process
+        words = line.decode("utf-8", "replace").rstrip("\0")
+        return replace(process, command=tuple(words.split("\0"))) if words else process
 
     def signal(self, number: int) -> bool:
         """Send a signal to every process of the tree; False if there is none left."""
@@ -329,13 +337,11 @@ def _process(
             return None
         if words[_EXIT_SIGNAL] == "0":
             return None  # the child of a probe, which counts a heap and ends; no program makes one
-        command = (folder / "cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0")
         parent, session = int(words[_PARENT]), int(words[_SESSION])
         cpu_s = (int(words[_USER]) + int(words[_SYSTEM])) / _TICKS_PER_S
     except (OSError, IndexError, ValueError):
         return None
-    named = command or head.partition("(")[2]
-    return TreeProcess(pid, parent, session, started_s, tuple(named.split("\0")), cpu_s)
+    return TreeProcess(pid, parent, session, started_s, (head.partition("(")[2],), cpu_s)
 
 
 def _free_name(role: str, taken: Container[str]) -> str:

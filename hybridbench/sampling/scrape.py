@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from hybridbench.errors import UsageError
-from hybridbench.foreign import MIB
+from hybridbench.foreign import MIB, is_http_address
 from hybridbench.safe_output import visible
 
 PAGE_BYTES_MAX: Final = 8 * MIB
@@ -349,13 +349,11 @@ class _Page:
 
 
 def _parts(url: str) -> SplitResult:
-    with suppress(ValueError):
-        parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return parts
-    raise UsageError(
-        ": is not an address of HTTP; write http://HOST:PORT/metrics.", option="--metrics"
-    )
+    if not is_http_address(url):
+        raise UsageError(
+            ": is not an address of HTTP; write http://HOST:PORT/metrics.", option="--metrics"
+        )
+    return urlsplit(url)
 
 
 def _reason(error: Exception) -> str:

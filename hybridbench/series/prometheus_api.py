@@ -8,10 +8,10 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import BinaryIO, cast
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.foreign import GIB, ForeignDataError, json_value, read_stream
+from hybridbench.foreign import GIB, ForeignDataError, is_http_address, json_value, read_stream
 from hybridbench.series.files import SeriesFile, series_of
 
 _TIMEOUT_S = 30.0
@@ -35,12 +35,7 @@ class RangeQuery:
     now_s: float
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.url)
-            valid = parts.scheme in ("http", "https") and bool(parts.hostname)
-        except ValueError:
-            valid = False
-        if not valid:
+        if not is_http_address(self.url):
             raise UsageError(
                 f"{self.url}: is not an address; write http://HOST:9090.", option="--prometheus"
             )

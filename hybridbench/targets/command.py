@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.errors import ConfigError, ErrorCode
-from hybridbench.records.processes import ProcessSample
 from hybridbench.sampling.process import require_proc
 from hybridbench.sampling.process_tree import ProcessTree, RoleOf, role_by_command
 from hybridbench.sampling.redaction import redacted_text, without_values
-from hybridbench.sampling.runnable_time import RunnableTime
 from hybridbench.targets import exec_command
 from hybridbench.targets.own_process import await_end, await_killed
+from hybridbench.targets.seen_tree import SeenTree
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus
 
@@ -32,7 +31,7 @@ _REST_S: Final = 5.0
 _POLL_S: Final = 0.05
 
 
-class LaunchedCommand:
+class LaunchedCommand(SeenTree):
     """Owns the processes of a command from their start to their end.
 
     The command leads a session of its own, so that a Ctrl-C at the terminal reaches only the bench.
@@ -45,6 +44,7 @@ class LaunchedCommand:
         environment: Mapping[str, str] | None,
         stderr_path: Path,
         role_of: RoleOf = role_by_command,
+        folder: Path | None = None,
     ) -> None:
         """Start it.
 
@@ -53,6 +53,7 @@ class LaunchedCommand:
             environment: all of its environment; None for the caller's.
             stderr_path: gets what it writes to stdout and stderr.
             role_of: names its processes.
+            folder: it begins there; None for the caller's working directory.
 
         Raises:
             ConfigError: it cannot be started; the sentence says why.
@@ -62,37 +63,16 @@ class LaunchedCommand:
             raise ConfigError("there is no command to start.", code=ErrorCode.MISSING_ARGUMENT)
         mark = f"{_MARK}={secrets.token_hex(8)}"
         self._stderr = StderrFile(stderr_path)
-        self._process = _start(command, mark, self._stderr, environment)
-        self._tree = ProcessTree(self.pid, role_of, mark=mark)
-        self._could_run = RunnableTime(self.pid)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def not_seen(self) -> list[str]:
-        """What a reader of its samples misses, in words."""
-        return self._tree.not_seen
-
-    def processes(self) -> Sequence[ProcessSample]:
-        return self._tree.read()
-
-    def counters(self) -> Mapping[str, float]:
-        return {}
+        self._process = _start(command, mark, self._stderr, environment, folder)
+        pid = self._process.pid
+        super().__init__(pid, ProcessTree(pid, role_of, mark=mark))
 
     def exit_of(self, pid: int) -> ExitStatus | None:
-        if pid == self.pid:
-            return self.exit_status()
-        status = self._tree.wait_status(pid)
-        return None if status is None else exit_status_of(status)
+        return self.exit_status() if pid == self.pid else super().exit_of(pid)
 
     def exit_status(self) -> ExitStatus | None:
         returncode = self._process.poll()
         return None if returncode is None else ExitStatus.from_returncode(returncode)
-
-    def could_run_s(self) -> float:
-        return self._could_run.elapsed_s()
 
     def stderr_tail(self) -> list[str]:
         """What its last lines say of its end, without what may have been sent to it."""
@@ -125,13 +105,12 @@ class LaunchedCommand:
             time.sleep(_POLL_S)
 
 
-def exit_status_of(wait_status: int) -> ExitStatus:
-    """From the value that ``os.waitpid`` and the kernel's list of processes give."""
-    return ExitStatus.from_returncode(os.waitstatus_to_exitcode(wait_status))
-
-
 def _start(
-    command: Sequence[str], mark: str, log: StderrFile, environment: Mapping[str, str] | None
+    command: Sequence[str],
+    mark: str,
+    log: StderrFile,
+    environment: Mapping[str, str] | None,
+    folder: Path | None,
 ) -> subprocess.Popen[bytes]:
     read_end, write_end = os.pipe()
     becomes = [sys.executable, "-I", "-S", exec_command.__file__, str(write_end)]
@@ -143,6 +122,7 @@ def _start(
                 stdout=stderr,
                 stderr=stderr,
                 env=environment,
+                cwd=folder,
                 pass_fds=(write_end,),
                 start_new_session=True,
             )

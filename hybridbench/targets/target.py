@@ -67,6 +67,13 @@ class ExitStatus:
         """From the value that ``subprocess`` gives: negative for a signal."""
         return cls(None, -returncode) if returncode < 0 else cls(returncode, None)
 
+    @property
+    def text(self) -> str:
+        """``exit code 3``, ``signal 15``, or that nothing is known."""
+        if self.signal is not None:
+            return f"signal {self.signal}"
+        return "exit code unknown" if self.code is None else f"exit code {self.code}"
+
 
 class Observe(Protocol):
     """What can be seen of one process, or of several, from outside; every target has this port.

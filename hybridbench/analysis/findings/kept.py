@@ -144,7 +144,7 @@ class EntriesKept(Held, frozen=True, kw_only=True):
         return f"entries{values} are added to {self.name} and never removed"
 
     def advice(self, found: Finding) -> str:
-        event = "" if found.driver is None else f" by a {singular(found.driver)}"
+        event = "" if found.driver is None else f" for each {singular(found.driver)}"
         return (
             f"Find where entries are added to {self.name}{event} and which exit path does not "
             "remove them. If it is a cache with a limit that was not reached, say so with "

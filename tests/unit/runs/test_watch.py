@@ -291,6 +291,19 @@ def test_each_census_goes_on_from_the_one_before() -> None:
     assert len(censuses) > len(run.looks())
 
 
+def test_what_a_process_held_is_forgotten_once_it_has_ended() -> None:
+    """A worker that is started anew a thousand times must not fill the memory of the watcher."""
+    server = Server(FakeClock(start_s=500.0))
+    run = watched(server)
+    living = iter([[PID], [PID], []])
+    server.pids = lambda: next(living, [PID])  # type: ignore[method-assign]
+    run.steps.run()
+
+    indexes = [census.index for census in run.sink.all_events(Census)]
+    assert indexes[:2] == [0, 0]
+    assert indexes[1:] == list(range(len(indexes) - 1))
+
+
 def test_a_process_that_has_been_stopped_for_long_serves_undisturbed() -> None:
     server = Server(FakeClock(start_s=500.0))
     server.account.charge(pause_s=10.0)
