@@ -57,9 +57,9 @@ def export(
         ),
     )
     echo(
-        f"Copied to {one_line(str(folder))}: in the image, set PYTHONPATH to this folder and "
-        "HYBRIDBENCH_PROBE_DIR to a directory of mode 0700 that the container shares with "
-        "hybridbench, and both as the same user."
+        f"Copied to {one_line(str(folder))}: start the program with PYTHONPATH set to this folder "
+        "and HYBRIDBENCH_PROBE_DIR to a directory of mode 0700, a container with the process ids "
+        "of the host; then, as the same user, hybridbench watch --pid PID asks it."
     )
 
 

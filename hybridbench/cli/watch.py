@@ -67,8 +67,8 @@ def watch(
             rich_help_panel=Panel.TARGET,
             metavar="PID",
             min=1,
-            help="Watch a process that runs already, with all that it has started.  It gets no "
-            "probe, and is neither paused nor ended.",
+            help="Watch a process that runs already, with all that it has started.  It is neither "
+            "paused nor ended; it has a probe only if it was started with one (`probe export`).",
         ),
     ] = None,
     metrics: Annotated[
@@ -231,7 +231,7 @@ def watch(
         reset_url=reset_cache or "",
         instrument=_patterns(instrument or []),
         prepared=prepared,
-        probed=probe and pid is None,
+        probed=probe,
     )
     with listening(listen) as listener, WatchedUnderSoak(plan) as under:
         outcome = soak(under, on_started=None if listener is None else listener.start)

@@ -28,7 +28,7 @@ from hybridbench.runs.watch_loop import WatchLoop
 from hybridbench.safe_output import echo, one_line
 from hybridbench.sampling.cadence import Beat
 from hybridbench.sampling.cgroup import CgroupSource
-from hybridbench.sampling.probe_client import ProbeClient, probe_environment
+from hybridbench.sampling.probe_client import ProbeClient, carried_folder, probe_environment
 from hybridbench.sampling.sampler import HarnessSource, Sampler, StealSource, TimedSource
 from hybridbench.sampling.scrape import Scraper
 from hybridbench.targets.attached import AttachedTree
@@ -67,7 +67,7 @@ class WatchPlan(RunPlan):
         reset_url: a POST to it, at each idle point, empties the target's cache; empty for none.
         instrument: patterns of the commands that get a probe; empty for the target's own program.
         prepared: the engine that ``target`` is, if this tool has installed it.
-        probed: whether any process gets one.
+        probed: whether probes are asked; a ``pid`` has one only if it was started with it.
         ready_limit_s: how long the target may take until it serves.
     """
 
@@ -166,6 +166,8 @@ class WatchedUnderSoak:
         plan = self._plan
         if plan.pid is not None:
             self._target = AttachedTree(plan.pid)
+            carried = carried_folder(plan.pid) if plan.probed else None
+            self._probes = None if carried is None else ProbeClient(carried)
             return self._target
         environment = dict(plan.environment)
         if plan.probed:

@@ -211,6 +211,23 @@ def probe_environment(
     }
 
 
+def carried_folder(pid: int, proc: Path = Path("/proc")) -> Path | None:
+    """The directory of the probes with which a running process was started, as it is seen from
+    here; None where it has none, or other process ids (those of a container of its own).
+    """
+    process = proc / str(pid)
+    try:
+        if (process / "ns" / "pid").readlink() != (proc / "self" / "ns" / "pid").readlink():
+            return None
+        variables = (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    start = f"{DIRECTORY}=".encode()
+    named = [os.fsdecode(one.removeprefix(start)) for one in variables if one.startswith(start)]
+    folders = [process / "root" / name.lstrip("/") for name in named if name.startswith("/")]
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
 class ProbeClient:
     """Asks the probes of one run.  Each call blocks for a bounded time; one thread makes them all.
 

@@ -134,6 +134,29 @@ def test_a_target_that_ends_in_order_ends_the_run(tmp_path: Path) -> None:
     assert run.code == ExitCode.INCONCLUSIVE
 
 
+def test_a_running_process_that_carries_a_probe_is_looked_into(tmp_path: Path) -> None:
+    """Started by somebody else, who had exported the probe."""
+    folder, sockets = tmp_path / "probe", tmp_path / "sockets"
+    subprocess.run([sys.executable, "-m", "hybridbench", "probe", "export", folder], check=True)
+    sockets.mkdir(mode=0o700)
+    environment = {**os.environ, "PYTHONPATH": str(folder), "HYBRIDBENCH_PROBE_DIR": str(sockets)}
+    script = tmp_path / "holds.py"
+    script.write_text("import time\nkept = [0] * 50\ntime.sleep(300)\n")
+    with subprocess.Popen(
+        [sys.executable, script], env=environment, start_new_session=True
+    ) as process:
+        pid = ("--duration", "20s", "--idle-every", "10s", "--pid", str(process.pid))
+        run = watch(tmp_path / "runs", *pid)
+        blind = watch(tmp_path / "blind", *pid, "--no-probe")
+        still_runs = process.poll() is None
+        process.kill()
+
+    assert still_runs
+    censuses = read_run(run.run_dir).all_events(Census)
+    assert censuses[0].entries["__main__.kept"] == 50
+    assert not read_run(blind.run_dir).all_events(Census)
+
+
 def test_what_has_no_probe_is_said(tmp_path: Path) -> None:
     run = watch(tmp_path, "--duration", "20s", "--idle-every", "10s", "--", "sleep", "60")
 
