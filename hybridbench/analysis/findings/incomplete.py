@@ -13,6 +13,7 @@ from hybridbench.analysis.facts.facts import Facts, Missed
 from hybridbench.analysis.facts.limits import planned_s, served_s
 from hybridbench.records.events import BenchFailed, Interrupted, StoppedEarly, WorkloadFailed
 from hybridbench.records.finding import Basis, NextCommand, Words
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Failure, Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -24,13 +25,17 @@ _STANDS = (
 )
 # The machine ended the run, and nothing is known of the engine by that.
 _GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
+_LOAD = "load"
 
 
 class WorkloadEnded(Basis, frozen=True, kw_only=True):
     """The traffic ended before its time."""
 
     kind: ClassVar[str] = "workload-failed"
-    meaning: ClassVar[str] = "The workload ended early: the trace could not be read to its end."
+    meaning: ClassVar[str] = (
+        "The workload ended early: the trace could not be read to its end, or the load command "
+        "failed again and again."
+    )
     leads_to: ClassVar[str] = (
         "INVALID; INCONCLUSIVE beside a LEAK, INVARIANT, CRASHED or DEGRADED finding"
     )
@@ -47,6 +52,8 @@ class WorkloadEnded(Basis, frozen=True, kw_only=True):
         return Words(f"{self.message}; no request was sent after {at}{planned}")
 
     def advice(self, found: Finding) -> str:
+        if found.subject == _LOAD:
+            return "Run the load command by hand while the target serves; see what it says."
         return (
             f"Correct the {found.subject} at the place named above, then repeat or resume the run; "
             "a dry run checks a whole trace first."
@@ -155,6 +162,8 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
     kind = VerdictKind.INCONCLUSIVE if stands else VerdictKind.INVALID
     manifest = facts.record.manifest
     subject = "workload" if manifest.trace is None else "trace"
+    if manifest.target.kind == OBSERVED:
+        subject = _LOAD
     basis = WorkloadEnded(message=event.text.rstrip("."), planned_s=manifest.planned_duration_s)
     return [Finding(basis, kind, subject, since_s=event.t_s)]
 

@@ -22,7 +22,7 @@ from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.words import listed, times
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.metrics import MEMORY, METRICS, Check
-from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut
+from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
 from hybridbench.records.finding import Basis, NextCommand, Words
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
@@ -296,7 +296,8 @@ def validity_findings(facts: Facts) -> list[Finding]:
     found = [*_disk_full(record)]
     if window is not None:
         found.extend(_interference(record, window))
-        found.extend(_nothing_served(record, window))
+        if facts.last.last_event(WorkloadFailed) is None:  # else its failure says why
+            found.extend(_nothing_served(record, window))
     if facts.ended_early:
         return found
     series = memory_series(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from hybridbench.analysis.findings.validity import validity_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import Crash, Event, Gap, Interrupted, Phase, WorkloadFailed
+from hybridbench.records.manifest import OBSERVED, TargetFacts
 from hybridbench.records.verdict import Covered, VerdictKind
 from tests.unit.analysis.records import (
     MB,
@@ -74,6 +76,19 @@ def test_a_late_sampler_is_told() -> None:
     assert kinds(with_series(record, replace(late, value=np.full(len(late), 4.0)))) == [
         "sampler-late"
     ]
+
+
+def test_a_watched_target_that_served_nothing_proves_nothing_unless_its_load_failed() -> None:
+    record = healthy_record(RUN)
+    memory = record.series["rss_anon_swap_bytes"]
+    still = Series(record.drivers.requests, memory.t_s, np.full(len(memory), 7.0))
+    watched = msgspec.structs.replace(record.manifest, target=TargetFacts(kind=OBSERVED))
+    served_none = replace(with_series(record, still), manifest=watched)
+    failed = with_events(served_none, WorkloadFailed("the load command failed", t_s=200.0))
+
+    assert "nothing-served" in kinds(served_none)
+    assert kinds(failed) == []
+    assert judge(failed).headline.startswith("the load command failed")
 
 
 def test_a_host_that_swaps_is_told() -> None:
