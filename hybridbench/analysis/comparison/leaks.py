@@ -72,7 +72,7 @@ def leak_comparisons(
     rows = [_exact(key, first, second, terms) for key in signatures]
     names = dict.fromkeys([*_ALWAYS, *second.leaking(), *first.leaking()])
     rows += [row for name in names for row in _growth(name, first, second, terms)]
-    others = dict.fromkeys([*second.trends, *first.trends])
+    others = dict.fromkeys(k for k in [*second.trends, *first.trends] if k not in signatures)
     rows += [_trend(key, first, second, terms) for key in others]
     return tuple(sorted(within_the_whole(rows, base, other), key=_rank))
 
@@ -184,7 +184,8 @@ class _Side:
 
 
 def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
-    before, after = base.exact.get(key), other.exact.get(key)
+    # Counted in one run, the same may have been fitted in the other.
+    before, after = (side.exact.get(key) or side.trends.get(key) for side in (base, other))
     told = after or before
     assert told is not None
     rates = _matching(before, after)

@@ -69,6 +69,8 @@ class Held(Basis, frozen=True, kw_only=True):
         last: the count in the end.
         at_idle: the counts at the last idle points, of which ``rounds`` were equal; none where
             traffic alone tells.
+        counted: each of those rounds kept exactly as much as its events explain, so that no doubt
+            about the samples between them sets it aside.
         censuses: that were compared under traffic.
         early, late: the rate in the first and the second half of the time.
         odds: that chance shows so much in the second half, where traffic alone tells.
@@ -85,12 +87,17 @@ class Held(Basis, frozen=True, kw_only=True):
     last: float
     at_idle: tuple[float, ...] = ()
     rounds: int = 0
+    counted: bool = False
     censuses: int = 0
     early: float
     late: float
     odds: float | None = None
     beside: tuple[Beside, ...] = ()
     budget: WithinBudget | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        return self.counted
 
     def words(self, found: Finding) -> Words:
         return Words(
@@ -380,6 +387,7 @@ def _finding(one: Growing, beside: tuple[Beside, ...], budget: WithinBudget | No
         "last": one.last,
         "at_idle": one.at_idle,
         "rounds": kept.rounds,
+        "counted": kept.driver.exact,
         "censuses": one.censuses,
         "early": kept.early * _scale(one),
         "late": kept.late * _scale(one),

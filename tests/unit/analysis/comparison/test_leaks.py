@@ -21,7 +21,7 @@ from tests.unit.analysis.comparisons import (
     verdict,
     version,
 )
-from tests.unit.made_findings import a_finding
+from tests.unit.made_findings import a_finding, typed_finding
 
 TERMS = ComparisonTerms()
 
@@ -58,6 +58,23 @@ def test_an_exact_finding_in_the_first_version_alone_is_fixed() -> None:
     assert row.change is Change.FIXED
     assert row.difference is not None
     assert row.difference.upper < 0
+
+
+def test_a_leak_that_was_counted_in_one_run_and_fitted_in_the_other_is_one_row() -> None:
+    def kept(rate: Rate, *, counted: bool) -> Finding:
+        return typed_finding(
+            "entries-kept",
+            {"role": "api", "name": "app.kept", "counted": counted},
+            (rate,),
+            driver="nodes_evicted",
+        )
+
+    counted = _with(kept(Rate(1.0, 1.0, 1.0, "entries", "request"), counted=True))
+    fitted = _with(kept(Rate(1.01, 0.98, 1.04, "entries", "request"), counted=False))
+
+    for row in (_only(counted, fitted, "entries-kept"), _only(fitted, counted, "entries-kept")):
+        assert row.change is Change.UNCHANGED
+        assert row.exact
 
 
 def test_a_finding_is_not_gone_where_its_event_hardly_happened() -> None:
