@@ -27,6 +27,7 @@ from hybridbench.records.events import (
     kind_of,
 )
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import (
     Finding,
     MetricResult,
@@ -127,7 +128,7 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
     heaps = boundary.value("the heaps of processes", (), heap_tables, record)
     lost = [f"{f.part} cannot be shown ({f.said})" for f in boundary.failures]
     return Document(
-        kind=DocumentKind.RUN,
+        kind=DocumentKind.WATCH if manifest.target.kind == OBSERVED else DocumentKind.RUN,
         run_id=manifest.run_id,
         subtitle=_subtitle(record, recorded_s),
         badge=BADGES[verdict.kind],

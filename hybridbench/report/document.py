@@ -21,6 +21,7 @@ class DocumentKind(StrEnum):
     """What a document is about, in the words of its page's head."""
 
     RUN = "soak report"
+    WATCH = "report of a watched server"
     COMPARISON = "comparison"
     NIGHTLY = "nightly report"
     HISTORY = "history"

@@ -12,7 +12,7 @@ from typing import Final
 
 from hybridbench.analysis.record import scraped_drivers
 from hybridbench.metrics import MEMORY
-from hybridbench.records.events import Census, IdleLook
+from hybridbench.records.events import Census
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.load_command import LoadCommand
 from hybridbench.runs.looks import IdlePoint, Look, Looks
@@ -212,8 +212,8 @@ class WatchLoop(RunLoop):
             if isinstance(event, Census):
                 self.status.heap_scans += 1
                 self._child_s += event.cpu_s
-            if isinstance(event, Census | IdleLook):
-                self._stopped_s += event.pause_s
+                # At rest a pause holds up no request.
+                self._stopped_s += 0.0 if event.at_rest else event.pause_s
 
     def _saw_work(self, now_s: float, counters: Mapping[str, float]) -> None:
         """Requests per second since the last sample, for who looks on."""

@@ -13,7 +13,7 @@ import pytest
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
-from hybridbench.report.document import Measure
+from hybridbench.report.document import DocumentKind, Measure
 from hybridbench.report.document_json import render_benchmark_json, render_document_json
 from hybridbench.report.formats import FORMATS
 from hybridbench.report.quantity import Quantity
@@ -36,6 +36,14 @@ def test_a_document_follows_the_published_schema(make: Callable[[RunRecord], Ver
     jsonschema.validate(stored, published_schema("report"))
     assert stored["answer"] == document.badge.word
     assert [gate["name"] for gate in stored["gates"]] == [gate.name for gate in document.gates]
+
+
+@pytest.mark.parametrize("kind", DocumentKind)
+def test_a_document_of_every_kind_follows_the_schema(kind: DocumentKind) -> None:
+    record = synthetic.record_of(300.0)
+    document = replace(build_document(record, synthetic.leak_verdict(record)), kind=kind)
+
+    jsonschema.validate(json.loads(render_document_json(document)), published_schema("report"))
 
 
 def test_an_open_interval_is_null() -> None:
