@@ -385,7 +385,12 @@ class ProbeClient:
             if time.monotonic() > retry_until_s:
                 if not _is_alive(pid):
                     raise ProbeGoneError(f"process {pid} has ended.")
-                raise ProbeError(f"process {pid} has no probe.")
+                other = _effective_user(pid) != os.geteuid()
+                raise ProbeError(
+                    f"process {pid} runs as another user."
+                    if other
+                    else f"process {pid} has no probe."
+                )
             # The program may have closed the probe's socket; it binds a new one.
             time.sleep(_TRY_AGAIN_S)
         lines = data.splitlines()
@@ -473,6 +478,14 @@ def _device_ranges(folder: Path) -> list[list[int]]:
         elif mapping and line.startswith("VmFlags:") and not {"dc", "io"} & set(words):
             found.append(mapping)
     return found
+
+
+def _effective_user(pid: int) -> int:
+    """Its user now; -1 once it has ended.  Who owns its folder in /proc may differ."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+        return int(next(line for line in lines if line.startswith("Uid:")).split()[2])
+    return -1
 
 
 def _is_alive(pid: int) -> bool:

@@ -427,7 +427,7 @@ def test_a_process_of_another_user_is_left_alone(tmp_path: Path) -> None:
     program = "import os, sys\nos.seteuid(65534)" + WAITS
     with probed(tmp_path, program) as target:
         target.read_line()
-        with pytest.raises(ProbeError, match=r"has no probe|another user"):
+        with pytest.raises(ProbeError, match="another user"):
             target.client.census(target.pid, whole=False)
         target.say("")
         assert target.process.wait(10) == 0
