@@ -6,6 +6,7 @@ late.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -94,15 +95,25 @@ class Looks:
         """Whether a round is not answered yet."""
         return bool(self._open)
 
-    def ask_census(self) -> Look:
-        """A census of every process."""
-        return self._ask(lambda: self._censuses(self._affordable(), whole=False))
+    def ask_census(self, idle_in_s: float = math.inf) -> Look:
+        """A census of every process that can afford it, and one at the next idle point as well."""
+
+        def round_() -> list[tuple[float, Event]]:
+            able = [p for p in self._processes() if self.probes.budget(p.pid).spares(idle_in_s)]
+            return self._censuses(able, whole=False)
+
+        return self._ask(round_)
 
     def ask_idle(self, point: IdlePoint) -> Look:
         """What every process holds at rest, then a census of each."""
 
         def round_() -> list[tuple[float, Event]]:
-            affordable = self._affordable(at_rest=True)
+            # For the others the next idle point comes.
+            affordable = [
+                process
+                for process in self._processes()
+                if self.probes.budget(process.pid).wait_s(at_rest=True) == 0
+            ]
             looked = self._idle_looks(point)
             whole = point.index == 0
             return [*looked, *self._censuses(affordable, whole=whole, at_rest=True)]
@@ -176,16 +187,6 @@ class Looks:
                 ),
             )
             for stamp_s, process, answer in taken
-        ]
-
-    def _affordable(self, *, at_rest: bool = False) -> list[ProcessSample]:
-        """The processes whose looks have cost no more than they may; for the others the next round
-        comes.
-        """
-        return [
-            one
-            for one in self._processes()
-            if self.probes.budget(one.pid).wait_s(at_rest=at_rest) == 0
         ]
 
     def _censuses(

@@ -248,6 +248,7 @@ class WatchedUnderSoak:
             scraper=self._scraper,
             load=self._load,
             census_every_s=plan.census_every_s,
+            idle_every_s=(plan.load and plan.idle_every_s) or math.inf,
             reset_url=plan.reset_url,
         )
         if self._probes is not None:

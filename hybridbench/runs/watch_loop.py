@@ -6,6 +6,7 @@ comes to rest, and can be asked what it still holds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -77,6 +78,7 @@ class WatchLoop(RunLoop):
 
     Args:
         census_every_s: from one census under load to the next.
+        idle_every_s: from one idle point to the next; infinite where none is made.
         reset_url: a POST to it empties the target's cache; empty where there is none.
     """
 
@@ -84,6 +86,7 @@ class WatchLoop(RunLoop):
     looks: Looks | None = None
     load: LoadCommand | None = None
     census_every_s: float = 60.0
+    idle_every_s: float = math.inf
     reset_url: str = ""
     heap_scans_wanted: bool = False
     seen: dict[int, ProcessSample] = field(default_factory=dict)
@@ -91,7 +94,7 @@ class WatchLoop(RunLoop):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sign = IdleSign(self.scraper)
-        self._next_census_s = self.now_s
+        self._next_census_s = self._resumed_s = self.now_s
         self._cache_reset = False
         self._stopped_s = self._child_s = 0.0
         self._counted: tuple[float, float] | None = None
@@ -131,6 +134,7 @@ class WatchLoop(RunLoop):
         elif self.load is not None:
             self.load.start()
         self.sign.forget()
+        self._resumed_s = self.now_s
         self._next_census_s = self.now_s + self.census_every_s
 
     def flush(self, patience_s: float) -> bool:
@@ -207,7 +211,7 @@ class WatchLoop(RunLoop):
     def _look(self, looks: Looks, now_s: float) -> None:
         if self.heap_scans_wanted and now_s >= self._next_census_s and not looks.busy:
             self._next_census_s = now_s + self.census_every_s
-            looks.ask_census()
+            looks.ask_census(self._resumed_s + self.idle_every_s - now_s)
         for event in looks.collect():
             if isinstance(event, Census):
                 self.status.heap_scans += 1

@@ -160,6 +160,7 @@ class Budget:
         self.pause_s = 0.0
         self.longest_pause_s = 0.0
         self.cpu_s = 0.0
+        self.last_cpu_s = 0.0
         self.looks = 0
 
     def charge(self, pause_s: float, cpu_s: float = 0.0, longest_pause_s: float = 0.0) -> None:
@@ -167,6 +168,7 @@ class Budget:
         self.looks += 1
         self.pause_s += pause_s
         self.cpu_s += cpu_s
+        self.last_cpu_s = cpu_s or self.last_cpu_s
         self.longest_pause_s = max(self.longest_pause_s, longest_pause_s or pause_s)
 
     def wait_s(self, *, at_rest: bool = False) -> float:
@@ -177,6 +179,11 @@ class Budget:
         pause_s = 0.0 if at_rest else self.pause_s
         due_s = self._since_s + max(pause_s / PAUSE_SHARE_MAX, self.cpu_s / CPU_SHARE_MAX)
         return max(0.0, due_s - self._now_s()) if self.looks else 0.0
+
+    def spares(self, until_s: float) -> bool:
+        """Whether a look may be taken now, and another one at rest in ``until_s`` seconds."""
+        due_s = self._since_s + (self.cpu_s + self.last_cpu_s) / CPU_SHARE_MAX
+        return self.wait_s() == 0 and due_s <= self._now_s() + until_s
 
     def shares(self) -> tuple[float, float]:
         """Shares of the time so far: of pauses, and of one processor."""

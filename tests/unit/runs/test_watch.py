@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -250,6 +251,7 @@ def watched(
         scraper=server,  # type: ignore[arg-type] # it has what is used of one
         load=Load(server) if loaded else None,  # type: ignore[arg-type]
         census_every_s=plan.census_every_s,
+        idle_every_s=plan.idle_every_s if loaded else math.inf,
     )
     loop.looks = Looks(server, recorder, clock, loop.seen_process, AtOnce())
     steps = WatchSteps(plan, loop, ready)  # type: ignore[arg-type]
@@ -324,6 +326,24 @@ def test_a_process_that_has_cost_a_processor_for_long_is_left_alone_even_at_rest
 
     assert server.at_rest == []
     assert len(run.looks()) == 7
+
+
+@pytest.mark.parametrize(("cpu_s", "under_load"), [(2.0, False), (0.3, True)])
+def test_a_dear_census_is_kept_for_the_next_idle_point(cpu_s: float, under_load: bool) -> None:
+    server = Server(FakeClock(start_s=500.0))
+    server.account = Budget(server.clock.monotonic_s)
+    census = server.census
+
+    def charged(pid: int, **how: Any) -> HeapCensus:
+        server.account.charge(pause_s=0.01, cpu_s=cpu_s)
+        return census(pid, **how)
+
+    server.census = charged  # type: ignore[method-assign]
+    run = watched(server)
+    run.steps.run()
+
+    assert server.at_rest.count(True) >= 3
+    assert (False in server.at_rest) is under_load
 
 
 def test_what_looks_cost_is_sampled() -> None:
