@@ -28,42 +28,70 @@ from hybridbench.targets.target import Control
 _IDLE_FOR_S: Final = 2.0
 _IDLE_CPU_SHARE: Final = 0.05
 _SIGN_EVERY_S: Final = 0.5
+# A tool that is stopped in the middle of a request leaves the server waiting for its end.
+_STUCK_S: Final = 5.0
+_BREATH_S: Final = 0.5
+_OF_EXPORTER: Final = ("scraped.process_", "scraped.python_")
 _LOOK_PATIENCE_S: Final = 30.0
 
 
 @dataclass
 class IdleSign:
-    """Whether nothing runs in the target: by its gauges where it has them, else by its work."""
+    """Whether nothing runs in the target: by its gauges where it has them, else by its work.
+
+    A page that was asked for before ``forget`` says nothing: on a busy machine it may be seconds
+    old, and requests were answered since.
+    """
 
     scraper: Scraper | None
     since_s: float | None = None  # monotonic time from which nothing was seen to run
+    _until_s: float = 0.0  # the last time at which that was so
+    _forgot_s: float = -math.inf
     _next_s: float = 0.0
     _cpu_s: float | None = None
     _cpu_at_s: float = 0.0
+    _work: Mapping[str, float] = field(default_factory=dict)
+    _worked_s: float = 0.0
 
     def look(self, now_s: float, pids: Sequence[int]) -> None:
         """Look again, if it is time to."""
         if now_s < self._next_s:
             return
-        busy = self._busy(now_s, pids)
         self._next_s = now_s + _SIGN_EVERY_S
+        scrape = None if self.scraper is None else self.scraper.latest()
+        if scrape is None or scrape.running is None:
+            busy, seen_s = self._takes_cpu(now_s, pids), now_s
+        elif scrape.asked_s < self._forgot_s:
+            return
+        else:
+            busy, seen_s = scrape.running + (scrape.waiting or 0.0) > 0, scrape.asked_s
+            self._watch_work(scrape, now_s)
         if busy:
             self.since_s = None
-        elif self.since_s is None:
-            self.since_s = now_s
+            return
+        self.since_s = now_s if self.since_s is None else self.since_s
+        self._until_s = seen_s
 
-    def forget(self) -> None:
+    def forget(self, now_s: float) -> None:
         """What was seen before does not count any more."""
         self.since_s = None
+        self._forgot_s = self._worked_s = now_s
 
-    def idle_for_s(self, now_s: float) -> float:
+    def idle_for_s(self) -> float:
         """Seconds for which nothing was seen to run."""
-        return 0.0 if self.since_s is None else now_s - self.since_s
+        return 0.0 if self.since_s is None else max(0.0, self._until_s - self.since_s)
 
-    def _busy(self, now_s: float, pids: Sequence[int]) -> bool:
-        scrape = None if self.scraper is None else self.scraper.latest()
-        if scrape is not None and scrape.running is not None:
-            return scrape.running + (scrape.waiting or 0.0) > 0
+    def stuck(self, now_s: float) -> bool:
+        """Whether something runs and no counter of work has moved for some time."""
+        return self.since_s is None and now_s - self._worked_s > _STUCK_S
+
+    def _watch_work(self, scrape: Scrape, now_s: float) -> None:
+        own = {n: v for n, v in scrape.counters.items() if not n.startswith(_OF_EXPORTER)}
+        if own != self._work:
+            self._work, self._worked_s = own, now_s
+
+    def _takes_cpu(self, now_s: float, pids: Sequence[int]) -> bool:
+        self._worked_s = now_s
         spent = sum(cpu_s for pid in pids if (cpu_s := read_cpu_s(pid)) is not None)
         before, self._cpu_s = self._cpu_s, spent
         elapsed_s, self._cpu_at_s = now_s - self._cpu_at_s, now_s
@@ -118,14 +146,24 @@ class WatchLoop(RunLoop):
         """Pause the load that is ours; whether nothing runs within ``patience_s``."""
         if self.load is None:
             return self.is_idle()
-        if self.load.wanted:
+        if not self.load.wanted:
+            return self.wait_for(self.is_idle, patience_s)
+        end_s = self.target.could_run_s() + patience_s
+        while True:
             self.load.pause()
-            self.sign.forget()
-        return self.wait_for(self.is_idle, patience_s)
+            self.sign.forget(self.now_s)
+            left_s = end_s - self.target.could_run_s()
+            self.wait_for(lambda: self.is_idle() or self.sign.stuck(self.now_s), left_s)
+            left_s = end_s - self.target.could_run_s()
+            if self.is_idle() or left_s <= _BREATH_S:
+                return self.is_idle()
+            # The load was stopped in the middle of a request: let it finish that one.
+            self.load.resume()
+            self.wait_for(lambda: False, _BREATH_S)
 
     def is_idle(self) -> bool:
         """Whether nothing has run for some time."""
-        return self.sign.idle_for_s(self.now_s) >= _IDLE_FOR_S
+        return self.sign.idle_for_s() >= _IDLE_FOR_S
 
     def resume(self) -> None:
         """Let the load that is ours go on, or begin."""
@@ -133,7 +171,7 @@ class WatchLoop(RunLoop):
             self.load.resume()
         elif self.load is not None:
             self.load.start()
-        self.sign.forget()
+        self.sign.forget(self.now_s)
         self._resumed_s = self.now_s
         self._next_census_s = self.now_s + self.census_every_s
 

@@ -76,6 +76,7 @@ class Scrape:
         running, waiting: requests; None where no gauge of that meaning is known.
         series: number of series on the page.
         failed: why there is no page now, or what was left out of it; one sentence.
+        asked_s: monotonic time at which the page was asked for: what it says is no older.
     """
 
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -84,6 +85,7 @@ class Scrape:
     waiting: float | None = None
     series: int = 0
     failed: str = ""
+    asked_s: float = 0.0
 
 
 class Scraper:
@@ -115,6 +117,7 @@ class Scraper:
 
     def scrape(self) -> Scrape:
         """Ask now, and wait for the answer."""
+        asked_s = time.monotonic()
         try:
             text, kind = self._page.read()
             found = read_page(text, open_metrics="openmetrics" in kind)
@@ -122,7 +125,13 @@ class Scraper:
             return self._failure(_reason(error))
         counters = self._counters.after(found.counters)
         return Scrape(
-            counters, found.gauges, found.running, found.waiting, found.series, found.failed
+            counters,
+            found.gauges,
+            found.running,
+            found.waiting,
+            found.series,
+            found.failed,
+            asked_s,
         )
 
     def close(self) -> None:
