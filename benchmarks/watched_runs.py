@@ -37,7 +37,8 @@ class Leak:
 
     ``path`` is empty where no container has them, ``objects`` where they are plain numbers;
     ``blocks`` and ``native_bytes`` are taken from the allocators, and no name tells.  With a
-    ``power`` below 1 it is no leak: a cache that meets ever fewer new keys.
+    ``power`` below 1 it is no leak: a cache that meets ever fewer new keys.  Nor is it with a
+    ``life_s``, after which each entry goes, or with a limit of ``most`` entries that is reached.
     """
 
     event: str = "finished"
@@ -50,6 +51,8 @@ class Leak:
     blocks: float = 0.0
     native_bytes: float = 0.0
     power: float = 1.0
+    life_s: float = np.inf
+    most: float = np.inf
     mixed: bool = False  # the container has the requests in flight in it as well
 
 
@@ -248,8 +251,9 @@ def _leaking(leak: Leak, traffic: _Traffic, rng: np.random.Generator) -> _Mechan
 
     def entries(t_s: FloatArray, begun_s: float) -> FloatArray:
         at = np.floor(np.interp(t_s, traffic.t_s, hit))
-        before = np.floor(np.interp([begun_s], traffic.t_s, hit))[0]
+        before = np.floor(np.interp(np.maximum(t_s - leak.life_s, begun_s), traffic.t_s, hit))
         kept: FloatArray = np.floor(leak.each * (at - before) ** leak.power)
+        kept = np.minimum(kept, leak.most)
         return kept + traffic.flying(t_s) if leak.mixed else kept
 
     return entries

@@ -83,7 +83,7 @@ def test_a_watched_server_gets_a_verdict_and_a_report(tmp_path: Path) -> None:
     assert all(look.idle for look in looks)
     assert looks[-1].counters["scraped.answered_requests_total"] > 100
     kept = [c.entries["__main__.kept"] for c in censuses if "__main__.kept" in c.entries]
-    assert len(kept) >= 3
+    assert len(kept) >= 2
     assert kept == sorted(kept)
     assert not run.verdict.get("failures")
     page = (run.run_dir / REPORT_MARKDOWN).read_text()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -51,8 +52,13 @@ _BYTES_PER_EVENT: Final = 64.0
 _BYTES: Final = 2.0**18
 # Rounds that must agree on blocks or bytes, of which no name says what they are.
 _ROUNDS_UNNAMED: Final = 3
+# Engines keep the last events for their averages: vLLM's ``CachingMetrics`` a thousand requests.
+WINDOW: Final = 1_024
 # How long readings must last before what is no whole number for each event is called kept.
 LEAST_S: Final = 420.0
+# A count and its counter are read so many seconds apart, and off by so much of what they gained.
+_APART_S: Final = 3.0
+_APART: Final = 0.02
 _STAYS: Final = 0.5  # of what traffic suggests must be there at idle
 _MULTIPLIED: Final = 1.5  # times the usual number of the first half
 _OWN: Final = 0.2  # new containers for each new entry: each object brings its own
@@ -65,6 +71,19 @@ class Fate(StrEnum):
     FILLS = "fills"  # a cache
     FULL = "full"  # a cache at its bound
     OPEN = "open"
+
+
+class Doubt(StrEnum):
+    """Why what grows is not called kept."""
+
+    NONE = ""
+    PACE = "pace"  # it may be a fill that slows down
+    PARTS = "parts"  # the same, for a few minutes, where no whole number comes with an event
+    GARBAGE = "garbage"
+    MANY = "many"  # containers came with the entries
+    EARLIER = "earlier"  # it stopped in an earlier process
+    STOPPED = "stopped"  # it did not grow after the last idle point
+    WINDOW = "window"  # it may hold the last events only
 
 
 class Sort(StrEnum):
@@ -86,6 +105,7 @@ class Growing:
         last: its count in the end.
         one: whether it is the same container, or the same few, from the first to the last.
         bound: the most that it can have.
+        doubt: why it is open.
         since_s, until_s: of the readings that were compared.
     """
 
@@ -101,6 +121,7 @@ class Growing:
     last: float = 0.0
     one: bool = True
     bound: int | None = None
+    doubt: Doubt = Doubt.NONE
 
     @property
     def per_second(self) -> float:
@@ -183,7 +204,10 @@ class _View:
             for sort, counts in ((Sort.ENTRIES, heap.entries), (Sort.OBJECTS, heap.types)):
                 held = counts.value[:, places]
                 for at in np.flatnonzero(np.diff(held, axis=1).min(axis=1) >= _LEAST_OF_ROUND):
-                    kept = kept_at_idle(held[at], work, _FEW, _LEAST_OF_ROUND)
+                    named = sort is Sort.ENTRIES and self._is_one(
+                        counts.names[at], counts.value[at]
+                    )
+                    kept = kept_at_idle(held[at], work, _FEW, _LEAST_OF_ROUND, named=named)
                     if kept is not None:
                         one = self._growing(sort, counts, int(at), kept, _span(points))
                         yield replace(one, at_idle=tuple(held[at].tolist()))
@@ -197,18 +221,66 @@ class _View:
         if idle is not None and traffic is not None:
             # Idle points say how much is kept; more censuses say for which event.
             one = replace(idle, censuses=traffic.censuses)
-            slows = idle.kept.slows or traffic.kept.slows
-            steady = idle.kept.steady and not slows
+            # What was counted at each of them, no fit sets aside.
+            slows = idle.kept.slows or (traffic.kept.slows and not idle.kept.driver.exact)
+            # Uneven rounds alone do not show that it goes on.
+            shown = idle.kept.steady or (traffic.kept.steady and not idle.kept.alike)
+            steady = shown and not slows
             one = replace(one, kept=replace(idle.kept, slows=slows, steady=steady))
         if one.bound is not None:
             full = one.last >= one.bound
             return replace(one, fate=Fate.FULL if full else Fate.FILLS)
         if one.kept.slows:
             return replace(one, fate=Fate.FILLS)
-        sure = one.kept.steady and (idle is not None or (one.sort is Sort.ENTRIES and one.one))
-        # For a few minutes, what is a part of a count for each event may be a fill.
-        sure = sure and (one.kept.whole or one.until_s - one.since_s >= LEAST_S)
-        return replace(one, fate=Fate.KEPT if sure else Fate.OPEN)
+        doubt = self._doubt(one, at_idle=idle is not None)
+        return replace(one, fate=Fate.OPEN if doubt else Fate.KEPT, doubt=doubt)
+
+    def _doubt(self, one: Growing, *, at_idle: bool) -> Doubt:
+        kept = one.kept
+        if not kept.steady:
+            return Doubt.PACE
+        if not at_idle and (one.sort is not Sort.ENTRIES or not one.one):
+            return Doubt.GARBAGE if one.sort is not Sort.ENTRIES else Doubt.MANY
+        if not kept.whole and one.until_s - one.since_s < LEAST_S:
+            return Doubt.PARTS
+        if self._may_be_window(one):
+            return Doubt.WINDOW
+        return self._stopped(one)
+
+    def _may_be_window(self, one: Growing) -> bool:
+        """Whether it has seen no more of the common work than a window of recent events holds."""
+        driver = one.kept.driver
+        each = driver.counter in self._main and driver.upper >= 1.0
+        few = one.last <= WINDOW * max(driver.per_event, 1.0)
+        return few and (each or one.kept.timed)
+
+    def _stopped(self, one: Growing) -> Doubt:
+        """Whether scans that were not compared show that the count stops growing with its event.
+
+        Those of earlier processes of this role: what lives for some time is kept for good by no
+        process that is younger.  And those after the last idle point.
+        """
+        heap, driver = self.heap, one.kept.driver
+        held = (heap.entries if one.sort is Sort.ENTRIES else heap.types).of(one.name)
+        if held is None or driver.counter not in self._work.names:
+            return Doubt.NONE
+        events = self._work.columns[:, self._work.names.index(driver.counter)]
+
+        def stopped(start: int, last: int) -> bool:
+            expected = driver.per_event * float(events[last] - events[start])
+            missing = expected - float(held[last] - held[start])
+            slack = (1.0 - _STAYS) * expected
+            if one.kept.whole:  # what is read of both a moment apart, and what is in flight
+                per_s = expected / max(float(heap.t_s[last] - heap.t_s[start]), 1e-9)
+                slack = _FEW + _APART_S * per_s + _APART * expected
+            return expected >= FEWEST_KEPT and missing > slack
+
+        starts = np.flatnonzero(heap.first)
+        if any(stopped((start + end) // 2, end - 1) for start, end in pairwise(starts.tolist())):
+            return Doubt.EARLIER
+        at_rest = [p.census for p in self._points if p.census is not None]
+        last = heap.t_s.size - 1
+        return Doubt.STOPPED if at_rest and stopped(at_rest[-1], last) else Doubt.NONE
 
     def _allocators(self) -> Iterator[Growing]:
         """Blocks and bytes; of which nobody knows what they are, so more rounds must agree."""
@@ -231,6 +303,8 @@ class _View:
                 name = "python_blocks" if sort is Sort.BLOCKS else "malloc_in_use_bytes"
                 seen = tuple(held.tolist())
                 sure = kept.steady and kept.rounds >= _ROUNDS_UNNAMED
+                sure = sure and kept.driver.events > WINDOW
+                doubt = Doubt.NONE if sure or kept.slows else Doubt.PACE
                 yield Growing(
                     self.heap,
                     sort,
@@ -240,6 +314,7 @@ class _View:
                     *_span(points),
                     at_idle=seen,
                     last=seen[-1],
+                    doubt=doubt,
                 )
 
     def _requests(self, work: Work, otherwise: float) -> float:

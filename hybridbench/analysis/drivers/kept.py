@@ -9,8 +9,10 @@ down, so its second line is flatter; a count that only wavers has no second line
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -35,7 +37,10 @@ _SUGGESTS: Final = 3.0  # standard errors of the first half's line
 _SLOWER: Final = 0.95  # of the first half's rate: what is surely below it slows down
 _SLOWER_ODDS: Final = 0.99
 _KEEPS: Final = 0.9  # of the first half's rate, in the second
-_KEEPS_SURELY: Final = 0.75  # the same, at the lower end of its 95% interval
+_KEEPS_SURELY: Final = 0.75  # the same, at the lower end of its interval
+# One-sided, of that interval: a run has thousands of counts, and many of them fill or walk.
+_KEEPS_ODDS: Final = 0.995
+_KEEPS_ERRORS: Final = NormalDist().inv_cdf(_KEEPS_ODDS)
 _MUST_KEEP: Final = 0.8  # the same, for each event of the common work
 _CLEARLY: Final = 1.3  # times smaller errors: a rare event is more than the work it came with
 _WHOLE: Final = 0.02  # of a whole number: a rate this close, and as surely known, is one
@@ -43,6 +48,7 @@ _ABOUT_WHOLE: Final = 0.1
 _ROUNDING: Final = 0.25  # variance of a count that is read a moment before or after its driver
 
 FEWEST_ROUNDS: Final = 2
+FEWEST_UNEVEN: Final = 4  # rounds
 _ALIKE: Final = 0.1  # of the mean rate, between rounds
 # Rank of time among drivers: before a counter that says little and fits no better.
 _CLOCK: Final = 1_000
@@ -82,7 +88,8 @@ class Kept:
         slows: the second is surely smaller: a fill.
         steady: it is shown to be no smaller than a leak's; what is neither is open.
         odds: that chance shows so much in the second half; 0 of what was counted.
-        rounds: between idle points that agree; 0 where only traffic tells.
+        rounds: between idle points that tell; 0 where only traffic does.
+        alike: whether these rounds agree; else each of them gained, some more than others.
         whole: whether each event keeps a whole number, which no fill does for long.
     """
 
@@ -93,6 +100,7 @@ class Kept:
     steady: bool
     odds: float
     rounds: int = 0
+    alike: bool = True
     whole: bool = False
 
     @property
@@ -152,11 +160,13 @@ class _Fits:
         before, after = lines.slope(name, 0), lines.slope(name, 1)
         slows, steady = self._surely_slows(name, driver), self._steady(name, driver)
         if not whole:
-            # What keeps its pace by the clock, or by a rare event, may still be a fill by the work.
+            # What keeps its pace by the clock, or by a rare event, may still be a fill by the work,
+            # or by any other event that may add to it.
             slows = slows or any(self._surely_slows(name, i) for i in self._main)
+            slows = slows or any(self._is_flatter(name, i) for i in self._suggest(name))
             steady = steady and all(self._steady(name, i) for i in self._main_alike(name, driver))
         driven = self._driver(name, driver, rivals)
-        odds = min(1.0, odds * self._suggestions(name))
+        odds = min(1.0, odds * len(self._suggest(name)))
         return Kept(driven, before, after, slows, steady and not slows, odds, whole=whole)
 
     def _steady(self, name: int, driver: int) -> bool:
@@ -164,12 +174,17 @@ class _Fits:
         lines = self._halves[driver]
         if lines.slope(name, 1) < _KEEPS * lines.slope(name, 0):
             return False
-        return max(lines.slowing(name, _KEEPS_SURELY)) < -t_quantile(0.95, lines.df)
+        return max(lines.slowing(name, _KEEPS_SURELY)) < -t_quantile(_KEEPS_ODDS, lines.df)
 
     def _surely_slows(self, name: int, driver: int) -> bool:
         lines = self._halves[driver]
         if lines.slope(name, 1) < _MUST_KEEP * lines.slope(name, 0):
             return True
+        return self._is_flatter(name, driver)
+
+    def _is_flatter(self, name: int, driver: int) -> bool:
+        """Whether the second line is shown to be flatter than the first."""
+        lines = self._halves[driver]
         return min(lines.slowing(name, _SLOWER)) > t_quantile(_SLOWER_ODDS, lines.df)
 
     @property
@@ -177,8 +192,10 @@ class _Fits:
         """The counters of work that move most."""
         return [i for i, name in enumerate(self._work.names) if name in self._work.main]
 
-    def _suggestions(self, name: int) -> int:
-        return sum(min(lines.ratio(name, 0)) >= _SUGGESTS for lines in self._suggested)
+    def _suggest(self, name: int) -> list[int]:
+        """The drivers of which the first half says that the count grows with them."""
+        lines = enumerate(self._suggested)
+        return [i for i, one in lines if min(one.ratio(name, 0)) >= _SUGGESTS]
 
     def _main_alike(self, name: int, driver: int) -> list[int]:
         """Those of them that explain the count about as well as ``driver`` does."""
@@ -187,8 +204,7 @@ class _Fits:
 
     def _chosen(self, name: int) -> list[int]:
         """The drivers that the first half suggests, that which fits the whole run best first."""
-        lines = enumerate(self._suggested)
-        alike = [i for i, one in lines if min(one.ratio(name, 0)) >= _SUGGESTS]
+        alike = self._suggest(name)
         sigma = {i: self._whole[i].sigma(name) for i in alike}
         told = [i for i in alike if sigma[i] <= _TIMELY * min(sigma.values())]
         return sorted(told, key=lambda i: self._rank(name, i, sigma[i]))
@@ -334,9 +350,13 @@ def confirmed(odds: Sequence[float]) -> list[bool]:
 
 
 def kept_at_idle(
-    held: FloatArray, work: Work, noise: float, least: float, rounds: int = FEWEST_ROUNDS
+    held: FloatArray, work: Work, noise: float, least: float, *, named: bool = False
 ) -> Kept | None:
-    """What is kept for each event between idle points; None where rounds do not agree on it.
+    """What is kept for each event between idle points.
+
+    None where rounds do not agree on it, unless the count is that of one ``named`` container that
+    was longer at each of many points: some events keep an entry and others do not, and no counter
+    says which.
 
     Args:
         held: [points], the first of which ends the warm-up; more than that may belong to it, so
@@ -344,14 +364,14 @@ def kept_at_idle(
         work: at the same points.
         noise: what a reading may be off by.
         least: of the gain of a round that counts.
-        rounds: so many must agree at the least.
     """
-    for start in range(max(1, held.size // 2)):
-        if held.size - 1 - start < rounds:
-            return None
-        found = _equal_rounds(held[start:], work, start, noise, least)
-        if found is not None:
-            return found
+    for rounds_of in (_equal_rounds, _uneven_rounds) if named else (_equal_rounds,):
+        for start in range(max(1, held.size // 2)):
+            if held.size - 1 - start < FEWEST_ROUNDS:
+                break
+            found = rounds_of(held[start:], work, start, noise, least)
+            if found is not None:
+                return found
     return None
 
 
@@ -403,7 +423,44 @@ def _equal_rounds(
     slows = any(_Rounds.of(gained, done, noise).slows for done in (events, *main))
     slows = slows and not exact
     steady = exact or (own.steady and not slows)
-    return Kept(driver, own.early, own.late, slows, steady, 0.0, gained.size, exact)
+    return Kept(driver, own.early, own.late, slows, steady, 0.0, gained.size, whole=exact)
+
+
+def _uneven_rounds(
+    held: FloatArray, work: Work, start: int, noise: float, least: float
+) -> Kept | None:
+    """By the event whose rounds differ least; how much they differ is the error of all that is
+    said.
+    """
+    gained = np.diff(held)
+    if gained.size < FEWEST_UNEVEN or np.any(gained < max(least, 2.0 * noise)):
+        return None
+    found = []
+    for index, name in enumerate(work.names):
+        events = np.diff(work.columns[start:, index])
+        if events.min() > 0 and (name in work.telling or name == TIME):
+            rates = gained / events
+            spread = float(rates.std(ddof=1) / rates.mean())
+            found.append((spread, work.rank(name, whole=False), index))
+    if not found or gained.sum() < _FEWEST_PARTS:
+        return None
+    spread, _, index = min(found)
+    events = np.diff(work.columns[start:, index])
+    rate = float(gained.sum() / events.sum())
+    half = t_quantile(0.975, gained.size - 1) * spread * rate / float(np.sqrt(gained.size))
+    driver = Driver(
+        counter=work.names[index],
+        per_event=rate,
+        lower=max(0.0, rate - half),
+        upper=rate + half,
+        events=float(events.sum()),
+        rise=float(gained.sum()),
+        covered=1.0,
+        rivals=tuple(n for _, _, i in sorted(found)[1:] if (n := work.names[i]) != TIME),
+    )
+    own = _Rounds.of(gained, events, noise, spread)
+    # Nor do they show that it goes on: traffic that rises fills what keeps its entries for a time.
+    return Kept(driver, own.early, own.late, own.surely_slow, False, 0.0, gained.size, alike=False)
 
 
 @dataclass(frozen=True)
@@ -415,26 +472,33 @@ class _Rounds:
     error: float
 
     @staticmethod
-    def of(gained: FloatArray, events: FloatArray, noise: float) -> _Rounds:
-        """Of what each round gained; its error is that of a count, and of two readings."""
+    def of(gained: FloatArray, events: FloatArray, noise: float, spread: float = 0.0) -> _Rounds:
+        """Of what each round gained; its error is that of a count, of two readings, and of rates
+        that differ from round to round by ``spread`` of their mean.
+        """
         half = max(1, gained.size // 2)
         totals = [float(x.sum()) for x in (gained[:half], gained[-half:])]
         done = [max(float(x.sum()), 1e-300) for x in (events[:half], events[-half:])]
-        share = [np.sqrt(total + 2.0 * noise * noise) / total for total in totals]
+        counted = [math.sqrt(total + 2.0 * noise * noise) / total for total in totals]
+        share = [math.hypot(one, spread / math.sqrt(half)) for one in counted]
         rates = [total / x for total, x in zip(totals, done, strict=True)]
-        return _Rounds(rates[0], rates[1], float(np.hypot(*share)))
+        return _Rounds(rates[0], rates[1], math.hypot(*share))
 
     @property
     def steady(self) -> bool:
         """Whether the last rounds are shown to have kept as much for each event as a leak does."""
-        keeps = self._quotient - 1.64 * self.error >= _KEEPS_SURELY
+        keeps = self._quotient - _KEEPS_ERRORS * self.error >= _KEEPS_SURELY
         return self._quotient >= _KEEPS and keeps
 
     @property
     def slows(self) -> bool:
         """Whether they surely kept less."""
-        beyond = self._quotient + 2.33 * self.error < 1.0 and self._quotient < _SLOWER
-        return self._quotient < _MUST_KEEP or beyond
+        return self._quotient < _MUST_KEEP or self.surely_slow
+
+    @property
+    def surely_slow(self) -> bool:
+        """The same, as far as the error tells."""
+        return self._quotient + 2.33 * self.error < 1.0 and self._quotient < _SLOWER
 
     @property
     def _quotient(self) -> float:

@@ -8,13 +8,20 @@ rest is its evidence; where no container grows, the objects lead, or else the al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
 
 import msgspec
 
-from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort
+from hybridbench.analysis.drivers.heap_growth import (
+    LEAST_S,
+    WINDOW,
+    Doubt,
+    Fate,
+    Growing,
+    Sort,
+)
 from hybridbench.analysis.drivers.search import TIME, explained
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.growth import Growth, odds_text
@@ -27,7 +34,7 @@ from hybridbench.rates import number, per_text
 from hybridbench.records.codes import Evidence
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
-from hybridbench.units import format_bytes
+from hybridbench.units import format_bytes, format_duration
 
 _NAMED: Final = 4
 _LEVELS_NAMED: Final = 5
@@ -39,6 +46,26 @@ _WORDS: Final = {
     Sort.OBJECTS: "{name} objects",
     Sort.BLOCKS: "blocks of Python's allocator",
     Sort.BYTES: "bytes from malloc",
+}
+
+
+_DOUBTS: Final[Mapping[Doubt, str]] = {
+    Doubt.PACE: "it may still be a cache that fills ever more slowly",
+    Doubt.PARTS: (
+        "where no whole number comes with each event, "
+        f"{format_duration(LEAST_S)} are needed: it may be a cache that fills"
+    ),
+    Doubt.GARBAGE: (
+        "they may be in reference cycles that the garbage collector has not yet freed: only an "
+        "idle point with a collection tells"
+    ),
+    Doubt.MANY: "new containers came with the entries: whatever holds those keeps the entries",
+    Doubt.WINDOW: (
+        f"it may be a window of recent events: more than {number(WINDOW)} events would show that "
+        "it is none"
+    ),
+    Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
+    Doubt.STOPPED: "after the last idle point it did not grow with its event",
 }
 
 
@@ -74,6 +101,8 @@ class Held(Basis, frozen=True, kw_only=True):
         censuses: that were compared under traffic.
         early, late: the rate in the first and the second half of the time.
         odds: that chance shows so much in the second half, where traffic alone tells.
+        alike: whether the rounds agree; else each of them gained, some more than others.
+        doubt: why the finding is open; empty where it is not.
         beside: other counts of the process that show the same.
         budget: the cache that it may be, as long as that is not full.
     """
@@ -87,7 +116,9 @@ class Held(Basis, frozen=True, kw_only=True):
     last: float
     at_idle: tuple[float, ...] = ()
     rounds: int = 0
+    alike: bool = True
     counted: bool = False
+    doubt: str = ""
     censuses: int = 0
     early: float
     late: float
@@ -100,9 +131,11 @@ class Held(Basis, frozen=True, kw_only=True):
         return self.counted
 
     def words(self, found: Finding) -> Words:
+        keeps = "may keep" if self.doubt else "keeps"
+        cause = _DOUBTS[Doubt(self.doubt)] if self.doubt else self._cause
         return Words(
-            f"{self.role} keeps {_each(found.rates[0], self._what)}",
-            cause=self._cause if self.budget is None else self.budget.text(),
+            f"{self.role} {keeps} {_each(found.rates[0], self._what)}",
+            cause=cause if self.budget is None else self.budget.text(),
             evidence=(*self._evidence(found), *driver_evidence(found)),
         )
 
@@ -119,9 +152,10 @@ class Held(Basis, frozen=True, kw_only=True):
         if self.rounds:
             write = format_bytes if self.sort is Sort.BYTES else number
             levels = ", ".join(map(write, self.at_idle[-_LEVELS_NAMED:]))
+            how = "agree" if self.alike else "each added some, and do not agree on how many"
             yield (
                 f"held at idle, after a collection: {levels}; the last {self.rounds} rounds of "
-                "traffic between two idle points agree"
+                f"traffic between two idle points {how}"
             )
             if self.censuses:
                 yield f"{self.censuses} heap scans under traffic agree"
@@ -169,12 +203,7 @@ class ObjectsKept(Held, frozen=True, kw_only=True):
 
     @property
     def _cause(self) -> str:
-        if self.rounds:
-            return "something that is in use still refers to them: a collection keeps them"
-        return (
-            "something refers to them, or they are in reference cycles that the garbage collector "
-            "has not yet freed: only an idle point with a collection tells"
-        )
+        return "something that is in use still refers to them: a collection keeps them"
 
     def advice(self, found: Finding) -> str:
         del found
@@ -276,10 +305,16 @@ def kept_findings(
     found = []
     for own in _by_heap(growing):
         kept = [one for one in own if one.fate is Fate.KEPT]
-        leaders = _leaders(kept) or _leaders([one for one in own if one.fate is Fate.OPEN])[:1]
+        opened = [one for one in own if one.fate is Fate.OPEN]
+        leaders = _leaders(kept) or _leaders(opened)[:1]
         containers = [one for one in own if one.sort is Sort.ENTRIES and one.fate is Fate.FILLS]
-        if leaders and leaders[0].sort in _UNNAMED and any(one.bound for one in containers):
-            leaders = []  # a cache that fills explains them until it is full
+        for leader in [one for one in leaders[:1] if one.sort is not Sort.ENTRIES or not one.one]:
+            # A container that grows in step with them explains them: they are as open as it is.
+            before = _ORDER[: _ORDER.index(leader.sort)]
+            named = [one for one in opened if one.sort in before and _in_step(one, leader)]
+            leaders = _leaders(named)[:1] or leaders
+            if any(one.bound and _in_step(one, leader) for one in containers):
+                leaders = []
         filling = [one for one in containers if _matters(one)]
         led = set(map(id, leaders))
         beside = [one for one in own if id(one) not in led and one.fate in (Fate.KEPT, Fate.OPEN)]
@@ -335,8 +370,7 @@ def _besides(
     leader: Growing, others: Sequence[Growing], metrics: Sequence[MetricResult]
 ) -> tuple[Beside, ...]:
     """What grows with the event of ``leader``, or with one that was not told from it."""
-    told = {leader.kept.driver.counter, *leader.kept.driver.rivals}
-    shown = [one for one in others if {one.kept.driver.counter, *one.kept.driver.rivals} & told]
+    shown = [one for one in others if _events(one) & _events(leader)]
     found = [
         Beside(
             sort=one.sort.value,
@@ -347,6 +381,16 @@ def _besides(
         for one in sorted(shown, key=_place)
     ]
     return (*found[:_NAMED], *_memory(leader, metrics))
+
+
+def _in_step(cache: Growing, other: Growing) -> bool:
+    """Whether both grow with the same event, or with events that were not told apart."""
+    return not cache.kept.slows and bool(_events(cache) & _events(other))
+
+
+def _events(one: Growing) -> set[str]:
+    """The event that it grows with, and those that were not told from it."""
+    return {one.kept.driver.counter, *one.kept.driver.rivals}
 
 
 def _same_event(one: Growing, leader: Growing) -> float:
@@ -387,7 +431,9 @@ def _finding(one: Growing, beside: tuple[Beside, ...], budget: WithinBudget | No
         "last": one.last,
         "at_idle": one.at_idle,
         "rounds": kept.rounds,
+        "alike": kept.alike,
         "counted": kept.driver.exact,
+        "doubt": one.doubt.value,
         "censuses": one.censuses,
         "early": kept.early * _scale(one),
         "late": kept.late * _scale(one),
@@ -415,8 +461,11 @@ def _scale(one: Growing) -> float:
 
 
 def _matters(one: Growing) -> bool:
-    """Whether a cache that fills grows enough to leave the run undecided."""
-    if one.bound is not None:
+    """Whether a cache that fills grows enough to leave the run undecided.
+
+    Many containers of one description are no cache: what holds them is, and has a name of its own.
+    """
+    if one.bound is not None or not one.one:
         return False
     kept = one.kept
     share = kept.late / max(kept.early + kept.late, 1e-300)

@@ -10,11 +10,14 @@ import pytest
 
 from benchmarks.watched_runs import LOADS, ROLES, Leak, Watched, watched_run
 from hybridbench.analysis.drivers.heap_growth import growing_heaps
+from hybridbench.analysis.drivers.kept import Work, kept_at_idle
+from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.kept import EntriesKept, kept_findings
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import Series, scraped_drivers
-from hybridbench.records.events import Census, Event, IdleLook
+from hybridbench.analysis.record import RunRecord, Series, scraped_drivers
+from hybridbench.records.events import Census, Event, IdleLook, Phase
+from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.verdict import Finding, VerdictKind
 
 REFUSALS = "requests_total.refused"
@@ -27,6 +30,11 @@ def found(run: Watched) -> list[Finding]:
 
 def leaks(run: Watched) -> list[Finding]:
     return [one for one in found(run) if one.verdict is VerdictKind.LEAK]
+
+
+def of_kept(run: Watched) -> list[Finding]:
+    """What is said of the container that was planted."""
+    return [one for one in found(run) if "app.kept" in one.subject]
 
 
 def one_process(seed: int, *leak: Leak, **values: object) -> Watched:
@@ -87,10 +95,87 @@ def test_what_the_kept_objects_hold_is_no_leak_of_its_own() -> None:
     assert "entries of app.Request.tokens: 16.0 per request" in leak.evidence
 
 
-def test_one_in_twenty_without_a_counter_of_its_own_is_found() -> None:
-    (leak,) = leaks(one_process(31, Leak(share=0.05)))
+@pytest.mark.parametrize("seed", [31, 32, 38])
+def test_one_in_twenty_without_a_counter_of_its_own_is_found(seed: int) -> None:
+    (leak,) = leaks(one_process(seed, Leak(share=0.05), duration_s=900.0))
 
     assert leak.rates[0].value == pytest.approx(0.05, rel=0.15)
+
+
+def test_what_lives_for_four_minutes_is_no_leak_of_a_process_that_is_younger() -> None:
+    store = Leak(event="refused", life_s=240.0)
+    run = one_process(16, store, idle_s=60.0, restarts_s=(290.0,), load="on-off")
+
+    assert leaks(run) == []
+    (leak,) = leaks(replace(run, leaks=(Leak(event="refused"),)))
+    assert leak.exact
+
+
+def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
+    """The share of refusals falls: by the requests, what refusals keep slows down."""
+    refused = np.array([0, 12, 21, 28, 40, 53, 63, 74, 88, 98, 105, 110, 121, 130, 143, 150, 155])
+    at = np.arange(0.0, 30.0 * refused.size, 30.0)
+    answered = 500.0 * np.arange(refused.size)
+    counters = {
+        "scraped.answered_requests_total": answered,
+        "scraped.refused_requests_total": refused,
+    }
+    series = {name: Series(name, at, value.astype(np.float64)) for name, value in counters.items()}
+    events: list[Event] = []
+    for index, (t_s, count) in enumerate(zip(at.tolist(), refused.tolist(), strict=True)):
+        seen = {name: float(np.interp(t_s, at, value)) for name, value in counters.items()}
+        entries = {"app.by_id": int(count)}
+        events += [
+            Phase(name="idle", phase="idle", t_s=t_s - 2.0),
+            IdleLook(role="app", pid=1, index=index, idle=True, counters=seen, t_s=t_s),
+            Census(role="app", pid=1, index=index, whole=True, entries=entries, t_s=t_s),
+            Phase(name="resume", phase="steady", t_s=t_s + 2.0),
+        ]
+    manifest = Manifest(planned_duration_s=at[-1], target=TargetFacts(kind=OBSERVED))
+    record = RunRecord(manifest, series, events, drivers=scraped_drivers(series))
+
+    (leak,) = kept_findings(growing_heaps(Facts.of(record)), ())
+    assert leak.verdict is VerdictKind.LEAK
+    assert leak.title == "app keeps exactly 1.00 entries of app.by_id per refused request"
+
+
+def test_a_pool_that_is_full_after_the_last_idle_point_is_no_leak() -> None:
+    pool = Leak(most=4300.0)
+    run = one_process(17, pool, idle_s=60.0, duration_s=290.0, census_s=15.0)
+
+    (one,) = of_kept(run)
+    assert one.verdict is VerdictKind.INCONCLUSIVE
+    assert one.cause == "after the last idle point it did not grow with its event"
+    (leak,) = leaks(replace(run, leaks=(Leak(),)))
+    assert leak.exact
+
+
+def test_vllms_window_of_the_last_thousand_requests_is_no_leak() -> None:
+    """``CachingMetrics.query_queue`` adds one for each until it has as many."""
+    run = one_process(18, Leak(most=1000.0), idle_s=60.0, requests_per_s=2.5)
+
+    (one,) = of_kept(replace(run, duration_s=350.0))
+    assert one.verdict is VerdictKind.INCONCLUSIVE
+    assert "it may be a window of recent events" in one.cause
+    assert of_kept(replace(run, duration_s=900.0)) == []
+
+
+def test_a_container_in_which_some_requests_leave_an_entry_is_named() -> None:
+    """As vLLM's ``mamba_state_idx``: those that end while nothing else runs."""
+    held = np.array([1.0, 160, 231, 290, 377, 426, 536, 643])
+    requests = np.array([1.0, 667, 1133, 1603, 2000, 2188, 2672, 3173])
+    t_s = 60.0 * np.arange(held.size)
+    name = "request_success_total"
+    work = Work((name, TIME), np.column_stack([requests, t_s]), {name: 0}, frozenset({name}))
+
+    kept = kept_at_idle(held, work, 2.0, 5.0, named=True)
+
+    assert kept is not None
+    assert (kept.driver.counter, kept.rounds, kept.alike) == (name, 7, False)
+    assert kept.driver.lower < 642 / 3172 < kept.driver.upper
+    assert not kept.steady  # more traffic fills what keeps entries for a time
+    assert not kept.slows
+    assert kept_at_idle(held, work, 2.0, 5.0) is None
 
 
 def test_a_leak_of_the_process_that_was_started_anew_is_found() -> None:
