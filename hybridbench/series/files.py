@@ -30,7 +30,7 @@ from hybridbench.series.json_shapes import json_table
 from hybridbench.series.lines import lines_of
 from hybridbench.series.pairs import are_pairs, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
-from hybridbench.series.table import mprof, table
+from hybridbench.series.table import table
 from hybridbench.units import format_duration
 
 STDIN = "-"
@@ -114,8 +114,6 @@ def _table(text: str, options: TableOptions) -> RawTable:
         notes.append(
             f"{len(left_out)} lines of the shell or of a heading left out, first {left_out[0]}"
         )
-    if lines[0].text.startswith(("MEM ", "CHLD ", "CMDLINE ", "FUNC ")):
-        return mprof(lines, options, notes)
     if are_pairs(lines):
         return pairs(lines, options, notes)
     return table(lines, options, notes)

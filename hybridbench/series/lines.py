@@ -20,9 +20,9 @@ _TOP = re.compile(r"top - (\d\d:\d\d:\d\d) up ")
 _OF_TOP = re.compile(r"(Tasks|Threads|%?Cpu\S*|([KMG]iB )?(Mem|Swap) ?):.*[,%]|%?Cpu\d+ ")
 _PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?=[a-z./])")
 _NO_DATA = re.compile(
-    # sysstat's first line, and what curl and the shell say of a call that failed.
+    # First lines of sysstat and mprof, and what curl and the shell say of a call that failed.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
-    r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s",
+    r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC ",
 )
 # Times as cells have them, with blanks or without.
 _TIME = (
@@ -40,6 +40,9 @@ _INNER_BLANKS = re.compile(
     r"\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b"
 )
 _JOINED = "\x00"
+_WIDE_BLANKS = re.compile(r"\s{2,}|\t")
+_COMMANDS = frozenset({"command", "cmd", "args", "comm", "process"})
+_BAD_SHARE, _BAD_LEAST = 0.01, 3
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,31 @@ def blank_cells(text: str) -> list[str]:
     """The cells of a line that blanks part; those within a time or an amount part nothing."""
     text = _INNER_BLANKS.sub(lambda match: match[0].replace(" ", _JOINED), text)
     return [cell.replace(_JOINED, " ") for cell in text.split()]
+
+
+def wide(text: str) -> list[str]:
+    """The cells of a line that two or more blanks part."""
+    return [cell.strip() for cell in _WIDE_BLANKS.split(text.strip().lstrip("# "))]
+
+
+def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
+    """The cells of a row; a command, and the cells of docker, may have blanks of their own."""
+    spare = len(row) - len(names)
+    if spare <= 0:
+        return row
+    apart = wide(text)
+    if len(apart) == len(names) > 1:
+        return apart
+    of_text = [i for i, name in enumerate(names) if name.lower() in _COMMANDS]
+    if not of_text:
+        return row
+    at = of_text[0]
+    return [*row[:at], " ".join(row[at : at + spare + 1]), *row[at + spare + 1 :]]
+
+
+def few(count: int, of: int) -> bool:
+    """Whether so many lines may be left out of ``of``; more make another kind of file."""
+    return count <= max(_BAD_LEAST, _BAD_SHARE * of)
 
 
 def is_moment(text: str) -> bool:

@@ -13,19 +13,16 @@ from collections.abc import Sequence
 from hybridbench.errors import ConfigError
 from hybridbench.series.cells import number_in
 from hybridbench.series.grid import Grid, RawTable, TableOptions, table_of
-from hybridbench.series.lines import Line, blank_cells
+from hybridbench.series.lines import Line, blank_cells, few, fitted, wide
 from hybridbench.series.refusals import NO_SHAPE, is_prose
-from hybridbench.series.rows import Read, Row, check_rows, few, fitted, wide
 from hybridbench.series.times import looks_like_time, names_time
-from hybridbench.series.unnamed import names_of_values, of_layout
+from hybridbench.series.unnamed import Read, Row, unnamed
 
 _LOOKED_AT = 200
 # What a date of JavaScript or a cell in quotes holds parts no cells.
 _NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d)')
 _COMMENT_ROW = re.compile(r"#\s*(Date\s+|Time\s+)*(gpu|Entity|Idx|YYYY\S*|HH\S*)\b")
 _GROUPED = re.compile(r"[+-]?\d{1,3}([,.]\d{3})+([,.]\d+)?")
-# mprof: keyword, series, MiB, seconds since 1970.
-_MPROF = re.compile(r"(?:MEM|CHLD (?P<child>\d+)) (?P<mib>[\d.]+) (?P<at>\d+(\.\d+)?)")
 
 
 def table(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> RawTable:
@@ -39,45 +36,22 @@ def table(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> Raw
         raise ConfigError(f"{options.source}: has only comments; pass a table.")
     mark = _mark(lines)
     if mark is None:
-        names, rows, units = _of_blanks(lines, options, notes)
+        rows = [(line, blank_cells(line.text.lstrip("# "))) for line in lines]
+        read = _of_blanks(rows, options, notes)
     else:
-        names, rows, units = _of_marks(lines, mark, options, notes)
-    good = [(line, cells) for line, cells in rows if len(cells) == len(names)]
-    if not good and is_prose(lines):
-        raise ConfigError(f"{options.source}: {NO_SHAPE}.")
+        rows = _parted(lines, mark, options)
+        read = _of_marks(rows, notes)
+    read = read or unnamed(rows, mark, options, notes)
+    good = _whole_rows(read, mark, options, notes)
     grid = Grid(
-        names,
+        read.names,
         [cells for _, cells in good],
         [line.number for line, _ in good],
-        units,
+        read.units,
         of_tool=mark is None,
         commas_group=mark == ",",
     )
     return table_of(grid.stamped([line.at for line, _ in good]), options, notes)
-
-
-def mprof(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> RawTable:
-    """The log of memory_profiler: the process in ``MEM``, each of its children in ``CHLD``."""
-    rows: list[tuple[int, list[str]]] = []
-    odd: list[int] = []
-    for line in lines:
-        match = _MPROF.fullmatch(line.text.strip())
-        if match is not None:
-            child = "main" if match["child"] is None else f"child {match['child']}"
-            rows.append((line.number, [match["at"], child, match["mib"]]))
-        elif not line.text.startswith(("CMDLINE", "FUNC ")):
-            odd.append(line.number)
-    if not few(len(odd), len(lines)):
-        raise ConfigError(
-            f"{options.source}:{odd[0]}: is no line of mprof's; record it anew with `mprof run`."
-        )
-    if odd:
-        notes.append(f"{len(odd)} lines left out, no MEM or CHLD of mprof, first {odd[0]}")
-    # Without children there is no need to name the process.
-    kept = [0, 1, 2] if len({cells[1] for _, cells in rows}) > 1 else [0, 2]
-    names = [("time", "process", "MEM (MiB)")[i] for i in kept]
-    cells = [[row[i] for i in kept] for _, row in rows]
-    return table_of(Grid(names, cells, [number for number, _ in rows]), options, notes)
 
 
 def _is_row(text: str) -> bool:
@@ -97,95 +71,73 @@ def _mark(lines: Sequence[Line]) -> str | None:
     for mark in ("\t", ";", ","):
         counts = [text.count(mark) for text in texts]
         usual = max(set(counts), key=counts.count)
-        if (
-            usual
-            and 2 * counts.count(usual) >= len(counts)
-            and texts[max(first - 1, 0)].count(mark)
-        ):
+        in_most = usual and 2 * counts.count(usual) >= len(counts)
+        if in_most and texts[max(first - 1, 0)].count(mark):
             return mark
     return None
 
 
-def _of_marks(lines: Sequence[Line], mark: str, options: TableOptions, notes: list[str]) -> Read:
-    """What a table holds whose cells a mark parts."""
+def _parted(lines: Sequence[Line], mark: str, options: TableOptions) -> list[Row]:
     reader = csv.reader([line.text for line in lines], delimiter=mark, skipinitialspace=True)
-    rows: list[Row] = []
     try:
-        rows += ((lines[reader.line_num - 1], [cell.strip() for cell in row]) for row in reader)
+        return [(lines[reader.line_num - 1], [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         number = lines[min(reader.line_num, len(lines)) - 1].number
         raise ConfigError(
             f"{options.source}:{number}: is not a table ({error}); is a quote left open?"
         ) from error
+
+
+def _of_marks(rows: Sequence[Row], notes: list[str]) -> Read | None:
+    """A table whose cells a mark parts, perhaps below a title; None if it has no heading."""
     typical = rows[3 * len(rows) // 4][1]
     numeric = [i for i, cell in enumerate(typical) if _is_value(cell)]
-    first = (
-        0
-        if not numeric
-        else next(
-            (
-                i
-                for i, (_, cells) in enumerate(rows)
-                if all(_is_value(c) for c in _at(cells, numeric))
-            ),
-            0,
-        )
-    )
+    first = 0
+    if numeric:
+        full = (all(_is_value(cells[i]) for i in numeric if i < len(cells)) for _, cells in rows)
+        first = next((i for i, is_full in enumerate(full) if is_full), 0)
     above = [i for i in range(first) if _names(rows[i][1])] or ([] if numeric else [0])
     if not above:
-        return names_of_values(rows, mark, options, notes)
+        return None
     line, names = rows[above[-1]]
-    if line is not lines[0]:
+    if line is not rows[0][0]:
         notes.append(f"the heading is line {line.number}: what stands above it is left out")
     body = rows[max(first, above[-1] + 1) :]
     again = [at.number for at, cells in body if cells == names]
     if again:
         notes.append(f"the heading stands again in line {again[0]}: skipped")
-    body = [(at, cells) for at, cells in body if cells != names]
-    hint = "quote cells that hold the delimiter, or keep the columns that matter"
-    check_rows(line, names, body, options, notes, hint)
-    return names, body, {}
+    return Read(names, [row for row in body if row[1] != names], line)
 
 
-def _of_blanks(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> Read:
-    """What a table holds whose cells blanks part, its heading perhaps again and again."""
-    cells = [blank_cells(line.text.lstrip("# ")) for line in lines]
-    first = next((i for i, row in enumerate(cells) if not _names(row)), len(cells))
-    heading = _heading(lines, cells, first)
-    if heading is None:
-        rows = list(zip(lines, cells, strict=True))
-        return of_layout(rows, options, notes)
-    names = _choose_names(lines, cells, heading, first)
-    labels = _without_time(cells[heading])
-    above = {line.text for line in lines[heading:first]}
+def _of_blanks(rows: Sequence[Row], options: TableOptions, notes: list[str]) -> Read | None:
+    """A table whose cells blanks part, its heading perhaps again and again; None without one."""
+    first = next((i for i, (_, cells) in enumerate(rows) if not _names(cells)), len(rows))
+    at = _heading(rows, first)
+    if at is None:
+        return None
+    heading, words = rows[at]
+    names = _choose_names(heading, words, rows[first : first + 20])
+    again = {line.text for line, _ in rows[at:first]}
     body: list[Row] = []
     others: list[Line] = []
-    for line, row in zip(lines[first:], cells[first:], strict=True):
-        if _without_time(row) == labels or line.text in above or line.text.startswith("#"):
+    for line, row in rows[first:]:
+        if _without_time(row) == _without_time(words) or line.text in again or line.text[0] == "#":
             continue
         if _names(row) and len(row) > 1:
-            if looks_like_time(row[0]) and len(row) > 2:
-                _refuse_other(line, options)
             others.append(line)
+            if looks_like_time(row[0]):
+                _refuse_other(line, options)
         # sysstat: Average:, in any language.
-        elif not (looks_like_time(cells[heading][0]) and row[0].endswith((":", "\uff1a"))):
+        elif not (looks_like_time(words[0]) and row[0].endswith((":", "\uff1a"))):
             body.append((line, fitted(line.text, row, names)))
-    if not few(len(others), len(lines)):
+    if not few(len(others), len(rows)):
         _refuse_other(others[0], options)
     if others:
         notes.append(f"{len(others)} lines without numbers left out, first {others[0].number}")
-    if {"RSS", "VSZ", "VIRT", "RES"} & set(names):
-        tool = (
-            "top"
-            if "RES" in names
-            else "pidstat"
-            if looks_like_time(cells[heading][0]) or names[0] == "Time"
-            else "ps"
-        )
-        notes.append(f"read as the output of {tool}: memory without a unit is in KiB")
-    hint = "keep one table: a heading, and rows of as many cells"
-    check_rows(lines[heading], names, body, options, notes, hint)
-    return _of_devices(lines, cells, heading, names), body, {}
+    sizes = [name for name in names if name in ("RSS", "VSZ", "VIRT", "RES")]
+    if sizes:
+        notes.append(f"{', '.join(sizes)}: in KiB where no unit stands, as ps, top, pidstat print")
+    return Read(_of_devices(rows, at, names), body, heading)
 
 
 def _refuse_other(line: Line, options: TableOptions) -> None:
@@ -195,46 +147,43 @@ def _refuse_other(line: Line, options: TableOptions) -> None:
     )
 
 
-def _heading(lines: Sequence[Line], cells: Sequence[list[str]], first: int) -> int | None:
-    """The line above the first row whose names are as many as it has cells."""
-    if first == 0 or first == len(cells):
+def _heading(rows: Sequence[Row], first: int) -> int | None:
+    """The row above the ``first`` of numbers whose names are as many as that has cells."""
+    if first == 0 or first == len(rows):
         return None if first == 0 else 0
-    row = cells[first]
-    if cells[first - 1] == ["PID"] and len(row) == 2:
+    line, row = rows[first]
+    if rows[first - 1][1] == ["PID"] and len(row) == 2:
         # ps -o pid,rss= prints the heading of the first column alone.
         return None
     fits = [
         i
         for i in range(max(0, first - 3), first)
-        if len(fitted(lines[first].text, row, names := cells[i])) == len(names)
-        or len(wide(lines[i].text)) == len(row)
+        if len(fitted(line.text, row, rows[i][1])) == len(rows[i][1])
+        or len(wide(rows[i][0].text)) == len(row)
     ]
     # dmon has a second line, of units.
-    of_units = fits[-2:] == [first - 2, first - 1] and lines[first - 1].text.startswith("#")
+    of_units = fits[-2:] == [first - 2, first - 1] and rows[first - 1][0].text.startswith("#")
     return (fits[-2] if of_units else fits[-1]) if fits else first - 1
 
 
-def _choose_names(
-    lines: Sequence[Line], cells: Sequence[list[str]], heading: int, first: int
-) -> list[str]:
+def _choose_names(heading: Line, words: list[str], shown: Sequence[Row]) -> list[str]:
     """Names parted by one blank or by several, whichever more rows fit."""
-    words, apart = list(cells[heading]), wide(lines[heading].text)
     if looks_like_time(words[0]):
-        words, apart = ["Time", *words[1:]], []
-    shown = list(zip(lines, cells, strict=True))[first : first + 20]
-    fit = [
-        sum(len(fitted(line.text, row, names)) == len(names) for line, row in shown)
-        for names in (words, apart)
-    ]
-    return apart if len(apart) > 1 and (fit[1], len(apart)) > (fit[0], len(words)) else words
+        return ["Time", *words[1:]]
+    apart = wide(heading.text)
+    if len(apart) == 1:
+        return words
+
+    def fit(names: list[str]) -> tuple[int, int]:
+        return sum(len(fitted(at.text, row, names)) == len(names) for at, row in shown), len(names)
+
+    return max(words, apart, key=fit)
 
 
-def _of_devices(
-    lines: Sequence[Line], cells: Sequence[list[str]], heading: int, names: list[str]
-) -> list[str]:
+def _of_devices(rows: Sequence[Row], at: int, names: list[str]) -> list[str]:
     """``names``; of nvidia-smi's dmon with the units that stand below them."""
-    below = cells[heading + 1] if heading + 1 < len(cells) else []
-    if not lines[heading].text.startswith("#") or "MB" not in below or len(below) != len(names):
+    below = rows[at + 1][1] if at + 1 < len(rows) else []
+    if not rows[at][0].text.startswith("#") or "MB" not in below or len(below) != len(names):
         return names
     of_unit = {
         "MB": "memory.{} [MiB]",
@@ -247,6 +196,31 @@ def _of_devices(
         "index" if name == "gpu" else "clocks." + name if name.endswith("clk") else name
         for name in named
     ]
+
+
+def _whole_rows(
+    read: Read, mark: str | None, options: TableOptions, notes: list[str]
+) -> Sequence[Row]:
+    """The rows that have a cell for each name; those left out are noted, and many refused."""
+    width = len(read.names)
+    good = [row for row in read.rows if len(row[1]) == width]
+    bad = [(line.number, len(cells)) for line, cells in read.rows if len(cells) != width]
+    if 2 * len(good) <= len(bad) and is_prose([read.heading, *(line for line, _ in read.rows)]):
+        raise ConfigError(f"{options.source}: {NO_SHAPE}.")
+    if not bad:
+        return good
+    number, count = bad[0]
+    if number == read.rows[-1][0].number:
+        notes.append(f"the last line ({number}) is cut short: left out")
+    elif good and few(len(bad), len(read.rows)):
+        notes.append(f"{len(bad)} lines with too few or too many cells left out, first {number}")
+    else:
+        hint = "keep one table" if mark is None else "quote cells that hold the delimiter"
+        raise ConfigError(
+            f"{options.source}:{number}: {count} cells where the heading has {width} (line "
+            f"{read.heading.number}); {hint}, or keep the columns that matter."
+        )
+    return good
 
 
 def _names(cells: Sequence[str]) -> bool:
@@ -262,13 +236,9 @@ def _without_time(cells: Sequence[str]) -> list[str]:
 
 
 def _has_number(cells: Sequence[str]) -> bool:
-    return any(_is_value(cell) for cell in cells)
+    return any(map(_is_value, cells))
 
 
 def _is_value(cell: str) -> bool:
     text = cell.strip()
     return number_in(text) is not None or looks_like_time(text) or bool(_GROUPED.fullmatch(text))
-
-
-def _at(cells: Sequence[str], indices: Sequence[int]) -> list[str]:
-    return [cells[i] for i in indices if i < len(cells)]

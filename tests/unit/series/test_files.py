@@ -90,7 +90,7 @@ def test_two_reports_of_pidstat_in_one_file_are_refused(tmp_path: Path) -> None:
 def test_the_lines_of_mprof_are_memory_and_time(tmp_path: Path) -> None:
     file = read(tmp_path, "CMDLINE python x.py\nMEM 10.5 1700000000.1\nMEM 11.5 1700000001.1\n")
 
-    assert file.names() == ("MEM (MiB)",)
+    assert file.names() == ("process", "MEM (MiB)")
     assert np.diff(file.columns[0].t_s).tolist() == pytest.approx([1.0])
 
 
