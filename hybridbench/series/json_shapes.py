@@ -6,7 +6,7 @@ their own; which keys does not matter.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ _EXPORT = (
     'give what /api/v1/query_range answers: {"status":"success","data":{"resultType":"matrix",'
     '"result":[...]}}'
 )
-_ONE_A_LINE = "give JSON lines (one object a line) or an export of /api/v1/query_range"
+_BETWEEN_OBJECTS = re.compile(r"(?<=\})\s*\n\s*(?=\{)")
 # What CloudWatch and Datadog call a unit, as the heading of a column has it.
 _UNITS = {
     "bytes": "bytes", "byte": "bytes", "kilobytes": "kB", "megabytes": "MB", "gigabytes": "GB",
@@ -55,44 +55,36 @@ def json_table(
     Raises:
         ConfigError: it is not JSON, or holds no series.
     """
-    values = [_value(line.text) for line in lines[:2]]
-    if len(lines) > 1 and any(isinstance(value, dict) for value in values):
-        objects, kept = _objects(lines, options, notes)
-        if all(isinstance(entry.get("m"), dict) for entry in objects):
-            return _samples(objects, notes)
-        found = [series for entry in objects for series in _series_in(entry)]
-        if found and not all(map(_scalars, objects)):
-            return _labelled(found, options, notes)
-        return _records(objects, kept, options, notes)
-    try:
-        document = json_value(text)
-    except ForeignDataError as error:
-        documents = _documents(text)
-        if len(documents) < 2:
-            raise ConfigError(
-                f"{options.source}: starts like JSON and cannot be read: it {error}; {_ONE_A_LINE}."
-            ) from error
-        return _records(
-            documents, [Line(n, "") for n in range(1, len(documents) + 1)], options, notes
-        )
-    return document_table(document, options, notes)
+    if len(lines) == 1 or not any(isinstance(_value(line.text), dict) for line in lines[:2]):
+        try:
+            return _document_table(json_value(text), options, notes)
+        except ForeignDataError as error:
+            # jq in a loop prints objects over several lines each.
+            lines = [Line(n, part) for n, part in enumerate(_BETWEEN_OBJECTS.split(text), 1)]
+            if len(lines) == 1:
+                raise ConfigError(
+                    f"{options.source}: starts like JSON and cannot be read: it {error}; give JSON "
+                    "lines (one object a line) or an export of /api/v1/query_range."
+                ) from error
+    objects, lines = _objects(lines, options, notes)
+    if all(isinstance(entry.get("m"), dict) for entry in objects):
+        return _labelled(list(_samples_of_run(objects)), options, notes)
+    found = [series for entry in objects for series in _series_in(entry)]
+    if found and not any(_is_number(value) for entry in objects for value in entry.values()):
+        return _labelled(found, options, notes)
+    return _records(objects, lines, options, notes)
 
 
-def document_table(document: object, options: TableOptions, notes: list[str]) -> RawTable:
-    """The columns of one document, whatever it nests its series in.
-
-    Raises:
-        ConfigError: it holds none.
-    """
+def _document_table(document: object, options: TableOptions, notes: list[str]) -> RawTable:
+    """The columns of one document, whatever it nests its series in."""
     _refuse_error(document, options)
     found = list(_series_in(document))
     if found:
         return _labelled(found, options, notes)
-    lists = sorted(_lists_in(document), key=len, reverse=True)
-    if not lists:
+    rows = max(_lists_in(document), key=len, default=None)
+    if rows is None:
         raise ConfigError(f"{options.source}: holds no series; {_EXPORT}, or a list of objects.")
-    places = [Line(number, "") for number in range(1, len(lists[0]) + 1)]
-    return _records(lists[0], places, options, notes)
+    return _records(rows, [Line(n, "") for n in range(1, len(rows) + 1)], options, notes)
 
 
 def _value(text: str) -> object:
@@ -102,28 +94,12 @@ def _value(text: str) -> object:
         return None
 
 
-def _documents(text: str) -> list[Object]:
-    """Objects that follow each other, as jq prints them in a loop; none if one is damaged."""
-    found, at, decoder = list[Object](), 0, json.JSONDecoder()
-    while text[at:].strip():
-        at += len(text[at:]) - len(text[at:].lstrip())
-        try:
-            _, end = decoder.raw_decode(text, at)
-            value = json_value(text[at:end])
-        except (ValueError, RecursionError):
-            return []
-        if not isinstance(value, dict):
-            return []
-        found.append(value)
-        at = end
-    return found
-
-
 def _objects(
     lines: Sequence[Line], options: TableOptions, notes: list[str]
 ) -> tuple[list[Object], list[Line]]:
     """The object of each line; a few damaged lines are left out."""
     parsed = [(line, _value(line.text)) for line in lines]
+    good = [(line, value) for line, value in parsed if isinstance(value, dict)]
     bad = [line for line, value in parsed if not isinstance(value, dict)]
     if bad and bad[0] is lines[-1]:
         notes.append(f"the last line ({bad[0].number}) is cut short: left out")
@@ -134,7 +110,6 @@ def _objects(
         )
     elif bad:
         notes.append(f"{len(bad)} lines left out, not a JSON object, first {bad[0].number}")
-    good = [(line, value) for line, value in parsed if isinstance(value, dict)]
     return [value for _, value in good], [line for line, _ in good]
 
 
@@ -170,24 +145,14 @@ def _flat(entry: Object, prefix: str = "") -> dict[str, str]:
     return leaves
 
 
-def _scalars(entry: Object) -> bool:
-    return any(isinstance(value, int | float) for value in entry.values())
-
-
-def _samples(objects: Sequence[Object], notes: list[str]) -> RawTable:
-    """The samples of a run (``{"t": 1.0, "m": {...}}``), taken apart by metric."""
-    points: dict[str, list[tuple[float, float]]] = {}
+def _samples_of_run(objects: Sequence[Object]) -> Iterator[_Series]:
+    """The samples of a run: ``{"t": 1.0, "m": {...}}`` a line."""
     for entry in objects:
         at, metrics = entry.get("t"), entry.get("m")
-        if isinstance(at, int | float) and isinstance(metrics, dict):
+        if _is_number(at) and isinstance(metrics, dict):
             for name, value in metrics.items():
-                if isinstance(value, int | float):
-                    points.setdefault(name, []).append((float(at), float(value)))
-    columns = []
-    for index, (name, pairs) in enumerate(points.items()):
-        t_s, value = np.array(pairs).T
-        columns.append(RawColumn(name, t_s, value, absolute=False, group=index))
-    return RawTable(columns, notes)
+                if _is_number(value):
+                    yield _Series({"__name__": name}, [str(at)], [str(value)])
 
 
 def _lists_in(node: object) -> Iterator[Sequence[Object]]:
@@ -201,7 +166,7 @@ def _lists_in(node: object) -> Iterator[Sequence[Object]]:
         for value in node.values():
             yield from _lists_in(value)
     elif isinstance(node, list) and node and all(isinstance(entry, dict) for entry in node):
-        if len(node) > 1 and any(map(_has_numbers, node)):
+        if len(node) > 1 and any(_is_number(v) for entry in node for v in _flat(entry).values()):
             yield node
         for entry in node:
             yield from _lists_in(list(entry.values()))
@@ -209,10 +174,6 @@ def _lists_in(node: object) -> Iterator[Sequence[Object]]:
         for entry in node:
             if isinstance(entry, dict | list):
                 yield from _lists_in(entry)
-
-
-def _has_numbers(entry: Object) -> bool:
-    return any(_is_number(value) for value in _flat(entry).values())
 
 
 def _series_in(node: object) -> Iterator[_Series]:
@@ -227,7 +188,7 @@ def _series_in(node: object) -> Iterator[_Series]:
     of_metric = isinstance(node.get("metric"), dict)
     value = node.get("value")
     lists = [[value]] if of_metric and isinstance(value, list) else list(node.values())
-    tables = [_transposed(points) for points in lists if _are_points(points, of_metric)]
+    tables = [list(zip(*points, strict=True)) for points in lists if _are_points(points, of_metric)]
     if not tables:
         plain = [column for column in node.values() if _is_column(column)]
         # Grafana has a list of columns.
@@ -253,7 +214,7 @@ def _are_points(points: object, of_metric: bool) -> bool:
     """Whether each of them is a time and a value, or the other way round."""
     if not isinstance(points, list) or not points:
         return False
-    pairs = all(isinstance(p, list) and len(p) == 2 and _is_column(p) for p in points)
+    pairs = all(_is_column(point) and len(point) == 2 for point in points)
     return pairs and (of_metric or any(map(_is_time, points[0])))
 
 
@@ -265,10 +226,6 @@ def _unevenness(column: Sequence[object]) -> float:
     return float(np.ptp(steps) / (abs(np.median(steps)) or 1.0))
 
 
-def _transposed(points: list[list[object]]) -> list[list[object]]:
-    return [list(column) for column in zip(*points, strict=True)]
-
-
 def _is_column(values: object) -> bool:
     """Whether they are two or more numbers, times or gaps."""
     if not isinstance(values, list) or len(values) < 2:
@@ -277,10 +234,13 @@ def _is_column(values: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
+    if isinstance(value, bool | list | dict):
+        return False
     try:
-        return not isinstance(value, bool | list | dict) and float(str(value)) is not None
+        float(str(value))
     except ValueError:
         return False
+    return True
 
 
 def _is_time(value: object) -> bool:
