@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from hybridbench.metrics import Unit
 from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
-from hybridbench.series.grid import RawColumn
+from hybridbench.series.grid import RawColumn, columns_few
 from hybridbench.series.timeline import (
     Falls,
     Timeline,
@@ -49,7 +49,6 @@ _WORKS = tuple(
     re.compile(pattern, re.I)
     for pattern in (r"finish|success|complet", r"request|iteration|calls", r"tokens?", r"")
 )
-_NAMES_MAX = 8
 # What a process holds itself, whatever the kernel caches.
 _FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
@@ -157,12 +156,8 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     )
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """A column to judge, and what it is taken for."""
-
-    column: RawColumn
-    meaning: Meaning
+# A column to judge, and what it is taken for.
+_Chosen = tuple[RawColumn, Meaning]
 
 
 @dataclass
@@ -186,54 +181,45 @@ class _JudgedFile:
         chosen = self._chosen(thresholds)
         works = self._works()
         limits: dict[str, float] = {}
-        for c in chosen:
-            threshold = thresholds.get(c.column.name)
-            if threshold is not None:
+        for column, meaning in chosen:
+            if column.name in thresholds:
+                threshold = thresholds[column.name]
                 with _named("--threshold", threshold.text):
-                    limits[c.column.name] = threshold.per_hour(c.meaning.unit)
+                    limits[column.name] = threshold.per_hour(meaning.unit)
         question = TrendContext(works, self._steady_s(), limits)
         loads = self._loads(question)
         question = replace(question, loads=loads)
-        rows: list[JudgedSeries] = []
-        empty: list[str] = []
-        open_rows: list[JudgedSeries] = []
-        for entry in chosen:
-            row = self._row(entry, question)
-            if row is None:
-                empty.append(entry.column.name)
-            elif _is_open(row, entry.meaning, limits):
-                open_rows.append(row)
-            else:
-                rows.append(row)
-            if entry.meaning.note:
-                self.notes.append(entry.meaning.note)
+        self.notes += [meaning.note for _, meaning in chosen if meaning.note]
+        judged = [(self._row(column, meaning, question), meaning) for column, meaning in chosen]
+        rows = [row for row, _ in judged if row is not None]
         if not rows:
-            rows = open_rows
-        elif open_rows:
-            names = ", ".join(row.name for row in open_rows[:_NAMES_MAX])
+            names = columns_few([column.name for column, _ in chosen])
+            raise ConfigError(f"{self.file.source}: {names}: fewer than two readings.")
+        used = {row.name for row in rows} | {one.name for one in (*works, *loads)}
+        undecided = [row.name for row, m in judged if row and _is_open(row, m, limits)]
+        if len(undecided) < len(rows):
+            rows = [row for row in rows if row.name not in undecided]
             why = "a threshold decides" if limits else "traffic varies"
-            self.notes.append(f"undecided, and not counted because {why}: {names}")
-        if not rows:
-            raise ConfigError(
-                f"{self.file.source}: {', '.join(empty[:_NAMES_MAX])}: fewer than two readings."
-            )
-        used = {row.name for row in (*rows, *open_rows)} | {one.name for one in (*works, *loads)}
+            if undecided:
+                open_rows = columns_few(undecided)
+                self.notes.append(f"undecided, and not counted because {why}: {open_rows}")
         return FileVerdict(
             self.file.source,
             worst([row.verdict for row in rows]),
             tuple(rows),
             tuple(dict.fromkeys(self._all_notes(works, loads))),
-            tuple(name for name in self.file.names() if name and name not in used),
+            tuple(name for name in self._names if name and name not in used),
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
-    def _row(self, entry: _Chosen, question: TrendContext) -> JudgedSeries | None:
+    def _row(
+        self, column: RawColumn, meaning: Meaning, question: TrendContext
+    ) -> JudgedSeries | None:
         """The verdict on one column, beside the counters of its own process."""
-        column = entry.column
-        series = self._series(column, entry.meaning)
+        series = self._series(column, meaning)
         own = [work for work in question.works if self._is_of(work.name, column)]
         row = judge_series(series, self._falls(series, column), replace(question, works=own))
-        if row is None or entry.meaning.role is not Role.WITH_CACHE:
+        if row is None or meaning.role is not Role.WITH_CACHE:
             return row
         if row.verdict is not VerdictKind.LEAK or column.name in question.thresholds:
             return row
@@ -284,10 +270,8 @@ class _JudgedFile:
                 f"first is {same[0].name}; name one with its labels.",
                 option=option,
             )
-        names = self.file.names()
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        there = ", ".join(names[:_NAMES_MAX]) + (", ..." if len(names) > _NAMES_MAX else "")
-        hint = f"did you mean {near[0]}?" if near else f"there are {there}."
+        near = difflib.get_close_matches(name, self._names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there are {columns_few(self._names)}."
         raise UsageError(
             f"{name}: {self.file.source} has no such column; {hint}",
             code=ErrorCode.UNKNOWN_NAME,
@@ -308,21 +292,19 @@ class _JudgedFile:
         if not chosen and not (self.options.only and thresholds):
             chosen = self._levels()
         for name in dict.fromkeys((*thresholds, *lower)):
-            if all(entry.column.name != name for entry in chosen):
+            if all(column.name != name for column, _ in chosen):
                 chosen.append(self._as_level(self._find("--threshold", name)))
         if not chosen:
             raise UsageError(
                 f"{self.file.source}: no column looks like a level that could leak; there are "
-                f"{', '.join(self.file.names()[:_NAMES_MAX])}: choose with --metric NAME.",
+                f"{columns_few(self._names)}: choose with --metric NAME.",
                 code=ErrorCode.NEEDS_OPTION,
             )
-        for entry in chosen:
-            self._refuse_text(entry.column)
+        for column, _ in chosen:
+            self._refuse_text(column)
         return [
-            _Chosen(c.column, replace(c.meaning, higher_is_worse=False))
-            if c.column.name in lower
-            else c
-            for c in chosen
+            (c, replace(m, higher_is_worse=m.higher_is_worse and c.name not in lower))
+            for c, m in chosen
         ]
 
     def _levels(self) -> list[_Chosen]:
@@ -330,45 +312,42 @@ class _JudgedFile:
 
         Totals that contain the page cache only where no other column is in bytes.
         """
-        found = [
-            _Chosen(column, self._meaning(column))
-            for column in self.file.columns
-            if not column.is_text and column.name not in self.options.works
-        ]
-        levels = [entry for entry in found if entry.meaning.role in (Role.LEVEL, Role.LOAD)]
-        if not any(entry.meaning.unit is Unit.BYTES for entry in levels):
-            levels += [entry for entry in found if entry.meaning.role is Role.WITH_CACHE]
-        return [entry for entry in levels if is_gated(entry.column.name)] or levels
+        found = [entry for entry in self._numbers() if entry[0].name not in self.options.works]
+        levels = [entry for entry in found if entry[1].role in (Role.LEVEL, Role.LOAD)]
+        if not any(meaning.unit is Unit.BYTES for _, meaning in levels):
+            levels += [entry for entry in found if entry[1].role is Role.WITH_CACHE]
+        return [entry for entry in levels if is_gated(entry[0].name)] or levels
+
+    def _numbers(self) -> list[_Chosen]:
+        """The columns of numbers, and what each is taken for."""
+        return [(c, self._meaning(c)) for c in self.file.columns if not c.is_text]
 
     def _cache_note(self) -> list[str]:
         """Which columns the kernel's cache is in, and which to judge in their place."""
-        roles = {c.name: self._meaning(c) for c in self.file.columns if not c.is_text}
+        roles = {column.name: meaning for column, meaning in self._numbers()}
         cached = [n for n, m in roles.items() if m.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
             return []
         levels = [n for n, m in roles.items() if m.role is Role.LEVEL and m.unit is Unit.BYTES]
         best = sorted(levels, key=lambda n: not _PROCESS_OWN.search(n))[:1] or [_FREE_OF_CACHE]
-        names = ", ".join(cached[:_NAMES_MAX]) + (", ..." if len(cached) > _NAMES_MAX else "")
         return [
-            f"{names}: page cache, which the kernel frees when needed; not judged, judge {best[0]}"
+            f"{columns_few(cached)}: page cache, which the kernel frees when needed; not judged, "
+            f"judge {best[0]}"
         ]
 
     def _as_level(self, column: RawColumn) -> _Chosen:
-        return _Chosen(column, replace(self._meaning(column), role=Role.LEVEL))
+        return column, replace(self._meaning(column), role=Role.LEVEL)
 
     def _named(self, text: str) -> _Chosen:
         """A column by its name, or by ``NAME:unit``; a label may hold a colon as well."""
-        head, colon, unit = text.rpartition(":")
-        names = self.file.names()
-        if not colon or text in names or (head not in names and "{" in text):
-            return self._as_level(self._find("--metric", text))
-        if head in names:
-            return _Chosen(self._find("--metric", head), _unit("--metric", text, unit))
-        try:
-            meaning = parse_unit(unit)
-        except ValueError:
-            return self._as_level(self._find("--metric", text))
-        return _Chosen(self._find("--metric", head), meaning)
+        head, _, unit = text.rpartition(":")
+        if text not in self._names:
+            with suppress(ValueError):
+                meaning = parse_unit(unit)
+                return self._find("--metric", head), meaning
+            if head in self._names:
+                return self._find("--metric", head), _unit("--metric", text, unit)
+        return self._as_level(self._find("--metric", text))
 
     def _refuse_text(self, column: RawColumn) -> None:
         if column.is_text and column.text_at is not None:
@@ -417,8 +396,7 @@ class _JudgedFile:
         if self.options.works:
             columns = [self._find("--work-column", name) for name in self.options.works]
         else:
-            numbers = (c for c in self.file.columns if not c.is_text)
-            columns = _best_first([c for c in numbers if _counts_work(self._meaning(c))])
+            columns = _best_first([c for c, m in self._numbers() if _counts_work(m)])
         for column in columns:
             self._refuse_text(column)
         plain = Meaning(Role.COUNTER, Unit.COUNT)
@@ -427,15 +405,12 @@ class _JudgedFile:
 
     def _loads(self, question: TrendContext) -> list[ExternalSeries]:
         """Requests in flight; none if they grow, as requests that stay for good would."""
-        columns = [
-            (column, meaning)
-            for column in self.file.columns
-            if not column.is_text and (meaning := self._meaning(column)).role is Role.LOAD
-        ]
-        loads = [self._series(column, meaning) for column, meaning in columns]
+        columns = [c for c, meaning in self._numbers() if meaning.role is Role.LOAD]
+        plain = Meaning(Role.LOAD, Unit.COUNT)
+        loads = [self._series(column, plain) for column in columns]
         rows = (
             judge_series(load, Falls(self._restarts(column)), question)
-            for load, (column, _) in zip(loads, columns, strict=True)
+            for load, column in zip(loads, columns, strict=True)
         )
         rates = (row.result.rate_per_hour for row in rows if row is not None)
         return [] if any(rate is not None and rate.lower > 0 for rate in rates) else loads
@@ -534,9 +509,9 @@ def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
 
 def _is_open(row: JudgedSeries, meaning: Meaning, limits: Mapping[str, float]) -> bool:
     """Whether an undecided row does not count: of varying load, or beside a threshold."""
-    beside = bool(limits) and row.name not in limits
-    of_load = meaning.role is Role.LOAD and row.name not in limits
-    return (beside or of_load) and row.verdict is VerdictKind.INCONCLUSIVE
+    if row.verdict is not VerdictKind.INCONCLUSIVE or row.name in limits:
+        return False
+    return bool(limits) or meaning.role is Role.LOAD
 
 
 def _counts_work(meaning: Meaning) -> bool:
