@@ -5,8 +5,9 @@ Every reader of a shape of text ends in a ``Grid``; what follows is the same for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -83,19 +84,22 @@ class Grid:
     of_tool: bool = False  # columns of blanks, as ps and its kin print them
     commas_group: bool = False  # a comma in a number parts thousands, as commas part the cells
 
+    def kept(self, rows: Iterable[int]) -> Grid:
+        """The same with these ``rows`` alone."""
+        kept = list(rows)
+        return replace(self, rows=[self.rows[i] for i in kept], lines=[self.lines[i] for i in kept])
+
     def stamped(self, at: Sequence[str]) -> Grid:
         """The same with the times that stood above its rows, unless it has times of its own.
 
         Rows before the first of those times are left out.
         """
-        own = any(names_time(n) and n not in _NOT_OF_SAMPLE for n in self.names)
-        if not any(at) or (own and not self.of_tool) or "Timestamp" in self.names:
+        others = {*_NOT_OF_SAMPLE, "ELAPSED"}
+        if not any(at) or any(names_time(n) and n not in others for n in self.names):
             return self
-        kept = [index for index, text in enumerate(at) if text]
-        rows = [[at[index], *self.rows[index]] for index in kept]
-        return replace(
-            self, names=["time", *self.names], rows=rows, lines=[self.lines[i] for i in kept]
-        )
+        rows = [[text, *row] for text, row in zip(at, self.rows, strict=True)]
+        stamped = replace(self, names=["time", *self.names], rows=rows)
+        return stamped.kept(index for index, text in enumerate(at) if text)
 
 
 def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
@@ -107,44 +111,22 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
     if not grid.rows:
         raise ConfigError(f"{options.source}: has a header and no rows.")
     grid = _with_whole_times(grid)
+    at, unit = _time_column(grid, options)
+    times = None
+    if at is not None:
+        grid, times = _with_times(grid, at, unit, options, notes)
     columns = list(zip(*grid.rows, strict=True))
-    at, unit = _time_column(grid, columns, options)
-    try:
-        told = (
-            None
-            if at is None
-            else parse_times(columns[at], unit, of_ps=grid.names[at] == "ELAPSED")
-        )
-    except BadTimeError as error:
-        line = grid.lines[error.index]
-        if 0 < error.index == len(grid.rows) - 1:
-            notes.append(f"the last line ({line}) is cut short: left out")
-            whole = replace(grid, rows=grid.rows[:-1], lines=grid.lines[:-1])
-            return table_of(whole, options, notes)
-        name = "" if at is None else grid.names[at]
-        raise ConfigError(f"{options.source}:{line}: column {name}: {error}.") from error
-    doubled = [] if told is None else _doubled(grid.rows)
-    if doubled:
-        notes.append(
-            f"{len(doubled)} row{'s' * (len(doubled) > 1)} shared a time and all else with the row "
-            f"above (line {grid.lines[doubled[0]]}): left out"
-        )
-        kept = np.setdiff1d(np.arange(len(grid.rows)), doubled).tolist()
-        whole = replace(
-            grid, rows=[grid.rows[i] for i in kept], lines=[grid.lines[i] for i in kept]
-        )
-        return table_of(whole, options, notes)
-    keys = keys_of(grid.names, columns, told, at)
+    keys = keys_of(grid.names, columns, times, at)
     parts = parts_of(grid.names, grid.rows, keys)
     if len(parts) > _PARTS_MAX:
         raise ConfigError(
             f"{options.source}: rows of {len(parts)} series, such as {next(iter(parts))}; keep "
             f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
         )
-    times = _counted_times(parts, len(grid.rows), options) if told is None else told
-    table = RawTable([], notes, has_times=told is not None)
+    table = RawTable([], notes, has_times=times is not None)
+    no_owner = times is None and not keys and not _says_whose(grid.names, columns)
+    times = times or _counted_times(parts, len(grid.rows), options)
     usual = {**usual_units(grid.names, of_tool=grid.of_tool), **grid.units}
-    is_one = _says_whose(grid.names, columns)
     for group, (label, rows) in enumerate(parts.items()):
         own = Times(times.t_s[rows], times.absolute)
         lines = [grid.lines[row] for row in rows]
@@ -154,7 +136,7 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
             cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
             column = _column(name, own, cells, lines, usual.get(name, ""))
             table.columns.append(replace(column, name=name + label, group=group))
-            if told is None and not keys and not is_one:
+            if no_owner:
                 _refuse_turns(column, options)
     return table
 
@@ -175,25 +157,43 @@ def _with_whole_times(grid: Grid) -> Grid:
     return replace(grid, names=[*(grid.names[i] for i in kept), "time"], rows=rows)
 
 
-def _doubled(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Rows that say in every cell what the row above says, its time included."""
-    return [index for index in range(1, len(rows)) if list(rows[index]) == list(rows[index - 1])]
+def _with_times(
+    grid: Grid, at: int, unit: str, options: TableOptions, notes: list[str]
+) -> tuple[Grid, Times]:
+    """``grid`` without a torn last row and without rows that stand twice, and its times."""
+    # Such a row says in every cell what the row above says, its time included.
+    new = [a != b for a, b in pairwise([[], *map(list, grid.rows)])]
+    count = new.count(False)
+    if count:
+        notes.append(
+            f"{count} row{'s' * (count > 1)} shared a time and all else with the row "
+            f"above (line {grid.lines[new.index(False)]}): left out"
+        )
+        grid = grid.kept(np.flatnonzero(new).tolist())
+    cells = [row[at] for row in grid.rows]
+    try:
+        return grid, parse_times(cells, unit, of_ps=grid.names[at] == "ELAPSED")
+    except BadTimeError as error:
+        line, is_last = grid.lines[error.index], 0 < error.index == len(cells) - 1
+        if not is_last:
+            where = f"{options.source}:{line}: column {grid.names[at]}"
+            raise ConfigError(f"{where}: {error}.") from error
+        notes.append(f"the last line ({line}) is cut short: left out")
+        return _with_times(grid.kept(range(error.index)), at, unit, options, notes)
 
 
-def _time_column(
-    grid: Grid, columns: Sequence[Sequence[str]], options: TableOptions
-) -> tuple[int | None, str]:
+def _time_column(grid: Grid, options: TableOptions) -> tuple[int | None, str]:
     """Which column has the times, and their unit; None where an interval stands in their place."""
-    names = list(grid.names)
+    names, columns = list(grid.names), list(zip(*grid.rows, strict=True))
     if options.time_column is not None:
         return _chosen_time(names, columns, options, options.time_column)
     named = [
         i for i, name in enumerate(names) if names_time(name) and _may_be_time(name, columns[i])
     ]
     dated = [i for i, cells in enumerate(columns) if looks_like_time(cells[0])]
-    for index in (*named, *dated):
-        if not grid.of_tool or names[index] not in _NOT_OF_SAMPLE:
-            return index, unit_in(names[index])
+    found = [i for i in (*named, *dated) if not grid.of_tool or names[i] not in _NOT_OF_SAMPLE]
+    if found:
+        return found[0], unit_in(names[found[0]])
     if options.interval_s is not None:
         return None, ""
     raise ConfigError(
@@ -225,8 +225,8 @@ def _chosen_time(
         )
     index = folded.index(wanted)
     unit = unit or unit_in(names[index])
-    plain = all(number_in(cell.strip()) for cell in columns[index][:2])
-    if plain and not unit and not counts_seconds(wanted) and not is_since_1970(columns[index]):
+    counted = number_in(columns[index][0].strip()) and not is_since_1970(columns[index])
+    if counted and not unit and not counts_seconds(wanted):
         raise ConfigError(
             f"{options.source}: --time-column {chosen}: the unit of its numbers is unknown; write "
             f"--time-column '{names[index]}:s' (or ms, min, h, d).",
