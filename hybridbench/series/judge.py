@@ -30,7 +30,7 @@ from hybridbench.series.timeline import (
     make_timeline,
     swapped_out,
 )
-from hybridbench.series.times import BadTimeError, parse_moment
+from hybridbench.series.times import BadTimeError, parse_times
 from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
 from hybridbench.series.units import (
     PROCESS_ID,
@@ -53,8 +53,6 @@ _WORKS = tuple(
 _FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
-# No run is that long: a plain number beyond it is a moment.
-_EPOCH_S = 1e8
 
 
 @dataclass(frozen=True)
@@ -426,16 +424,16 @@ class _JudgedFile:
         """What a restart of the process of ``column`` would set back or change: counters, ids."""
         found = [
             self._series(other, Meaning(Role.COUNTER, Unit.COUNT))
-            for other in self.file.columns
-            if not other.is_text and self._is_of(other.name, column) and self._is_witness(other)
+            for other, meaning in self._numbers()
+            if self._is_of(other.name, column)
+            and (
+                PROCESS_ID.fullmatch(other.name)
+                or other.name in self.options.works
+                or meaning.role is Role.COUNTER
+                or (meaning.role is Role.CUMULATIVE and not _sinks(other))
+            )
         ]
         return [one for one in found if np.any(one.value[np.isfinite(one.value)] > 0)]
-
-    def _is_witness(self, column: RawColumn) -> bool:
-        if PROCESS_ID.fullmatch(column.name) or column.name in self.options.works:
-            return True
-        role = self._meaning(column).role
-        return role in (Role.COUNTER, Role.CUMULATIVE) and not _sinks(column)
 
     def _restarts(self, column: RawColumn) -> tuple[float, ...]:
         known = set(self._timeline(column).starts_s)
@@ -467,26 +465,18 @@ class _JudgedFile:
         text = self.options.steady_at
         if text is None:
             return None
-        if text.replace(".", "", 1).isdigit() and float(text) > _EPOCH_S:
-            return self._moment(text)
-        try:
+        # An epoch is longer than any duration.
+        with suppress(ValueError):
             return parse_duration_s(text)
-        except ValueError:
-            return self._moment(text)
-
-    def _moment(self, text: str) -> float:
         try:
-            moment = parse_moment(text)
-        except BadTimeError as error:
-            raise UsageError(
-                f"{text}: neither a duration (10m) nor a time; write one as the file does.",
-                option="--steady-at",
-            ) from error
-        if moment.absolute != self._absolute:
+            moment = parse_times([text])
+        except BadTimeError:
+            moment = None
+        if moment is None or moment.absolute != self._absolute:
             counts = "dates" if self._absolute else "seconds from its start"
             raise UsageError(
-                f"{text}: {self.file.source} has its times as {counts}; write the time "
-                "in that form, or a duration such as 10m.",
+                f"{text}: neither a duration (10m) nor a time as {self.file.source} writes it "
+                f"({counts}).",
                 option="--steady-at",
             )
         return max(0.0, float(moment.t_s[0]) - self._zero_s)

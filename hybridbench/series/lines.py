@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hybridbench.series.times import BadTimeError, looks_like_time, parse_moment
+from hybridbench.series.times import BadTimeError, looks_like_time, parse_times
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _EPOCH = re.compile(r"1\d{9}(\.\d+)?")
@@ -110,7 +110,7 @@ def is_moment(text: str) -> bool:
     if _EPOCH.fullmatch(text) or _WHOLE_TIME.fullmatch(text):
         return True
     try:
-        return looks_like_time(text) and parse_moment(text) is not None
+        return looks_like_time(text) and parse_times([text]) is not None
     except BadTimeError:
         return False
 

@@ -22,8 +22,7 @@ _PAIR = re.compile(
 # A key without a number: a state, the name of a unit, ids and masks in hexadecimal.
 _KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::\s|=)\s*(?P<text>\S.*)?")
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
-# Of /proc/PID/status only these are no ids, masks and context switches.
-_OF_STATUS = frozenset({"Name", "Tgid", "Pid", "VmRSS", "VmSize", "FDSize"})
+# Of /proc/PID/status only these are no ids, masks and context switches, beside sizes in kB.
 _STATUS_KEPT = frozenset({"Pid", "Threads"})
 # A histogram is its sum and its count; when a series was created is no level.
 _NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
@@ -81,5 +80,4 @@ def _name_and_value(match: re.Match[str]) -> tuple[str, str]:
 
 
 def _is_status(texts: Sequence[str]) -> bool:
-    names = {text.partition(":")[0] for text in texts}
-    return ("VmRSS" in names and {"Name", "Tgid"} <= names) or {"Name", "Pid", "Tgid"} <= names
+    return {"Name", "Tgid"} <= {text.partition(":")[0] for text in texts}

@@ -14,64 +14,57 @@ _METRICS = "`while sleep 10; do date +%s; curl -s URL/metrics; done`"
 _MACHINE = "is the memory of the whole machine and its page cache; record a process: " + _PS
 _LINES = "write the time and one number of each line as CSV, with a heading such as time,rss_bytes"
 # The first that a line matches, of the first lines in the file, names it.
-_KINDS = tuple(
-    (re.compile(pattern), f"{what}")
-    for pattern, what in (
-        (
-            r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory",
-            f"the output of vmstat {_MACHINE}",
-        ),
-        (
-            r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
-            f"the output of free {_MACHINE}",
-        ),
-        (
-            r".*\| NVIDIA-SMI |=+NVSMI LOG=+|\| +\d+ .* \d+MiB \|$",
-            f"is what nvidia-smi draws or lists for people; record {_SMI}",
-        ),
-        (
-            r".*PyTorch CUDA memory summary|\|=+\|$",
-            "is torch.cuda.memory_summary(); write the time and torch.cuda.memory_allocated() as "
-            "CSV",
-        ),
-        (r"gc \d+ @[\d.]+s ", "is Go's gctrace; record go_memstats of /metrics: " + _METRICS),
-        (
-            r"\s*(Alloc|HeapAlloc|HeapInuse) = \d+ \w+\s+\w+ = ",
-            "is text that a Go program printed of its memory; record go_memstats of /metrics: "
-            + _METRICS,
-        ),
-        (
-            r"(\[.*\])?\[?(gc|GC)[ (\]].*(Pause|->)|.*GC\(\d+\) ",
-            "is the log of a Java collector; record `jstat -gc -t PID 10s`",
-        ),
-        (
-            r"\d+ \d+ \d+ \d+ 0 \d+ 0$",
-            "is /proc/PID/statm, in pages without names; record `while sleep 10; do date +%s; grep "
-            "-E 'VmRSS|VmSwap' /proc/PID/status; done`",
-        ),
-        (r"desc: |time_unit: |cmd: valgrind", f"is a file of valgrind; record {_PS}"),
-        (r"\s*\|.*\|\s*$", f"is a Markdown table; {_LINES}"),
-        (r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$", f"is a drawn box; {_LINES}"),
-        (
-            r"\s*\{ ?[A-Za-z_]\w*: |\s*(rss|heapTotal|heapUsed): ['\d]",
-            "is an object as console.log prints it; print JSON.stringify(process.memoryUsage()), "
-            "one object a line",
-        ),
-        (
-            r'.*"guidellm_version"',
-            "is a report of GuideLLM, whose benchmarks have a load each; judge the memory of the "
-            "server, recorded beside it: " + _PS,
-        ),
-        (r"\s*\{'", "is a Python dict; print json.dumps(...), one object a line"),
-        (r"\s*<(\?xml|!DOCTYPE|html)", f"is XML or HTML; {_LINES}"),
-        (r"---$|\w+:$", f"is YAML; {_LINES}"),
-        (r"Address +Kbytes|\d+: +\S+$", f"is the output of pmap; record {_PS}"),
-        (
-            r"Proto |Filename:|\s*Command being timed|Line #|Total allocations|.*Total memory "
-            r"allocated",
-            f"is a report of a profiler or of one moment; record {_PS}",
-        ),
-    )
+_KINDS = (
+    (
+        r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory",
+        f"the output of vmstat {_MACHINE}",
+    ),
+    (
+        r"\s+total +used +free +shared|(Mem|Swap): +[\d.]+[KMGi]* +[\d.]+[KMGi]* +[\d.]+",
+        f"the output of free {_MACHINE}",
+    ),
+    (
+        r".*\| NVIDIA-SMI |=+NVSMI LOG=+|\| +\d+ .* \d+MiB \|$",
+        f"is what nvidia-smi draws or lists for people; record {_SMI}",
+    ),
+    (
+        r".*PyTorch CUDA memory summary|\|=+\|$",
+        "is torch.cuda.memory_summary(); write the time and torch.cuda.memory_allocated() as CSV",
+    ),
+    (
+        r"gc \d+ @[\d.]+s |\s*(Alloc|HeapAlloc|HeapInuse) = \d+ \w+\s+\w+ = ",
+        "is Go's gctrace, or memory as a Go program prints it; record go_memstats of /metrics: "
+        + _METRICS,
+    ),
+    (
+        r"(\[.*\])?\[?(gc|GC)[ (\]].*(Pause|->)|.*GC\(\d+\) ",
+        "is the log of a Java collector; record `jstat -gc -t PID 10s`",
+    ),
+    (
+        r"\d+ \d+ \d+ \d+ 0 \d+ 0$",
+        "is /proc/PID/statm, in pages without names; record `while sleep 10; do date +%s; grep "
+        "-E 'VmRSS|VmSwap' /proc/PID/status; done`",
+    ),
+    (r"\s*\|.*\|\s*$", f"is a Markdown table; {_LINES}"),
+    (r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$", f"is a drawn box; {_LINES}"),
+    (
+        r"\s*\{ ?[A-Za-z_]\w*: |\s*(rss|heapTotal|heapUsed): ['\d]",
+        "is an object as console.log prints it; print JSON.stringify(process.memoryUsage()), "
+        "one object a line",
+    ),
+    (
+        r'.*"guidellm_version"',
+        "is a report of GuideLLM, whose benchmarks have a load each; judge the memory of the "
+        "server, recorded beside it: " + _PS,
+    ),
+    (r"\s*\{'", "is a Python dict; print json.dumps(...), one object a line"),
+    (r"\s*<(\?xml|!DOCTYPE|html)", f"is XML or HTML; {_LINES}"),
+    (r"---$|\w+:$", f"is YAML; {_LINES}"),
+    (
+        r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +\S+$|Proto |Filename:|Line #|"
+        r"\s*Command being timed|Total allocations|.*Total memory allocated",
+        f"is a report of pmap, of a profiler such as valgrind, or of one moment; record {_PS}",
+    ),
 )
 _WORDS, _WORDS_A_LINE = re.compile(r"[A-Za-z]{3,}"), 4
 _LEVEL = re.compile(
@@ -85,7 +78,7 @@ def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:
     """Half a sentence on what ``lines`` are and what to record in their place; empty if unknown."""
     first = [line.text for line in lines[:_LOOKED_AT]]
     for pattern, what in _KINDS:
-        if any(map(pattern.match, first)):
+        if any(re.match(pattern, text) for text in first):
             return what
     if is_json and first[0].lstrip().startswith(("{", '["', "[{")):
         return ""

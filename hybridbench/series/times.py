@@ -146,23 +146,10 @@ def looks_like_time(cell: str) -> bool:
     return bool(clock or _ISO_LIKE.match(text) or _DATED.match(text) or _local_date(text))
 
 
-def parse_moment(text: str) -> Times:
-    """One moment, as ``parse_times`` reads a column.
-
-    Raises:
-        BadTimeError: it is none.
-    """
-    return parse_times([text])
-
-
 def _words(cells: Sequence[str]) -> Times:
     """Times of which the first that is no number is read, or is the odd one."""
     plain = [cell.strip().translate(_CLOCK_SIGNS) for cell in cells]
-    try:
-        float(plain[0])
-    except ValueError:
-        pass
-    else:
+    if _is_number(plain[0]):
         odd = next(index for index, cell in enumerate(plain) if not _is_number(cell))
         raise BadTimeError(odd, cells[odd])
     first = next((cell for cell in plain if cell), "")

@@ -153,11 +153,10 @@ def _record(
     series: ExternalSeries, question: TrendContext, stretch: tuple[float, float], gate: Gate
 ) -> RunRecord:
     """The column with what its growth is measured against, and when steady state began."""
-    own = Series(series.name, series.t_s, series.value).between(*stretch)
-    all_series = {series.name: only_readings(own)}
+    all_series = {series.name: _readings(series, stretch)}
     works = []
     for work in question.works[:_MOST_WORKS]:
-        done = only_readings(Series(work.name, work.t_s, work.value).between(*stretch))
+        done = _readings(work, stretch)
         if len(done) >= 2 and work.name != series.name:
             works.append(work.name)
             all_series[work.name] = done
@@ -248,23 +247,24 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) 
 def _per_work(
     result: MetricResult, works: Sequence[ExternalSeries], stretch: tuple[float, float]
 ) -> list[Rate]:
-    rates: list[Rate] = []
     hour = result.rate_per_hour
     if hour is None:
-        return rates
+        return []
+    rates: list[Rate] = []
     start, end = result.window_s
-    hours = (end - start) / 3600.0
     for work in works[:_MOST_WORKS]:
-        read = only_readings(Series(work.name, work.t_s, work.value).between(*stretch))
-        if len(read) < 2 or work.name == result.metric:
-            continue
-        at = np.interp([start, end], read.t_s, read.value)
-        done = float(at[1] - at[0])
-        if done <= 0:
-            continue
-        low, mid, high = (rate * hours / done for rate in (hour.lower, hour.value, hour.upper))
-        rates.append(Rate(mid, low, high, hour.unit, work_unit(work.name)))
+        read = _readings(work, stretch)
+        done = float(np.diff(np.interp([start, end], read.t_s, read.value))[0]) if len(read) else 0
+        if done > 0 and work.name != result.metric:
+            share = (end - start) / 3600.0 / done
+            low, mid, high = (rate * share for rate in (hour.lower, hour.value, hour.upper))
+            rates.append(Rate(mid, low, high, hour.unit, work_unit(work.name)))
     return rates
+
+
+def _readings(series: ExternalSeries, stretch: tuple[float, float]) -> Series:
+    """What was read of ``series`` in a stretch of its time."""
+    return only_readings(Series(series.name, series.t_s, series.value).between(*stretch))
 
 
 def work_unit(name: str) -> str:
@@ -276,16 +276,14 @@ def work_unit(name: str) -> str:
 
 
 def _restart_notes(t: FloatArray, falls: Falls) -> list[str]:
-    inside = [s for s in falls.certain_s if t[0] < s <= t[-1]]
+    inside = [format_duration(s - float(t[0])) for s in falls.certain_s if t[0] < s <= t[-1]]
     if not inside:
         return []
-    shown = ", ".join(format_duration(s - float(t[0])) for s in inside[:3])
     more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
     start, end = longest_stretch(t, falls.certain_s)
     return [
-        f"restarted after {shown}{more}: only the longest stretch, "
-        f"{format_duration(end - start)} from {format_duration(start - float(t[0])) or '0s'} on, "
-        "is judged"
+        f"restarted after {', '.join(inside[:3])}{more}: only the longest stretch, "
+        f"{format_duration(end - start)} from {format_duration(start - float(t[0]))} on, is judged"
     ]
 
 

@@ -29,7 +29,9 @@ _PLAIN_UNITS: Mapping[str, Unit] = {
     "count": Unit.COUNT,
     "slots": Unit.SLOTS,
     "s": Unit.SECONDS,
+    "seconds": Unit.SECONDS,
     "ms": Unit.MILLISECONDS,
+    "milliseconds": Unit.MILLISECONDS,
     "1/s": Unit.PER_SECOND,
     "ratio": Unit.RATIO,
 }
@@ -277,11 +279,7 @@ def _level(name: str) -> Meaning:
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)
     if word in BYTE_FACTORS:
         return Meaning(Role.LEVEL, Unit.BYTES, BYTE_FACTORS[word])
-    if word in ("ms", "milliseconds"):
-        return Meaning(Role.LEVEL, Unit.MILLISECONDS)
-    if word in ("s", "seconds"):
-        return Meaning(Role.LEVEL, Unit.SECONDS)
-    if word in ("count", "slots"):
+    if word in _PLAIN_UNITS:
         return Meaning(Role.LEVEL, _PLAIN_UNITS[word])
     note = ""
     if _MEMORY.search(name) and not _SHARE.search(name):
