@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.errors import ErrorCode
 from hybridbench.foreign import (
     GIB,
     LINE_BYTES_MAX,
@@ -25,13 +25,12 @@ from hybridbench.foreign import (
     read_stream,
     unpacked,
 )
-from hybridbench.series.grid import RawColumn, RawTable, TableOptions
+from hybridbench.series.grid import RawColumn, Source
 from hybridbench.series.json_shapes import json_table
 from hybridbench.series.lines import lines_of
 from hybridbench.series.pairs import are_pairs, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
 from hybridbench.series.table import table
-from hybridbench.units import format_duration
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -66,65 +65,57 @@ def read_series(
         ConfigError: it cannot be read or holds no series; says file, line and what to do.
         UsageError: ``interval_s`` for a file that has times.
     """
-    source = "<stdin>" if path == STDIN else path
+    source = Source("<stdin>" if path == STDIN else path, time_column, interval_s)
     data = _bytes(path, source)
     _refuse_long_lines(data, source)
     # PowerShell's > writes UTF-16.
     encoding = "utf-16" if data[:2] in _UTF16 else "utf-8-sig"
-    return series_of(source, data.decode(encoding, "replace"), time_column, interval_s)
+    return series_of(source, data.decode(encoding, "replace"))
 
 
-def series_of(
-    source: str, text: str, time_column: str | None = None, interval_s: float | None = None
-) -> SeriesFile:
-    """The series in ``text``, which came from ``source``; arguments and errors as above."""
+def series_of(source: Source, text: str) -> SeriesFile:
+    """The series in ``text``, which came from ``source``; errors as above."""
     if not text.strip():
-        raise ConfigError(f"{source}: the file is empty; give a file with a time column.")
+        raise source.wrong("the file is empty; give a file with a time column.")
     if "\0" in text:
-        raise ConfigError(f"{source}: is not text; give the numbers as CSV or JSON.")
-    found = _table(text, TableOptions(source, time_column, interval_s))
-    if interval_s is not None and found.has_times:
-        raise UsageError(
-            f"{format_duration(interval_s)}: {source} already has times; leave the option out.",
-            code=ErrorCode.OPTION_CONFLICT,
-            option="--interval",
-        )
-    for column in found.columns:
-        _refuse_far_times(column, source)
-    if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in found.columns):
-        raise ConfigError(
-            f"{source}: no column has two numbers apart from the time; is it the right file?"
-        )
-    return SeriesFile(source, tuple(found.columns), tuple(found.notes))
+        raise source.wrong("is not text; give the numbers as CSV or JSON.")
+    columns = _columns(text, source)
+    for column in columns:
+        far = column.t_s[~(np.abs(column.t_s) <= WALL_S_MAX)]
+        if far.size:
+            raise source.wrong(
+                f"series {column.name} has a time of {far[0]:g} s, which is not a time; remove "
+                "that row."
+            )
+    if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in columns):
+        raise source.wrong("no column has two numbers apart from the time; is it the right file?")
+    return SeriesFile(source.name, tuple(columns), tuple(source.notes))
 
 
-def _table(text: str, options: TableOptions) -> RawTable:
-    notes: list[str] = []
+def _columns(text: str, source: Source) -> list[RawColumn]:
     lines, left_out = lines_of(text)
     if not lines:
-        raise ConfigError(f"{options.source}: {NO_SHAPE}.")
+        raise source.wrong(f"{NO_SHAPE}.")
     # A line of words before each object is named as such.
     is_json = lines[0].text.lstrip()[0] in "{[" or lines[1 % len(lines)].text.startswith("{")
     what = what_it_is(lines, is_json=is_json)
     if what:
-        raise ConfigError(f"{options.source}: {what}.")
+        raise source.wrong(f"{what}.")
     if is_json:
-        return json_table(text, lines, options, notes)
+        return json_table(text, lines, source)
     if left_out:
-        notes.append(
+        source.notes.append(
             f"{len(left_out)} lines of the shell or of a heading left out, first {left_out[0]}"
         )
     if are_pairs(lines):
-        return pairs(lines, options, notes)
-    return table(lines, options, notes)
+        return pairs(lines, source)
+    return table(lines, source)
 
 
-def _bytes(path: str, source: str) -> bytes:
+def _bytes(path: str, source: Source) -> bytes:
     if path != STDIN and Path(path).is_dir():
-        raise ConfigError(
-            f"{source}: is a directory without manifest.json: not a run; give files.",
-            code=ErrorCode.NOT_FOUND,
-        )
+        what = "is a directory without manifest.json: not a run; give files."
+        raise source.wrong(what, code=ErrorCode.NOT_FOUND)
     try:
         if path == STDIN:
             data = read_stream(sys.stdin.buffer, _BYTES_MAX)
@@ -132,37 +123,28 @@ def _bytes(path: str, source: str) -> bytes:
             data = read_piped(Path(path), _BYTES_MAX)
         return unpacked(data, _BYTES_MAX) if data[:2] == _GZIP_MAGIC else data
     except ForeignDataError as error:
-        raise ConfigError(f"{source}: {error}; keep the columns that matter.") from error
+        raise source.wrong(f"{error}; keep the columns that matter.") from error
     except FileNotFoundError as error:
-        raise ConfigError(f"{source}: no such file.", code=ErrorCode.NOT_FOUND) from error
+        raise source.wrong("no such file.", code=ErrorCode.NOT_FOUND) from error
     except EOFError as error:
-        raise ConfigError(
-            f"{source}: the compressed file is cut short; unpack what there is with "
-            "`gzip -dc FILE | hybridbench judge -`.",
-            code=ErrorCode.DAMAGED,
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"{source}: cannot be read: {error.strerror or error}.", code=ErrorCode.NOT_READABLE
-        ) from error
-
-
-def _refuse_far_times(column: RawColumn, source: str) -> None:
-    far = ~(np.abs(column.t_s) <= WALL_S_MAX)
-    if far.any():
-        raise ConfigError(
-            f"{source}: series {column.name} has a time of {column.t_s[far][0]:g} s, which is not "
-            "a time; remove that row."
+        what = (
+            "the compressed file is cut short; unpack what there is with "
+            "`gzip -dc FILE | hybridbench judge -`."
         )
+        raise source.wrong(what, code=ErrorCode.DAMAGED) from error
+    except OSError as error:
+        what = f"cannot be read: {error.strerror or error}."
+        raise source.wrong(what, code=ErrorCode.NOT_READABLE) from error
 
 
-def _refuse_long_lines(data: bytes, source: str) -> None:
+def _refuse_long_lines(data: bytes, source: Source) -> None:
     # An export of Prometheus is one line, whatever its length; a table is not.
     if data.lstrip()[:1] in (b"{", b"["):
         return
     number, length = longest_line(data)
     if length > LINE_BYTES_MAX:
-        raise ConfigError(
-            f"{source}:{number}: a line of {length / MIB:.0f} MiB; a table has one line per "
-            "sample: is it the right file?"
+        raise source.wrong(
+            f"a line of {length / MIB:.0f} MiB; a table has one line per sample: is it the right "
+            "file?",
+            number,
         )

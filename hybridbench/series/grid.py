@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.owners import keys_of, levels_in_turn, parts_of
 from hybridbench.series.times import (
@@ -27,21 +27,61 @@ from hybridbench.series.times import (
     unit_in,
 )
 from hybridbench.series.units import BYTE_FACTORS, PROCESS_ID, bracket_unit, usual_units
+from hybridbench.units import format_duration
 
 _PARTS_MAX = 256
 _NAMES_MAX = 8
 _NUMERIC_SHARE = 0.9
+_BAD_SHARE = 0.01
 # What ps and top call so is processor time, or when a process began.
 _NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "START", "STARTED"})
 
 
 @dataclass(frozen=True)
-class TableOptions:
-    """What the caller said about the file; ``interval_s`` is for one that has no times."""
+class Source:
+    """The file that is read: its name, what the caller said about it, and what is noted of it.
 
-    source: str
+    ``time_column`` is ``NAME`` or ``NAME:UNIT``; ``interval_s`` is for a file that has no times.
+    """
+
+    name: str
     time_column: str | None = None
     interval_s: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def wrong(self, what: str, line: int = 0, code: ErrorCode | None = None) -> ConfigError:
+        """The error that names the file, and the line where there is one."""
+        place = f"{self.name}:{line}" if line else self.name
+        return ConfigError(f"{place}: {what}", code=code)
+
+    def leave_out(
+        self, bad: Sequence[int], lines: Sequence[int], why: str, refusal: str, few: int = 3
+    ) -> None:
+        """Note that the lines ``bad`` of ``lines`` are not read, ``few`` of them or one in 100.
+
+        Raises:
+            ConfigError: they are more than a few, so that this is another kind of file.
+        """
+        if bad and bad[0] == lines[-1]:
+            self.notes.append(f"the last line ({bad[0]}) is cut short: left out")
+        elif len(bad) > max(few, _BAD_SHARE * len(lines)) or len(bad) == len(lines) > 0:
+            raise self.wrong(refusal, bad[0])
+        elif bad:
+            self.notes.append(f"{len(bad)} lines left out, {why}, first {bad[0]}")
+
+    def check_has_times(self) -> None:
+        """Refuse an interval between samples, which would be another time.
+
+        Raises:
+            UsageError: one was given.
+        """
+        if self.interval_s is not None:
+            raise UsageError(
+                f"{format_duration(self.interval_s)}: {self.name} already has times; leave the "
+                "option out.",
+                code=ErrorCode.OPTION_CONFLICT,
+                option="--interval",
+            )
 
 
 @dataclass(frozen=True)
@@ -62,15 +102,6 @@ class RawColumn:
     usual_unit: str = ""
     text_at: tuple[int, str] | None = None
     is_text: bool = False
-
-
-@dataclass
-class RawTable:
-    """Columns as far as they were read, and what has to be said about them."""
-
-    columns: list[RawColumn] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    has_times: bool = True
 
 
 @dataclass(frozen=True)
@@ -102,30 +133,31 @@ class Grid:
         return stamped.kept(index for index, text in enumerate(at) if text)
 
 
-def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
+def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     """Columns of ``grid``: its time column first found, then the numbers of each other one.
 
     Raises:
         ConfigError: no rows, no times, or rows of several processes that nothing tells apart.
     """
     if not grid.rows:
-        raise ConfigError(f"{options.source}: has a header and no rows.")
+        raise source.wrong("has a header and no rows.")
     grid = _with_whole_times(grid)
-    at, unit = _time_column(grid, options)
+    at, unit = _time_column(grid, source)
     times = None
     if at is not None:
-        grid, times = _with_times(grid, at, unit, options, notes)
+        grid, times = _with_times(grid, at, unit, source)
+        source.check_has_times()
     columns = list(zip(*grid.rows, strict=True))
     keys = keys_of(grid.names, columns, times, at)
     parts = parts_of(grid.names, grid.rows, keys)
     if len(parts) > _PARTS_MAX:
-        raise ConfigError(
-            f"{options.source}: rows of {len(parts)} series, such as {next(iter(parts))}; keep "
+        raise source.wrong(
+            f"rows of {len(parts)} series, such as {next(iter(parts))}; keep "
             f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
         )
-    table = RawTable([], notes, has_times=times is not None)
+    found: list[RawColumn] = []
     no_owner = times is None and not keys and not _says_whose(grid.names, columns)
-    times = times or _counted_times(parts, len(grid.rows), options)
+    times = times or _counted_times(parts, len(grid.rows), source)
     usual = {**usual_units(grid.names, of_tool=grid.of_tool), **grid.units}
     for group, (label, rows) in enumerate(parts.items()):
         own = Times(times.t_s[rows], times.absolute)
@@ -135,10 +167,10 @@ def table_of(grid: Grid, options: TableOptions, notes: list[str]) -> RawTable:
                 continue
             cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
             column = _column(name, own, cells, lines, usual.get(name, ""))
-            table.columns.append(replace(column, name=name + label, group=group))
+            found.append(replace(column, name=name + label, group=group))
             if no_owner:
-                _refuse_turns(column, options)
-    return table
+                _refuse_turns(column, source)
+    return found
 
 
 def columns_few(names: Sequence[str]) -> str:
@@ -157,15 +189,13 @@ def _with_whole_times(grid: Grid) -> Grid:
     return replace(grid, names=[*(grid.names[i] for i in kept), "time"], rows=rows)
 
 
-def _with_times(
-    grid: Grid, at: int, unit: str, options: TableOptions, notes: list[str]
-) -> tuple[Grid, Times]:
+def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, Times]:
     """``grid`` without a torn last row and without rows that stand twice, and its times."""
     # Such a row says in every cell what the row above says, its time included.
     new = [a != b for a, b in pairwise([[], *map(list, grid.rows)])]
     count = new.count(False)
     if count:
-        notes.append(
+        source.notes.append(
             f"{count} row{'s' * (count > 1)} shared a time and all else with the row "
             f"above (line {grid.lines[new.index(False)]}): left out"
         )
@@ -176,17 +206,16 @@ def _with_times(
     except BadTimeError as error:
         line, is_last = grid.lines[error.index], 0 < error.index == len(cells) - 1
         if not is_last:
-            where = f"{options.source}:{line}: column {grid.names[at]}"
-            raise ConfigError(f"{where}: {error}.") from error
-        notes.append(f"the last line ({line}) is cut short: left out")
-        return _with_times(grid.kept(range(error.index)), at, unit, options, notes)
+            raise source.wrong(f"column {grid.names[at]}: {error}.", line) from error
+        source.notes.append(f"the last line ({line}) is cut short: left out")
+        return _with_times(grid.kept(range(error.index)), at, unit, source)
 
 
-def _time_column(grid: Grid, options: TableOptions) -> tuple[int | None, str]:
+def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
     """Which column has the times, and their unit; None where an interval stands in their place."""
     names, columns = list(grid.names), list(zip(*grid.rows, strict=True))
-    if options.time_column is not None:
-        return _chosen_time(names, columns, options, options.time_column)
+    if source.time_column is not None:
+        return _chosen_time(names, columns, source, source.time_column)
     named = [
         i for i, name in enumerate(names) if names_time(name) and _may_be_time(name, columns[i])
     ]
@@ -194,12 +223,13 @@ def _time_column(grid: Grid, options: TableOptions) -> tuple[int | None, str]:
     found = [i for i in (*named, *dated) if not grid.of_tool or names[i] not in _NOT_OF_SAMPLE]
     if found:
         return found[0], unit_in(names[found[0]])
-    if options.interval_s is not None:
+    if source.interval_s is not None:
         return None, ""
-    raise ConfigError(
-        f"{options.source}:{grid.lines[0]}: no column is a time (columns: {columns_few(names)}); "
-        "name one with --time-column, or give the time between two samples with --interval 10s.",
-        code=ErrorCode.NEEDS_OPTION,
+    raise source.wrong(
+        f"no column is a time (columns: {columns_few(names)}); name one with --time-column, or "
+        "give the time between two samples with --interval 10s.",
+        grid.lines[0],
+        ErrorCode.NEEDS_OPTION,
     )
 
 
@@ -210,7 +240,7 @@ def _may_be_time(name: str, cells: Sequence[str]) -> bool:
 
 
 def _chosen_time(
-    names: Sequence[str], columns: Sequence[Sequence[str]], options: TableOptions, chosen: str
+    names: Sequence[str], columns: Sequence[Sequence[str]], source: Source, chosen: str
 ) -> tuple[int, str]:
     """The column of --time-column NAME or NAME:UNIT."""
     folded = [name.strip("# ").casefold() for name in names]
@@ -218,28 +248,25 @@ def _chosen_time(
     if wanted not in folded and wanted.rpartition(":")[2] in UNITS_S:
         wanted, _, unit = wanted.rpartition(":")
     if wanted not in folded:
-        raise ConfigError(
-            f"{options.source}: --time-column {chosen}: no such column; there are "
-            f"{columns_few(names)}.",
+        raise source.wrong(
+            f"--time-column {chosen}: no such column; there are {columns_few(names)}.",
             code=ErrorCode.UNKNOWN_NAME,
         )
     index = folded.index(wanted)
     unit = unit or unit_in(names[index])
     counted = number_in(columns[index][0].strip()) and not is_since_1970(columns[index])
     if counted and not unit and not counts_seconds(wanted):
-        raise ConfigError(
-            f"{options.source}: --time-column {chosen}: the unit of its numbers is unknown; write "
+        raise source.wrong(
+            f"--time-column {chosen}: the unit of its numbers is unknown; write "
             f"--time-column '{names[index]}:s' (or ms, min, h, d).",
             code=ErrorCode.NEEDS_OPTION,
         )
     return index, unit
 
 
-def _counted_times(
-    parts: Mapping[str, Sequence[int]], row_count: int, options: TableOptions
-) -> Times:
+def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: Source) -> Times:
     """Times of a table that has none: a sample ends where one of its parts comes again."""
-    assert options.interval_s is not None, "a table without times was refused"
+    assert source.interval_s is not None, "a table without times was refused"
     part = {row: label for label, rows in parts.items() for row in rows}
     moment = np.zeros(row_count)
     # The next sample begins with whatever was in this one already.
@@ -248,7 +275,7 @@ def _counted_times(
         new = part[row] in seen
         seen = {part[row]} if new else seen | {part[row]}
         moment[row] = (moment[row - 1] if row else 0.0) + new
-    return Times(options.interval_s * moment, absolute=False)
+    return Times(source.interval_s * moment, absolute=False)
 
 
 def _says_whose(names: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
@@ -259,12 +286,12 @@ def _says_whose(names: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     )
 
 
-def _refuse_turns(column: RawColumn, options: TableOptions) -> None:
+def _refuse_turns(column: RawColumn, source: Source) -> None:
     """Refuse rows without times whose numbers take turns between the levels of several."""
     count = 0 if column.is_text else levels_in_turn(column.value)
     if count:
-        raise ConfigError(
-            f"{options.source}: column {column.name}: the rows take turns between {count} levels, "
+        raise source.wrong(
+            f"column {column.name}: the rows take turns between {count} levels, "
             "as those of several processes do; add a column that says whose row it is (`ps -o "
             "pid=,rss=`), or a time to each row."
         )

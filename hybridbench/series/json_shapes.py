@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridbench.errors import ConfigError
 from hybridbench.foreign import ForeignDataError, json_value
-from hybridbench.series.grid import Grid, RawColumn, RawTable, TableOptions, table_of
+from hybridbench.series.grid import Grid, RawColumn, Source, table_of
 from hybridbench.series.lines import Line
 from hybridbench.series.owners import labels
 from hybridbench.series.times import BadTimeError, is_since_1970, looks_like_time, parse_times
@@ -22,7 +21,6 @@ from hybridbench.series.units import usual_units
 
 _SHOWN_CHARS = 40
 _LISTS_MAX = 8
-_BAD_SHARE = 0.01
 _EXPORT = (
     'give what /api/v1/query_range answers: {"status":"success","data":{"resultType":"matrix",'
     '"result":[...]}}'
@@ -47,9 +45,7 @@ class _Series:
     values: list[str]
 
 
-def json_table(
-    text: str, lines: Sequence[Line], options: TableOptions, notes: list[str]
-) -> RawTable:
+def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColumn]:
     """The columns of a document, or of objects one a line.
 
     Raises:
@@ -57,34 +53,34 @@ def json_table(
     """
     if len(lines) == 1 or not any(isinstance(_value(line.text), dict) for line in lines[:2]):
         try:
-            return _document_table(json_value(text), options, notes)
+            return _document_table(json_value(text), source)
         except ForeignDataError as error:
             # jq in a loop prints objects over several lines each.
             lines = [Line(n, part) for n, part in enumerate(_BETWEEN_OBJECTS.split(text), 1)]
             if len(lines) == 1:
-                raise ConfigError(
-                    f"{options.source}: starts like JSON and cannot be read: it {error}; give JSON "
+                raise source.wrong(
+                    f"starts like JSON and cannot be read: it {error}; give JSON "
                     "lines (one object a line) or an export of /api/v1/query_range."
                 ) from error
-    objects, lines = _objects(lines, options, notes)
+    objects, lines = _objects(lines, source)
     if all(isinstance(entry.get("m"), dict) for entry in objects):
-        return _labelled(list(_samples_of_run(objects)), options, notes)
+        return _labelled(list(_samples_of_run(objects)), source)
     found = [series for entry in objects for series in _series_in(entry)]
     if found and not any(_is_number(value) for entry in objects for value in entry.values()):
-        return _labelled(found, options, notes)
-    return _records(objects, lines, options, notes)
+        return _labelled(found, source)
+    return _records(objects, lines, source)
 
 
-def _document_table(document: object, options: TableOptions, notes: list[str]) -> RawTable:
+def _document_table(document: object, source: Source) -> list[RawColumn]:
     """The columns of one document, whatever it nests its series in."""
-    _refuse_error(document, options)
+    _refuse_error(document, source)
     found = list(_series_in(document))
     if found:
-        return _labelled(found, options, notes)
+        return _labelled(found, source)
     rows = max(_lists_in(document), key=len, default=None)
     if rows is None:
-        raise ConfigError(f"{options.source}: holds no series; {_EXPORT}, or a list of objects.")
-    return _records(rows, [Line(n, "") for n in range(1, len(rows) + 1)], options, notes)
+        raise source.wrong(f"holds no series; {_EXPORT}, or a list of objects.")
+    return _records(rows, [Line(n, "") for n in range(1, len(rows) + 1)], source)
 
 
 def _value(text: str) -> object:
@@ -94,35 +90,30 @@ def _value(text: str) -> object:
         return None
 
 
-def _objects(
-    lines: Sequence[Line], options: TableOptions, notes: list[str]
-) -> tuple[list[Object], list[Line]]:
+def _objects(lines: Sequence[Line], source: Source) -> tuple[list[Object], list[Line]]:
     """The object of each line; a few damaged lines are left out."""
     parsed = [(line, _value(line.text)) for line in lines]
     good = [(line, value) for line, value in parsed if isinstance(value, dict)]
     bad = [line for line, value in parsed if not isinstance(value, dict)]
-    if bad and bad[0] is lines[-1]:
-        notes.append(f"the last line ({bad[0].number}) is cut short: left out")
-    elif len(bad) > _BAD_SHARE * len(lines):
-        raise ConfigError(
-            f"{options.source}:{bad[0].number}: not a JSON object: "
-            f"{bad[0].text.strip()[:_SHOWN_CHARS]!r}; write one object a line."
-        )
-    elif bad:
-        notes.append(f"{len(bad)} lines left out, not a JSON object, first {bad[0].number}")
+    shown = repr(bad[0].text.strip()[:_SHOWN_CHARS]) if bad else ""
+    source.leave_out(
+        [line.number for line in bad],
+        [line.number for line in lines],
+        "not a JSON object",
+        f"not a JSON object: {shown}; write one object a line.",
+        few=0,
+    )
     return [value for _, value in good], [line for line, _ in good]
 
 
-def _records(
-    objects: Sequence[Object], lines: Sequence[Line], options: TableOptions, notes: list[str]
-) -> RawTable:
+def _records(objects: Sequence[Object], lines: Sequence[Line], source: Source) -> list[RawColumn]:
     """A row for each object; nested keys are joined by dots."""
     # Keys in the order of their first coming; a line need not have them all.
     flat = [_flat(entry) for entry in objects]
     names = list(dict.fromkeys(key for entry in flat for key in entry))
     lists = sorted({key for entry in objects for key in entry if isinstance(entry[key], list)})
     if lists:
-        notes.append(f"lists are not read: {', '.join(lists[:_LISTS_MAX])}")
+        source.notes.append(f"lists are not read: {', '.join(lists[:_LISTS_MAX])}")
     rows = [[entry.get(name, "") for name in names] for entry in flat]
     units = {entry.get("Unit", "").casefold() for entry in flat}
     unit = _UNITS.get(units.pop(), "") if len(units) == 1 else ""
@@ -131,7 +122,7 @@ def _records(
         numeric = {"Average", "Maximum", "Minimum", "Sum"}
         names = [f"{name} ({unit})" if name in numeric else name for name in names]
     grid = Grid(names, rows, [line.number for line in lines])
-    return table_of(grid.stamped([line.at for line in lines]), options, notes)
+    return table_of(grid.stamped([line.at for line in lines]), source)
 
 
 def _flat(entry: Object, prefix: str = "") -> dict[str, str]:
@@ -270,8 +261,9 @@ def _unit(node: Object) -> str:
     return f" ({unit})" if unit else ""
 
 
-def _labelled(found: Sequence[_Series], options: TableOptions, notes: list[str]) -> RawTable:
+def _labelled(found: Sequence[_Series], source: Source) -> list[RawColumn]:
     """One column for each set of labels, each with times of its own."""
+    source.check_has_times()
     merged: dict[tuple[tuple[str, str], ...], _Series] = {}
     for one in found:
         key = tuple(sorted(one.labels.items()))
@@ -286,14 +278,13 @@ def _labelled(found: Sequence[_Series], options: TableOptions, notes: list[str])
             value = np.array(one.values, dtype=np.float64)
             times = parse_times(one.times)
         except (ValueError, BadTimeError) as error:
-            raise ConfigError(
-                f'{options.source}: series {name} has a value that is not a [time, "number"] pair '
-                f"({error})."
+            raise source.wrong(
+                f'series {name} has a value that is not a [time, "number"] pair ({error}).'
             ) from error
         value[~np.isfinite(value)] = np.nan
         unit = usual.get(name, "")
         columns.append(RawColumn(name, times.t_s, value, times.absolute, index, usual_unit=unit))
-    return RawTable([column for column in columns if column.t_s.size > 0], notes)
+    return [column for column in columns if column.t_s.size > 0]
 
 
 def _names(every: Sequence[Mapping[str, str]]) -> list[str]:
@@ -306,16 +297,16 @@ def _names(every: Sequence[Mapping[str, str]]) -> list[str]:
     ]
 
 
-def _refuse_error(document: object, options: TableOptions) -> None:
+def _refuse_error(document: object, source: Source) -> None:
     """Refuse what a server answered in the place of series."""
     if not isinstance(document, dict):
         return
     if document.get("status") == "error":
         said = document.get("error", "no reason given")
-        raise ConfigError(f"{options.source}: Prometheus answered with an error: {said}.")
+        raise source.wrong(f"Prometheus answered with an error: {said}.")
     data = document.get("data", document)
     kind = data.get("resultType") if isinstance(data, dict) else None
     if kind not in (None, "matrix"):
-        raise ConfigError(f"{options.source}: holds a {kind}, not a range; {_EXPORT}.")
+        raise source.wrong(f"holds a {kind}, not a range; {_EXPORT}.")
     if kind == "matrix" and not data.get("result"):
-        raise ConfigError(f"{options.source}: holds no series; {_EXPORT}.")
+        raise source.wrong(f"holds no series; {_EXPORT}.")

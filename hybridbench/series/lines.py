@@ -42,7 +42,6 @@ _INNER_BLANKS = re.compile(
 _JOINED = "\x00"
 _WIDE_BLANKS = re.compile(r"\s{2,}|\t")
 _COMMANDS = frozenset({"command", "cmd", "args", "comm", "process"})
-_BAD_SHARE, _BAD_LEAST = 0.01, 3
 
 
 @dataclass(frozen=True)
@@ -98,11 +97,6 @@ def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
         return row
     at = of_text[0]
     return [*row[:at], " ".join(row[at : at + spare + 1]), *row[at + spare + 1 :]]
-
-
-def few(count: int, of: int) -> bool:
-    """Whether so many lines may be left out of ``of``; more make another kind of file."""
-    return count <= max(_BAD_LEAST, _BAD_SHARE * of)
 
 
 def is_moment(text: str) -> bool:

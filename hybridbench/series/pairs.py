@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hybridbench.series.grid import Grid, RawTable, TableOptions, table_of
+from hybridbench.series.grid import Grid, RawColumn, Source, table_of
 from hybridbench.series.lines import Line
 
 _PAIR = re.compile(
@@ -40,7 +40,7 @@ def are_pairs(lines: Sequence[Line]) -> bool:
     return bool(numbers) and len(keys) == len(numbers) and (bool(pairs) or _is_status(numbers))
 
 
-def pairs(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> RawTable:
+def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     """A column for each name."""
     of_status = _is_status([line.text.strip() for line in lines[:_LOOKED_AT]])
     samples: list[tuple[Line, dict[str, str]]] = []
@@ -61,11 +61,11 @@ def pairs(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> Raw
             samples.append((line, {}))
         samples[-1][1][name] = value
     if odd:
-        notes.append(f"{len(odd)} lines left out, not a name and a number, first {odd[0]}")
+        source.notes.append(f"{len(odd)} lines left out, not a name and a number, first {odd[0]}")
     names = list(dict.fromkeys(name for _, sample in samples for name in sample))
     rows = [[sample.get(name, "") for name in names] for _, sample in samples]
     grid = Grid(names, rows, [line.number for line, _ in samples])
-    return table_of(grid.stamped([line.at for line, _ in samples]), options, notes)
+    return table_of(grid.stamped([line.at for line, _ in samples]), source)
 
 
 def _name_and_value(match: re.Match[str]) -> tuple[str, str]:

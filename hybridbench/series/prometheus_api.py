@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foreign import GIB, ForeignDataError, is_http_address, json_value, read_stream
 from hybridbench.series.files import SeriesFile, series_of
+from hybridbench.series.grid import Source
 
 _TIMEOUT_S = 30.0
 _BYTES_MAX = GIB // 2
@@ -69,7 +70,7 @@ def read_prometheus(query: RangeQuery) -> SeriesFile:
     except (OSError, http.client.HTTPException, ForeignDataError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise _failed(query, f"cannot be asked: {reason or type(error).__name__}") from error
-    return series_of(f"{query.query} of {query.url}", text)
+    return series_of(Source(f"{query.query} of {query.url}"), text)
 
 
 def _failed(query: RangeQuery, what: str) -> ConfigError:

@@ -10,22 +10,24 @@ import csv
 import re
 from collections.abc import Sequence
 
-from hybridbench.errors import ConfigError
 from hybridbench.series.cells import number_in
-from hybridbench.series.grid import Grid, RawTable, TableOptions, table_of
-from hybridbench.series.lines import Line, blank_cells, few, fitted, wide
+from hybridbench.series.grid import Grid, RawColumn, Source, table_of
+from hybridbench.series.lines import Line, blank_cells, fitted, wide
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.times import looks_like_time, names_time
 from hybridbench.series.unnamed import Read, Row, unnamed
 
 _LOOKED_AT = 200
+_OTHER_REPORT = (
+    "another report begins, with other columns; record one, such as `pidstat -r -p PID 10`."
+)
 # What a date of JavaScript or a cell in quotes holds parts no cells.
 _NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d)')
 _COMMENT_ROW = re.compile(r"#\s*(Date\s+|Time\s+)*(gpu|Entity|Idx|YYYY\S*|HH\S*)\b")
 _GROUPED = re.compile(r"[+-]?\d{1,3}([,.]\d{3})+([,.]\d+)?")
 
 
-def table(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> RawTable:
+def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     """The columns of a table with one row a line.
 
     Raises:
@@ -33,16 +35,16 @@ def table(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> Raw
     """
     lines = [line for line in lines if _is_row(line.text)]
     if not lines:
-        raise ConfigError(f"{options.source}: has only comments; pass a table.")
+        raise source.wrong("has only comments; pass a table.")
     mark = _mark(lines)
     if mark is None:
         rows = [(line, blank_cells(line.text.lstrip("# "))) for line in lines]
-        read = _of_blanks(rows, options, notes)
+        read = _of_blanks(rows, source)
     else:
-        rows = _parted(lines, mark, options)
-        read = _of_marks(rows, notes)
-    read = read or unnamed(rows, mark, options, notes)
-    good = _whole_rows(read, mark, options, notes)
+        rows = _parted(lines, mark, source)
+        read = _of_marks(rows, source)
+    read = read or unnamed(rows, mark, source)
+    good = _whole_rows(read, mark, source)
     grid = Grid(
         read.names,
         [cells for _, cells in good],
@@ -51,7 +53,7 @@ def table(lines: Sequence[Line], options: TableOptions, notes: list[str]) -> Raw
         of_tool=mark is None,
         commas_group=mark == ",",
     )
-    return table_of(grid.stamped([line.at for line, _ in good]), options, notes)
+    return table_of(grid.stamped([line.at for line, _ in good]), source)
 
 
 def _is_row(text: str) -> bool:
@@ -77,18 +79,16 @@ def _mark(lines: Sequence[Line]) -> str | None:
     return None
 
 
-def _parted(lines: Sequence[Line], mark: str, options: TableOptions) -> list[Row]:
+def _parted(lines: Sequence[Line], mark: str, source: Source) -> list[Row]:
     reader = csv.reader([line.text for line in lines], delimiter=mark, skipinitialspace=True)
     try:
         return [(lines[reader.line_num - 1], [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         number = lines[min(reader.line_num, len(lines)) - 1].number
-        raise ConfigError(
-            f"{options.source}:{number}: is not a table ({error}); is a quote left open?"
-        ) from error
+        raise source.wrong(f"is not a table ({error}); is a quote left open?", number) from error
 
 
-def _of_marks(rows: Sequence[Row], notes: list[str]) -> Read | None:
+def _of_marks(rows: Sequence[Row], source: Source) -> Read | None:
     """A table whose cells a mark parts, perhaps below a title; None if it has no heading."""
     typical = rows[3 * len(rows) // 4][1]
     numeric = [i for i, cell in enumerate(typical) if _is_value(cell)]
@@ -101,15 +101,15 @@ def _of_marks(rows: Sequence[Row], notes: list[str]) -> Read | None:
         return None
     line, names = rows[above[-1]]
     if line is not rows[0][0]:
-        notes.append(f"the heading is line {line.number}: what stands above it is left out")
+        source.notes.append(f"the heading is line {line.number}: what stands above it is left out")
     body = rows[max(first, above[-1] + 1) :]
     again = [at.number for at, cells in body if cells == names]
     if again:
-        notes.append(f"the heading stands again in line {again[0]}: skipped")
+        source.notes.append(f"the heading stands again in line {again[0]}: skipped")
     return Read(names, [row for row in body if row[1] != names], line)
 
 
-def _of_blanks(rows: Sequence[Row], options: TableOptions, notes: list[str]) -> Read | None:
+def _of_blanks(rows: Sequence[Row], source: Source) -> Read | None:
     """A table whose cells blanks part, its heading perhaps again and again; None without one."""
     first = next((i for i, (_, cells) in enumerate(rows) if not _names(cells)), len(rows))
     at = _heading(rows, first)
@@ -119,32 +119,24 @@ def _of_blanks(rows: Sequence[Row], options: TableOptions, notes: list[str]) -> 
     names = _choose_names(heading, words, rows[first : first + 20])
     again = {line.text for line, _ in rows[at:first]}
     body: list[Row] = []
-    others: list[Line] = []
+    others: list[int] = []
     for line, row in rows[first:]:
         if _without_time(row) == _without_time(words) or line.text in again or line.text[0] == "#":
             continue
         if _names(row) and len(row) > 1:
-            others.append(line)
+            others.append(line.number)
             if looks_like_time(row[0]):
-                _refuse_other(line, options)
+                raise source.wrong(_OTHER_REPORT, line.number)
         # sysstat: Average:, in any language.
         elif not (looks_like_time(words[0]) and row[0].endswith((":", "\uff1a"))):
             body.append((line, fitted(line.text, row, names)))
-    if not few(len(others), len(rows)):
-        _refuse_other(others[0], options)
-    if others:
-        notes.append(f"{len(others)} lines without numbers left out, first {others[0].number}")
+    source.leave_out(others, [line.number for line, _ in rows], "without numbers", _OTHER_REPORT)
     sizes = [name for name in names if name in ("RSS", "VSZ", "VIRT", "RES")]
     if sizes:
-        notes.append(f"{', '.join(sizes)}: in KiB where no unit stands, as ps, top, pidstat print")
+        source.notes.append(
+            f"{', '.join(sizes)}: in KiB where no unit stands, as ps, top, pidstat print"
+        )
     return Read(_of_devices(rows, at, names), body, heading)
-
-
-def _refuse_other(line: Line, options: TableOptions) -> None:
-    raise ConfigError(
-        f"{options.source}:{line.number}: another report begins, with other columns; record "
-        "one, such as `pidstat -r -p PID 10`."
-    )
 
 
 def _heading(rows: Sequence[Row], first: int) -> int | None:
@@ -198,28 +190,21 @@ def _of_devices(rows: Sequence[Row], at: int, names: list[str]) -> list[str]:
     ]
 
 
-def _whole_rows(
-    read: Read, mark: str | None, options: TableOptions, notes: list[str]
-) -> Sequence[Row]:
-    """The rows that have a cell for each name; those left out are noted, and many refused."""
+def _whole_rows(read: Read, mark: str | None, source: Source) -> Sequence[Row]:
+    """The rows that have a cell for each name; a few others are left out."""
     width = len(read.names)
     good = [row for row in read.rows if len(row[1]) == width]
     bad = [(line.number, len(cells)) for line, cells in read.rows if len(cells) != width]
     if 2 * len(good) <= len(bad) and is_prose([read.heading, *(line for line, _ in read.rows)]):
-        raise ConfigError(f"{options.source}: {NO_SHAPE}.")
-    if not bad:
-        return good
-    number, count = bad[0]
-    if number == read.rows[-1][0].number:
-        notes.append(f"the last line ({number}) is cut short: left out")
-    elif good and few(len(bad), len(read.rows)):
-        notes.append(f"{len(bad)} lines with too few or too many cells left out, first {number}")
-    else:
-        hint = "keep one table" if mark is None else "quote cells that hold the delimiter"
-        raise ConfigError(
-            f"{options.source}:{number}: {count} cells where the heading has {width} (line "
-            f"{read.heading.number}); {hint}, or keep the columns that matter."
-        )
+        raise source.wrong(f"{NO_SHAPE}.")
+    hint = "keep one table" if mark is None else "quote cells that hold the delimiter"
+    source.leave_out(
+        [number for number, _ in bad],
+        [line.number for line, _ in read.rows],
+        "with too few or too many cells",
+        f"{bad[0][1] if bad else 0} cells where the heading has {width} (line "
+        f"{read.heading.number}); {hint}, or keep the columns that matter.",
+    )
     return good
 
 

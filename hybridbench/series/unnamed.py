@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from hybridbench.errors import ConfigError
 from hybridbench.series.cells import is_nothing, number_in
-from hybridbench.series.grid import TableOptions
+from hybridbench.series.grid import Source
 from hybridbench.series.lines import Line, fitted
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.times import is_since_1970, looks_like_time
@@ -63,7 +62,7 @@ class Read:
     units: Mapping[str, str] = field(default_factory=dict)
 
 
-def unnamed(rows: Sequence[Row], mark: str | None, options: TableOptions, notes: list[str]) -> Read:
+def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Read:
     """Names for rows without a heading; ``mark`` parts their cells, blanks where it is None.
 
     Rows that a tool is known to print, or a time, names and one size: with a unit, or whole
@@ -79,7 +78,7 @@ def unnamed(rows: Sequence[Row], mark: str | None, options: TableOptions, notes:
     for pattern, names in () if mark else _LAYOUTS:
         if re.fullmatch(pattern, " ".join(first[timed:])):
             whole = [*["time"] * timed, *names.split(", ")]
-            notes.append(f"read as rows of {names}: memory without a unit is in KiB")
+            source.notes.append(f"read as rows of {names}: memory without a unit is in KiB")
             body = [(line, fitted(line.text, cells, whole)) for line, cells in rows]
             return Read(whole, body, heading)
     full = [cells for _, cells in rows if len(cells) == len(first)]
@@ -95,12 +94,12 @@ def unnamed(rows: Sequence[Row], mark: str | None, options: TableOptions, notes:
         sizes = sizes[1:]
     if len(sizes) != 1 or (kinds[sizes[0]] == "number" and "time" not in kinds):
         what = NO_SHAPE if is_prose([line for line, _ in rows]) else _NO_HEADING
-        raise ConfigError(f"{options.source}:{heading.number}: {what}.")
+        raise source.wrong(f"{what}.", heading.number)
     if kinds[sizes[0]] != "whole":
         return Read(named, rows, heading)
     name, unit = _size({int(c) for c in columns[sizes[0]] if not is_nothing(c)}, is_pid=is_pid)
     named[sizes[0]] = name
-    notes.append(_READ_AS[name])
+    source.notes.append(_READ_AS[name])
     return Read(named, rows, heading, {name: unit})
 
 
