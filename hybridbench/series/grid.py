@@ -125,8 +125,8 @@ class Grid:
 
         Rows before the first of those times are left out.
         """
-        others = {*_NOT_OF_SAMPLE, "ELAPSED"}
-        if not any(at) or any(names_time(n) and n not in others for n in self.names):
+        own = any(names_time(name) and name not in _NOT_OF_SAMPLE for name in self.names)
+        if not any(at) or (own and not self.of_tool) or "Timestamp" in self.names:
             return self
         rows = [[text, *row] for text, row in zip(at, self.rows, strict=True)]
         stamped = replace(self, names=["time", *self.names], rows=rows)

@@ -57,7 +57,7 @@ def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColu
         except ForeignDataError as error:
             # jq in a loop prints objects over several lines each.
             lines = [Line(n, part) for n, part in enumerate(_BETWEEN_OBJECTS.split(text), 1)]
-            if len(lines) == 1:
+            if len(lines) == 1 or _value(lines[0].text) is None:
                 raise source.wrong(
                     f"starts like JSON and cannot be read: it {error}; give JSON "
                     "lines (one object a line) or an export of /api/v1/query_range."
@@ -190,7 +190,7 @@ def _series_in(node: object) -> Iterator[_Series]:
         # Bytes may look like seconds since 1970, and do not rise as evenly.
         dated = [column for column in table if all(map(_is_time, column))]
         times = min(dated, key=_unevenness, default=None)
-        if times is None and of_metric:
+        if times is None and of_metric and table:
             times = table[0]
         for column in table:
             if times is not None and column is not times and len(column) == len(times):

@@ -83,16 +83,18 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Read:
             return Read(whole, body, heading)
     full = [cells for _, cells in rows if len(cells) == len(first)]
     columns = list(zip(*full, strict=True))
-    kinds = [_kind(column, alone=len(columns) == 1) for column in columns]
-    # Of two columns that count from 1970, the second is what was measured.
-    kinds = ["whole" if k == "time" and "time" in kinds[:i] else k for i, k in enumerate(kinds)]
+    kinds: list[str] = []
+    for column in columns:
+        # Of two columns that count from 1970, the second is what was measured.
+        kinds.append(_kind(column, is_timed="time" in kinds or len(columns) == 1))
     named = [{"text": "name", "share": "share (%)", "number": "value"}.get(k, k) for k in kinds]
     sizes = [i for i, kind in enumerate(kinds) if kind in ("memory", "whole", "number")]
     is_pid = mark is None and kinds == ["whole", "whole"] and _are_pids(columns[0])
     if is_pid:
         named[0] = "PID"
         sizes = sizes[1:]
-    if len(sizes) != 1 or (kinds[sizes[0]] == "number" and "time" not in kinds):
+    known = len(sizes) == 1 and kinds.count("time") <= 1 and 2 * len(full) >= len(rows)
+    if not known or (kinds[sizes[0]] == "number" and "time" not in kinds):
         what = NO_SHAPE if is_prose([line for line, _ in rows]) else _NO_HEADING
         raise source.wrong(f"{what}.", heading.number)
     if kinds[sizes[0]] != "whole":
@@ -111,11 +113,11 @@ def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
     return ("RSS", "KiB") if of_ps else ("value", "")
 
 
-def _kind(cells: Sequence[str], *, alone: bool) -> str:
+def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
     """What a column without a name has: time, memory (with a unit), whole, number, share, text."""
     cells = [cell for cell in cells if not is_nothing(cell)] or ["-"]
-    # A number alone is what was measured, however large it is.
-    if all(map(looks_like_time, cells)) or (not alone and _count_from_1970(cells)):
+    # A number alone, or beside a time, is what was measured, however large it is.
+    if all(map(looks_like_time, cells)) or (not is_timed and _count_from_1970(cells)):
         return "time"
     numbers = [number_in(cell) for cell in cells]
     if None in numbers:

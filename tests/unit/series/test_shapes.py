@@ -112,6 +112,19 @@ def test_what_holds_no_series_is_named_with_what_to_record(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"metric": {"a": "b"}, "value": [1795169460,0, "1011000000,0"]}\n' * 3,
+        '{"metric": {"a": "b"}, "value": [1, 2, "x"]}\n' * 3,
+        "1700000000 2026-11-25T10:00:00Z\n" * 3,
+    ],
+)
+def test_a_damaged_recording_is_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        judged(tmp_path, text)
+
+
 def csv(heading: str, *columns: np.ndarray) -> str:
     return "\n".join(
         [heading, *(",".join(f"{cell:g}" for cell in row) for row in zip(*columns, strict=True))]
