@@ -5,7 +5,7 @@ Every reader of a shape of text ends in a ``Grid``; what follows is the same for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
+from hybridbench.series.lines import Line
 from hybridbench.series.owners import keys_of, levels_in_turn, parts_of
 from hybridbench.series.times import (
     UNITS_S,
@@ -104,33 +105,36 @@ class RawColumn:
     is_text: bool = False
 
 
+# Cells with the line that they stand in.
+Row = tuple[Line, list[str]]
+
+
 @dataclass(frozen=True)
 class Grid:
-    """Cells with the lines that they stand in; every row has a cell for each name."""
+    """A table as text, before its numbers are read; every row has a cell for each name."""
 
     names: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    lines: Sequence[int]
+    rows: Sequence[Row]
+    heading: int = 0  # the line of the names, where there is one
     units: Mapping[str, str] = field(default_factory=dict)  # where its reader knows them
     of_tool: bool = False  # columns of blanks, as ps and its kin print them
     commas_group: bool = False  # a comma in a number parts thousands, as commas part the cells
 
-    def kept(self, rows: Iterable[int]) -> Grid:
-        """The same with these ``rows`` alone."""
-        kept = list(rows)
-        return replace(self, rows=[self.rows[i] for i in kept], lines=[self.lines[i] for i in kept])
+    @property
+    def columns(self) -> list[tuple[str, ...]]:
+        """The cells of each column."""
+        return list(zip(*(cells for _, cells in self.rows), strict=True))
 
-    def stamped(self, at: Sequence[str]) -> Grid:
+    def stamped(self) -> Grid:
         """The same with the times that stood above its rows, unless it has times of its own.
 
         Rows before the first of those times are left out.
         """
         own = any(names_time(name) and name not in _NOT_OF_SAMPLE for name in self.names)
-        if not any(at) or (own and not self.of_tool) or "Timestamp" in self.names:
+        if (own and not self.of_tool) or "Timestamp" in self.names:
             return self
-        rows = [[text, *row] for text, row in zip(at, self.rows, strict=True)]
-        stamped = replace(self, names=["time", *self.names], rows=rows)
-        return stamped.kept(index for index, text in enumerate(at) if text)
+        rows = [(line, [line.at, *cells]) for line, cells in self.rows if line.at]
+        return replace(self, names=["time", *self.names], rows=rows) if rows else self
 
 
 def table_of(grid: Grid, source: Source) -> list[RawColumn]:
@@ -141,15 +145,15 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     """
     if not grid.rows:
         raise source.wrong("has a header and no rows.")
-    grid = _with_whole_times(grid)
+    grid = _with_whole_times(grid.stamped())
     at, unit = _time_column(grid, source)
     times = None
     if at is not None:
         grid, times = _with_times(grid, at, unit, source)
         source.check_has_times()
-    columns = list(zip(*grid.rows, strict=True))
+    columns = grid.columns
     keys = keys_of(grid.names, columns, times, at)
-    parts = parts_of(grid.names, grid.rows, keys)
+    parts = parts_of(grid.names, [cells for _, cells in grid.rows], keys)
     if len(parts) > _PARTS_MAX:
         raise source.wrong(
             f"rows of {len(parts)} series, such as {next(iter(parts))}; keep "
@@ -161,7 +165,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     usual = {**usual_units(grid.names, of_tool=grid.of_tool), **grid.units}
     for group, (label, rows) in enumerate(parts.items()):
         own = Times(times.t_s[rows], times.absolute)
-        lines = [grid.lines[row] for row in rows]
+        lines = [grid.rows[row][0].number for row in rows]
         for index, name in enumerate(grid.names):
             if index == at or index in keys:
                 continue
@@ -181,39 +185,42 @@ def columns_few(names: Sequence[str]) -> str:
 def _with_whole_times(grid: Grid) -> Grid:
     """``grid`` with its date and its time of day, if it has both, in one column."""
     names = [name.strip("# ").casefold() for name in grid.names]
-    if not {"date", "time"} <= set(names) or ":" in grid.rows[0][names.index("date")]:
+    if not {"date", "time"} <= set(names) or ":" in grid.rows[0][1][names.index("date")]:
         return grid
     date, clock = names.index("date"), names.index("time")
     kept = [index for index in range(len(names)) if index not in (date, clock)]
-    rows = [[*(row[i] for i in kept), f"{row[date]} {row[clock]}"] for row in grid.rows]
+    rows = [
+        (line, [*(cells[i] for i in kept), f"{cells[date]} {cells[clock]}"])
+        for line, cells in grid.rows
+    ]
     return replace(grid, names=[*(grid.names[i] for i in kept), "time"], rows=rows)
 
 
 def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, Times]:
     """``grid`` without a torn last row and without rows that stand twice, and its times."""
     # Such a row says in every cell what the row above says, its time included.
-    new = [a != b for a, b in pairwise([[], *map(list, grid.rows)])]
-    count = new.count(False)
+    rows = [b for a, b in pairwise([None, *grid.rows]) if b and (a is None or a[1] != b[1])]
+    count = len(grid.rows) - len(rows)
     if count:
+        first = next(b[0] for a, b in pairwise(grid.rows) if a[1] == b[1])
         source.notes.append(
             f"{count} row{'s' * (count > 1)} shared a time and all else with the row "
-            f"above (line {grid.lines[new.index(False)]}): left out"
+            f"above (line {first.number}): left out"
         )
-        grid = grid.kept(np.flatnonzero(new).tolist())
-    cells = [row[at] for row in grid.rows]
     try:
-        return grid, parse_times(cells, unit, of_ps=grid.names[at] == "ELAPSED")
+        times = parse_times([row[at] for _, row in rows], unit, of_ps=grid.names[at] == "ELAPSED")
     except BadTimeError as error:
-        line, is_last = grid.lines[error.index], 0 < error.index == len(cells) - 1
+        line, is_last = rows[error.index][0].number, 0 < error.index == len(rows) - 1
         if not is_last:
             raise source.wrong(f"column {grid.names[at]}: {error}.", line) from error
         source.notes.append(f"the last line ({line}) is cut short: left out")
-        return _with_times(grid.kept(range(error.index)), at, unit, source)
+        return _with_times(replace(grid, rows=rows[:-1]), at, unit, source)
+    return replace(grid, rows=rows), times
 
 
 def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
     """Which column has the times, and their unit; None where an interval stands in their place."""
-    names, columns = list(grid.names), list(zip(*grid.rows, strict=True))
+    names, columns = list(grid.names), grid.columns
     if source.time_column is not None:
         return _chosen_time(names, columns, source, source.time_column)
     named = [
@@ -228,7 +235,7 @@ def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
     raise source.wrong(
         f"no column is a time (columns: {columns_few(names)}); name one with --time-column, or "
         "give the time between two samples with --interval 10s.",
-        grid.lines[0],
+        grid.rows[0][0].number,
         ErrorCode.NEEDS_OPTION,
     )
 

@@ -114,15 +114,17 @@ def _records(objects: Sequence[Object], lines: Sequence[Line], source: Source) -
     lists = sorted({key for entry in objects for key in entry if isinstance(entry[key], list)})
     if lists:
         source.notes.append(f"lists are not read: {', '.join(lists[:_LISTS_MAX])}")
-    rows = [[entry.get(name, "") for name in names] for entry in flat]
+    rows = [
+        (line, [entry.get(name, "") for name in names])
+        for line, entry in zip(lines, flat, strict=True)
+    ]
     units = {entry.get("Unit", "").casefold() for entry in flat}
     unit = _UNITS.get(units.pop(), "") if len(units) == 1 else ""
     if unit:
         # CloudWatch says it in each row.
         numeric = {"Average", "Maximum", "Minimum", "Sum"}
         names = [f"{name} ({unit})" if name in numeric else name for name in names]
-    grid = Grid(names, rows, [line.number for line in lines])
-    return table_of(grid.stamped([line.at for line in lines]), source)
+    return table_of(Grid(names, rows), source)
 
 
 def _flat(entry: Object, prefix: str = "") -> dict[str, str]:

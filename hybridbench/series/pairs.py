@@ -63,9 +63,8 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     if odd:
         source.notes.append(f"{len(odd)} lines left out, not a name and a number, first {odd[0]}")
     names = list(dict.fromkeys(name for _, sample in samples for name in sample))
-    rows = [[sample.get(name, "") for name in names] for _, sample in samples]
-    grid = Grid(names, rows, [line.number for line, _ in samples])
-    return table_of(grid.stamped([line.at for line, _ in samples]), source)
+    rows = [(line, [sample.get(name, "") for name in names]) for line, sample in samples]
+    return table_of(Grid(names, rows), source)
 
 
 def _name_and_value(match: re.Match[str]) -> tuple[str, str]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hybridbench.series.cells import number_in
-from hybridbench.series.grid import Grid, RawColumn, Source, table_of
+from hybridbench.series.grid import Grid, RawColumn, Row, Source, table_of
 from hybridbench.series.lines import Line, blank_cells, fitted, wide
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.times import looks_like_time, names_time
-from hybridbench.series.unnamed import Read, Row, unnamed
+from hybridbench.series.unnamed import unnamed
 
 _LOOKED_AT = 200
 _OTHER_REPORT = (
@@ -44,16 +45,8 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
         rows = _parted(lines, mark, source)
         read = _of_marks(rows, source)
     read = read or unnamed(rows, mark, source)
-    good = _whole_rows(read, mark, source)
-    grid = Grid(
-        read.names,
-        [cells for _, cells in good],
-        [line.number for line, _ in good],
-        read.units,
-        of_tool=mark is None,
-        commas_group=mark == ",",
-    )
-    return table_of(grid.stamped([line.at for line, _ in good]), source)
+    grid = replace(_whole(read, rows, mark, source), of_tool=mark is None, commas_group=mark == ",")
+    return table_of(grid, source)
 
 
 def _is_row(text: str) -> bool:
@@ -88,7 +81,7 @@ def _parted(lines: Sequence[Line], mark: str, source: Source) -> list[Row]:
         raise source.wrong(f"is not a table ({error}); is a quote left open?", number) from error
 
 
-def _of_marks(rows: Sequence[Row], source: Source) -> Read | None:
+def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     """A table whose cells a mark parts, perhaps below a title; None if it has no heading."""
     typical = rows[3 * len(rows) // 4][1]
     numeric = [i for i, cell in enumerate(typical) if _is_value(cell)]
@@ -106,10 +99,10 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Read | None:
     again = [at.number for at, cells in body if cells == names]
     if again:
         source.notes.append(f"the heading stands again in line {again[0]}: skipped")
-    return Read(names, [row for row in body if row[1] != names], line)
+    return Grid(names, [row for row in body if row[1] != names], line.number)
 
 
-def _of_blanks(rows: Sequence[Row], source: Source) -> Read | None:
+def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     """A table whose cells blanks part, its heading perhaps again and again; None without one."""
     first = next((i for i, (_, cells) in enumerate(rows) if not _names(cells)), len(rows))
     at = _heading(rows, first)
@@ -136,7 +129,7 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Read | None:
         source.notes.append(
             f"{', '.join(sizes)}: in KiB where no unit stands, as ps, top, pidstat print"
         )
-    return Read(_of_devices(rows, at, names), body, heading)
+    return Grid(_of_devices(rows, at, names), body, heading.number)
 
 
 def _heading(rows: Sequence[Row], first: int) -> int | None:
@@ -190,22 +183,22 @@ def _of_devices(rows: Sequence[Row], at: int, names: list[str]) -> list[str]:
     ]
 
 
-def _whole_rows(read: Read, mark: str | None, source: Source) -> Sequence[Row]:
-    """The rows that have a cell for each name; a few others are left out."""
+def _whole(read: Grid, rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
+    """``read`` of the table's ``rows``, without the few that have no cell for each name."""
     width = len(read.names)
     good = [row for row in read.rows if len(row[1]) == width]
     bad = [(line.number, len(cells)) for line, cells in read.rows if len(cells) != width]
-    if 2 * len(good) <= len(bad) and is_prose([read.heading, *(line for line, _ in read.rows)]):
+    if 2 * len(good) <= len(bad) and is_prose([line for line, _ in rows]):
         raise source.wrong(f"{NO_SHAPE}.")
     hint = "keep one table" if mark is None else "quote cells that hold the delimiter"
     source.leave_out(
         [number for number, _ in bad],
         [line.number for line, _ in read.rows],
         "with too few or too many cells",
-        f"{bad[0][1] if bad else 0} cells where the heading has {width} (line "
-        f"{read.heading.number}); {hint}, or keep the columns that matter.",
+        f"{bad[0][1] if bad else 0} cells where the heading has {width} (line {read.heading}); "
+        f"{hint}, or keep the columns that matter.",
     )
-    return good
+    return replace(read, rows=good)
 
 
 def _names(cells: Sequence[str]) -> bool:

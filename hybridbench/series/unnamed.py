@@ -6,13 +6,12 @@ A heading is missing where grep took it, or where a loop prints one number a lin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hybridbench.series.cells import is_nothing, number_in
-from hybridbench.series.grid import Source
-from hybridbench.series.lines import Line, fitted
+from hybridbench.series.grid import Grid, Row, Source
+from hybridbench.series.lines import fitted
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.times import is_since_1970, looks_like_time
 
@@ -49,20 +48,8 @@ _NO_HEADING = (
     "(nvidia-smi: without noheader)"
 )
 
-Row = tuple[Line, list[str]]
 
-
-@dataclass(frozen=True)
-class Read:
-    """A table as text: names, rows, and units of columns where the names do not tell them."""
-
-    names: list[str]
-    rows: Sequence[Row]
-    heading: Line
-    units: Mapping[str, str] = field(default_factory=dict)
-
-
-def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Read:
+def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     """Names for rows without a heading; ``mark`` parts their cells, blanks where it is None.
 
     Rows that a tool is known to print, or a time, names and one size: with a unit, or whole
@@ -80,7 +67,7 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Read:
             whole = [*["time"] * timed, *names.split(", ")]
             source.notes.append(f"read as rows of {names}: memory without a unit is in KiB")
             body = [(line, fitted(line.text, cells, whole)) for line, cells in rows]
-            return Read(whole, body, heading)
+            return Grid(whole, body, heading.number)
     full = [cells for _, cells in rows if len(cells) == len(first)]
     columns = list(zip(*full, strict=True))
     kinds: list[str] = []
@@ -98,11 +85,11 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Read:
         what = NO_SHAPE if is_prose([line for line, _ in rows]) else _NO_HEADING
         raise source.wrong(f"{what}.", heading.number)
     if kinds[sizes[0]] != "whole":
-        return Read(named, rows, heading)
+        return Grid(named, rows, heading.number)
     name, unit = _size({int(c) for c in columns[sizes[0]] if not is_nothing(c)}, is_pid=is_pid)
     named[sizes[0]] = name
     source.notes.append(_READ_AS[name])
-    return Read(named, rows, heading, {name: unit})
+    return Grid(named, rows, heading.number, {name: unit})
 
 
 def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
