@@ -33,7 +33,6 @@ _TIME = (
     r"\d\d?(?P<mark>[./])\d\d?(?P=mark)\d{4},? \d\d?:\d\d(?::\d\d)?(?: [AP]M\b)?|"
     r"\d\d?:\d\d:\d\d(?: [AP]M\b)?"
 )
-_WHOLE_TIME = re.compile(_TIME)
 # Blanks within a cell: of a time, an amount, an entity of dcgmi.
 _INNER_BLANKS = re.compile(
     rf"\b(?:{_TIME})|\d+(?:[.,]\d+)? ?[A-Za-z]* / [\d.]+ ?[A-Za-z]*|"
@@ -101,10 +100,10 @@ def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
 
 def is_moment(text: str) -> bool:
     """Whether ``text`` is a time and nothing else."""
-    if _EPOCH.fullmatch(text) or _WHOLE_TIME.fullmatch(text):
+    if _EPOCH.fullmatch(text):
         return True
     try:
-        return looks_like_time(text) and parse_times([text]) is not None
+        return looks_like_time(text) and bool(parse_times([text]))
     except BadTimeError:
         return False
 

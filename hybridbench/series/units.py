@@ -270,10 +270,6 @@ def _level(name: str) -> Meaning:
     if _SYSSTAT_KIB.fullmatch(name):
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB)
     word = _unit_word(name)
-    # Windows writes WS(K).
-    word = (
-        {"k": "kib", "m": "mib", "g": "gib"}.get(word, word) if _IN_BRACKETS.search(name) else word
-    )
     if word == _KERNEL_KB and _MEMORY.search(name):
         said = f"{name} is read in units of 1024 bytes, as ps and /proc mean it"
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)
@@ -296,5 +292,7 @@ def _unit_word(name: str) -> str:
     for pattern in (_IN_BRACKETS, _SUFFIX, _CAMEL, _BYTES_OF):
         match = pattern.search(head)
         if match is not None:
-            return match.group(1).lower()
+            word = match.group(1).lower()
+            # Windows writes WS(K).
+            return f"{word}ib" if word in ("k", "m", "g") else word
     return ""
