@@ -173,6 +173,8 @@ class _JudgedFile:
         self._absolute = any(c.absolute for c in self.file.columns)
         self._timelines: dict[int, Timeline] = {}
         self._names = self.file.names()
+        # The columns of numbers, and what each is taken for.
+        self._numbers = [(c, self._meaning(c)) for c in self.file.columns if not c.is_text]
 
     def judge(self) -> FileVerdict:
         thresholds = self._thresholds()
@@ -310,19 +312,15 @@ class _JudgedFile:
 
         Totals that contain the page cache only where no other column is in bytes.
         """
-        found = [entry for entry in self._numbers() if entry[0].name not in self.options.works]
+        found = [entry for entry in self._numbers if entry[0].name not in self.options.works]
         levels = [entry for entry in found if entry[1].role in (Role.LEVEL, Role.LOAD)]
         if not any(meaning.unit is Unit.BYTES for _, meaning in levels):
             levels += [entry for entry in found if entry[1].role is Role.WITH_CACHE]
         return [entry for entry in levels if is_gated(entry[0].name)] or levels
 
-    def _numbers(self) -> list[_Chosen]:
-        """The columns of numbers, and what each is taken for."""
-        return [(c, self._meaning(c)) for c in self.file.columns if not c.is_text]
-
     def _cache_note(self) -> list[str]:
         """Which columns the kernel's cache is in, and which to judge in their place."""
-        roles = {column.name: meaning for column, meaning in self._numbers()}
+        roles = {column.name: meaning for column, meaning in self._numbers}
         cached = [n for n, m in roles.items() if m.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
             return []
@@ -394,7 +392,7 @@ class _JudgedFile:
         if self.options.works:
             columns = [self._find("--work-column", name) for name in self.options.works]
         else:
-            columns = _best_first([c for c, m in self._numbers() if _counts_work(m)])
+            columns = _best_first([c for c, m in self._numbers if _counts_work(m)])
         for column in columns:
             self._refuse_text(column)
         plain = Meaning(Role.COUNTER, Unit.COUNT)
@@ -403,7 +401,7 @@ class _JudgedFile:
 
     def _loads(self, question: TrendContext) -> list[ExternalSeries]:
         """Requests in flight; none if they grow, as requests that stay for good would."""
-        columns = [c for c, meaning in self._numbers() if meaning.role is Role.LOAD]
+        columns = [c for c, meaning in self._numbers if meaning.role is Role.LOAD]
         plain = Meaning(Role.LOAD, Unit.COUNT)
         loads = [self._series(column, plain) for column in columns]
         rows = (
@@ -424,7 +422,7 @@ class _JudgedFile:
         """What a restart of the process of ``column`` would set back or change: counters, ids."""
         found = [
             self._series(other, Meaning(Role.COUNTER, Unit.COUNT))
-            for other, meaning in self._numbers()
+            for other, meaning in self._numbers
             if self._is_of(other.name, column)
             and (
                 PROCESS_ID.fullmatch(other.name)

@@ -215,8 +215,9 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     ):
         if pattern.fullmatch(bare):
             return replace(_level(name), role=role, note="")
-    of_kernel = any(_OF_KERNEL.fullmatch(bare_name(other)) for other in beside if other != name)
-    if of_kernel and _CACHE_BESIDE.fullmatch(bare):
+    if _CACHE_BESIDE.fullmatch(bare) and any(
+        _OF_KERNEL.fullmatch(bare_name(other)) for other in beside if other != name
+    ):
         return replace(_level(name), role=Role.CACHE, note="")
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(bare)
     if of_processor or _SHOWN.search(bare) or _SHOWN.search(name):
