@@ -25,11 +25,12 @@ from hybridbench.foreign import (
     read_stream,
     unpacked,
 )
-from hybridbench.series.grid import RawColumn, Source
+from hybridbench.series.grid import RawColumn
 from hybridbench.series.json_shapes import json_table
 from hybridbench.series.lines import lines_of
 from hybridbench.series.pairs import are_pairs, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
+from hybridbench.series.source import Source
 from hybridbench.series.table import table
 
 STDIN = "-"

@@ -12,10 +12,11 @@ from itertools import pairwise
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.errors import ErrorCode
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.lines import Line
 from hybridbench.series.owners import keys_of, levels_in_turn, parts_of
+from hybridbench.series.source import Source
 from hybridbench.series.times import (
     UNITS_S,
     BadTimeError,
@@ -28,61 +29,12 @@ from hybridbench.series.times import (
     unit_in,
 )
 from hybridbench.series.units import BYTE_FACTORS, PROCESS_ID, bracket_unit, usual_units
-from hybridbench.units import format_duration
 
 _PARTS_MAX = 256
 _NAMES_MAX = 8
 _NUMERIC_SHARE = 0.9
-_BAD_SHARE = 0.01
 # What ps and top call so is processor time, or when a process began.
 _NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "START", "STARTED"})
-
-
-@dataclass(frozen=True)
-class Source:
-    """The file that is read: its name, what the caller said about it, and what is noted of it.
-
-    ``time_column`` is ``NAME`` or ``NAME:UNIT``; ``interval_s`` is for a file that has no times.
-    """
-
-    name: str
-    time_column: str | None = None
-    interval_s: float | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def wrong(self, what: str, line: int = 0, code: ErrorCode | None = None) -> ConfigError:
-        """The error that names the file, and the line where there is one."""
-        place = f"{self.name}:{line}" if line else self.name
-        return ConfigError(f"{place}: {what}", code=code)
-
-    def leave_out(
-        self, bad: Sequence[int], lines: Sequence[int], why: str, refusal: str, few: int = 3
-    ) -> None:
-        """Note that the lines ``bad`` of ``lines`` are not read, ``few`` of them or one in 100.
-
-        Raises:
-            ConfigError: they are more than a few, so that this is another kind of file.
-        """
-        if bad and bad[0] == lines[-1]:
-            self.notes.append(f"the last line ({bad[0]}) is cut short: left out")
-        elif len(bad) > max(few, _BAD_SHARE * len(lines)) or len(bad) == len(lines) > 0:
-            raise self.wrong(refusal, bad[0])
-        elif bad:
-            self.notes.append(f"{len(bad)} lines left out, {why}, first {bad[0]}")
-
-    def check_has_times(self) -> None:
-        """Refuse an interval between samples, which would be another time.
-
-        Raises:
-            UsageError: one was given.
-        """
-        if self.interval_s is not None:
-            raise UsageError(
-                f"{format_duration(self.interval_s)}: {self.name} already has times; leave the "
-                "option out.",
-                code=ErrorCode.OPTION_CONFLICT,
-                option="--interval",
-            )
 
 
 @dataclass(frozen=True)

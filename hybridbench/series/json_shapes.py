@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridbench.foreign import ForeignDataError, json_value
-from hybridbench.series.grid import Grid, RawColumn, Source, table_of
+from hybridbench.series.grid import Grid, RawColumn, table_of
 from hybridbench.series.lines import Line
 from hybridbench.series.owners import labels
+from hybridbench.series.source import Source
 from hybridbench.series.times import BadTimeError, is_since_1970, looks_like_time, parse_times
 from hybridbench.series.units import usual_units
 

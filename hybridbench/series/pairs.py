@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hybridbench.series.grid import Grid, RawColumn, Source, table_of
+from hybridbench.series.grid import Grid, RawColumn, table_of
 from hybridbench.series.lines import Line
+from hybridbench.series.source import Source
 
 _PAIR = re.compile(
     # grep of several files: /proc/42/status:VmRSS: 123 kB

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foreign import GIB, ForeignDataError, is_http_address, json_value, read_stream
 from hybridbench.series.files import SeriesFile, series_of
-from hybridbench.series.grid import Source
+from hybridbench.series.source import Source
 
 _TIMEOUT_S = 30.0
 _BYTES_MAX = GIB // 2

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hybridbench.series.cells import number_in
-from hybridbench.series.grid import Grid, RawColumn, Row, Source, table_of
+from hybridbench.series.grid import Grid, RawColumn, Row, table_of
 from hybridbench.series.lines import Line, blank_cells, fitted, wide
 from hybridbench.series.refusals import NO_SHAPE, is_prose
+from hybridbench.series.source import Source
 from hybridbench.series.times import looks_like_time, names_time
 from hybridbench.series.unnamed import unnamed
 
@@ -96,6 +97,9 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     if line is not rows[0][0]:
         source.notes.append(f"the heading is line {line.number}: what stands above it is left out")
     body = rows[max(first, above[-1] + 1) :]
+    again = [at.number for at, cells in body if cells == names]
+    if again:
+        source.notes.append(f"the heading stands again in line {again[0]}: skipped")
     return Grid(names, [row for row in body if row[1] != names], line.number)
 
 
