@@ -18,6 +18,7 @@ from hybridbench.errors import HybridbenchError
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.external_series import series_document, series_json
 from hybridbench.report.markdown import render_markdown
+from hybridbench.series import units
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 
 MIB = 2.0**20
@@ -474,3 +475,27 @@ def test_requests_that_stay_for_good_are_a_leak(tmp_path: Path) -> None:
     verdicts = {row.name: row.verdict for row in verdict.rows}
     assert verdicts["num_requests_running"] is VerdictKind.LEAK
     assert verdicts["rss_bytes"] is VerdictKind.LEAK
+
+
+def test_looking_at_names_does_not_grow_with_the_square_of_the_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def counted(name: str) -> str:
+        nonlocal calls
+        calls += 1
+        return name
+
+    monkeypatch.setattr(units, "bare_name", counted)
+
+    def calls_for(owners: int) -> int:
+        nonlocal calls
+        rows = [f"{60 * i},pod{p},{p + 1},{i}" for i in range(9) for p in range(owners)]
+        path = tmp_path / f"{owners}.csv"
+        path.write_text("\n".join(["time,pod,mem_mib,handles", *rows]), encoding="utf-8")
+        calls = 0
+        judge_file(str(path), JudgeOptions(metrics=('mem_mib{pod="pod1"}',)))
+        return calls
+
+    assert calls_for(40) < 5 * calls_for(10)
