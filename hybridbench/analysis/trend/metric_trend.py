@@ -386,21 +386,21 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:
     growth = (NoSteadyState if is_warm_up else Growing)(
         value=rate.value, lower=rate.lower, upper=rate.upper, unit=terms.spec.unit.value
     )
-    fills = found.reason == ReasonCode.STILL_FILLING and not _gets_faster(found)
-    if found.leak or not (fills or found.reason in _OF_ITS_OWN):
+    if found.leak or not (_fills(found) or found.reason in _OF_ITS_OWN):
         return growth
     return msgspec.structs.replace(_undecided(terms, found, rate), growing=growth)
 
 
-def _gets_faster(found: Estimate) -> bool:
-    """Growth that does not slow down fills nothing up; the guard asks for more than the halves."""
-    return found.fade is not None and found.fade[1] >= found.fade[0]
+def _fills(found: Estimate) -> bool:
+    """Whether growth slows down; the guard asks for more than the halves, and for no growth."""
+    if found.reason != ReasonCode.STILL_FILLING:
+        return False
+    return found.fade is None or found.fade[0] > max(found.fade[1], 0.0)
 
 
 def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Open:
     unit = terms.spec.unit.value
-    filling = found.reason == ReasonCode.STILL_FILLING and not _gets_faster(found)
-    if filling and found.fade is not None:
+    if _fills(found) and found.fade is not None:
         hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
         early, late = (part / hours for part in found.fade)
         return StillFilling(early=early, late=late, unit=unit)

@@ -207,3 +207,19 @@ def test_one_sample_in_the_window_needs_as_long_as_those_before_it_say() -> None
     few = {one.metric: one for one in verdict.metrics}
     assert few["gc_collectible_bytes"].needed_s == pytest.approx(1.0 + 29 * 4.0)
     assert few["rss_anon_swap_bytes"].needed_s == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize("seed", [10, 13, 124])
+def test_memory_that_falls_is_not_said_to_fill(seed: int) -> None:
+    """As of a worker that gives its memory back in steps."""
+    draw = np.random.default_rng(seed)
+    t = np.arange(1.0, 330.0)
+    value = np.full(t.size, 4.6e8)
+    for sign, most in ((-1.0, 8), (1.0, 4)):
+        for _ in range(draw.integers(2 if sign < 0 else 0, most)):
+            value += sign * draw.uniform(0.05e6, 1.5e6) * (t > draw.uniform(20.0, 320.0))
+
+    result = judged("rss_anon_swap_bytes", value + draw.normal(0.0, 5e4, t.size), t)
+
+    assert result.outcome == "INCONCLUSIVE"
+    assert result.reason.startswith("growth up to ")
