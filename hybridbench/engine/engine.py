@@ -152,6 +152,7 @@ class Engine:
             req.attach_payload(payload, self.model_config.vocab_size)
         self._front_end.accept(req)
         if session_id is not None:
+            req.path.in_session = True
             self.scheduler.sessions.begin_req(session_id, req)
         self.scheduler.add(req)
 

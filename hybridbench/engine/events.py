@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from hybridbench.engine.req import Req
 
 
 class EventKind(StrEnum):
@@ -23,6 +25,7 @@ class EngineEvent:
     ``reason`` is "length" or "stop" for a finish, one sentence for an abort or a rejection.
     ``itl_s`` holds the gaps between consecutive tokens, one fewer than ``output_ids``.  A retracted
     request is admitted again without a second event, and its pause shows as one long gap.
+    ``req`` is the request itself, of a finish: it holds nothing any more.
     """
 
     kind: EventKind
@@ -33,6 +36,7 @@ class EngineEvent:
     itl_s: tuple[float, ...] = ()
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    req: Req | None = field(default=None, repr=False, compare=False)
 
     @property
     def ends_request(self) -> bool:

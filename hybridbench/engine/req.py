@@ -136,6 +136,31 @@ class ReqKv:
         return max(self.cache_protected_len, self.swa_evicted_seqlen)
 
 
+@dataclass(slots=True)
+class ReqPath:
+    """What happened to a request on its way; nothing here decides anything.
+
+    Attributes:
+        chunks: prefill steps that did not end its prompt.
+        guesses: drafted tokens of its answer that were right.
+        retracts: times that it was sent back to the queue.
+        refusals: times that it was refused admission after a match.
+        others: requests that ran when its prefill was done.
+        in_session: it is a turn of a session.
+        loaded_back: KV or states of its prefix came back from the host.
+        ended_admission: nobody was admitted after it in its step, for lack of room or budget.
+    """
+
+    chunks: int = 0
+    guesses: int = 0
+    retracts: int = 0
+    refusals: int = 0
+    others: int = 0
+    in_session: bool = False
+    loaded_back: bool = False
+    ended_admission: bool = False
+
+
 class KvFields:
     """The fields of ``kv`` as properties of whoever holds the record.
 
@@ -263,6 +288,7 @@ class Req(KvFields):
         "mamba_branching_seqlen",
         "origin_input_ids",
         "output_ids",
+        "path",
         "payload",
         "priority",
         "queued_s",
@@ -320,6 +346,7 @@ class Req(KvFields):
         self.submitted_s = 0.0
         self.queued_s = 0.0
         self.last_heard_s = 0.0
+        self.path = ReqPath()
         self.kv = ReqKv()
 
     @property

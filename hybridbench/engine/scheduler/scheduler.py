@@ -344,7 +344,10 @@ class Scheduler:
         if self._preemption.enabled and result is AddReqResult.NO_TOKEN:
             result = self._admit_by_preemption(adder)
         self._batch_is_full = result is AddReqResult.NO_TOKEN
+        if result is not AddReqResult.CONTINUE and adder.can_run_list:
+            adder.can_run_list[-1].path.ended_admission = True
         if adder.refused is not None:
+            adder.refused.path.refusals += 1
             self._counters.refusals += 1
 
     def _admit_by_preemption(self, adder: PrefillAdder) -> AddReqResult:
@@ -418,6 +421,7 @@ class Scheduler:
     def _stash_chunk(self, req: Req) -> None:
         """Between chunks the tree gets what is computed, so that others may reuse it."""
         self._pools.cache_unfinished_req(req, chunked=True)
+        req.path.chunks += 1
         self._counters.prefill_chunks += 1
 
     def _cached_prefix_len(self, req: Req) -> int:
@@ -514,6 +518,8 @@ class Scheduler:
     # In, back and out.
 
     def _join_running(self, req: Req) -> None:
+        req.path.others = len(self.running)
+        req.path.loaded_back |= req.began_load_back
         self.running.append(req)
         if self._preemption.enabled:
             # Whoever is blocked may take its place.
@@ -546,6 +552,7 @@ class Scheduler:
         """Push a request back into the queue; its outputs stay and are prefilled again."""
         self._release.retract(req)
         req.is_retracted = True
+        req.path.retracts += 1
         self._enqueue(req)
         self._batch_is_full = False
         self._counters.retracts += 1

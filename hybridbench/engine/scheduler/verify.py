@@ -128,7 +128,7 @@ class DraftVerifier:
                 batch.reqs, batch.records, batch.drafts, pairwise(borders), strict=True
             )
         ]
-        self._note(batch.drafts, taken)
+        self._note(batch, batch.drafts, taken)
         self._update_states(batch, taken)
         return taken
 
@@ -169,12 +169,18 @@ class DraftVerifier:
             [max(0, len(tokens) - 1) for tokens in taken],
         )
 
-    def _note(self, drafts: Sequence[Sequence[int]], taken: Sequence[Sequence[int]]) -> None:
-        for guesses, tokens in zip(drafts, taken, strict=True):
+    def _note(
+        self,
+        batch: ScheduleBatch,
+        drafts: Sequence[Sequence[int]],
+        taken: Sequence[Sequence[int]],
+    ) -> None:
+        for req, guesses, tokens in zip(batch.reqs, drafts, taken, strict=True):
             if tokens:
                 self._counters.drafts_proposed += len(guesses)
                 # The last token that was taken is the model's own.
                 self._counters.drafts_accepted += len(tokens) - 1
+                req.path.guesses += len(tokens) - 1
 
 
 def _right(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]:
