@@ -100,7 +100,7 @@ def assemble(
     kernels = kernels or kernels_for(device)
     note = ""
     if model is None:
-        model, note = _model_of(config, dtype, device, kernels)
+        model, note = model_of(config, kernels)
     if config.cache == "auto":
         config = replace(config, cache="swa" if model.config.swa_layer_ids else "radix")
     _check_against_model(config, model.config)
@@ -129,9 +129,13 @@ def assemble(
     )
 
 
-def _model_of(
-    config: EngineConfig, dtype: torch.dtype, device: torch.device, kernels: Kernels
-) -> tuple[LanguageModel, str]:
+def model_of(config: EngineConfig, kernels: Kernels) -> tuple[LanguageModel, str]:
+    """The model that ``config`` names, built or loaded, and what a run should print of the choice.
+
+    Raises:
+        ConfigError: the device is missing, or the model's name or files cannot be.
+    """
+    dtype, device = dtype_of(config.dtype), device_of(config.device)
     resolved = resolve_model(config.model, device)
     if resolved.path is None:
         model = build_model(resolved.config, dtype, device, config.seed, kernels)

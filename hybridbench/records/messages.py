@@ -43,6 +43,10 @@ class Start(WireMessage, frozen=True):
     heap_scan_timeout_s: float = msgspec.field(default=20.0, name="census_timeout_s")
     # Paths that a profile forces, by name: of how many events one takes the path.
     force: dict[str, int] = {}
+    # Finished greedy requests in the sample, of either half; each comes as a FinishedAnswer.
+    answers_kept: int = 0
+    # The worker serves Recompute and nothing else.
+    is_reference: bool = False
 
 
 # Parent to worker: traffic.
@@ -158,6 +162,21 @@ class TrackAllocations(WireMessage, frozen=True):
     path: str = ""
 
 
+class Recompute(WireMessage, frozen=True):
+    """To a reference: compute an answer anew up to its first difference; answered by Recomputed.
+
+    ``prompt`` and ``output`` are tokens as of ``FinishedAnswer``.  A ``careful`` one also looks for
+    experts that were chosen by a near-tie, and ``chunk`` tokens of the prompt are computed at a
+    time; 0 computes all at once.
+    """
+
+    probe_id: int
+    prompt: bytes
+    output: bytes
+    careful: bool = False
+    chunk: int = 0
+
+
 class Shutdown(WireMessage, frozen=True):
     """Leave; answered by Goodbye."""
 
@@ -218,6 +237,61 @@ class Ended(WireRecord, frozen=True):
     cached_tokens: int
     ttft_s: float | None
     itl_s: float | None  # mean time between its tokens
+
+
+class FinishedAnswer(WireMessage, frozen=True):
+    """A finished greedy request that was drawn to be computed anew by a reference.
+
+    It takes ``place`` in the sample of its half: of requests that ``reused`` something, or of those
+    that did not.  ``prompt`` is what was computed (history of the session first, after truncation)
+    and ``output`` what was emitted, four bytes a token.  ``traits`` are names of ``Trait``.
+    """
+
+    rid: str
+    reused: bool
+    place: int
+    prompt: bytes
+    output: bytes
+    traits: list[str]
+
+
+class AnswerTotals(WireMessage, frozen=True):
+    """How many requests have finished so far, by whether their answers can be computed anew:
+    "greedy", "sampled", "payload".
+    """
+
+    finished: dict[str, int]
+
+
+class ReferenceReady(WireMessage, frozen=True):
+    """The first word of a reference: what its model is, and its processor time so far."""
+
+    family: str
+    layers: int
+    hidden_size: int
+    sliding_window: int
+    cpu_s: float
+
+
+class Recomputed(WireMessage, frozen=True):
+    """How an answer compares with the reference's, up to the first token that differs.
+
+    ``distance`` is (best logit - logit of the emitted token) / standard deviation of the logits at
+    ``wrong_place``, counted from the first token of the output; -1 where nothing differs.
+    ``routing_gap`` is the least distance between the last expert that was chosen and the first that
+    was not, of a careful computation: in standard deviations of the router's scores.  ``cpu_s`` is
+    the processor time of the process so far; ``error`` says why nothing was compared.
+    """
+
+    probe_id: int
+    compared: int
+    wrong_place: int
+    distance: float
+    emitted: int
+    best: int
+    cpu_s: float
+    routing_gap: float | None = None
+    error: str = ""
 
 
 class Rejected(WireRecord, frozen=True):
@@ -432,6 +506,7 @@ ToWorker: TypeAlias = (
     | Checkpoint
     | Diagnose
     | TrackAllocations
+    | Recompute
 )
 FromWorker: TypeAlias = (
     Ready
@@ -450,4 +525,8 @@ FromWorker: TypeAlias = (
     | InjectedTruth
     | Diagnosis
     | AllocationsTracked
+    | FinishedAnswer
+    | AnswerTotals
+    | ReferenceReady
+    | Recomputed
 )

@@ -51,8 +51,11 @@ def _serve(wire: WorkerWire, started_s: float) -> int:
     try:
         start = _start_message(wire)
         # Imported late: a parent of another version is refused before torch is loaded.
-        from hybridbench.worker.setup import build_loop
+        from hybridbench.worker.setup import build_loop, run_reference
 
+        if start.is_reference:
+            run_reference(start, wire)
+            return 0
         loop = build_loop(start, wire, _allocator_settings(), started_s)
     except HybridbenchError as error:
         usage = isinstance(error, ConfigError | UsageError)

@@ -49,6 +49,7 @@ from hybridbench.sampling.allocations import AllocationTracker
 from hybridbench.sampling.process import own_private_bytes
 from hybridbench.sampling.reclaim import reclaim
 from hybridbench.targets.wire import WireClosedError, WorkerWire
+from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import Snapshot, WorkerMetrics
 from hybridbench.worker.probes import WorkerProbes, violation_records
@@ -67,7 +68,7 @@ class EngineLoop:
     Nothing here spins: with no work the loop sleeps on its inbox until the wire reader wakes it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it owns, each built in its order
         self,
         engine: Engine,
         wire: WorkerWire,
@@ -75,6 +76,7 @@ class EngineLoop:
         metrics: WorkerMetrics,
         ballast: Sequence[object],
         injected: InjectedCounts,
+        answers: AnswerSample,
     ) -> None:
         """``ballast`` is only held: its objects must live as long as the loop."""
         self._engine = engine
@@ -86,7 +88,8 @@ class EngineLoop:
         self._inbox: Inbox = SimpleQueue()
         self._pulse = LoopPulse()
         self._snapshot = Snapshot()
-        self._report = StepReport(metrics)
+        self._answers = answers
+        self._report = StepReport(metrics, answers)
         self._draining = False
         self._leaving = False
         self._steady_told = False
@@ -254,6 +257,7 @@ class EngineLoop:
         report = self._report.take()
         if report is not None:
             messages.append(report)
+            messages += self._answers.take()
         engine = self._engine
         if engine.counters.invariant_violations != self._violations_seen:
             messages += self._violations()
@@ -263,6 +267,8 @@ class EngineLoop:
             messages.append(Steady(time.monotonic(), engine.steady_reason))
         if self._draining and not engine.has_work:
             self._draining = False
+            totals = self._answers.totals()
+            messages += [] if totals is None else [totals]
             messages.append(Drained(time.monotonic()))
         if messages:
             self._wire.send(*messages)

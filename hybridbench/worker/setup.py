@@ -34,6 +34,7 @@ from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.targets.engine_files import imported_engine_files
 from hybridbench.targets.target import Capability
 from hybridbench.targets.wire import WorkerWire
+from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.engine_loop import EngineLoop
 from hybridbench.worker.first_touch import touch_largest_shapes
@@ -42,6 +43,7 @@ from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import DECLARED_FAMILIES, WorkerMetrics
 from hybridbench.worker.pool_memory import pool_ranges
 from hybridbench.worker.probes import WorkerProbes
+from hybridbench.worker.reference import serve_reference
 
 _NO_MEMORY = ("can't allocate memory", "out of memory")
 _VERSIONED = ("torch", "numpy", "msgspec")
@@ -74,17 +76,29 @@ def build_loop(
     ballast = [[index] for index in range(start.ballast_objects)]
     set_gc_after_warmup(start.gc_mode)
     heap_scan = _heap_scan(start, engine, wire)
+    answers = AnswerSample(start.answers_kept, config)
     metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched, forced.counts)
     roots: list[object] = []
     scope = _survey_scope(heap_scan, roots, ballast)
     injected = InjectedCounts(engine, defects)
     diagnosis = WorkerDiagnosis(engine, metrics, scope)
     probes = WorkerProbes(engine, heap_scan, metrics, injected, diagnosis)
-    loop = EngineLoop(engine, wire, probes, metrics, ballast, injected)
+    loop = EngineLoop(engine, wire, probes, metrics, ballast, injected, answers)
     roots.append(loop)
     boot_s = time.monotonic() - started_s
     wire.send(_ready(start, engine, heap_scan.method, malloc, pools_note, boot_s))
     return loop
+
+
+def run_reference(start: Start, wire: WorkerWire) -> None:
+    """Serve as the reference of a worker that was started with the same ``start``.
+
+    Raises: as ``serve_reference`` does.
+    """
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    apply_defects([find_defect(name) for name in start.defects])
+    serve_reference(engine_config(start), wire)
 
 
 def engine_config(start: Start) -> EngineConfig:

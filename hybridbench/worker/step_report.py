@@ -9,14 +9,16 @@ import msgspec
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.latency import E2E, ITL, TTFT
 from hybridbench.records.messages import Ended, Rejected, StepEvents
+from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.metrics import WorkerMetrics
 
 
 class StepReport:
     """Gathers events until ``take``; a step without events costs nothing on the wire."""
 
-    def __init__(self, metrics: WorkerMetrics) -> None:
+    def __init__(self, metrics: WorkerMetrics, answers: AnswerSample) -> None:
         self._metrics = metrics
+        self._answers = answers
         self._steps = 0
         self._events = _no_events()
 
@@ -56,6 +58,8 @@ class StepReport:
             for gap_s in event.itl_s:
                 latencies[ITL].add(gap_s)
             finished = kind is EventKind.FINISHED
+            if event.req is not None:
+                self._answers.offer(event.req)
             if finished and event.ttft_s is not None:
                 latencies[E2E].add(event.ttft_s + sum(event.itl_s))
             ended = self._events.finished if finished else self._events.aborted

@@ -17,6 +17,7 @@ from hybridbench.sampling.heap_scan import ForkScan
 from hybridbench.sampling.heap_survey import SurveyScope
 from hybridbench.sampling.malloc import malloc_reader
 from hybridbench.targets.wire import ParentWire, WireClosedError, WorkerWire
+from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.engine_loop import EngineLoop
 from hybridbench.worker.injected_counts import InjectedCounts
@@ -61,6 +62,11 @@ class InProcessWorker:
         return told
 
 
+def no_answers(engine: Engine) -> AnswerSample:
+    """A sample that no answer is drawn for."""
+    return AnswerSample(0, engine.config)
+
+
 @contextmanager
 def stopped_loop(engine: Engine) -> Iterator[tuple[EngineLoop, ParentWire]]:
     """A loop around ``engine`` that no thread runs, and the parent's end of its wire."""
@@ -73,7 +79,10 @@ def stopped_loop(engine: Engine) -> Iterator[tuple[EngineLoop, ParentWire]]:
     probes = WorkerProbes(engine, heap_scan, metrics, injected, diagnosis)
     parent = ParentWire(near)
     try:
-        yield EngineLoop(engine, WorkerWire(far), probes, metrics, [], injected), parent
+        yield (
+            EngineLoop(engine, WorkerWire(far), probes, metrics, [], injected, no_answers(engine)),
+            parent,
+        )
     finally:
         parent.close()
         far.close()
@@ -91,7 +100,7 @@ def in_process_worker(engine: Engine, defects: Sequence[Defect] = ()) -> Iterato
     diagnosis = WorkerDiagnosis(engine, metrics, SurveyScope(roots=list))
     probes = WorkerProbes(engine, heap_scan, metrics, injected, diagnosis)
     wire = WorkerWire(far)
-    loop = EngineLoop(engine, wire, probes, metrics, [], injected)
+    loop = EngineLoop(engine, wire, probes, metrics, [], injected, no_answers(engine))
     thread = threading.Thread(target=loop.run)
     parent = ParentWire(near)
     thread.start()

@@ -1,0 +1,109 @@
+"""Answers that are computed anew: their tokens, traits of their requests, and tolerances."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Trait(StrEnum):
+    """Something that a finished request has been through, or a place in its answer.
+
+    Wrong answers are compared with right ones by these.
+    """
+
+    REUSED_NOTHING = "reused-nothing"
+    REUSED_TREE = "reused-tree"
+    REUSED_TRACKED = "reused-tracked"
+    REUSED_SESSION = "reused-session"
+    LOADED_BACK = "loaded-back"
+    SEVERAL_CHUNKS = "several-chunks"
+    RETRACTED = "retracted"
+    REFUSED = "refused"
+    ENDED_ADMISSION = "ended-admission"
+    GUESSES = "guesses"
+    BESIDE_OTHERS = "beside-others"
+    # Of the first wrong token; of a right answer, of a token that is drawn.
+    FIRST_TOKEN = "first-token"  # noqa: S105 - a token of text
+    PAGE_START = "page-start"
+    TRACK_LENGTH = "track-length"
+    BEYOND_WINDOW = "beyond-window"
+
+
+# What follows "17 of 17": of one and of several requests.
+TRAIT_WORDS: Final[Mapping[Trait, str]] = {
+    Trait.REUSED_NOTHING: "had reused nothing, so that they began in a state slot of their own",
+    Trait.REUSED_TREE: "had reused a prefix from the tree",
+    Trait.REUSED_TRACKED: "had taken a state from a track buffer, through the tree",
+    Trait.REUSED_SESSION: "had gone on from a session's earlier turn",
+    Trait.LOADED_BACK: "had a part of their prefix loaded back from the host",
+    Trait.SEVERAL_CHUNKS: "had their prompt computed in several chunks",
+    Trait.RETRACTED: "had been retracted",
+    Trait.REFUSED: "had been refused admission after a match",
+    Trait.ENDED_ADMISSION: "had been the last to be admitted in a step without room for more",
+    Trait.GUESSES: "had drafted tokens accepted",
+    Trait.BESIDE_OTHERS: "had run beside others from the start",
+    Trait.FIRST_TOKEN: "differ at the first output token",
+    Trait.PAGE_START: "differ at the first token of a page",
+    Trait.TRACK_LENGTH: "differ at a length at which decode steps save states",
+    Trait.BEYOND_WINDOW: "differ beyond the first sliding window",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A family of models whose rounding was measured, up to this size.
+
+    ``distance`` is ten times the largest that rounding gave in half of the recordings.
+    """
+
+    distance: float
+    layers: int
+    hidden_size: int
+
+
+# In float32 on a processor; docs/explanation/answers.md has the figures and the command.  What is
+# not here is not compared: bfloat16, for one, has exact ties.
+MEASURED: Final[Mapping[str, Measured]] = {
+    "falcon_h1": Measured(1.57e-4, layers=4, hidden_size=128),
+    "gpt_oss": Measured(1.14e-4, layers=4, hidden_size=128),
+    "nemotron_h": Measured(1.43e-4, layers=6, hidden_size=128),
+    "qwen3_5_moe_text": Measured(2.76e-4, layers=4, hidden_size=128),
+    "qwen3_next": Measured(5.75e-4, layers=8, hidden_size=128),
+}
+
+
+def is_measured(device: str, dtype: str) -> bool:
+    """Whether tolerances of any family are known for them."""
+    return device == "cpu" and dtype == "float32"
+
+
+def tolerance_of(family: str, layers: int, hidden_size: int) -> float | None:
+    """The largest distance at which a token may differ; None for what was not measured."""
+    known = MEASURED.get(family)
+    if known is None or layers > known.layers or hidden_size > known.hidden_size:
+        return None
+    return known.distance
+
+
+# A suspect counts only if no expert was chosen by a smaller margin than this, in standard
+# deviations of the router's scores: below it rounding may choose another one.
+ROUTING_GAP_LEAST: Final = 1e-4
+
+# One wrong answer decides alone if it is this many times beyond the tolerance; else two do.
+FAR_BEYOND: Final = 100.0
+
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """``tokens`` at four bytes each."""
+    return array("i", tokens).tobytes()
+
+
+def unpack_tokens(packed: bytes) -> list[int]:
+    """The tokens in what ``pack_tokens`` gave."""
+    tokens = array("i")
+    tokens.frombytes(packed)
+    return tokens.tolist()

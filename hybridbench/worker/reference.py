@@ -1,0 +1,222 @@
+"""The reference: the same engine without reuse, which computes one answer at a time.
+
+It has the version, weights and injected defects of the engine under soak, and nothing of what the
+bench puts to the test: no shared prefix, chunk, overlap, draft, page or neighbour.  Every answer
+gets an engine of its own, so that each pool is new and zero.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from hybridbench.engine.assembly import device_of, model_of
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EventKind
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.model_runner import LanguageModel
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig, HiCache, HiCacheStorage
+from hybridbench.kernels.dispatch import REFERENCE, kernels_for
+from hybridbench.records.answers import unpack_tokens
+from hybridbench.records.messages import Recompute, Recomputed, ReferenceReady, Shutdown
+from hybridbench.targets.wire import WorkerWire
+
+_NICE: Final = 19
+_NOTHING = -1
+
+
+class WatchedModel:
+    """A model whose last logits can be read: ``logits``, [B, vocab], or None once taken."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self.config = model.config
+        self.logits: Tensor | None = None
+
+    def take(self) -> Tensor | None:
+        """The logits of the steps since the last call; None where the model did not run."""
+        logits, self.logits = self.logits, None
+        return logits
+
+    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        self.logits = self._model.forward(batch, kv_pool)
+        return self.logits
+
+
+class RoutingWatch(TorchFunctionMode):
+    """Within it: how near each choice of experts was to another one.
+
+    Every family chooses its experts with ``topk``; nothing else in a greedy step calls it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.least_gap: float | None = None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        del types
+        if func in {torch.topk, Tensor.topk}:
+            self._look(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _look(self, scores: Tensor, k: int, *_args: object, **_kwargs: object) -> None:
+        if k >= scores.shape[-1]:
+            return
+        with torch._C.DisableTorchFunction():
+            ordered = scores.float().sort(dim=-1, descending=True).values
+            gaps = (ordered[..., k - 1] - ordered[..., k]) / scores.float().std(dim=-1)
+            gap = float(gaps.min())
+        self.least_gap = gap if self.least_gap is None else min(self.least_gap, gap)
+
+
+class Reference:
+    """Owns the weights; an answer is compared with what this computes for the same prompt."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Build or load the model of ``config``, as the engine under soak does.
+
+        Raises:
+            ConfigError: the model's name or its files cannot be.
+        """
+        self._config = without_reuse(config)
+        # A kernel of the device would hide its choice of experts from who watches it.
+        kernels = replace(kernels_for(device_of(config.device)), route=REFERENCE.route)
+        self.model = WatchedModel(model_of(config, kernels)[0])
+
+    def compare(
+        self, prompt: Sequence[int], output: Sequence[int], chunk: int = 0
+    ) -> tuple[int, float, int]:
+        """Compute ``output`` anew until a token differs.
+
+        Args:
+            prompt: tokens, one at least.
+            output: what was emitted for it, greedily.
+            chunk: prompt tokens of one step; 0 computes all at once.
+
+        Returns:
+            Tokens that agree; and where that is not all of them, the distance of the next one: how
+            far the emitted token's logit is below the best, in standard deviations of the logits,
+            and the token that is the best.
+
+        Raises:
+            ValueError: the engine gave the request up, or ended it early.
+        """
+        engine = self._engine_for(len(prompt) + len(output), chunk)
+        params = SamplingParams(max_new_tokens=len(output), ignore_eos=True)
+        engine.submit("answer", prompt, params)
+        agreed = 0
+        while engine.has_work:
+            events = engine.step()
+            failed = [e.reason for e in events if e.kind in {EventKind.ABORTED, EventKind.REJECTED}]
+            if failed:
+                raise ValueError(failed[0])
+            produced = engine.counters.output_tokens
+            row = self.model.take()
+            if produced == agreed or row is None:
+                continue  # a chunk that does not end the prompt
+            logits = row[0].double()
+            best, emitted = int(logits.argmax()), output[agreed]
+            if best != emitted:
+                distance = (logits[best] - logits[emitted]) / logits.std()
+                return agreed, float(distance), best
+            agreed = produced
+        if agreed != len(output):
+            raise ValueError(f"the reference ended after {agreed} of {len(output)} tokens")
+        return agreed, 0.0, _NOTHING
+
+    def _engine_for(self, tokens: int, chunk: int) -> Engine:
+        config = replace(
+            self._config,
+            kv_tokens=tokens + 2,
+            max_context_len=max(2, tokens),
+            chunked_prefill_size=chunk or None,
+            max_prefill_tokens=max(1, chunk or tokens),
+        )
+        return Engine(config, model=self.model)
+
+
+def without_reuse(config: EngineConfig) -> EngineConfig:
+    """``config`` with one request at a time and nothing shared, chunked, overlapped or drafted."""
+    return EngineConfig(
+        model=config.model,
+        device=config.device,
+        dtype=config.dtype,
+        seed=config.seed,
+        cache="chunk",
+        page_size=1,
+        mamba_slots=2,
+        max_running_requests=1,
+        check_level="off",
+        check_owners=config.check_owners,
+        mamba_scheduler_strategy="no_buffer",
+        hicache=HiCache(),
+        hicache_storage=HiCacheStorage(),
+    )
+
+
+def serve_reference(config: EngineConfig, wire: WorkerWire) -> None:
+    """Answer Recompute until Shutdown, at the lowest priority that the system has.
+
+    Raises:
+        ConfigError: the model cannot be built.
+        WireClosedError: the parent is gone.
+    """
+    os.nice(_NICE)
+    reference = Reference(config)
+    model = reference.model.config
+    wire.send(
+        ReferenceReady(
+            family=model.model_type,
+            layers=len(model.layer_types),
+            hidden_size=model.hidden_size,
+            sliding_window=model.sliding_window,
+            cpu_s=time.process_time(),
+        )
+    )
+    while True:
+        for message in wire.receive():
+            if isinstance(message, Shutdown):
+                return
+            if isinstance(message, Recompute):
+                wire.send(recomputed(reference, message))
+
+
+def recomputed(reference: Reference, asked: Recompute) -> Recomputed:
+    """The reply to ``asked``; an answer that cannot be computed is an error and no difference."""
+    prompt, output = unpack_tokens(asked.prompt), unpack_tokens(asked.output)
+    watch = RoutingWatch() if asked.careful else None
+    agreed, distance, best, error = 0, 0.0, _NOTHING, ""
+    try:
+        with watch or nullcontext():
+            agreed, distance, best = reference.compare(prompt, output, asked.chunk)
+    except Exception as failed:
+        # An injected defect may well break the reference, too: then nothing is said of the answer.
+        error = f"{type(failed).__name__}: {failed}"
+    differs = best != _NOTHING
+    return Recomputed(
+        probe_id=asked.probe_id,
+        compared=agreed + differs,
+        wrong_place=agreed if differs else _NOTHING,
+        distance=distance,
+        emitted=output[agreed] if differs else _NOTHING,
+        best=best,
+        cpu_s=time.process_time(),
+        routing_gap=None if watch is None else watch.least_gap,
+        error=error,
+    )

@@ -1,0 +1,100 @@
+"""Which finished requests are drawn to be computed anew, and what is known of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from hybridbench.engine.req import Req
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig
+from hybridbench.records.answers import Trait, unpack_tokens
+from hybridbench.records.messages import FinishedAnswer
+from hybridbench.worker.answers import AnswerSample, traits_of
+
+CONFIG = EngineConfig(seed=3)
+
+
+def finished(rid: str, *, cached: int = 0, temperature: float = 0.0, payload: bytes = b"") -> Req:
+    req = Req(rid, [1, 2, 70_000], SamplingParams(max_new_tokens=2, temperature=temperature))
+    req.output_ids = [5, 6]
+    req.cached_tokens = cached
+    req.payload = payload
+    return req
+
+
+def kept(sample: AnswerSample) -> dict[tuple[bool, int], FinishedAnswer]:
+    return {(answer.reused, answer.place): answer for answer in sample.take()}
+
+
+def test_an_answer_has_the_prompt_as_it_was_computed_and_what_was_emitted() -> None:
+    sample = AnswerSample(4, CONFIG)
+
+    sample.offer(finished("a"))
+
+    (answer,) = sample.take()
+    assert unpack_tokens(answer.prompt) == [1, 2, 70_000]
+    assert unpack_tokens(answer.output) == [5, 6]
+    assert sample.take() == []
+
+
+def test_what_cannot_be_computed_anew_is_counted_and_not_drawn() -> None:
+    sample = AnswerSample(4, CONFIG)
+
+    for req in (
+        finished("a"),
+        finished("b", temperature=0.7),
+        finished("c", payload=b"image"),
+        finished("d", payload=b"image"),
+    ):
+        sample.offer(req)
+
+    totals = sample.totals()
+    assert totals is not None
+    assert totals.finished == {"greedy": 1, "sampled": 1, "payload": 2}
+    assert [answer.rid for answer in sample.take()] == ["a"]
+
+
+def test_half_of_the_sample_is_for_requests_that_reused_something() -> None:
+    sample = AnswerSample(8, CONFIG)
+
+    for index in range(1000):
+        sample.offer(finished(str(index), cached=0 if index % 50 else 12))
+
+    halves = Counter(reused for reused, _ in kept(sample))
+    assert halves == {False: 8, True: 8}
+
+
+def test_every_request_is_drawn_with_equal_chance() -> None:
+    # Of 40 requests 10 are kept: each is in a quarter of 2000 samples, 500 +- 19.
+    counts: Counter[str] = Counter()
+    for seed in range(2000):
+        sample = AnswerSample(10, EngineConfig(seed=seed))
+        for index in range(40):
+            sample.offer(finished(str(index)))
+        counts.update(answer.rid for answer in kept(sample).values())
+
+    assert sum(counts.values()) == 20_000
+    assert all(400 < counts[str(index)] < 600 for index in range(40))
+
+
+def test_without_a_sample_nothing_is_counted() -> None:
+    sample = AnswerSample(0, CONFIG)
+
+    sample.offer(finished("a"))
+
+    assert sample.take() == []
+    assert sample.totals() is None
+
+
+@pytest.mark.parametrize("strategy", ["no_buffer", "extra_buffer"])
+def test_a_prefix_of_the_tree_is_told_from_a_session_and_from_none(strategy: str) -> None:
+    config = EngineConfig(mamba_scheduler_strategy=strategy)  # type: ignore[arg-type]
+    from_tree, fresh, turn = finished("a", cached=8), finished("b"), finished("c", cached=8)
+    turn.path.in_session = True
+
+    tracked = {Trait.REUSED_TRACKED} if strategy == "extra_buffer" else set()
+    assert set(traits_of(from_tree, config)) == {Trait.REUSED_TREE, *tracked}
+    assert set(traits_of(fresh, config)) == {Trait.REUSED_NOTHING}
+    assert set(traits_of(turn, config)) == {Trait.REUSED_SESSION}

@@ -1,0 +1,147 @@
+"""The reference computes what a healthy engine computes, and stops where an answer differs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from hybridbench.defects.inject import injected
+from hybridbench.defects.pr21404_running_slot_freed import DEFECT as SLOT_FREED
+from hybridbench.defects.vllm56524_states_not_cleared import DEFECT as NOT_CLEARED
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig
+from hybridbench.records.answers import MEASURED, pack_tokens, tolerance_of
+from hybridbench.records.messages import Recompute
+from hybridbench.worker.reference import Reference, RoutingWatch, recomputed, without_reuse
+
+CONFIG = EngineConfig(
+    model="qwen3-next-nano",
+    kv_tokens=2048,
+    max_context_len=256,
+    mamba_slots=24,
+    max_running_requests=6,
+    chunked_prefill_size=32,
+    max_prefill_tokens=64,
+)
+SHARED = [7 * index % 2000 for index in range(48)]
+PROMPTS = [[*SHARED[: 8 * (index % 6)], 100 + index, 17, *range(index)] for index in range(24)]
+GREEDY = SamplingParams(max_new_tokens=10, ignore_eos=True)
+
+
+@cache
+def reference() -> Reference:
+    return Reference(CONFIG)
+
+
+def answers(config: EngineConfig = CONFIG) -> list[list[int]]:
+    """Those of an engine that serves all prompts at once, twice: then there are states to reuse."""
+    engine = Engine(config)
+    engine.generate(PROMPTS, GREEDY)
+    return engine.generate(PROMPTS, GREEDY)
+
+
+def wrong_ones(outputs: list[list[int]]) -> list[int]:
+    found = []
+    for index, (prompt, output) in enumerate(zip(PROMPTS, outputs, strict=True)):
+        _, distance, _ = reference().compare(prompt, output)
+        if distance > MEASURED["qwen3_next"].distance:
+            found.append(index)
+    return found
+
+
+def test_healthy_answers_agree_whatever_was_shared_chunked_or_beside_them() -> None:
+    assert wrong_ones(answers()) == []
+
+
+def test_states_that_are_not_cleared_show_in_answers_of_prompts_that_reuse_nothing() -> None:
+    with injected(NOT_CLEARED):
+        outputs = answers()
+        # The reference has the defect as well: its pools are new and zero for each answer.
+        wrong = wrong_ones(outputs)
+
+    assert len(wrong) >= 2
+    assert all(len(PROMPTS[index]) <= 8 or index % 6 == 0 for index in wrong[:1])
+
+
+def test_a_slot_that_is_freed_under_an_admitted_request_shows_in_answers() -> None:
+    SLOT_FREED.truth.clear()
+    with injected(SLOT_FREED):
+        outputs = answers()
+        wrong = wrong_ones(outputs)
+
+    assert SLOT_FREED.truth.counts()["slots_lost"] > 0
+    assert wrong
+
+
+def test_after_the_defects_answers_are_right_again() -> None:
+    with injected(NOT_CLEARED):
+        answers()
+
+    assert wrong_ones(answers()) == []
+
+
+@pytest.mark.parametrize("chunk", [0, 5])
+def test_it_stops_at_the_first_token_that_differs_and_says_how_far_it_is(chunk: int) -> None:
+    prompt = PROMPTS[5]
+    (right,) = Engine(CONFIG).generate([prompt], GREEDY)
+    altered = [*right[:4], (right[4] + 1) % 2048, *right[5:]]
+
+    agreed, distance, best = reference().compare(prompt, altered, chunk)
+
+    assert (agreed, best) == (4, right[4])
+    assert distance > 0.001
+    assert reference().compare(prompt, right, chunk) == (10, 0.0, -1)
+
+
+def test_the_distance_is_in_standard_deviations_of_the_logits() -> None:
+    prompt = PROMPTS[1]
+    _, distance, best = reference().compare(prompt, [0, 0])
+
+    engine = Engine(without_reuse(CONFIG), model=reference().model)
+    engine.submit("one", prompt, SamplingParams(max_new_tokens=1, ignore_eos=True))
+    engine.step()
+    logits = reference().model.logits
+    assert logits is not None
+    row = logits[0].double()
+    assert best == int(row.argmax())
+    assert distance == pytest.approx(float((row.max() - row[0]) / row.std()), rel=1e-3)
+
+
+def test_a_near_tie_between_experts_is_seen() -> None:
+    scores = torch.tensor([[1.0, 2.0, 3.0, 3.0 - 1e-6], [0.0, 5.0, 1.0, 2.0]])
+
+    with RoutingWatch() as watch:
+        scores.topk(1, dim=-1)
+
+    assert watch.least_gap == pytest.approx(1e-6 / float(scores[0].std()), rel=0.3)
+
+
+def test_a_careful_computation_says_how_near_the_experts_were() -> None:
+    prompt, output = pack_tokens(PROMPTS[0]), pack_tokens([1, 2])
+
+    plain = recomputed(reference(), Recompute(1, prompt, output))
+    careful = recomputed(reference(), Recompute(2, prompt, output, careful=True, chunk=4))
+
+    assert plain.routing_gap is None
+    assert careful.routing_gap is not None
+    assert careful.routing_gap > 0
+    assert (plain.wrong_place, plain.best) == (careful.wrong_place, careful.best)
+
+
+def test_an_answer_that_cannot_be_computed_is_an_error_and_no_difference() -> None:
+    found = recomputed(reference(), Recompute(1, pack_tokens([99_999]), pack_tokens([1])))
+
+    assert "token" in found.error
+    assert found.wrong_place == -1
+
+
+def test_models_beyond_the_measured_size_have_no_tolerance() -> None:
+    known = MEASURED["qwen3_next"]
+
+    assert tolerance_of("qwen3_next", known.layers, known.hidden_size) == known.distance
+    assert tolerance_of("qwen3_next", known.layers + 1, known.hidden_size) is None
+    assert tolerance_of("qwen3_next", known.layers, 2 * known.hidden_size) is None
+    assert tolerance_of("some_later_family", 1, 1) is None
