@@ -83,6 +83,11 @@ EXITS: Mapping[ExitCode, tuple[str, str, str]] = {
         "",
         "the worst failed cell is INVALID or MISSING",
     ),
+    ExitCode.CORRUPT: (
+        "answers differ from those of a reference by more than rounding can explain",
+        "",
+        "the worst failed cell is CORRUPT",
+    ),
     ExitCode.INTERRUPTED: (_INTERRUPTED := "interrupted by Ctrl-C", _INTERRUPTED, _INTERRUPTED),
     ExitCode.TERMINATED: (
         _ENDED := "ended by SIGTERM, SIGQUIT or a closed terminal",

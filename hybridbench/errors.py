@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     CRASHED = 14
     INVARIANT = 15
     INVALID = 16
+    CORRUPT = 17
     INTERRUPTED = 130
     TERMINATED = 143
 

@@ -38,6 +38,7 @@ from hybridbench.analysis.findings.validity import (
     unreadable_findings,
     validity_findings,
 )
+from hybridbench.analysis.findings.wrong_answers import wrong_answer_findings
 from hybridbench.analysis.headline import in_codes, in_words
 from hybridbench.analysis.levels import run_levels
 from hybridbench.analysis.notes import not_seen, run_notes
@@ -105,6 +106,8 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     findings = [*result.findings, *checked.findings]
     findings += boundary.listed("the workload", workload_findings, facts, findings)
     findings += unreadable_findings(beyond)
+    # Of all segments together: two wrong answers are two, whichever worker gave them.
+    findings += boundary.listed("the answers", wrong_answer_findings, facts.record)
     verdict = _verdict(facts, result, findings, boundary)
     return _worded(replace(verdict, thresholds=checked.results, levels=levels), boundary)
 

@@ -8,6 +8,7 @@ from typing import Final
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.findings.words import times
+from hybridbench.analysis.findings.wrong_answers import answer_notes
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
 from hybridbench.labels import unlabelled
@@ -55,6 +56,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
         yield f"{times(busy, 'checkpoint')} ignored: requests were in flight"
     yield from _levelled_off(facts, metrics)
     yield from _reclaimed(record)
+    yield from answer_notes(record)
     yield from _measurement_overhead(record)
     yield from _cpu_wait(facts)
 

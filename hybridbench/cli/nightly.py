@@ -43,9 +43,10 @@ app = typer.Typer(
 )
 
 EXIT_CODES = (
-    "Exit codes: 0 passed; else the worst cell's: 10 LEAK, 15 INVARIANT, 12 REGRESSION, "
-    "14 CRASHED, 11 DEGRADED, 16 MISSING or INVALID, 13 INCONCLUSIVE where the plan lets that "
-    "fail, nothing passed or a budget left cells out; 2 usage, 130 interrupted, 143 terminated."
+    "Exit codes: 0 passed; else the worst cell's: 10 LEAK, 15 INVARIANT, 17 CORRUPT, "
+    "12 REGRESSION, 14 CRASHED, 11 DEGRADED, 16 MISSING or INVALID, 13 INCONCLUSIVE where the plan "
+    "lets that fail, nothing passed or a budget left cells out; 2 usage, 130 interrupted, "
+    "143 terminated."
 )
 
 

@@ -30,8 +30,9 @@ _STORED: Mapping[str, Callable[[Manifest], object]] = {
     "watchdog": lambda run: run.options.watchdog_s,
     "memray": lambda run: run.options.memray_s,
     "extend": lambda run: run.options.extend_s,
+    "answers": lambda run: run.options.answers_s,
 }
-_DURATIONS = frozenset({"duration", "watchdog", "memray", "extend"})
+_DURATIONS = frozenset({"duration", "watchdog", "memray", "extend", "answers"})
 
 
 def resume(

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = (
     "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 15 INVARIANT, "
-    "16 INVALID, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
+    "16 INVALID, 17 CORRUPT, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
 )
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -184,6 +184,15 @@ def soak(
         ),
     ] = DiagnoseMode.AUTO,
     threshold: Threshold = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=Panel.PROBES,
+            metavar="TIME",
+            help="Time after the traffic in which finished greedy answers are computed anew by a "
+            "reference without reuse; 0 compares none.  Default: a tenth of --duration, 10s to 2m.",
+        ),
+    ] = None,
     on_leak: Annotated[
         str | None,
         typer.Option(
@@ -294,6 +303,7 @@ def soak(
             diagnose=diagnose.value,
             hold_s=hold_s,
             memray_s=memray_s,
+            answers_s=_answers(answers, duration_s),
         ),
         thresholds=thresholds,
         command=typed_command(),
@@ -348,6 +358,14 @@ def _trace(
         return None
     scale = parse_length_scale(length_scale)
     return TraceOptions(path, scale, parse_speedup(speedup), time_unit or "")
+
+
+def _answers(given: str | None, duration_s: float) -> float:
+    from hybridbench.runs.plan import default_answers_s
+
+    if given is None:
+        return default_answers_s(duration_s)
+    return 0.0 if given == "0" else parse_seconds("--answers", given)
 
 
 # A worker that has nothing to do speaks when it is asked, every 10 s in a long run, and a probe may

@@ -29,6 +29,7 @@ from hybridbench.rundir.layout import CELL
 PRECEDENCE: Final = (
     "LEAK",
     "INVARIANT",
+    "CORRUPT",
     "REGRESSION",
     "CRASHED",
     "DEGRADED",

@@ -37,7 +37,13 @@ _NOTE_ON: Final = {
 }
 _GROWTH, _UNDECIDED = "growth", "undecided"
 _FAILURES: Final = frozenset(
-    {VerdictKind.LEAK, VerdictKind.DEGRADED, VerdictKind.INVARIANT, VerdictKind.CRASHED}
+    {
+        VerdictKind.LEAK,
+        VerdictKind.DEGRADED,
+        VerdictKind.INVARIANT,
+        VerdictKind.CORRUPT,
+        VerdictKind.CRASHED,
+    }
 )
 
 

@@ -293,6 +293,50 @@ class Hold(Event, frozen=True):
     seconds: float = 0.0
 
 
+class WrongAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that differs from the reference's by more than rounding can explain.
+
+    ``place`` counts from its first token; ``distance`` is as of ``Recomputed``.
+    """
+
+    rid: str = ""
+    prompt_tokens: int = 0
+    place: int = 0
+    distance: float = 0.0
+    emitted: int = 0
+    best: int = 0
+    traits: tuple[str, ...] = ()
+
+
+class AnswersCompared(Event, frozen=True):
+    """Finished answers were computed anew by a reference; all of this worker's time.
+
+    Attributes:
+        compared: answers, and their ``tokens`` up to the first difference.
+        tolerance: the largest distance that counts as rounding.
+        largest: the largest distance among those that are right.
+        wrong: of those that are not, the first hundred.
+        wrong_answers: all of them.
+        wrong_traits: how many of the wrong ones have a trait, by its name.
+        right_traits: the same of the right ones.
+        left_out: finished requests that were not compared, by the reason.
+        cpu_s: processor time of the reference while the run went on.
+        run_s: how long the run went on.
+    """
+
+    compared: int = 0
+    tokens: int = 0
+    tolerance: float = 0.0
+    largest: float = 0.0
+    wrong: tuple[WrongAnswer, ...] = ()
+    wrong_answers: int = 0
+    wrong_traits: dict[str, int] = {}
+    right_traits: dict[str, int] = {}
+    left_out: dict[str, int] = {}
+    cpu_s: float = 0.0
+    run_s: float = 0.0
+
+
 class Reclaim(Event, frozen=True):
     """Private memory of the worker at rest and after each step of giving back."""
 

@@ -118,6 +118,8 @@ class Options(OpenRecord, frozen=True):
         hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
         memray_s: how much more traffic a diagnosed worker gets with its allocations recorded; 0 is
             none.
+        answers_s: how long finished answers may be computed anew after the traffic; 0 compares
+            none, at no time.
         cache_budgets: bytes that a cache of the target may come to hold, by the name that the user
             gave it.
     """
@@ -128,6 +130,7 @@ class Options(OpenRecord, frozen=True):
     diagnose: str = "auto"
     hold_s: _Duration = 0.0
     memray_s: _Duration = 0.0
+    answers_s: _Duration = 0.0
     cache_budgets: Mapping[str, int] = {}
 
 

@@ -26,6 +26,7 @@ class VerdictKind(StrEnum):
     LEAK = "LEAK"
     DEGRADED = "DEGRADED"
     INVARIANT = "INVARIANT"
+    CORRUPT = "CORRUPT"
     INCONCLUSIVE = "INCONCLUSIVE"
     CRASHED = "CRASHED"
     INVALID = "INVALID"
@@ -35,6 +36,7 @@ class VerdictKind(StrEnum):
 # A doubtful run (INVALID) cannot refute what was counted, only what was fitted.
 _COUNTED: Final = (VerdictKind.LEAK, VerdictKind.INVARIANT)
 _OTHERS: Final = (
+    VerdictKind.CORRUPT,
     VerdictKind.CRASHED,
     VerdictKind.INVALID,
     VerdictKind.LEAK,

@@ -21,9 +21,11 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
     "missed.",
     VerdictKind.INVARIANT: "The engine's state contradicts itself, or its own check raised a false "
     "alarm.",
+    VerdictKind.CORRUPT: "Answers differ from those of a reference without reuse by more than "
+    "rounding can explain.",
     VerdictKind.INCONCLUSIVE: "Not decided: the data support neither a failure nor a pass.",
-    VerdictKind.CRASHED: "The worker died, hung or was killed, and no LEAK or INVARIANT finding "
-    "takes precedence.",
+    VerdictKind.CRASHED: "The worker died, hung or was killed, and no LEAK, INVARIANT or CORRUPT "
+    "finding takes precedence.",
     VerdictKind.INVALID: "The run cannot support a verdict: it did not exercise or measure what it "
     "should.",
 }
@@ -40,6 +42,8 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
     "repeat the run to confirm it.",
     VerdictKind.INVARIANT: "Do not rely on other numbers of this run; the evidence names the state "
     "that contradicts itself.",
+    VerdictKind.CORRUPT: "Follow what the wrong answers have in common to the code that serves "
+    "such requests, then repeat the run.",
     VerdictKind.CRASHED: "Read the last lines of the worker in the evidence, then repeat the run.",
     VerdictKind.INVALID: "If counters are marked NOT MET, choose a profile or a duration that "
     "reaches them; otherwise repeat the run on an idle machine.",

@@ -38,6 +38,7 @@ _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.LEAK: GateState.FAILED,
     VerdictKind.DEGRADED: GateState.FAILED,
     VerdictKind.INVARIANT: GateState.FAILED,
+    VerdictKind.CORRUPT: GateState.FAILED,
     VerdictKind.INCONCLUSIVE: GateState.SKIPPED,
     VerdictKind.CRASHED: GateState.ERROR,
     VerdictKind.INVALID: GateState.ERROR,

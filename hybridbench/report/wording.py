@@ -55,6 +55,7 @@ _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
         "LEAK": "▲",
         "DEGRADED": "▼",
         "INVARIANT": "≠",
+        "CORRUPT": "≠",
         "CRASHED": "✕",
         "NOT MET": "✕",
         "MISSED": "✕",

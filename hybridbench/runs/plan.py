@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hybridbench.errors import ExitCode
+from hybridbench.records.answers import is_measured
 from hybridbench.records.manifest import Manifest, Options
 from hybridbench.records.messages import Start
 from hybridbench.targets.bundled import WorkerLaunch, WorkerProgram
@@ -17,6 +18,8 @@ from hybridbench.workload.settings import Checkpoint
 from hybridbench.workload.trace_replay import TraceOptions
 
 EXTEND_LEAST_S = 600.0
+# Answers in the sample, of requests that reused something and of those that did not.
+ANSWERS_KEPT = 256
 
 # Below this a new worker would not even be warm.
 _SHORTEST_SEGMENT_S = 20.0
@@ -28,6 +31,13 @@ _SAMPLES = 1200
 def default_extend_s(duration_s: float) -> float:
     """How long an undecided run may go on: as long again, and ten minutes at least."""
     return max(duration_s, EXTEND_LEAST_S)
+
+
+def default_answers_s(duration_s: float) -> float:
+    """How long answers may be computed anew after the traffic: a tenth of its time, 10 seconds at
+    least and 2 minutes at most.
+    """
+    return min(max(duration_s / 10, 10.0), 120.0)
 
 
 @dataclass(frozen=True)
@@ -189,7 +199,13 @@ class SoakPlan(RunPlan):
             gc_thresholds=[] if thresholds is None else list(thresholds),
             ballast_objects=profile.ballast.objects,
             force=profile.force.by_path(),
+            answers_kept=ANSWERS_KEPT if self.compares_answers else 0,
         )
+
+    @property
+    def compares_answers(self) -> bool:
+        """Whether finished answers are computed anew."""
+        return self.options.answers_s > 0 and is_measured(self.device, self.dtype)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from hybridbench.records.messages import (
     ToWorker,
     Violation,
 )
+from hybridbench.runs.answer_check import AnswerCheck
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.loop import RunContext, RunLoop, WorkerLostError
 from hybridbench.runs.plan import SoakPlan
@@ -124,6 +125,7 @@ class WireLoop(RunLoop):
     steady: Steady | None = None
     truth: InjectedTruth | None = None
     heap_scans_wanted: bool = True
+    answers: AnswerCheck | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -258,6 +260,8 @@ class WireLoop(RunLoop):
         for message in messages:
             self._handle(message)
             self._keep_answer(message)
+            if self.answers is not None:
+                self.answers.take(message)
 
     def _probe(self, now_s: float) -> None:
         if self._asked is not None and now_s - self._asked[1] > _REPLY_PATIENCE_S:
@@ -270,6 +274,8 @@ class WireLoop(RunLoop):
             self._post_counters(now_s)
         if self.heap_scans_wanted and self.scan_pace.due(now_s) and self.no_scan_open():
             self.post_heap_scan()
+        if self.answers is not None:
+            self.answers.pump()
 
     def _post_counters(self, now_s: float) -> int:
         probe_id = self.new_probe_id()

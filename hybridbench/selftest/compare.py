@@ -16,7 +16,12 @@ from hybridbench.selftest.matrix import Expect, Row
 # quotient of the two normal quantiles.
 _WIDER = 3.2905 / 1.9600
 _WORSE = Call.WORSE
-_WRONG = (VerdictKind.LEAK, VerdictKind.DEGRADED, VerdictKind.INVARIANT)
+_WRONG = (
+    VerdictKind.LEAK,
+    VerdictKind.DEGRADED,
+    VerdictKind.INVARIANT,
+    VerdictKind.CORRUPT,
+)
 _MS_PER_HOUR = 3_600_000
 
 

@@ -13,6 +13,7 @@ from benchmarks.watched_runs import Leak, Watched, watched_run
 from hybridbench.analysis.findings.growth import HELD_BY_PROBES
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import (
+    AnswersCompared,
     BenchFailed,
     ClockJump,
     Crash,
@@ -24,6 +25,7 @@ from hybridbench.records.events import (
     Segment,
     StoppedEarly,
     WorkloadFailed,
+    WrongAnswer,
 )
 from tests.unit.analysis.records import (
     MB,
@@ -54,6 +56,35 @@ def _short(**values: FloatArray | float) -> RunRecord:
             for name, value in values.items()
         ),
     )
+
+
+def _wrong_answers() -> RunRecord:
+    """Eight answers of requests that had been retracted, as eight of ninety-two right ones had."""
+    wrong = tuple(
+        WrongAnswer(
+            rid=f"r{index}",
+            prompt_tokens=100 + index,
+            place=index,
+            distance=0.02 + 0.1 * index,
+            emitted=7,
+            best=9 + index,
+            traits=("reused-nothing", "retracted"),
+        )
+        for index in range(8)
+    )
+    compared = AnswersCompared(
+        t_s=240.0,
+        compared=100,
+        tokens=3200,
+        tolerance=5.75e-4,
+        largest=2e-6,
+        wrong=wrong,
+        wrong_answers=8,
+        wrong_traits={"reused-nothing": 8, "retracted": 8},
+        right_traits={"reused-nothing": 50, "retracted": 8, "reused-tree": 42},
+        left_out={"sampled": 60, "aborted": 3, "not-drawn": 12},
+    )
+    return with_events(healthy_record(_SHORT), compared)
 
 
 _T: Final = healthy_record(_SHORT).series["events.finishes"].t_s
@@ -309,6 +340,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "swapped out": lambda: _short(swap_bytes=np.where(_T > 150, 60 * MB, 0.0)),
     "a full disk": lambda: with_events(_short(), DiskFull("cannot write: no space", t_s=230.0)),
     "a silent worker": _silent,
+    "wrong answers": _wrong_answers,
     "a clock that jumped": lambda: with_events(_short(), ClockJump(seconds=3600.0, t_s=150.0)),
     "no processor": lambda: _short(worker_cpu_wait_s=0.95 * _T),
     "a stolen processor": lambda: _short(host_steal_s=0.6 * _T),

@@ -145,5 +145,9 @@ def _regression(
 
 def finding_noun(verdict: VerdictKind) -> str:
     """What a finding with this verdict is called in a comparison."""
-    words = {VerdictKind.INVARIANT: "CONTRADICTION", VerdictKind.DEGRADED: "DECAY"}
+    words = {
+        VerdictKind.INVARIANT: "CONTRADICTION",
+        VerdictKind.CORRUPT: "WRONG ANSWERS",
+        VerdictKind.DEGRADED: "DECAY",
+    }
     return words.get(verdict, _LEAK)

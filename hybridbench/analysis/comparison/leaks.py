@@ -48,7 +48,9 @@ GROWTH, DECAY = "growth", "decay"
 
 # Told elsewhere: a crash by the answer, an undecided trend by its metric.
 _LEFT_OUT = frozenset({"undecided", "crash", "observer-grows", "stopped-early", "interrupted"})
-_JUDGED = frozenset({VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.DEGRADED})
+_JUDGED = frozenset(
+    {VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.CORRUPT, VerdictKind.DEGRADED}
+)
 # Always told, so that a comparison without a finding says what it can exclude.
 _ALWAYS = (MEMORY, COLLECTIBLE)
 
@@ -397,7 +399,13 @@ _ORDER = (
     Change.GROWS_SLOWER,
     Change.UNCHANGED,
 )
-_FIRST = (VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.DEGRADED, VerdictKind.CLEAN)
+_FIRST = (
+    VerdictKind.LEAK,
+    VerdictKind.INVARIANT,
+    VerdictKind.CORRUPT,
+    VerdictKind.DEGRADED,
+    VerdictKind.CLEAN,
+)
 
 
 def _rank(row: LeakComparison) -> tuple[int, int, bool, str]:

@@ -20,6 +20,7 @@ from hybridbench.units import format_duration
 _STANDS = (
     VerdictKind.LEAK,
     VerdictKind.INVARIANT,
+    VerdictKind.CORRUPT,
     VerdictKind.CRASHED,
     VerdictKind.DEGRADED,
 )
@@ -37,7 +38,7 @@ class WorkloadEnded(Basis, frozen=True, kw_only=True):
         "failed again and again."
     )
     leads_to: ClassVar[str] = (
-        "INVALID; INCONCLUSIVE beside a LEAK, INVARIANT, CRASHED or DEGRADED finding"
+        "INVALID; INCONCLUSIVE beside a LEAK, INVARIANT, CORRUPT, CRASHED or DEGRADED finding"
     )
 
     message: str

@@ -1,0 +1,77 @@
+"""What drawing answers for the reference costs the engine under soak, in processor time, paired.
+
+    python -m benchmarks.answer_cost [--rounds 30] [--requests 100]
+
+One engine serves the same traffic in blocks, with the draw (and the encoding of what is sent) and
+without it in turn, in an order that is drawn for each pair.  The ratio of the processor times of a
+pair is what is averaged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import time
+
+import msgspec
+import torch
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig
+from hybridbench.runs.plan import ANSWERS_KEPT
+from hybridbench.worker.answers import AnswerSample
+
+
+def block(engine: Engine, sample: AnswerSample, requests: int, rng: random.Random) -> float:
+    """Serve ``requests``; the processor time that they took, in seconds."""
+    vocab, sent, encoder = engine.model_config.vocab_size, 0, msgspec.msgpack.Encoder()
+    prompts = [[rng.randrange(vocab) for _ in range(rng.randrange(50, 200))] for _ in range(6)]
+    engine.flush_cache()  # both blocks of a pair begin alike
+    began_s = time.process_time()
+    while sent < requests or engine.has_work:
+        while sent < requests and engine.waiting_requests < 4:
+            prompt = [*rng.choice(prompts), *(rng.randrange(vocab) for _ in range(20))]
+            engine.submit(str(sent), prompt, SamplingParams(max_new_tokens=24, ignore_eos=True))
+            sent += 1
+        for event in engine.step():
+            if event.req is not None:
+                sample.offer(event.req)
+        drawn = sample.take()
+        if drawn:
+            encoder.encode(drawn)
+    return time.process_time() - began_s
+
+
+def main() -> None:
+    """Measure, and print the ratio with its 95% interval."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="qwen3-next-nano")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--requests", type=int, default=100)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    config = EngineConfig(model=given.model, kv_tokens=8192, max_context_len=512)
+    engine, without = Engine(config), AnswerSample(0, config)
+    block(engine, without, given.requests, random.Random(0))
+    logs = []
+    for seed in range(given.rounds):
+        # A new sample draws nearly all of its requests: the most that it ever sends.
+        samples = {True: AnswerSample(ANSWERS_KEPT, config), False: without}
+        order = [True, False] if random.Random(seed).random() < 0.5 else [False, True]
+        took_s = {
+            drawn: block(engine, samples[drawn], given.requests, random.Random(seed))
+            for drawn in order
+        }
+        logs.append(math.log(took_s[True] / took_s[False]))
+    mean = statistics.fmean(logs)
+    half = 2.0 * statistics.stdev(logs) / math.sqrt(len(logs))
+    ends = [math.expm1(mean + side) * 100 for side in (0.0, -half, half)]
+    print(f"{given.rounds} pairs of {given.requests} requests on {given.model}")
+    print("processor time with the draw: {:+.2f}% ({:+.2f} to {:+.2f}%)".format(*ends))
+
+
+if __name__ == "__main__":
+    main()

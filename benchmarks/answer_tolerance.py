@@ -1,0 +1,231 @@
+"""How far rounding moves the logits of healthy engines: the figures behind the tolerances of
+wrong answers.
+
+    python -m benchmarks.answer_tolerance [--device cpu] [--dtype float32] [--requests 250]
+        [--processes 14] [PRESET ...]
+
+For each preset and each way to schedule it, an engine serves random traffic that shares prefixes,
+and every finished answer is computed anew by the reference.  At each token both have logits; the
+distance that rounding can give there is at most 2 max|difference| / standard deviation, and that is
+what is recorded.  Recordings with even seeds set the tolerance, those with odd ones check it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+import torch
+from torch import Tensor
+
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EventKind
+from hybridbench.engine.req import Req
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
+from hybridbench.engine_config import EngineConfig, HiCache
+from hybridbench.records.answers import ROUTING_GAP_LEAST
+from hybridbench.worker.reference import Reference, RoutingWatch, WatchedModel
+
+PRESETS = (
+    "qwen3-next-nano",
+    "qwen3-next-tiny",
+    "qwen3-next-mini",
+    "attention-tiny",
+    "qwen3.5-tiny",
+    "gpt-oss-tiny",
+    "nemotron-h-tiny",
+    "falcon-h1-tiny",
+)
+# Beyond this a distance is looked at closely: was an expert chosen by a near-tie?
+_FAR = 1e-4
+_TRACKED = {"mamba_scheduler_strategy": "extra_buffer", "page_size": 16, "mamba_track_interval": 32}
+WAYS: dict[str, dict[str, object]] = {
+    "radix": {},
+    "overlap": {"enable_overlap_schedule": True},
+    "tracked": {**_TRACKED, "enable_overlap_schedule": True},
+    "drafts": {"speculative_algorithm": "NGRAM"},
+    "host": {"hicache": HiCache(ratio=2.0)},
+    "unified": {**_TRACKED, "cache": "unified"},
+}
+
+
+@dataclass
+class Figures:
+    """Of one recording: distances are those that rounding can give at a token."""
+
+    preset: str
+    family: str
+    way: str
+    seed: int
+    answers: int = 0
+    tokens: int = 0
+    differ: int = 0
+    largest: float = 0.0  # without near-ties between experts
+    largest_of_all: float = 0.0
+    near_ties: int = 0  # answers beyond _FAR that such a near-tie explains
+    gaps: list[float] = field(default_factory=list)  # routing gaps of answers beyond _FAR
+    distances: list[float] = field(default_factory=list)  # where tokens differed
+
+
+class Judged:
+    """An engine whose logits are kept for each token that its requests were given."""
+
+    def __init__(self, config: EngineConfig, model: WatchedModel) -> None:
+        self.engine = Engine(config, model=model)
+        self._model = model
+        self.logits: dict[str, list[Tensor]] = defaultdict(list)
+        self._accept = self.engine.scheduler.accept
+        self.engine.scheduler.accept = self._kept  # type: ignore[method-assign]
+
+    def _kept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> Sequence[Sequence[int]]:
+        tokens = self._accept(batch, token_ids)
+        assert self._model.logits is not None
+        row = 0
+        for req, record, length, new in zip(
+            batch.reqs, batch.records, batch.forward.extend_lens, tokens, strict=True
+        ):
+            width = length if batch.forward.mode == "verify" else 1
+            if req is not batch.chunked_req and req.kv is record:
+                self.logits[req.rid] += self._model.logits[row : row + len(new)].clone()
+            row += width
+        return tokens
+
+
+def record(preset: str, way: str, seed: int, requests: int, device: str, dtype: str) -> Figures:
+    """Serve, compute anew, compare."""
+    torch.set_num_threads(1)
+    config = EngineConfig(
+        model=preset,
+        device=device,
+        dtype=dtype,
+        kv_tokens=8192,
+        mamba_slots=96,
+        max_context_len=512,
+        max_running_requests=12,
+        chunked_prefill_size=64,
+        max_prefill_tokens=256,
+        **WAYS[way],  # type: ignore[arg-type]
+    )
+    reference = Reference(config)
+    judged = Judged(config, reference.model)
+    figures = Figures(preset, reference.model.config.model_type, way, seed)
+    for req in _served(judged.engine, requests, random.Random(seed)):
+        _compare(req, judged.logits.pop(req.rid), reference, figures)
+    return figures
+
+
+def _served(engine: Engine, requests: int, rng: random.Random) -> Iterator[Req]:
+    """Each request as it finishes."""
+    vocab = engine.model_config.vocab_size
+    prefixes = [[rng.randrange(vocab) for _ in range(rng.randrange(40, 200))] for _ in range(12)]
+    sent = 0
+    while sent < requests or engine.has_work:
+        while sent < requests and engine.waiting_requests < 4:
+            shared = rng.choice(prefixes)
+            prompt = shared[: rng.randrange(10, len(shared))]
+            prompt += [rng.randrange(vocab) for _ in range(rng.randrange(1, 80))]
+            params = SamplingParams(max_new_tokens=rng.randrange(8, 64), ignore_eos=True)
+            engine.submit(str(sent), prompt, params)
+            sent += 1
+        for event in engine.step():
+            if event.kind is EventKind.FINISHED and event.req is not None:
+                yield event.req
+
+
+def _compare(req: Req, logits: Sequence[Tensor], reference: Reference, figures: Figures) -> None:
+    assert len(logits) == len(req.output_ids)
+    anew: list[Tensor] = []
+    model = reference.model
+    forward = model.forward
+
+    def kept(batch: object, kv_pool: object) -> Tensor:
+        made: Tensor = forward(batch, kv_pool)  # type: ignore[arg-type]
+        anew.append(made[0].double())
+        return made
+
+    last = model.logits
+    model.forward = kept  # type: ignore[method-assign]
+    _, distance, best = reference.compare(req.origin_input_ids, req.output_ids)
+    model.forward = forward  # type: ignore[method-assign]
+    figures.answers += 1
+    figures.tokens += len(anew)
+    if best >= 0:
+        figures.differ += 1
+        figures.distances.append(distance)
+    pairs = zip(anew, logits, strict=False)
+    largest = max(float(2 * (r - j.double()).abs().max() / r.std()) for r, j in pairs)
+    figures.largest_of_all = max(figures.largest_of_all, largest)
+    if largest > _FAR:
+        watch = RoutingWatch()
+        with watch:
+            reference.compare(req.origin_input_ids, req.output_ids)
+        gap = watch.least_gap
+        if gap is not None:
+            figures.gaps.append(gap)
+        if gap is not None and gap < ROUTING_GAP_LEAST:
+            figures.near_ties += 1
+            model.logits = last
+            return
+    figures.largest = max(figures.largest, largest)
+    # With overlap the engine has yet to take the logits of its last step.
+    model.logits = last
+
+
+def _job(job: tuple[str, str, int, int, str, str]) -> Figures | str:
+    try:
+        return record(*job)
+    except Exception as error:
+        return f"{job}: {type(error).__name__}: {error}"
+
+
+def main() -> None:
+    """Measure what the command line names, and print a line for each family."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("presets", nargs="*", default=PRESETS)
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--requests", type=int, default=250, help="of each recording")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", default="", help="a file for all figures")
+    given = parser.parse_args()
+    jobs = [
+        (preset, way, seed, given.requests, given.device, given.dtype)
+        for seed in range(given.seeds)
+        for preset in given.presets
+        for way in given.ways
+    ]
+    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
+        found = list(pool.imap_unordered(_job, jobs, chunksize=1))
+    for failed in sorted(one for one in found if isinstance(one, str)):
+        print("left out:", failed)
+    recordings = [one for one in found if isinstance(one, Figures)]
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump([asdict(one) for one in recordings], file)
+    families: dict[str, list[Figures]] = defaultdict(list)
+    for one in recordings:
+        families[one.family].append(one)
+    print(f"{given.device} {given.dtype}")
+    print("family | recordings | answers | tokens | differ | near-ties | largest even | odd | all")
+    for family, members in sorted(families.items()):
+        even, odd = ([m.largest for m in members if m.seed % 2 == half] for half in (0, 1))
+        print(
+            f"{family} | {len(members)} | {sum(m.answers for m in members)} | "
+            f"{sum(m.tokens for m in members)} | {sum(m.differ for m in members)} | "
+            f"{sum(m.near_ties for m in members)} | {max(even, default=0):.2e} | "
+            f"{max(odd, default=0):.2e} | {max(m.largest_of_all for m in members):.2e} | "
+            f"gaps {sorted(g for m in members for g in m.gaps)[-3:]} | "
+            f"distances {sorted(d for m in members for d in m.distances)[-3:]}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Answers that a reference computes otherwise, and what the wrong ones have in common."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Final
+
+import msgspec
+
+from hybridbench.analysis.record import RunRecord
+from hybridbench.analysis.trend.metric_trend import holm
+from hybridbench.records.answers import FAR_BEYOND, TRAIT_WORDS, Trait
+from hybridbench.records.events import AnswersCompared, WrongAnswer
+from hybridbench.records.finding import Basis, Words
+from hybridbench.records.verdict import Finding, VerdictKind
+
+# What wrong answers have in common is named below this probability of chance, after Holm.
+_CHANCE_MOST: Final = 0.001
+_TOLD: Final = 4
+# Why a finished answer was not compared; a reason of a later version is told as it is.
+_LEFT_OUT: Final[Mapping[str, str]] = {
+    "sampled": "sampled at a temperature",
+    "aborted": "aborted",
+    "payload": "with a payload",
+    "not-drawn": "not drawn for the sample",
+    "time": "drawn, but the time was over",
+    "near-tie": "where an expert was chosen by a near-tie",
+    "not-repeated": "whose difference did not come again",
+    "reference-failed": "on which the reference failed",
+    "not-measured": "of a data type, device or size whose rounding is not measured",
+    "memory": "for lack of memory for a reference",
+}
+
+
+class Common(msgspec.Struct, frozen=True, kw_only=True):
+    """A trait of ``wrong`` of the wrong answers and of ``right`` of the right ones.
+
+    ``p_value`` is the probability that chance gives as many or more, after Holm's correction for
+    all traits that were looked at.
+    """
+
+    trait: str
+    wrong: int
+    right: int
+    p_value: float
+
+    def words(self, wrong: int, right: int) -> str:
+        """Its part of a sentence, out of so many answers of either kind."""
+        said = TRAIT_WORDS[Trait(self.trait)]
+        verb, _, rest = said.partition(" ")
+        others = f"{self.right:,} of {right:,} right ones {verb}"
+        if verb != "had":
+            others = f"of {right:,} right ones a token drawn at random does in {self.right:,}"
+        return f"{self.wrong:,} of {wrong:,} {verb} {rest}, {others}"
+
+
+class WrongAnswers(Basis, frozen=True, kw_only=True):
+    """Answers that differ from a reference's by more than rounding can explain.
+
+    Attributes:
+        wrong: of the answers that were ``compared``.
+        tokens: compared, up to the first difference of each.
+        tolerance: the largest distance that counts as rounding: (best logit - logit of the emitted
+            token) / standard deviation of the logits.
+        largest: the largest distance of a wrong answer.
+        common: what wrong ones have in common, the surest first.
+        examples: the first of them.
+        left_out: finished requests that were not compared, by the reason.
+    """
+
+    kind: ClassVar[str] = "wrong-answers"
+    meaning: ClassVar[str] = (
+        "Answers differ from those of a reference without reuse by more than rounding can explain."
+    )
+    leads_to: ClassVar[str] = "CORRUPT"
+    question: ClassVar[str] = "the answers are those of a reference without reuse"
+    names_mechanism: ClassVar[bool] = True
+    decided_by_length: ClassVar[bool] = False
+
+    wrong: int
+    compared: int
+    tokens: int
+    tolerance: float
+    largest: float
+    common: tuple[Common, ...] = ()
+    examples: tuple[WrongAnswer, ...] = ()
+    left_out: Mapping[str, int] = {}
+
+    def words(self, found: Finding) -> Words:
+        del found
+        right = self.compared - self.wrong
+        shared = [one.words(self.wrong, right) for one in self.common]
+        verb = "is" if self.wrong == 1 else "are"
+        title = f"{self.wrong:,} of {self.compared:,} answers {verb} wrong"
+        return Words(
+            "; ".join([title, *shared[:1]]),
+            cause="the state or the KV that these requests computed from was not theirs, or was "
+            "not of the length that it was taken for",
+            evidence=(
+                *shared[1:_TOLD],
+                *map(_example, self.examples[:_TOLD]),
+                f"the largest distance is {self.largest:.3g} standard deviations of the logits; "
+                f"up to {self.tolerance:.2g} counts as rounding",
+                *((f"not compared: {left_out_words(self.left_out)}",) if self.left_out else ()),
+            ),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        if self.common:
+            said = TRAIT_WORDS[Trait(self.common[0].trait)]
+            return f"Look at the code that serves requests that {said}."
+        return (
+            "Compute one of the requests in the evidence alone, then beside others, and see with "
+            "which neighbour or prefix its answer changes."
+        )
+
+
+def wrong_answer_findings(record: RunRecord) -> list[Finding]:
+    """One finding if two answers are wrong, or one by far more than the tolerance."""
+    events = record.all_events(AnswersCompared)
+    wrong = sum(event.wrong_answers for event in events)
+    examples = tuple(answer for event in events for answer in event.wrong)
+    far = any(
+        answer.distance >= FAR_BEYOND * event.tolerance
+        for event in events
+        for answer in event.wrong
+    )
+    if wrong < 2 and not far:
+        return []
+    compared = sum(event.compared for event in events)
+    basis = WrongAnswers(
+        wrong=wrong,
+        compared=compared,
+        tokens=sum(event.tokens for event in events),
+        tolerance=max(event.tolerance for event in events),
+        largest=max(answer.distance for answer in examples),
+        common=tuple(
+            _in_common(
+                _summed([event.wrong_traits for event in events]),
+                _summed([event.right_traits for event in events]),
+                wrong,
+                compared - wrong,
+            )
+        ),
+        examples=examples[:_TOLD],
+        left_out=_summed([event.left_out for event in events]),
+    )
+    return [Finding(basis, VerdictKind.CORRUPT, "answers")]
+
+
+def answer_notes(record: RunRecord) -> Iterator[str]:
+    """How many answers were compared, and which were not, where no finding says so."""
+    events = record.all_events(AnswersCompared)
+    if not events or wrong_answer_findings(record):
+        return
+    compared = sum(event.compared for event in events)
+    wrong = [answer for event in events for answer in event.wrong]
+    left_out = left_out_words(_summed([event.left_out for event in events]))
+    rest = f"; not compared: {left_out}" if left_out else ""
+    if not compared:
+        yield f"no answer was computed anew by a reference{rest}"
+        return
+    tokens = sum(event.tokens for event in events)
+    said = "all agree" if not wrong else "all but one agree"
+    yield (
+        f"{compared:,} answers ({tokens:,} tokens) were computed anew by a reference: {said}{rest}"
+    )
+    for answer in wrong:
+        yield f"one different answer alone does not decide; {_example(answer)}"
+
+
+def left_out_words(left_out: Mapping[str, int]) -> str:
+    """Finished requests that were not compared, by the reason, the most first."""
+    ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count:,} {_LEFT_OUT.get(name, name)}" for name, count in ordered)
+
+
+def fisher(wrong_with: int, wrong: int, right_with: int, right: int) -> float:
+    """The probability that ``wrong_with`` or more of ``wrong`` have a trait by chance, given how
+    many of all have it: Fisher's exact test, one-sided.
+    """
+    having, total = wrong_with + right_with, wrong + right
+    most = min(having, wrong)
+    ways = _log_choose(total, wrong)
+    terms = [
+        _log_choose(having, k) + _log_choose(total - having, wrong - k) - ways
+        for k in range(wrong_with, most + 1)
+        if wrong - k <= total - having
+    ]
+    return min(1.0, math.fsum(map(math.exp, terms)))
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _in_common(
+    wrong_traits: Mapping[str, int], right_traits: Mapping[str, int], wrong: int, right: int
+) -> list[Common]:
+    """The traits that chance does not explain, the surest first, then in the order of ``Trait``."""
+    if not right:
+        return []
+    names = [trait for trait in Trait if trait in wrong_traits or trait in right_traits]
+    chances = [fisher(wrong_traits.get(t, 0), wrong, right_traits.get(t, 0), right) for t in names]
+    found = [
+        Common(trait=t, wrong=wrong_traits[t], right=right_traits.get(t, 0), p_value=p_value)
+        for t, p_value in zip(names, holm(chances), strict=True)
+        if p_value < _CHANCE_MOST
+    ]
+    return sorted(found, key=lambda one: one.p_value)
+
+
+def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)
+
+
+def _example(answer: WrongAnswer) -> str:
+    return (
+        f"request {answer.rid}, {answer.prompt_tokens:,} prompt tokens: output token "
+        f"{answer.place + 1} is {answer.emitted}, the reference computes {answer.best} "
+        f"(distance {answer.distance:.3g})"
+    )

@@ -1,0 +1,339 @@
+"""Finished answers of a soak computed anew by a reference, in a process of its own.
+
+While the run goes on the reference gets a twentieth of a core, its start included; what is left of
+the sample then is computed after the worker has left, for a limited time.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench.clock import Clock
+from hybridbench.errors import WorkerFailedError
+from hybridbench.records.answers import ROUTING_GAP_LEAST, Trait, tolerance_of
+from hybridbench.records.events import AnswersCompared, WrongAnswer
+from hybridbench.records.messages import (
+    AnswerTotals,
+    Fatal,
+    FinishedAnswer,
+    FromWorker,
+    Recompute,
+    Recomputed,
+    ReferenceReady,
+    Start,
+)
+from hybridbench.sampling.headroom import memory_headroom
+from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
+from hybridbench.targets.target import WireTarget
+from hybridbench.targets.wire import WireClosedError
+
+# Of a core, while the run goes on.
+_SHARE: Final = 0.05
+# Importing torch and building a small model takes 5 s: no start before the share allows more.
+_START_CPU_S: Final = 8.0
+_START_PATIENCE_S: Final = 60.0
+_TURN_S: Final = 0.2
+# A second model beside the engine's must not be what fills the machine: so much must be left.
+_ROOM_SHARE: Final = 0.125
+# Prompt tokens of one step in the second of the runs that repeat a suspect.
+_OTHER_CHUNK: Final = 48
+_WRONG_STORED: Final = 100
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Lengths at which an engine does something that may go wrong, in tokens."""
+
+    page_size: int
+    track_interval: int
+    sliding_window: int = 0
+
+    def traits_at(self, prompt_tokens: int, place: int) -> Iterator[Trait]:
+        """What is special of the token of an answer at ``place``."""
+        position = prompt_tokens + place
+        if place == 0:
+            yield Trait.FIRST_TOKEN
+        if self.page_size > 1 and position % self.page_size == 0:
+            yield Trait.PAGE_START
+        if position % self.track_interval == 0:
+            yield Trait.TRACK_LENGTH
+        if 0 < self.sliding_window <= position:
+            yield Trait.BEYOND_WINDOW
+
+
+@dataclass
+class Tally:
+    """What came of the answers that were compared."""
+
+    sizes: Sizes
+    compared: int = 0
+    tokens: int = 0
+    largest: float = 0.0
+    wrong: list[WrongAnswer] = field(default_factory=list)
+    wrong_answers: int = 0
+    wrong_traits: Counter[str] = field(default_factory=Counter)
+    right_traits: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def right(self, answer: FinishedAnswer, found: Recomputed) -> None:
+        """It agrees, or differs by no more than rounding explains."""
+        self._compared(found)
+        self.largest = max(self.largest, found.distance)
+        # A place for comparison with those of first wrong tokens: any, but always the same.
+        place = random.Random(answer.rid).randrange(max(1, len(answer.output) // 4))
+        self.right_traits.update(self._traits(answer, place))
+
+    def wrong_one(self, answer: FinishedAnswer, found: Recomputed) -> None:
+        """It differs by more."""
+        self._compared(found)
+        traits = self._traits(answer, found.wrong_place)
+        self.wrong_answers += 1
+        self.wrong_traits.update(traits)
+        if len(self.wrong) < _WRONG_STORED:
+            self.wrong.append(
+                WrongAnswer(
+                    rid=answer.rid,
+                    prompt_tokens=len(answer.prompt) // 4,
+                    place=found.wrong_place,
+                    distance=found.distance,
+                    emitted=found.emitted,
+                    best=found.best,
+                    traits=tuple(traits),
+                )
+            )
+
+    def _compared(self, found: Recomputed) -> None:
+        self.compared += 1
+        self.tokens += found.compared
+
+    def _traits(self, answer: FinishedAnswer, place: int) -> list[str]:
+        at = self.sizes.traits_at(len(answer.prompt) // 4, place)
+        return [*answer.traits, *map(str, at)]
+
+
+@dataclass
+class _Suspect:
+    """An answer beyond the tolerance, and what has come of repeating it."""
+
+    answer: FinishedAnswer
+    first: Recomputed
+    repeats: list[Recomputed] = field(default_factory=list)
+
+
+class AnswerCheck:
+    """Keeps the sample of one worker's answers and has the reference compute them anew.
+
+    Owns the reference's process, from its start to ``finish``.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        sizes: Sizes,
+        clock: Clock,
+        launch: Callable[[Path], WireTarget] | None = None,
+    ) -> None:
+        """``start`` is the message that the worker under soak got; ``launch`` stands in for what
+        starts the process of the reference.
+        """
+        self._start = msgspec.structs.replace(start, is_reference=True, ballast_objects=0)
+        self._clock = clock
+        self._launch = launch or (lambda path: BundledTarget(WorkerLaunch(path)))
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._began_s = clock.monotonic_s()
+        self._sample: dict[tuple[bool, int], FinishedAnswer] = {}
+        self._finished: dict[str, int] = {}
+        self._target: WireTarget | None = None
+        self._ready = False
+        self._given_up = ""
+        self._tolerance = 0.0
+        self._asked: FinishedAnswer | _Suspect | None = None
+        self._next_id = 0
+        self._cpu_s = 0.0
+        self._turn_of = False  # which half is next
+        self._tally = Tally(sizes)
+
+    def take(self, message: FromWorker) -> None:
+        """A message of the worker under soak."""
+        if isinstance(message, FinishedAnswer):
+            self._sample[message.reused, message.place] = message
+        elif isinstance(message, AnswerTotals):
+            self._finished = message.finished
+
+    def pump(self) -> None:
+        """Go on if the reference has not had its share; takes no time itself."""
+        elapsed_s = self._clock.monotonic_s() - self._began_s
+        allowed_s = _SHARE * elapsed_s
+        if self._given_up or not (self._sample or self._asked):
+            return
+        if self._target is None:
+            if allowed_s >= _START_CPU_S:
+                self._begin()
+            return
+        self._listen(0.0)
+        if self._ready and self._asked is None and self._cpu_s < allowed_s:
+            self._ask_next()
+
+    def finish(self, limit_s: float, interrupted: Callable[[], bool]) -> AnswersCompared:
+        """Compute what is left of the sample, for ``limit_s`` at most, and end the reference."""
+        run_s, run_cpu_s = self._clock.monotonic_s() - self._began_s, self._cpu_s
+        try:
+            self._compute_rest(limit_s, interrupted)
+        finally:
+            if self._target is not None:
+                self._target.kill()
+            if self._folder is not None:
+                self._folder.cleanup()
+        tally = self._tally
+        return AnswersCompared(
+            compared=tally.compared,
+            tokens=tally.tokens,
+            tolerance=self._tolerance,
+            largest=tally.largest,
+            wrong=tuple(tally.wrong),
+            wrong_answers=tally.wrong_answers,
+            wrong_traits=dict(tally.wrong_traits),
+            right_traits=dict(tally.right_traits),
+            left_out=self._left_out(),
+            cpu_s=run_cpu_s,
+            run_s=run_s,
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Answers of the sample that are not compared yet."""
+        return len(self._sample) + (self._asked is not None)
+
+    def _compute_rest(self, limit_s: float, interrupted: Callable[[], bool]) -> None:
+        began_s = self._clock.monotonic_s()
+        if self._target is None and self._sample and limit_s and not interrupted():
+            self._begin()
+            began_s += self._await_ready(interrupted)
+        while not self._given_up and self.waiting and not interrupted():
+            if self._clock.monotonic_s() - began_s >= limit_s:
+                return
+            if self._ready and self._asked is None:
+                self._ask_next()
+            self._listen(_TURN_S)
+
+    def _await_ready(self, interrupted: Callable[[], bool]) -> float:
+        """How long the reference took to build its model; it is given up after a minute."""
+        began_s = self._clock.monotonic_s()
+        while not (self._ready or self._given_up or interrupted()):
+            if self._clock.monotonic_s() - began_s > _START_PATIENCE_S:
+                self._give_up("the reference did not start in time")
+            else:
+                self._listen(_TURN_S)
+        return self._clock.monotonic_s() - began_s
+
+    def _left_out(self) -> dict[str, int]:
+        tally = self._tally
+        left_out = Counter(tally.left_out)
+        for name in ("sampled", "payload"):
+            left_out[name] += self._finished.get(name, 0)
+        if self._given_up:
+            left_out[self._given_up] += self.waiting
+        else:
+            left_out["time"] += self.waiting
+        seen = tally.compared + sum(tally.left_out.values()) + self.waiting
+        left_out["not-drawn"] += max(0, self._finished.get("greedy", 0) - seen)
+        return {name: count for name, count in left_out.items() if count}
+
+    def _begin(self) -> None:
+        room = memory_headroom()
+        try:
+            if room is not None and room.left_bytes < _ROOM_SHARE * room.limit_bytes:
+                self._give_up("memory")
+                return
+            self._folder = tempfile.TemporaryDirectory(prefix="hybridbench-reference-")
+            self._target = self._launch(Path(self._folder.name) / "stderr.log")
+            self._target.post(self._start)
+        except WorkerFailedError:
+            self._give_up("reference-failed")
+
+    def _listen(self, timeout_s: float) -> None:
+        target = self._target
+        if target is None:
+            return
+        try:
+            messages = target.exchange(timeout_s)
+        except (WireClosedError, WorkerFailedError):
+            self._give_up("reference-failed")
+            return
+        for message in messages:
+            match message:
+                case ReferenceReady():
+                    self._on_ready(message)
+                case Recomputed():
+                    self._cpu_s = message.cpu_s
+                    self._on_recomputed(message)
+                case Fatal():
+                    self._give_up("reference-failed")
+
+    def _give_up(self, reason: str) -> None:
+        self._given_up = reason
+        if self._target is not None:
+            self._target.kill()
+
+    def _on_ready(self, ready: ReferenceReady) -> None:
+        self._cpu_s = ready.cpu_s
+        tolerance = tolerance_of(ready.family, ready.layers, ready.hidden_size)
+        if tolerance is None:
+            self._give_up("not-measured")
+            return
+        self._tolerance, self._ready = tolerance, True
+        sizes = self._tally.sizes
+        self._tally.sizes = Sizes(sizes.page_size, sizes.track_interval, ready.sliding_window)
+
+    def _ask_next(self) -> None:
+        """One of either half in turn, as long as both have some."""
+        self._turn_of = not self._turn_of
+        halves = [key for key in self._sample if key[0] is self._turn_of]
+        key = (halves or list(self._sample))[0] if self._sample else None
+        if key is not None:
+            self._asked = self._sample.pop(key)
+            self._ask(self._asked)
+
+    def _ask(self, answer: FinishedAnswer, *, careful: bool = False, chunk: int = 0) -> None:
+        assert self._target is not None, "no reference was started"
+        self._next_id += 1
+        self._target.post(Recompute(self._next_id, answer.prompt, answer.output, careful, chunk))
+
+    def _on_recomputed(self, found: Recomputed) -> None:
+        asked, self._asked = self._asked, None
+        if asked is None or found.probe_id != self._next_id:
+            return
+        suspect = asked if isinstance(asked, _Suspect) else None
+        answer = suspect.answer if suspect else asked
+        assert isinstance(answer, FinishedAnswer)
+        if found.error:
+            self._tally.left_out["reference-failed"] += 1
+        elif suspect is not None:
+            self._on_repeated(suspect, found)
+        elif found.distance > self._tolerance:
+            # The first repeat computes the prompt in other steps, and so rounds otherwise.
+            self._asked = _Suspect(answer, found)
+            self._ask(answer, careful=True, chunk=_OTHER_CHUNK)
+        else:
+            self._tally.right(answer, found)
+
+    def _on_repeated(self, suspect: _Suspect, found: Recomputed) -> None:
+        first = suspect.first
+        if found.routing_gap is not None and found.routing_gap < ROUTING_GAP_LEAST:
+            self._tally.left_out["near-tie"] += 1
+        elif found.wrong_place != first.wrong_place or found.distance <= self._tolerance:
+            self._tally.left_out["not-repeated"] += 1
+        elif not suspect.repeats:
+            suspect.repeats.append(found)
+            self._asked = suspect
+            self._ask(suspect.answer, careful=True)
+        else:
+            self._tally.wrong_one(suspect.answer, first)

@@ -1,0 +1,143 @@
+"""When answers are called wrong, and what is said to be common to them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import fisher_exact
+
+from hybridbench.analysis.findings.wrong_answers import WrongAnswers, fisher
+from hybridbench.analysis.judge import judge
+from hybridbench.errors import ExitCode
+from hybridbench.records.answers import Trait
+from hybridbench.records.events import AnswersCompared, Crash, Interrupted, WrongAnswer
+from hybridbench.records.verdict import Verdict, VerdictKind
+from tests.unit.analysis.records import Run, healthy_record, with_events
+
+RUN = Run(duration_s=240.0, steady_s=60.0)
+TOLERANCE = 5e-4
+
+
+def wrong(rid: str, distance: float = 0.01, *traits: str) -> WrongAnswer:
+    return WrongAnswer(rid=rid, prompt_tokens=20, place=3, distance=distance, traits=traits)
+
+
+def compared(
+    *answers: WrongAnswer, right: int = 100, right_traits: dict[str, int] | None = None
+) -> AnswersCompared:
+    traits: dict[str, int] = {}
+    for answer in answers:
+        for trait in answer.traits:
+            traits[trait] = traits.get(trait, 0) + 1
+    return AnswersCompared(
+        t_s=240.0,
+        compared=right + len(answers),
+        tokens=2000,
+        tolerance=TOLERANCE,
+        wrong=answers,
+        wrong_answers=len(answers),
+        wrong_traits=traits,
+        right_traits=right_traits or {},
+        left_out={"sampled": 30, "aborted": 2},
+    )
+
+
+def judged(*events: AnswersCompared | Crash | Interrupted) -> Verdict:
+    return judge(with_events(healthy_record(RUN), *events))
+
+
+def test_answers_that_all_agree_change_nothing_but_a_note() -> None:
+    without, verdict = judge(healthy_record(RUN)), judged(compared())
+
+    assert verdict.kind is without.kind
+    assert verdict.findings == without.findings
+    (note,) = [note for note in verdict.notes if "reference" in note]
+    assert "all agree" in note
+    assert "30 sampled at a temperature, 2 aborted" in note
+
+
+def test_one_wrong_answer_alone_does_not_decide() -> None:
+    verdict = judged(compared(wrong("a")))
+
+    assert verdict.kind is judge(healthy_record(RUN)).kind
+    assert any("one different answer alone does not decide" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [compared(wrong("a"), wrong("b"))],
+        [compared(wrong("a")), compared(wrong("b"))],  # of two segments
+        [compared(wrong("a", 100 * TOLERANCE))],
+    ],
+)
+def test_two_do_and_so_does_one_that_is_far_beyond(events: list[AnswersCompared]) -> None:
+    verdict = judged(*events)
+
+    assert verdict.kind is VerdictKind.CORRUPT
+    assert verdict.exit_code is ExitCode.CORRUPT
+    assert int(verdict.exit_code) == 17
+    assert verdict.findings[0].exact
+
+
+def test_wrong_answers_come_before_a_crash_and_stand_in_a_doubtful_run() -> None:
+    answers = compared(wrong("a"), wrong("b"))
+
+    assert judged(answers, Crash(t_s=239.0)).kind is VerdictKind.CORRUPT
+    verdict = judged(answers)
+    assert verdict.stands(verdict.findings[0])
+
+
+def test_what_wrong_answers_have_in_common_leads_the_sentence() -> None:
+    tracked = [wrong(str(i), 1.0, Trait.REUSED_TRACKED, Trait.BESIDE_OTHERS) for i in range(17)]
+    right: dict[str, int] = {Trait.REUSED_TRACKED: 31, Trait.BESIDE_OTHERS: 380}
+
+    verdict = judged(compared(*tracked, right=395, right_traits=right))
+
+    finding = verdict.findings[0]
+    assert finding.title == (
+        "17 of 412 answers are wrong; 17 of 17 had taken a state from a track buffer, through the "
+        "tree, 31 of 395 right ones had"
+    )
+    assert isinstance(finding.basis, WrongAnswers)
+    assert [one.trait for one in finding.basis.common] == [Trait.REUSED_TRACKED]
+    assert "request 0, 20 prompt tokens: output token 4" in " ".join(finding.evidence)
+
+
+def test_a_place_in_the_answer_is_compared_with_one_drawn_in_right_answers() -> None:
+    first = [wrong(str(i), 1.0, Trait.FIRST_TOKEN) for i in range(9)]
+
+    verdict = judged(compared(*first, right=50, right_traits={Trait.FIRST_TOKEN: 2}))
+
+    assert verdict.findings[0].title == (
+        "9 of 59 answers are wrong; 9 of 9 differ at the first output token, of 50 right ones a "
+        "token drawn at random does in 2"
+    )
+
+
+def test_what_chance_may_explain_is_not_named() -> None:
+    two = [wrong(str(i), 1.0, Trait.RETRACTED) for i in range(2)]
+
+    verdict = judged(compared(*two, right=50, right_traits={Trait.RETRACTED: 20}))
+
+    assert verdict.findings[0].title == "2 of 52 answers are wrong"
+
+
+def test_a_trait_that_all_have_is_never_named() -> None:
+    every = [wrong(str(i), 1.0, Trait.REUSED_TREE) for i in range(40)]
+
+    verdict = judged(compared(*every, right=40, right_traits={Trait.REUSED_TREE: 40}))
+
+    assert verdict.findings[0].title == "40 of 80 answers are wrong"
+
+
+@pytest.mark.parametrize(
+    "table", [(17, 17, 31, 395), (3, 10, 4, 20), (0, 5, 7, 9), (5, 5, 0, 1), (1, 1, 0, 300)]
+)
+def test_fishers_test_is_that_of_scipy(table: tuple[int, int, int, int]) -> None:
+    wrong_with, all_wrong, right_with, all_right = table
+
+    found = fisher(wrong_with, all_wrong, right_with, all_right)
+
+    counts = np.array([[wrong_with, all_wrong - wrong_with], [right_with, all_right - right_with]])
+    assert found == pytest.approx(fisher_exact(counts, alternative="greater").pvalue, rel=1e-9)

@@ -1,0 +1,231 @@
+"""A soak's answers computed anew: the share of a core, repeated suspects, what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from hybridbench.clock import FakeClock
+from hybridbench.records import messages as m
+from hybridbench.records.answers import MEASURED, ROUTING_GAP_LEAST, Trait, pack_tokens
+from hybridbench.records.events import AnswersCompared
+from hybridbench.runs.answer_check import AnswerCheck, Sizes
+from hybridbench.targets.wire import WireClosedError
+from tests.unit.runs.fakes import FakeTarget
+
+TOLERANCE = MEASURED["qwen3_next"].distance
+READY = m.ReferenceReady("qwen3_next", layers=4, hidden_size=128, sliding_window=0, cpu_s=5.0)
+
+
+@dataclass
+class FakeReference(FakeTarget):
+    """Computes each answer in ``cpu_s`` seconds; its distance is what ``distance`` says of it."""
+
+    clock: FakeClock
+    distance: Callable[[m.Recompute], float] = lambda asked: 0.0
+    ready: m.ReferenceReady = READY
+    routing_gap: float | None = None
+    cpu_s: float = 0.5
+    fails: str = ""
+    asked: list[m.Recompute] = field(default_factory=list)
+    ended: bool = False
+    _used_s: float = 0.0
+    _replies: list[m.FromWorker] = field(default_factory=list)
+
+    def post(self, message: m.ToWorker) -> None:
+        if isinstance(message, m.Start):
+            assert message.is_reference
+            self._used_s = self.ready.cpu_s
+            self._replies.append(self.ready)
+        elif isinstance(message, m.Recompute):
+            self.asked.append(message)
+            self._used_s += self.cpu_s
+            self._replies.append(self._reply(message))
+
+    def exchange(self, timeout_s: float) -> list[m.FromWorker]:
+        if self.ended:
+            raise WireClosedError
+        self.clock.sleep(timeout_s)
+        replies, self._replies = self._replies, []
+        return replies
+
+    def kill(self) -> bool:
+        self.ended = True
+        return True
+
+    def _reply(self, asked: m.Recompute) -> m.Recomputed:
+        distance = self.distance(asked)
+        return m.Recomputed(
+            probe_id=asked.probe_id,
+            compared=3 if distance else 8,
+            wrong_place=2 if distance else -1,
+            distance=distance,
+            emitted=1,
+            best=2,
+            cpu_s=self._used_s,
+            routing_gap=self.routing_gap if asked.careful else None,
+            error=self.fails,
+        )
+
+
+def answer(place: int, *, reused: bool = False, prompt: int = 14) -> m.FinishedAnswer:
+    traits = [str(Trait.REUSED_TREE if reused else Trait.REUSED_NOTHING)]
+    tokens = pack_tokens(range(prompt)), pack_tokens(range(8))
+    return m.FinishedAnswer(f"r{place}", reused, place, *tokens, traits)
+
+
+def check_of(reference: FakeReference) -> AnswerCheck:
+    start = m.Start(engine={}, answers_kept=256)
+    sizes = Sizes(page_size=16, track_interval=64)
+    return AnswerCheck(start, sizes, reference.clock, lambda path: reference)
+
+
+def compare(reference: FakeReference, *answers: m.FinishedAnswer) -> AnswersCompared:
+    check = check_of(reference)
+    for one in answers:
+        check.take(one)
+    return check.finish(60.0, lambda: False)
+
+
+def test_answers_that_agree_are_right_with_their_traits() -> None:
+    reference = FakeReference(FakeClock())
+
+    found = compare(reference, answer(0), answer(0, reused=True), answer(1))
+
+    assert (found.compared, found.tokens, found.wrong_answers) == (3, 24, 0)
+    assert found.right_traits[Trait.REUSED_NOTHING] == 2
+    assert found.right_traits[Trait.REUSED_TREE] == 1
+    assert found.tolerance == TOLERANCE
+    assert reference.ended
+
+
+def test_rounding_is_no_difference_and_its_size_is_kept() -> None:
+    reference = FakeReference(FakeClock(), distance=lambda asked: TOLERANCE)
+
+    found = compare(reference, answer(0), answer(1))
+
+    assert found.wrong_answers == 0
+    assert found.largest == TOLERANCE
+    assert len(reference.asked) == 2
+
+
+def test_a_suspect_is_computed_twice_more_once_in_other_steps() -> None:
+    reference = FakeReference(FakeClock(), distance=lambda asked: 0.3)
+
+    found = compare(reference, answer(0, prompt=30))
+
+    first, second, third = reference.asked
+    assert not first.careful
+    assert second.careful
+    assert second.chunk > 0
+    assert third.careful
+    assert third.chunk == 0
+    assert found.wrong_answers == 1
+    (wrong,) = found.wrong
+    assert (wrong.rid, wrong.place, wrong.distance) == ("r0", 2, 0.3)
+    # The first wrong token is the 33rd of the request: the first one of its third page.
+    assert set(wrong.traits) == {Trait.REUSED_NOTHING, Trait.PAGE_START}
+
+
+@pytest.mark.parametrize("agreeing", [1, 2])
+def test_a_difference_that_does_not_come_again_does_not_count(agreeing: int) -> None:
+    reference = FakeReference(FakeClock())
+    reference.distance = lambda asked: 0.3 if len(reference.asked) <= agreeing else 0.0
+
+    found = compare(reference, answer(0))
+
+    assert found.wrong_answers == found.compared == 0
+    assert found.left_out == {"not-repeated": 1}
+
+
+def test_where_an_expert_was_chosen_by_a_near_tie_nothing_is_called_wrong() -> None:
+    near = FakeReference(FakeClock(), lambda asked: 0.3, routing_gap=ROUTING_GAP_LEAST / 2)
+    apart = FakeReference(FakeClock(), lambda asked: 0.3, routing_gap=ROUTING_GAP_LEAST * 2)
+
+    assert compare(near, answer(0)).left_out == {"near-tie": 1}
+    assert compare(apart, answer(0)).wrong_answers == 1
+
+
+def test_an_answer_that_the_reference_fails_on_is_left_out() -> None:
+    reference = FakeReference(FakeClock(), fails="ValueError: no room")
+
+    found = compare(reference, answer(0), answer(1))
+
+    assert (found.compared, found.left_out) == (0, {"reference-failed": 2})
+
+
+def test_a_model_that_was_not_measured_is_not_compared() -> None:
+    large = m.ReferenceReady("qwen3_next", 48, 2048, 0, 5.0)
+    reference = FakeReference(FakeClock(), ready=large)
+
+    found = compare(reference, answer(0), answer(1))
+
+    assert (found.compared, found.left_out) == (0, {"not-measured": 2})
+    assert reference.asked == []
+
+
+def test_while_the_run_goes_on_the_reference_has_a_twentieth_of_a_core_with_its_start() -> None:
+    clock = FakeClock()
+    reference = FakeReference(clock)
+    check = check_of(reference)
+    for place in range(200):
+        check.take(answer(place))
+
+    shares = []
+    for second in range(1, 1200):
+        clock.sleep(1.0)
+        check.pump()
+        used_s = reference._used_s
+        # One answer may be under way when the share is used up.
+        shares.append((used_s - reference.cpu_s) / second)
+
+    check.finish(0.0, lambda: True)
+    assert max(shares) <= 0.05
+    assert shares[-1] > 0.045
+
+
+def test_what_is_left_afterwards_is_computed_for_a_limited_time() -> None:
+    clock = FakeClock()
+    reference = FakeReference(clock)
+    check = check_of(reference)
+    for place in range(500):
+        check.take(answer(place))
+    check.take(m.AnswerTotals({"greedy": 700, "sampled": 40, "payload": 3}))
+
+    found = check.finish(10.0, lambda: False)
+
+    assert 10.0 <= clock.monotonic_s() - 0.0 < 12.0
+    assert 0 < found.compared < 500
+    assert found.left_out == {
+        "sampled": 40,
+        "payload": 3,
+        "time": 500 - found.compared,
+        "not-drawn": 200,
+    }
+
+
+def test_an_interruption_ends_it_at_once() -> None:
+    reference = FakeReference(FakeClock())
+    check = check_of(reference)
+    check.take(answer(0))
+
+    found = check.finish(60.0, lambda: True)
+
+    assert (found.compared, found.left_out) == (0, {"time": 1})
+    assert reference.asked == []
+
+
+def test_both_halves_are_compared_alike() -> None:
+    reference = FakeReference(FakeClock(), cpu_s=0.0)
+    check = check_of(reference)
+    for place in range(200):
+        check.take(answer(place))
+        if place < 50:
+            check.take(answer(place, reused=True))
+
+    found = check.finish(16.0, lambda: False)
+
+    of_tree = found.right_traits[Trait.REUSED_TREE]
+    assert abs(of_tree - found.right_traits[Trait.REUSED_NOTHING]) <= 1
