@@ -25,24 +25,29 @@ from hybridbench.runs.plan import ANSWERS_KEPT
 from hybridbench.worker.answers import AnswerSample
 
 
-def block(engine: Engine, sample: AnswerSample, requests: int, rng: random.Random) -> float:
-    """Serve ``requests``; the processor time that they took, in seconds."""
+def block(
+    engine: Engine, sample: AnswerSample, requests: int, rng: random.Random
+) -> tuple[float, float]:
+    """Serve ``requests``; the processor time that they took, and that of the draw, in seconds."""
     vocab, sent, encoder = engine.model_config.vocab_size, 0, msgspec.msgpack.Encoder()
     prompts = [[rng.randrange(vocab) for _ in range(rng.randrange(50, 200))] for _ in range(6)]
     engine.flush_cache()  # both blocks of a pair begin alike
-    began_s = time.process_time()
+    began_s, draw_s = time.process_time(), 0.0
     while sent < requests or engine.has_work:
         while sent < requests and engine.waiting_requests < 4:
             prompt = [*rng.choice(prompts), *(rng.randrange(vocab) for _ in range(20))]
             engine.submit(str(sent), prompt, SamplingParams(max_new_tokens=24, ignore_eos=True))
             sent += 1
-        for event in engine.step():
+        events = engine.step()
+        stepped_s = time.thread_time()
+        for event in events:
             if event.req is not None:
                 sample.offer(event.req)
         drawn = sample.take()
         if drawn:
             encoder.encode(drawn)
-    return time.process_time() - began_s
+        draw_s += time.thread_time() - stepped_s
+    return time.process_time() - began_s, draw_s
 
 
 def main() -> None:
@@ -56,20 +61,27 @@ def main() -> None:
     config = EngineConfig(model=given.model, kv_tokens=8192, max_context_len=512)
     engine, without = Engine(config), AnswerSample(0, config)
     block(engine, without, given.requests, random.Random(0))
-    logs = []
+    logs, shares, each_us = [], [], []
     for seed in range(given.rounds):
         # A new sample draws nearly all of its requests: the most that it ever sends.
         samples = {True: AnswerSample(ANSWERS_KEPT, config), False: without}
         order = [True, False] if random.Random(seed).random() < 0.5 else [False, True]
-        took_s = {
+        took = {
             drawn: block(engine, samples[drawn], given.requests, random.Random(seed))
             for drawn in order
         }
-        logs.append(math.log(took_s[True] / took_s[False]))
+        (with_s, draw_s), (without_s, _) = took[True], took[False]
+        logs.append(math.log(with_s / without_s))
+        shares.append(draw_s / with_s)
+        each_us.append(draw_s / given.requests * 1e6)
     mean = statistics.fmean(logs)
     half = 2.0 * statistics.stdev(logs) / math.sqrt(len(logs))
     ends = [math.expm1(mean + side) * 100 for side in (0.0, -half, half)]
     print(f"{given.rounds} pairs of {given.requests} requests on {given.model}")
+    print(
+        f"the draw itself: {statistics.median(shares):.3%} of the processor time, "
+        f"{statistics.median(each_us):.0f} us for each request"
+    )
     print("processor time with the draw: {:+.2f}% ({:+.2f} to {:+.2f}%)".format(*ends))
 
 

@@ -37,6 +37,7 @@ from hybridbench.rundir.layout import WORKER_STDERR
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.truth import add_truth
 from hybridbench.rundir.writer import RunWriter
+from hybridbench.runs.answers import answer_check_of, record_answers
 from hybridbench.runs.bench_failure import record_bench_failure
 from hybridbench.runs.crash import record_crash
 from hybridbench.runs.interrupts import Interrupts
@@ -198,8 +199,9 @@ class LiveSide:
         driver = BlockDriver(self._traffic, started.target)
         starvation = StarvationSource(started.ready.pid)
         loop = make_wire_loop(self._plan, run, started.target, driver, started.ready, starvation)
-        # Forks in the middle of a block would be measured as its time.
+        # Forks in the middle of a block would be measured as its time, and so would a reference.
         loop.heap_scans_wanted = False
+        loop.answers = answer_check_of(self._plan, started.ready, context.clock, share=0.0)
         steps = SoakSteps(self._plan, loop)
         self._worker = _Worker(started, loop, steps, driver, starvation)
         self._processes += 1
@@ -299,6 +301,7 @@ class LiveSide:
             worker.steps.reclaim()
         self._leave(worker)
         self._recorder.enter("done")
+        record_answers(worker.loop, self._plan.options.answers_s)
 
     def record_loss(self, lost: WorkerLostError) -> None:
         """The worker is gone: note how in the run, leave no process behind."""

@@ -19,6 +19,8 @@ from hybridbench.workload.profile import Profile
 BLOCK_S: Final = 15.0
 MAX_TIME_S: Final = 1200.0
 SLICE_S: Final = 0.05
+# How long each version's answers are computed anew at its end.
+ANSWERS_S: Final = 10.0
 # A block of the least length still has enough requests for quantiles on a slow machine.
 SHORTEST_BLOCK_S: Final = 2.0
 _SAMPLES_PER_BLOCK = 15.0
@@ -78,7 +80,7 @@ class ComparePlan:
             profile_source=self.profile_source,
             ui="none",
             thresholds=of_one_run(self.thresholds),
-            options=Options(diagnose="never"),
+            options=Options(diagnose="never", answers_s=ANSWERS_S),
             program=side.program,
             command=self.command,
         )

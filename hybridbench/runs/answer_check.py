@@ -31,12 +31,11 @@ from hybridbench.records.messages import (
     Start,
 )
 from hybridbench.sampling.headroom import memory_headroom
-from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
 from hybridbench.targets.target import WireTarget
 from hybridbench.targets.wire import WireClosedError
 
 # Of a core, while the run goes on.
-_SHARE: Final = 0.05
+CORE_SHARE: Final = 0.05
 # Importing torch and building a small model takes 5 s: no start before the share allows more.
 _START_CPU_S: Final = 8.0
 _START_PATIENCE_S: Final = 60.0
@@ -139,14 +138,16 @@ class AnswerCheck:
         start: Start,
         sizes: Sizes,
         clock: Clock,
-        launch: Callable[[Path], WireTarget] | None = None,
+        launch: Callable[[Path], WireTarget],
+        share: float = CORE_SHARE,
     ) -> None:
-        """``start`` is the message that the worker under soak got; ``launch`` stands in for what
-        starts the process of the reference.
+        """``start`` is the message that the worker under soak got; ``launch`` starts the process of
+        the reference, which has ``share`` of a core while the run goes on.
         """
         self._start = msgspec.structs.replace(start, is_reference=True, ballast_objects=0)
         self._clock = clock
-        self._launch = launch or (lambda path: BundledTarget(WorkerLaunch(path)))
+        self._launch = launch
+        self._share = share
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._began_s = clock.monotonic_s()
         self._sample: dict[tuple[bool, int], FinishedAnswer] = {}
@@ -171,7 +172,7 @@ class AnswerCheck:
     def pump(self) -> None:
         """Go on if the reference has not had its share; takes no time itself."""
         elapsed_s = self._clock.monotonic_s() - self._began_s
-        allowed_s = _SHARE * elapsed_s
+        allowed_s = self._share * elapsed_s
         if self._given_up or not (self._sample or self._asked):
             return
         if self._target is None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
-from hybridbench.records.events import AnswersCompared
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.layout import ALLOCATIONS, WORKER_STDERR
 from hybridbench.rundir.truth import add_truth
 from hybridbench.runs.allocations import AllocationRecord
-from hybridbench.runs.answer_check import AnswerCheck, Sizes
+from hybridbench.runs.answers import answer_check_of, record_answers
 from hybridbench.runs.begun import BegunRun
 from hybridbench.runs.boot import boot_worker, check_same_engine
 from hybridbench.runs.driver import Driver
@@ -22,8 +19,7 @@ from hybridbench.runs.manifest import planned_manifest, with_counts, with_segmen
 from hybridbench.runs.plan import Segment, SoakPlan
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.wire_loop import WireLoop, make_wire_loop
-from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
-from hybridbench.units import format_duration
+from hybridbench.targets.bundled import BundledTarget
 from hybridbench.workload.actions import Workload
 from hybridbench.workload.build import build_workload
 
@@ -73,8 +69,7 @@ class BundledUnderSoak:
         view.note(ready.model_note)
         loop = make_wire_loop(plan, run.context, target, Driver(workload, target), ready)
         self._served = (workload, loop)
-        if plan.compares_answers:
-            loop.answers = self._answer_check(run)
+        loop.answers = answer_check_of(plan, ready, run.context.clock)
         options, judge = plan.options, InterimJudge(run.run_dir)
         memray_s, raw = options.memray_s, run.run_dir / ALLOCATIONS
         return SoakSteps(
@@ -89,34 +84,6 @@ class BundledUnderSoak:
             return
         workload, loop = self._served
         run.manifest = with_counts(run.manifest, workload.counts())
-        self._compare_answers(run, loop)
+        record_answers(loop, self._plan.options.answers_s)
         if loop.truth is not None:
             add_truth(run.run_dir, loop.truth)
-
-    def _answer_check(self, run: BegunRun) -> AnswerCheck:
-        start, settings = self._plan.start_message(), self._plan.profile.engine
-        sizes = Sizes(self._plan.profile.pools.page_size, settings.mamba_track_interval)
-        program = self._plan.program
-
-        def launch(stderr_path: Path) -> BundledTarget:
-            return BundledTarget(WorkerLaunch(stderr_path, program=program))
-
-        return AnswerCheck(start, sizes, run.context.clock, launch)
-
-    def _compare_answers(self, run: BegunRun, loop: WireLoop) -> None:
-        """Have the rest of the sample computed anew, and record what came of all."""
-        limit_s, counts, context = self._plan.options.answers_s, loop.driver.counts, run.context
-        if not limit_s:
-            return
-        if context.recorder.phase != "done":
-            limit_s = 0.0  # the worker was lost: what is known of that comes first
-        if loop.answers is None:
-            found = AnswersCompared(left_out={"not-measured": counts.finished})
-        else:
-            waiting = loop.answers.waiting
-            if waiting and limit_s and not loop.interrupted:
-                said = f"computing {waiting} answers anew with a reference"
-                context.view.note(f"{said}, for {format_duration(limit_s)} at most")
-            found = loop.answers.finish(limit_s, lambda: loop.interrupted)
-        left_out = {**found.left_out, **({"aborted": counts.aborted} if counts.aborted else {})}
-        context.recorder.event(msgspec.structs.replace(found, left_out=left_out))

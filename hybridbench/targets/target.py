@@ -36,6 +36,7 @@ class Capability(StrEnum):
     GC_COUNTERS = "gc_counters"
     HEAP_SCAN = "gc_census"
     INSTANCES = "instances"
+    ANSWERS = "answers"
 
 
 # What a reader misses when a target lacks a capability that shows something.
@@ -51,6 +52,7 @@ NOT_SHOWN: Mapping[Capability, str] = {
     Capability.INVARIANTS: "the engine's own checks",
     Capability.GC_COUNTERS: "the collector's pauses",
     Capability.HEAP_SCAN: "uncollected garbage",
+    Capability.ANSWERS: "whether answers are right: nothing computes them anew",
     Capability.INSTANCES: "objects that should have died by reference count",
 }
 
