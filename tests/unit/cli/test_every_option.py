@@ -108,6 +108,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--watchdog": takes("1m", "0"),
             "--stop": takes("never", "late"),
             "--extend": takes("10m", "late"),
+            "--answers": takes("20s", "late"),
             "--diagnose": takes("never", "maybe"),
             "--threshold": takes("rss.slope<200MiB/h", "rss.slope<"),
             "--on-leak": takes("hold=2h", "hold"),

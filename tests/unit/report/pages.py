@@ -18,7 +18,7 @@ from hybridbench.compare.store import judged_comparison, read_comparison
 from hybridbench.history.points import read_points
 from hybridbench.history.series import series_of
 from hybridbench.nightly.merge import find_cells, merged
-from hybridbench.records.events import Crash, Interrupted
+from hybridbench.records.events import AnswersCompared, Crash, Interrupted, WrongAnswer
 from hybridbench.records.nightly import Attempt
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
@@ -95,6 +95,15 @@ def below_zero() -> RunRecord:
     record = healthy_record(Run(seed=8))
     t_s = record.series["events.finishes"].t_s
     return with_series(record, Series("pool.kv.protected", t_s, np.where(t_s == 400.0, -2.0, 5.0)))
+
+
+def wrong_answers() -> RunRecord:
+    """Two answers that a reference computes otherwise."""
+    wrong = tuple(WrongAnswer(rid=f"r{i}", prompt_tokens=90, distance=0.2) for i in range(2))
+    compared = AnswersCompared(
+        t_s=400.0, compared=80, tokens=900, tolerance=5.75e-4, wrong=wrong, wrong_answers=2
+    )
+    return with_events(healthy_record(Run(seed=9)), compared)
 
 
 def with_thresholds(record: RunRecord, *texts: str) -> RunRecord:
@@ -189,6 +198,7 @@ PAGES: Final[dict[str, Callable[[], Document]]] = {
     "INCONCLUSIVE": lambda: soak(with_thresholds(growing(4e7), "rss.slope<28MiB/h")),
     "DEGRADED": lambda: soak(with_thresholds(slow(), "throughput.p50>1000/s", "rss.max<1GiB")),
     "INVARIANT": lambda: soak(below_zero()),
+    "CORRUPT": lambda: soak(wrong_answers()),
     "CRASHED": lambda: soak(with_events(growing(4e7).until(400.0), Crash(t_s=400.0))),
     "INVALID": lambda: soak(uncovered()),
     "interrupted": lambda: soak(
