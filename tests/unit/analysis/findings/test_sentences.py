@@ -912,6 +912,35 @@ WORDS: dict[str, tuple[Finding, Words]] = {
         found("workload-failed", {"message": "a.jsonl:301: not JSON", "planned_s": 7200.0}),
         Words("a.jsonl:301: not JSON; no request was sent after 1m15s (planned traffic: 2h)"),
     ),
+    "answers that a reference computes otherwise": (
+        found(
+            "wrong-answers",
+            {
+                "wrong": 17,
+                "compared": 412,
+                "tokens": 6000,
+                "tolerance": 0.000575,
+                "largest": 0.41,
+                "common": [{"trait": "retracted", "wrong": 17, "right": 31, "p_value": 1e-9}],
+                "examples": [
+                    {"rid": "r8", "prompt_tokens": 90, "place": 3, "distance": 0.2, "best": 5}
+                ],
+                "left_out": {"sampled": 30, "time": 2},
+            },
+        ),
+        Words(
+            "17 of 412 answers are wrong; 17 of 17 had been retracted, 31 of 395 right ones had",
+            cause="the state or the KV that these requests computed from was not theirs, or was "
+            "not of the length that it was taken for",
+            evidence=(
+                "request r8, 90 prompt tokens: output token 4 is 0, the reference computes 5 "
+                "(distance 0.2)",
+                "the largest distance is 0.41 standard deviations of the logits; up to 0.00057 "
+                "counts as rounding",
+                "not compared: 30 sampled at a temperature, 2 drawn, but the time was over",
+            ),
+        ),
+    ),
     "a machine that ended the run": (
         found("stopped-early", {"message": "3 MiB left"}),
         Words("stopped before the planned end: 3 MiB left"),
