@@ -317,8 +317,11 @@ class AnswersCompared(Event, frozen=True):
         largest: the largest distance among those that are right.
         wrong: of those that are not, the first hundred.
         wrong_answers: all of them.
-        wrong_traits: how many of the wrong ones have a trait, by its name.
-        right_traits: the same of the right ones.
+        wrong_first: how many wrong ones had reused nothing that another wrong one had computed;
+            None, as in older runs, is all.
+        right_first: the same of the right ones.
+        wrong_traits: how many of ``wrong_first`` have a trait, by its name.
+        right_traits: the same of ``right_first``.
         left_out: finished requests that were not compared, by the reason.
         cpu_s: processor time of the reference while the run went on.
         run_s: how long the run went on.
@@ -330,6 +333,8 @@ class AnswersCompared(Event, frozen=True):
     largest: float = 0.0
     wrong: tuple[WrongAnswer, ...] = ()
     wrong_answers: int = 0
+    wrong_first: int | None = None
+    right_first: int | None = None
     wrong_traits: dict[str, int] = {}
     right_traits: dict[str, int] = {}
     left_out: dict[str, int] = {}

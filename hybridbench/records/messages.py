@@ -244,7 +244,8 @@ class FinishedAnswer(WireMessage, frozen=True):
 
     It takes ``place`` in the sample of its half: of requests that ``reused`` something, or of those
     that did not.  ``prompt`` is what was computed (history of the session first, after truncation)
-    and ``output`` what was emitted, four bytes a token.  ``traits`` are names of ``Trait``.
+    and ``output`` what was emitted, four bytes a token.  ``traits`` are names of ``Trait``; of the
+    prompt ``cached_tokens`` were reused.
     """
 
     rid: str
@@ -253,6 +254,7 @@ class FinishedAnswer(WireMessage, frozen=True):
     prompt: bytes
     output: bytes
     traits: list[str]
+    cached_tokens: int = 0
 
 
 class AnswerTotals(WireMessage, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,8 @@ from hybridbench.targets.wire import WireClosedError
 
 # Of a core, while the run goes on.
 CORE_SHARE: Final = 0.05
+# What wrong answers have in common shows once there are some twenty: that is worth the time.
+LONGER: Final = 4.0
 # Importing torch and building a small model takes 5 s: no start before the share allows more.
 _START_CPU_S: Final = 8.0
 _START_PATIENCE_S: Final = 60.0
@@ -73,49 +75,95 @@ class Tally:
     """What came of the answers that were compared."""
 
     sizes: Sizes
-    compared: int = 0
     tokens: int = 0
     largest: float = 0.0
-    wrong: list[WrongAnswer] = field(default_factory=list)
-    wrong_answers: int = 0
-    wrong_traits: Counter[str] = field(default_factory=Counter)
-    right_traits: Counter[str] = field(default_factory=Counter)
+    right: list[FinishedAnswer] = field(default_factory=list)
+    wrong: list[tuple[FinishedAnswer, Recomputed]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def right(self, answer: FinishedAnswer, found: Recomputed) -> None:
+    @property
+    def compared(self) -> int:
+        return len(self.right) + len(self.wrong)
+
+    def add_right(self, answer: FinishedAnswer, found: Recomputed) -> None:
         """It agrees, or differs by no more than rounding explains."""
-        self._compared(found)
-        self.largest = max(self.largest, found.distance)
-        # A place for comparison with those of first wrong tokens: any, but always the same.
-        place = random.Random(answer.rid).randrange(max(1, len(answer.output) // 4))
-        self.right_traits.update(self._traits(answer, place))
-
-    def wrong_one(self, answer: FinishedAnswer, found: Recomputed) -> None:
-        """It differs by more."""
-        self._compared(found)
-        traits = self._traits(answer, found.wrong_place)
-        self.wrong_answers += 1
-        self.wrong_traits.update(traits)
-        if len(self.wrong) < _WRONG_STORED:
-            self.wrong.append(
-                WrongAnswer(
-                    rid=answer.rid,
-                    prompt_tokens=len(answer.prompt) // 4,
-                    place=found.wrong_place,
-                    distance=found.distance,
-                    emitted=found.emitted,
-                    best=found.best,
-                    traits=tuple(traits),
-                )
-            )
-
-    def _compared(self, found: Recomputed) -> None:
-        self.compared += 1
         self.tokens += found.compared
+        self.largest = max(self.largest, found.distance)
+        self.right.append(answer)
+
+    def add_wrong(self, answer: FinishedAnswer, found: Recomputed) -> None:
+        """It differs by more."""
+        self.tokens += found.compared
+        self.wrong.append((answer, found))
+
+    def recorded(self, tolerance: float) -> AnswersCompared:
+        """All of it, but for what was left out.
+
+        Who goes on from a wrong state is wrong, too, whatever it has been through: traits are
+        counted of those that reused nothing of a wrong one.  Right ones are chosen by the same
+        rule, so that it favours no trait.
+        """
+        wrong = [answer for answer, _ in self.wrong]
+        wrong_first = [
+            (answer, found.wrong_place)
+            for (answer, found), heir in zip(self.wrong, heirs(wrong, wrong), strict=True)
+            if not heir
+        ]
+        right_first = [
+            (answer, _some_place(answer))
+            for answer, heir in zip(self.right, heirs(self.right, wrong), strict=True)
+            if not heir
+        ]
+        return AnswersCompared(
+            compared=self.compared,
+            tokens=self.tokens,
+            tolerance=tolerance,
+            largest=self.largest,
+            wrong=tuple(self._example(*one) for one in self.wrong[:_WRONG_STORED]),
+            wrong_answers=len(self.wrong),
+            wrong_first=len(wrong_first),
+            right_first=len(right_first),
+            wrong_traits=self._with_traits(wrong_first),
+            right_traits=self._with_traits(right_first),
+        )
+
+    def _example(self, answer: FinishedAnswer, found: Recomputed) -> WrongAnswer:
+        return WrongAnswer(
+            rid=answer.rid,
+            prompt_tokens=len(answer.prompt) // 4,
+            place=found.wrong_place,
+            distance=found.distance,
+            emitted=found.emitted,
+            best=found.best,
+            traits=tuple(self._traits(answer, found.wrong_place)),
+        )
+
+    def _with_traits(self, answers: Sequence[tuple[FinishedAnswer, int]]) -> dict[str, int]:
+        return dict(Counter(trait for one in answers for trait in self._traits(*one)))
 
     def _traits(self, answer: FinishedAnswer, place: int) -> list[str]:
         at = self.sizes.traits_at(len(answer.prompt) // 4, place)
         return [*answer.traits, *map(str, at)]
+
+
+def heirs(answers: Sequence[FinishedAnswer], wrong: Iterable[FinishedAnswer]) -> list[bool]:
+    """Of each of ``answers``, whether it reused a token that one of ``wrong`` had computed."""
+    computed: dict[int, set[bytes]] = {}
+    for one in wrong:
+        own = one.cached_tokens + 1  # up to the first token that was not reused itself
+        computed.setdefault(own, set()).add((one.prompt + one.output)[: 4 * own])
+    return [
+        any(
+            own <= answer.cached_tokens and answer.prompt[: 4 * own] in beginnings
+            for own, beginnings in computed.items()
+        )
+        for answer in answers
+    ]
+
+
+def _some_place(answer: FinishedAnswer) -> int:
+    """For comparison with the places of first wrong tokens: any, but always the same."""
+    return random.Random(answer.rid).randrange(max(1, len(answer.output) // 4))
 
 
 @dataclass
@@ -184,7 +232,10 @@ class AnswerCheck:
             self._ask_next()
 
     def finish(self, limit_s: float, interrupted: Callable[[], bool]) -> AnswersCompared:
-        """Compute what is left of the sample, for ``limit_s`` at most, and end the reference."""
+        """Compute what is left of the sample, for ``limit_s`` at most, and end the reference.
+
+        Where an answer is wrong, it may take ``LONGER`` times as long.
+        """
         run_s, run_cpu_s = self._clock.monotonic_s() - self._began_s, self._cpu_s
         try:
             self._compute_rest(limit_s, interrupted)
@@ -193,16 +244,8 @@ class AnswerCheck:
                 self._target.kill()
             if self._folder is not None:
                 self._folder.cleanup()
-        tally = self._tally
-        return AnswersCompared(
-            compared=tally.compared,
-            tokens=tally.tokens,
-            tolerance=self._tolerance,
-            largest=tally.largest,
-            wrong=tuple(tally.wrong),
-            wrong_answers=tally.wrong_answers,
-            wrong_traits=dict(tally.wrong_traits),
-            right_traits=dict(tally.right_traits),
+        return msgspec.structs.replace(
+            self._tally.recorded(self._tolerance),
             left_out=self._left_out(),
             cpu_s=run_cpu_s,
             run_s=run_s,
@@ -219,7 +262,8 @@ class AnswerCheck:
             self._begin()
             began_s += self._await_ready(interrupted)
         while not self._given_up and self.waiting and not interrupted():
-            if self._clock.monotonic_s() - began_s >= limit_s:
+            times = LONGER if self._tally.wrong else 1.0
+            if self._clock.monotonic_s() - began_s >= times * limit_s:
                 return
             if self._ready and self._asked is None:
                 self._ask_next()
@@ -324,7 +368,7 @@ class AnswerCheck:
             self._asked = _Suspect(answer, found)
             self._ask(answer, careful=True, chunk=_OTHER_CHUNK)
         else:
-            self._tally.right(answer, found)
+            self._tally.add_right(answer, found)
 
     def _on_repeated(self, suspect: _Suspect, found: Recomputed) -> None:
         first = suspect.first
@@ -337,4 +381,4 @@ class AnswerCheck:
             self._asked = suspect
             self._ask(suspect.answer, careful=True)
         else:
-            self._tally.wrong_one(suspect.answer, first)
+            self._tally.add_wrong(suspect.answer, first)

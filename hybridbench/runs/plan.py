@@ -18,8 +18,9 @@ from hybridbench.workload.settings import Checkpoint
 from hybridbench.workload.trace_replay import TraceOptions
 
 EXTEND_LEAST_S = 600.0
-# Answers in the sample, of requests that reused something and of those that did not.
-ANSWERS_KEPT = 256
+# Answers in the sample, of requests that reused something and of those that did not: more than a
+# healthy run has the time for, so that a run with wrong ones has enough to find what they share.
+ANSWERS_KEPT = 1024
 
 # Below this a new worker would not even be warm.
 _SHORTEST_SEGMENT_S = 20.0

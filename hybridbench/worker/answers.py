@@ -54,6 +54,7 @@ class AnswerSample:
                     prompt=pack_tokens(req.origin_input_ids),
                     output=pack_tokens(req.output_ids),
                     traits=list(map(str, traits_of(req, self._config))),
+                    cached_tokens=req.cached_tokens,
                 )
             )
 
@@ -74,7 +75,7 @@ def traits_of(req: Req, config: EngineConfig) -> list[Trait]:
     from_tree = reused and not path.in_session
     held = {
         Trait.REUSED_NOTHING: not reused,
-        Trait.REUSED_TREE: from_tree,
+        Trait.REUSED_TREE: from_tree and not config.tracks_states,
         Trait.REUSED_TRACKED: from_tree and config.tracks_states,
         Trait.REUSED_SESSION: reused and path.in_session,
         Trait.LOADED_BACK: path.loaded_back,

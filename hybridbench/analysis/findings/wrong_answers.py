@@ -46,14 +46,17 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     right: int
     p_value: float
 
-    def words(self, wrong: int, right: int) -> str:
-        """Its part of a sentence, out of so many answers of either kind."""
+    def words(self, wrong: int, right: int, *, are_all: bool = True) -> str:
+        """Its part of a sentence, out of so many answers of either kind; of all wrong ones, or of
+        those that had reused nothing of another wrong one.
+        """
         said = TRAIT_WORDS[Trait(self.trait)]
         verb, _, rest = said.partition(" ")
         others = f"{self.right:,} of {right:,} right ones {verb}"
         if verb != "had":
             others = f"of {right:,} right ones a token drawn at random does in {self.right:,}"
-        return f"{self.wrong:,} of {wrong:,} {verb} {rest}, {others}"
+        which = "" if are_all else " that reused nothing of another wrong one"
+        return f"{self.wrong:,} of {wrong:,}{which} {verb} {rest}, {others}"
 
 
 class WrongAnswers(Basis, frozen=True, kw_only=True):
@@ -65,7 +68,10 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         tolerance: the largest distance that counts as rounding: (best logit - logit of the emitted
             token) / standard deviation of the logits.
         largest: the largest distance of a wrong answer.
-        common: what wrong ones have in common, the surest first.
+        wrong_first: wrong ones that had reused nothing that another wrong one had computed; None
+            is all.
+        right_first: the same of the right ones.
+        common: what those have in common, the surest first.
         examples: the first of them.
         left_out: finished requests that were not compared, by the reason.
     """
@@ -84,14 +90,22 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
     tokens: int
     tolerance: float
     largest: float
+    wrong_first: int | None = None
+    right_first: int | None = None
     common: tuple[Common, ...] = ()
     examples: tuple[WrongAnswer, ...] = ()
     left_out: Mapping[str, int] = {}
 
     def words(self, found: Finding) -> Words:
         del found
-        right = self.compared - self.wrong
-        shared = [one.words(self.wrong, right) for one in self.common]
+        wrong, right = self.wrong_first, self.right_first
+        if wrong is None or right is None:
+            wrong, right = self.wrong, self.compared - self.wrong
+        are_all = wrong == self.wrong
+        shared = [
+            one.words(wrong, right, are_all=are_all or place > 0)
+            for place, one in enumerate(self.common)
+        ]
         verb = "is" if self.wrong == 1 else "are"
         title = f"{self.wrong:,} of {self.compared:,} answers {verb} wrong"
         return Words(
@@ -131,18 +145,24 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
     if wrong < 2 and not far:
         return []
     compared = sum(event.compared for event in events)
+    wrong_first = sum(_or(event.wrong_first, event.wrong_answers) for event in events)
+    right_first = sum(
+        _or(event.right_first, event.compared - event.wrong_answers) for event in events
+    )
     basis = WrongAnswers(
         wrong=wrong,
         compared=compared,
         tokens=sum(event.tokens for event in events),
         tolerance=max(event.tolerance for event in events),
         largest=max(answer.distance for answer in examples),
+        wrong_first=wrong_first,
+        right_first=right_first,
         common=tuple(
             _in_common(
                 _summed([event.wrong_traits for event in events]),
                 _summed([event.right_traits for event in events]),
-                wrong,
-                compared - wrong,
+                wrong_first,
+                right_first,
             )
         ),
         examples=examples[:_TOLD],
@@ -211,6 +231,10 @@ def _in_common(
         if p_value < _CHANCE_MOST
     ]
     return sorted(found, key=lambda one: one.p_value)
+
+
+def _or(known: int | None, otherwise: int) -> int:
+    return otherwise if known is None else known
 
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.records import messages as m
 from hybridbench.records.answers import MEASURED, ROUTING_GAP_LEAST, Trait, pack_tokens
 from hybridbench.records.events import AnswersCompared
-from hybridbench.runs.answer_check import AnswerCheck, Sizes
+from hybridbench.runs.answer_check import LONGER, AnswerCheck, Sizes, heirs
 from hybridbench.targets.wire import WireClosedError
 from tests.unit.runs.fakes import FakeTarget
 
@@ -184,6 +185,70 @@ def test_while_the_run_goes_on_the_reference_has_a_twentieth_of_a_core_with_its_
     check.finish(0.0, lambda: True)
     assert max(shares) <= 0.05
     assert shares[-1] > 0.045
+
+
+def turn(
+    rid: str, prompt: list[int], output: list[int], cached: int, trait: Trait
+) -> m.FinishedAnswer:
+    tokens = pack_tokens(prompt), pack_tokens(output)
+    return m.FinishedAnswer(rid, cached > 0, 0, *tokens, [str(trait)], cached)
+
+
+FIRST, SECOND = Trait.ENDED_ADMISSION, Trait.REUSED_TREE
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cached", "inherits"),
+    [
+        # The wrong one reused 2 tokens, so that the third is the first of its own.
+        ([1, 2, 3, 9], 3, True),
+        ([1, 2, 3, 9], 2, False),
+        ([1, 2, 8, 9], 3, False),
+        ([1, 2, 3, 4, 5, 6, 9], 6, True),  # of its answer, too
+        ([1, 2, 3, 9], 0, False),
+    ],
+)
+def test_who_reused_what_a_wrong_one_computed_is_no_evidence_of_the_cause(
+    prompt: list[int], cached: int, inherits: bool
+) -> None:
+    wrong = turn("wrong", [1, 2, 3, 4], [5, 6], 2, FIRST)
+    other = turn("other", prompt, [7, 7], cached, SECOND)
+
+    assert heirs([wrong, other], [wrong]) == [False, inherits]
+    assert heirs([wrong, other], []) == [False, False]
+
+
+@pytest.mark.parametrize("other_is_wrong", [True, False])
+def test_traits_are_counted_of_answers_that_inherit_nothing_wrong(other_is_wrong: bool) -> None:
+    wrong = turn("wrong", [1, 2, 3, 4], [5, 6], 0, FIRST)
+    heir = turn("heir", [1, 2, 9], [7, 7], 2, SECOND)
+    apart = turn("apart", [4, 4], [7, 7], 0, SECOND)
+    bad = {wrong.prompt, heir.prompt} if other_is_wrong else {wrong.prompt}
+    reference = FakeReference(FakeClock(), lambda asked: 0.3 * (asked.prompt in bad))
+    check = check_of(reference)
+    for place, one in enumerate((heir, apart, wrong)):
+        check.take(msgspec.structs.replace(one, place=place))
+
+    found = check.finish(60.0, lambda: False)
+
+    assert (found.wrong_answers, found.compared) == (len(bad), 3)
+    assert (found.wrong_first, found.right_first) == (1, 1)
+    assert found.wrong_traits[FIRST] == 1
+    assert SECOND not in found.wrong_traits
+    assert found.right_traits[SECOND] == 1
+
+
+def test_where_an_answer_is_wrong_there_is_more_time_to_find_what_wrong_ones_share() -> None:
+    clock = FakeClock()
+    reference = FakeReference(clock, lambda asked: 0.3 * (len(reference.asked) <= 3))
+    check = check_of(reference)
+    for place in range(500):
+        check.take(answer(place))
+
+    found = check.finish(10.0, lambda: False)
+
+    assert found.wrong_answers == 1
+    assert LONGER * 10.0 <= clock.monotonic_s() < LONGER * 10.0 + 2.0
 
 
 def test_what_is_left_afterwards_is_computed_for_a_limited_time() -> None:

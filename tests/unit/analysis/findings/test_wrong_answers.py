@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.stats import fisher_exact
@@ -102,6 +103,29 @@ def test_what_wrong_answers_have_in_common_leads_the_sentence() -> None:
     assert isinstance(finding.basis, WrongAnswers)
     assert [one.trait for one in finding.basis.common] == [Trait.REUSED_TRACKED]
     assert "request 0, 20 prompt tokens: output token 4" in " ".join(finding.evidence)
+
+
+def test_what_is_shared_is_said_of_those_that_reused_nothing_of_a_wrong_one() -> None:
+    heirs = [wrong(str(i), 1.0, Trait.REUSED_TREE) for i in range(5)]
+    first = [wrong(f"first-{i}", 1.0, Trait.RETRACTED) for i in range(12)]
+    answers = msgspec.structs.replace(
+        compared(*heirs, *first, right=395),
+        wrong_first=12,
+        right_first=300,
+        wrong_traits={Trait.RETRACTED: 12, Trait.BESIDE_OTHERS: 12},
+        right_traits={Trait.RETRACTED: 31, Trait.BESIDE_OTHERS: 60},
+    )
+
+    finding = judged(answers).findings[0]
+
+    assert finding.title == (
+        "17 of 412 answers are wrong; 12 of 12 that reused nothing of another wrong one had been "
+        "retracted, 31 of 300 right ones had"
+    )
+    assert (
+        finding.evidence[0]
+        == "12 of 12 had run beside others from the start, 60 of 300 right ones had"
+    )
 
 
 def test_a_place_in_the_answer_is_compared_with_one_drawn_in_right_answers() -> None:
