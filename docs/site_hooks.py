@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.cli.app import app
-from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED, WRONG_ANSWERS
+from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.defects.defect import Defect
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import METRICS
@@ -298,7 +298,6 @@ def _defects() -> Iterator[str]:
     )
     kinds = {
         "Historic defects": DEFECTS,
-        "Defects of answers": WRONG_ANSWERS,
         "Controls": CONTROLS,
         "Planted costs": PLANTED,
     }

@@ -42,13 +42,12 @@ def list_defects() -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED, WRONG_ANSWERS
+    from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
     from hybridbench.terminal import Terminal
 
     parts: list[RenderableType] = []
     for title, entries in (
         ("Historic defects", DEFECTS),
-        ("Historic defects that change answers and leave every pool balanced", WRONG_ANSWERS),
         ("Controls (healthy behaviour that looks like a leak)", CONTROLS),
         ("Slowdowns of known size, for comparisons", PLANTED),
     ):

@@ -124,10 +124,7 @@ DEFECTS: tuple[Defect, ...] = (
     STATE_ROW_VIEW,
     UNRELEASED_MAPPINGS,
     PINNED_RECEIVE_BUFFERS,
-)
-
-# Every pool balances and only the tokens are wrong: no check of a soak looks at those.
-WRONG_ANSWERS: tuple[Defect, ...] = (
+    # Every pool balances, and only the tokens are wrong.
     RUNNING_STATE_FREED,
     STATES_NOT_CLEARED,
     TRACKED_LENGTH_LAGS,
@@ -169,7 +166,7 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
     if name.endswith(".py"):
         return _from_file(Path(name))
     slug, at, rate = name.partition("@")
-    known = (*DEFECTS, *WRONG_ANSWERS, *CONTROLS, *PLANTED)
+    known = (*DEFECTS, *CONTROLS, *PLANTED)
     for defect in known:
         if defect.slug == slug:
             return _at_rate(defect, rate, asked_by) if at else defect

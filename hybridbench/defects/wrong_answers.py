@@ -5,23 +5,26 @@ from __future__ import annotations
 from hybridbench.defects.defect import Signature
 
 
-def answers(event: str, rate: str, harm: str, duration_s: float = 150.0) -> Signature:
+def answers(event: str, rate: str, harm: str) -> Signature:
     """The signature of a defect whose only trace is in the tokens.
 
-    No check of a soak looks at tokens, so CLEAN is what is reported of it.
+    Of the answers in the sample those are counted that go on from no other wrong one: each of them
+    needs an event of its own.
 
     Args:
         event: what drives it, in words.
         rate: how much for each event, in words.
         harm: name of the truth's count of what was done.
-        duration_s: how long a run must be for several wrong answers.
     """
     return Signature(
-        verdicts=("CLEAN",),
-        kinds=(),
-        subject="",
+        verdicts=("CORRUPT",),
+        kinds=("wrong-answers",),
+        subject="answers",
         event=event,
         rate=rate,
         harm=harm,
-        duration_s=duration_s,
+        counted="wrong_first",
+        at_most=True,
+        duration_s=120.0,
+        quick_s=0.0,
     )

@@ -105,7 +105,7 @@ def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
         for defect in chosen
     ]
     first = {row.profile: row for row in reversed(rows)}
-    twins = _twins(first.values(), _SHORT_TWIN_VERDICTS, most_s=_QUICK_TWIN_S)
+    twins = _twins(first.values(), _SHORT_TWIN_VERDICTS, _QUICK_TWIN_S, extend_s=0.0)
     trends += [d for d in defects if d.slug in working_alike]
     return rows + twins + [replace(_row(d, ballast=_QUICK_BALLAST), extend_s=0.0) for d in trends]
 
@@ -179,12 +179,17 @@ def _row(
         overrides=defect.overrides,
         gc=gc,
         ballast=ballast,
+        # Answers are compared when the traffic has ended: more of it would decide nothing.
+        extend_s=0.0 if "CORRUPT" in defect.signature.verdicts else None,
         check_owners=check_owners,
     )
 
 
 def _twins(
-    rows: Iterable[Row], verdicts: tuple[str, ...], most_s: float | None = None
+    rows: Iterable[Row],
+    verdicts: tuple[str, ...],
+    most_s: float | None = None,
+    extend_s: float | None = None,
 ) -> list[Row]:
     """Each defective row without its defect; the longest of those that would be the same.
 
@@ -207,7 +212,7 @@ def _twins(
                 overrides=row.overrides,
                 gc=row.gc,
                 ballast=row.ballast,
-                extend_s=row.extend_s,
+                extend_s=extend_s,
                 check_owners=row.check_owners,
                 twin_of=row.defect.slug if row.overrides and row.defect is not None else "",
             )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hybridbench.defects.catalog import WRONG_ANSWERS
+from hybridbench.defects.catalog import DEFECTS
 from hybridbench.defects.defect import Defect
 from hybridbench.defects.inject import injected
 from hybridbench.engine.engine import Engine
@@ -100,7 +100,8 @@ EACH = pytest.mark.parametrize(
     "defect",
     [
         pytest.param(one, id=one.slug, marks=() if one.slug in _FEW else pytest.mark.slow)
-        for one in WRONG_ANSWERS
+        for one in DEFECTS
+        if one.signature.kinds == ("wrong-answers",)
     ],
 )
 

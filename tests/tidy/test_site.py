@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from hybridbench.analysis.findings.kinds import finding_kinds
-from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED, WRONG_ANSWERS
+from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.errors import ExitCode
 from hybridbench.metrics import METRICS
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
@@ -72,7 +72,7 @@ def test_the_navigation_has_every_page_once() -> None:
         ("metrics", [*(metric.name for metric in METRICS), *COVERAGE_COUNTERS]),
         ("findings", list(finding_kinds())),
         ("exit-codes", [code.name for code in ExitCode]),
-        ("defects", [defect.slug for defect in (*DEFECTS, *WRONG_ANSWERS, *CONTROLS, *PLANTED)]),
+        ("defects", [defect.slug for defect in (*DEFECTS, *CONTROLS, *PLANTED)]),
         ("commands", ["## hybridbench soak", "## hybridbench nightly merge", "--threshold"]),
         ("profile-keys", ["`pools.mamba_slots`", "`aborts.queued`"]),
         ("schemas", ["## verdict.schema.json", "## manifest.schema.json"]),

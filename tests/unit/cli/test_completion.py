@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
 from hybridbench.cli.completion import complete_defect, complete_model, complete_result
-from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED, WRONG_ANSWERS
+from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.engine.models.presets import PRESETS
 from tests.unit.history.stores import DAY_S, add_run, verdict
 
 
 def test_defects_are_those_of_the_catalog() -> None:
-    known = (*DEFECTS, *WRONG_ANSWERS, *CONTROLS, *PLANTED)
+    known = (*DEFECTS, *CONTROLS, *PLANTED)
     assert complete_defect("") == sorted(one.slug for one in known)
 
 

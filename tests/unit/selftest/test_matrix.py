@@ -35,6 +35,15 @@ def test_quick_has_every_short_defect_once_and_a_twin_for_each_of_their_profiles
         "free-group-replay",
         "himamba-unmigrated-caller",
         "session-logit-reserve",
+        # A sample of answers needs minutes to hold some that are wrong.
+        "running-state-freed",
+        "states-not-cleared",
+        "tracked-length-lags",
+        "verify-without-commit",
+        "host-state-misplaced",
+        "flattened-snapshot",
+        "stale-resumed-state",
+        "attention-hit-longer",
         # Its driver and rate need minutes.
         "lru-reference-cycle",
         "lru-cycle-mamba-lists",
@@ -169,7 +178,8 @@ def test_only_full_extends_and_says_for_how_long(tmp_path: Path) -> None:
 
     assert {row.most_extend_s for row in quick} == {0.0}
     assert sum(row.duration_s + row.most_extend_s for row in quick) < 30 * 60
-    assert all(row.most_extend_s >= 600.0 for row in full)
+    undecided = [row for row in full if row.signature.subject != "answers"]
+    assert all(row.most_extend_s >= 600.0 for row in undecided)
     words = command(full[0], tmp_path)
     assert words[words.index("--extend") + 1] == "600s"
 
@@ -189,3 +199,11 @@ def test_only_keeps_the_rows_of_a_name_and_knows_what_there_is() -> None:
     assert [row.name for row in kept] == ["mamba-adder-reject"]
     with pytest.raises(UsageError, match="--only nothing: no row of this matrix; there are"):
         only(rows, ["nothing"])
+
+
+def test_nothing_is_extended_for_answers_but_their_twins_may_be() -> None:
+    rows = full_matrix([d for d in KNOWN if d.signature.subject == "answers"])
+
+    assert len({row.defect for row in rows if row.defect is not None}) == 8
+    assert {row.most_extend_s for row in rows if row.expect is Expect.CAUGHT} == {0.0}
+    assert {row.most_extend_s for row in rows if row.expect is Expect.TWIN} == {600.0}
