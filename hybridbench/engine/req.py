@@ -148,7 +148,7 @@ class ReqPath:
         others: requests that ran when its prefill was done.
         in_session: it is a turn of a session.
         loaded_back: KV or states of its prefix came back from the host.
-        ended_admission: nobody was admitted after it in its step, for lack of room or budget.
+        ended_admission: with it the room or the budget of its admission step was used up.
     """
 
     chunks: int = 0

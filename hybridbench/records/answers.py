@@ -43,7 +43,7 @@ TRAIT_WORDS: Final[Mapping[Trait, str]] = {
     Trait.SEVERAL_CHUNKS: "had their prompt computed in several chunks",
     Trait.RETRACTED: "had been retracted",
     Trait.REFUSED: "had been refused admission after a match",
-    Trait.ENDED_ADMISSION: "had been the last to be admitted in a step without room for more",
+    Trait.ENDED_ADMISSION: "had used up the room of the step that admitted them",
     Trait.GUESSES: "had drafted tokens accepted",
     Trait.BESIDE_OTHERS: "had run beside others from the start",
     Trait.FIRST_TOKEN: "differ at the first output token",

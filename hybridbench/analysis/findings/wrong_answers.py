@@ -55,7 +55,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         others = f"{self.right:,} of {right:,} right ones {verb}"
         if verb != "had":
             others = f"of {right:,} right ones a token drawn at random does in {self.right:,}"
-        which = "" if are_all else " that reused nothing of another wrong one"
+        which = "" if are_all else " that go on from no other wrong one"
         return f"{self.wrong:,} of {wrong:,}{which} {verb} {rest}, {others}"
 
 

@@ -344,9 +344,10 @@ class Scheduler:
         if self._preemption.enabled and result is AddReqResult.NO_TOKEN:
             result = self._admit_by_preemption(adder)
         self._batch_is_full = result is AddReqResult.NO_TOKEN
-        if result is not AddReqResult.CONTINUE and adder.can_run_list:
-            adder.can_run_list[-1].path.ended_admission = True
-        if adder.refused is not None:
+        if adder.refused is None:
+            if result is not AddReqResult.CONTINUE and adder.can_run_list:
+                adder.can_run_list[-1].path.ended_admission = True
+        else:
             adder.refused.path.refusals += 1
             self._counters.refusals += 1
 

@@ -119,7 +119,7 @@ def test_what_is_shared_is_said_of_those_that_reused_nothing_of_a_wrong_one() ->
     finding = judged(answers).findings[0]
 
     assert finding.title == (
-        "17 of 412 answers are wrong; 12 of 12 that reused nothing of another wrong one had been "
+        "17 of 412 answers are wrong; 12 of 12 that go on from no other wrong one had been "
         "retracted, 31 of 300 right ones had"
     )
     assert (

@@ -141,6 +141,47 @@ def test_a_refusal_is_not_repeated_until_somebody_leaves() -> None:
     assert engine.counters.finishes == 2
 
 
+def _finished(engine: Engine) -> dict[str, Req]:
+    """Those that finish until the engine is idle, by name."""
+    return {event.rid: event.req for event in run_to_idle(engine) if event.req is not None}
+
+
+def test_a_request_that_fills_its_step_is_known_at_its_end_by_chunks_and_room() -> None:
+    engine = make_engine(chunked_prefill_size=8)
+    engine.submit("long", list(range(20)), _params(2))
+    engine.submit("short", [30, 31, 32], _params(2))
+
+    ended = _finished(engine)
+
+    long, short = ended["long"].path, ended["short"].path
+    assert (long.chunks, long.ended_admission) == (2, True)
+    assert (short.chunks, short.ended_admission) == (0, False)
+
+
+def test_a_request_is_known_by_its_refusals_and_the_one_before_it_did_not_end_the_step() -> None:
+    engine = make_engine(max_running_requests=6, kv_tokens=60)
+    engine.submit("a", [1] * 20, _params(20))
+    engine.submit("b", [2] * 20, _params(20))
+
+    ended = _finished(engine)
+
+    assert (ended["a"].path.refusals, ended["b"].path.refusals) == (0, 1)
+    # It was admitted with room for more; only the next one was too large.
+    assert not ended["a"].path.ended_admission
+
+
+def test_a_request_is_known_by_its_retracts() -> None:
+    engine = make_engine(kv_tokens=40, new_token_ratio=DARING)
+    for rid, prompt in {"a": [1, 2, 3, 4], "b": [5, 6, 7, 8]}.items():
+        engine.submit(rid, prompt, _params(30))
+        engine.step()
+
+    ended = _finished(engine)
+
+    assert sum(req.path.retracts for req in ended.values()) == engine.counters.retracts > 0
+    assert (ended["a"].path.others, ended["b"].path.others) != (0, 0)
+
+
 @pytest.mark.parametrize("rid", ["a", "b"])
 def test_an_abort_before_anything_ran_counts_as_queued(rid: str) -> None:
     engine = make_engine()
