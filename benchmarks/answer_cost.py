@@ -1,19 +1,22 @@
-"""What drawing answers for the reference costs the engine under soak, in processor time, paired.
+"""What drawing answers for the reference costs the engine under soak, paired.
 
     python -m benchmarks.answer_cost [--rounds 30] [--requests 100]
 
 One engine serves the same traffic in blocks, with the draw (and the encoding of what is sent) and
 without it in turn, in an order that is drawn for each pair.  The ratio of the processor times of a
-pair is what is averaged.
+pair is what is averaged.  Then two copies of the process serve the same traffic, and their private
+memory is compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
 import statistics
 import time
+from pathlib import Path
 
 import msgspec
 import torch
@@ -50,8 +53,35 @@ def block(
     return time.process_time() - began_s, draw_s
 
 
+def private_bytes(engine: Engine, sample: AnswerSample, requests: int, seed: int) -> int:
+    """Private memory of a copy of this process that has served ``requests``.
+
+    Pages that it shares with this process count when it has written to them.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        block(engine, sample, requests, random.Random(seed))
+        rows = Path("/proc/self/smaps_rollup").read_text("ascii").splitlines()
+        kib = sum(int(row.split()[1]) for row in rows if row.startswith("Private_"))
+        os.write(write, str(1024 * kib).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        found = int(pipe.read())
+    os.waitpid(child, 0)
+    return found
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """The mean and the ends of its 95% interval."""
+    mean = statistics.fmean(values)
+    half = 2.0 * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
 def main() -> None:
-    """Measure, and print the ratio with its 95% interval."""
+    """Measure, and print the differences with their 95% intervals."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="qwen3-next-nano")
     parser.add_argument("--rounds", type=int, default=30)
@@ -74,15 +104,21 @@ def main() -> None:
         logs.append(math.log(with_s / without_s))
         shares.append(draw_s / with_s)
         each_us.append(draw_s / given.requests * 1e6)
-    mean = statistics.fmean(logs)
-    half = 2.0 * statistics.stdev(logs) / math.sqrt(len(logs))
-    ends = [math.expm1(mean + side) * 100 for side in (0.0, -half, half)]
+    ends = [math.expm1(end) * 100 for end in interval(logs)]
     print(f"{given.rounds} pairs of {given.requests} requests on {given.model}")
     print(
         f"the draw itself: {statistics.median(shares):.3%} of the processor time, "
         f"{statistics.median(each_us):.0f} us for each request"
     )
     print("processor time with the draw: {:+.2f}% ({:+.2f} to {:+.2f}%)".format(*ends))
+    more_kib = []
+    for seed in range(given.rounds):
+        sample = AnswerSample(ANSWERS_KEPT, config)
+        drawn = private_bytes(engine, sample, given.requests, seed)
+        more_kib.append((drawn - private_bytes(engine, without, given.requests, seed)) / 1024)
+    print(
+        "private memory with the draw: {:+.0f} KiB ({:+.0f} to {:+.0f})".format(*interval(more_kib))
+    )
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ class Tally:
     right: list[FinishedAnswer] = field(default_factory=list)
     wrong: list[tuple[FinishedAnswer, Recomputed]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    chosen: set[str] = field(default_factory=set)  # compared for a wrong one's sake: by rid
 
     @property
     def compared(self) -> int:
@@ -100,19 +101,19 @@ class Tally:
         """All of it, but for what was left out.
 
         Who goes on from a wrong state is wrong, too, whatever it has been through: traits are
-        counted of those that reused nothing of a wrong one.  Right ones are chosen by the same
-        rule, so that it favours no trait.
+        counted of those that reused nothing of a wrong one.  Right ones are taken by the same
+        rule, so that it favours no trait, and none that was ``chosen``.
         """
         wrong = [answer for answer, _ in self.wrong]
         wrong_first = [
             (answer, found.wrong_place)
             for (answer, found), heir in zip(self.wrong, heirs(wrong, wrong), strict=True)
-            if not heir
+            if not heir and answer.rid not in self.chosen
         ]
         right_first = [
             (answer, _some_place(answer))
             for answer, heir in zip(self.right, heirs(self.right, wrong), strict=True)
-            if not heir
+            if not heir and answer.rid not in self.chosen
         ]
         return AnswersCompared(
             compared=self.compared,
@@ -207,7 +208,10 @@ class AnswerCheck:
         self._asked: FinishedAnswer | _Suspect | None = None
         self._next_id = 0
         self._cpu_s = 0.0
-        self._turn_of = False  # which half is next
+        self._turn = 0
+        self._random = random.Random(0)
+        # Of what wrong answers reused, by whom it was computed, as far as those are not compared.
+        self._makers: list[FinishedAnswer] = []
         self._tally = Tally(sizes)
 
     def take(self, message: FromWorker) -> None:
@@ -339,13 +343,31 @@ class AnswerCheck:
         self._tally.sizes = Sizes(sizes.page_size, sizes.track_interval, ready.sliding_window)
 
     def _ask_next(self) -> None:
-        """One of either half in turn, as long as both have some."""
-        self._turn_of = not self._turn_of
-        halves = [key for key in self._sample if key[0] is self._turn_of]
-        key = (halves or list(self._sample))[0] if self._sample else None
-        if key is not None:
-            self._asked = self._sample.pop(key)
-            self._ask(self._asked)
+        """A drawn one of either half in turn, as long as both have some; every second time one that
+        a wrong answer goes on from, if there is any.
+
+        Drawn, because the sample of a short run is in the order in which requests finished: the
+        time may not suffice for all, and what happens late must be seen, too.
+        """
+        if not self._sample:
+            return
+        self._turn += 1
+        answer = self._next_maker() if self._turn % 2 else None
+        if answer is None:
+            half = bool(self._turn // 2 % 2)
+            keys = [key for key in self._sample if key[0] is half] or list(self._sample)
+            answer = self._sample[self._random.choice(keys)]
+        self._asked = self._sample.pop((answer.reused, answer.place))
+        self._ask(self._asked)
+
+    def _next_maker(self) -> FinishedAnswer | None:
+        while self._makers:
+            maker = self._makers.pop()
+            if self._sample.get((maker.reused, maker.place)) is maker:
+                # What is chosen for a wrong answer's sake has no part in the test of traits.
+                self._tally.chosen.add(maker.rid)
+                return maker
+        return None
 
     def _ask(self, answer: FinishedAnswer, *, careful: bool = False, chunk: int = 0) -> None:
         assert self._target is not None, "no reference was started"
@@ -382,3 +404,5 @@ class AnswerCheck:
             self._ask(suspect.answer, careful=True)
         else:
             self._tally.add_wrong(suspect.answer, first)
+            wrong = [suspect.answer]
+            self._makers += [a for a in self._sample.values() if any(heirs(wrong, [a]))]

@@ -238,6 +238,42 @@ def test_traits_are_counted_of_answers_that_inherit_nothing_wrong(other_is_wrong
     assert found.right_traits[SECOND] == 1
 
 
+def test_whom_a_wrong_answer_goes_on_from_is_compared_soon_and_has_no_part_in_traits() -> None:
+    maker = turn("maker", [1, 2, 3, 4], [5, 6], 0, FIRST)
+    heir = turn("heir", [1, 2, 9], [7, 7], 2, SECOND)
+    bad = {maker.prompt, heir.prompt}
+    reference = FakeReference(FakeClock(), lambda asked: 0.3 * (asked.prompt in bad))
+    check = check_of(reference)
+    for place in range(200):
+        other = turn(f"other{place}", [50 + place], [8, 8], 0, SECOND)
+        check.take(msgspec.structs.replace(other, place=place))
+    check.take(heir)
+    check.take(msgspec.structs.replace(maker, place=200))
+
+    found = check.finish(10.0, lambda: False)
+
+    prompts = [asked.prompt for asked in reference.asked]
+    # A wrong answer is computed three times, and one that is drawn may come between.
+    assert prompts.index(maker.prompt) - prompts.index(heir.prompt) <= 4
+    assert found.wrong_answers == 2
+    assert found.wrong_first == 0
+    assert found.right_first == found.compared - 2
+
+
+def test_where_time_is_short_late_answers_are_compared_as_often_as_early_ones() -> None:
+    reference = FakeReference(FakeClock())
+    check = check_of(reference)
+    for place in range(400):
+        check.take(answer(place, prompt=14 + place))
+
+    check.finish(20.0, lambda: False)
+
+    lengths = [len(asked.prompt) // 4 - 14 for asked in reference.asked]
+    assert 90 <= len(lengths) < 110
+    assert min(lengths) < 40
+    assert max(lengths) > 360
+
+
 def test_where_an_answer_is_wrong_there_is_more_time_to_find_what_wrong_ones_share() -> None:
     clock = FakeClock()
     reference = FakeReference(clock, lambda asked: 0.3 * (len(reference.asked) <= 3))
