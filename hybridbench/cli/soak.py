@@ -190,7 +190,7 @@ def soak(
             rich_help_panel=Panel.PROBES,
             metavar="TIME",
             help="Time after the traffic in which finished greedy answers are computed anew by a "
-            "reference without reuse, four times as long once one is wrong; 0 compares none.  "
+            "reference without reuse, 3m at least once one is wrong; 0 compares none.  "
             "Default: a tenth of --duration, 10s to 2m.",
         ),
     ] = None,

@@ -37,7 +37,7 @@ from hybridbench.targets.wire import WireClosedError
 # Of a core, while the run goes on.
 CORE_SHARE: Final = 0.05
 # What wrong answers have in common shows once there are some twenty: that is worth the time.
-LONGER: Final = 4.0
+WRONG_LEAST_S: Final = 180.0
 # Importing torch and building a small model takes 5 s: no start before the share allows more.
 _START_CPU_S: Final = 8.0
 _START_PATIENCE_S: Final = 60.0
@@ -238,7 +238,7 @@ class AnswerCheck:
     def finish(self, limit_s: float, interrupted: Callable[[], bool]) -> AnswersCompared:
         """Compute what is left of the sample, for ``limit_s`` at most, and end the reference.
 
-        Where an answer is wrong, it may take ``LONGER`` times as long.
+        Where an answer is wrong, it may take ``WRONG_LEAST_S``; a limit of 0 computes nothing.
         """
         run_s, run_cpu_s = self._clock.monotonic_s() - self._began_s, self._cpu_s
         try:
@@ -266,8 +266,9 @@ class AnswerCheck:
             self._begin()
             began_s += self._await_ready(interrupted)
         while not self._given_up and self.waiting and not interrupted():
-            times = LONGER if self._tally.wrong else 1.0
-            if self._clock.monotonic_s() - began_s >= times * limit_s:
+            goes_on = limit_s > 0 and self._tally.wrong
+            most_s = max(limit_s, WRONG_LEAST_S) if goes_on else limit_s
+            if self._clock.monotonic_s() - began_s >= most_s:
                 return
             if self._ready and self._asked is None:
                 self._ask_next()

@@ -12,7 +12,7 @@ from hybridbench.clock import FakeClock
 from hybridbench.records import messages as m
 from hybridbench.records.answers import MEASURED, ROUTING_GAP_LEAST, Trait, pack_tokens
 from hybridbench.records.events import AnswersCompared
-from hybridbench.runs.answer_check import LONGER, AnswerCheck, Sizes, heirs
+from hybridbench.runs.answer_check import WRONG_LEAST_S, AnswerCheck, Sizes, heirs
 from hybridbench.targets.wire import WireClosedError
 from tests.unit.runs.fakes import FakeTarget
 
@@ -278,13 +278,29 @@ def test_where_an_answer_is_wrong_there_is_more_time_to_find_what_wrong_ones_sha
     clock = FakeClock()
     reference = FakeReference(clock, lambda asked: 0.3 * (len(reference.asked) <= 3))
     check = check_of(reference)
-    for place in range(500):
+    for place in range(2000):
         check.take(answer(place))
 
     found = check.finish(10.0, lambda: False)
 
     assert found.wrong_answers == 1
-    assert LONGER * 10.0 <= clock.monotonic_s() < LONGER * 10.0 + 2.0
+    assert WRONG_LEAST_S <= clock.monotonic_s() < WRONG_LEAST_S + 2.0
+
+
+def test_after_a_crash_no_time_is_spent_although_an_answer_was_wrong() -> None:
+    clock = FakeClock()
+    check = check_of(FakeReference(clock, lambda asked: 0.3))
+    for place in range(200):
+        check.take(answer(place))
+    for _ in range(400):
+        clock.sleep(1.0)
+        check.pump()
+    ended_s = clock.monotonic_s()
+
+    found = check.finish(0.0, lambda: False)
+
+    assert found.wrong_answers > 0
+    assert clock.monotonic_s() == ended_s
 
 
 def test_what_is_left_afterwards_is_computed_for_a_limited_time() -> None:
