@@ -24,6 +24,7 @@ class Trait(StrEnum):
     RETRACTED = "retracted"
     REFUSED = "refused"
     ENDED_ADMISSION = "ended-admission"
+    ENDED_AFTER_HIT = "ended-after-hit"
     GUESSES = "guesses"
     BESIDE_OTHERS = "beside-others"
     # Of the first wrong token; of a right answer, of a token that is drawn.
@@ -44,6 +45,7 @@ TRAIT_WORDS: Final[Mapping[Trait, str]] = {
     Trait.RETRACTED: "had been retracted",
     Trait.REFUSED: "had been refused admission after a match",
     Trait.ENDED_ADMISSION: "had used up the room of the step that admitted them",
+    Trait.ENDED_AFTER_HIT: "had used up the room of the step that admitted them, after a hit",
     Trait.GUESSES: "had drafted tokens accepted",
     Trait.BESIDE_OTHERS: "had run beside others from the start",
     Trait.FIRST_TOKEN: "differ at the first output token",

@@ -83,6 +83,8 @@ def traits_of(req: Req, config: EngineConfig) -> list[Trait]:
         Trait.RETRACTED: path.retracts > 0,
         Trait.REFUSED: path.refusals > 0,
         Trait.ENDED_ADMISSION: path.ended_admission,
+        # Only a hit takes a state slot while the decision is still open.
+        Trait.ENDED_AFTER_HIT: path.ended_admission and reused,
         Trait.GUESSES: path.guesses > 0,
         Trait.BESIDE_OTHERS: path.others > 0,
     }

@@ -89,6 +89,18 @@ def test_without_a_sample_nothing_is_counted() -> None:
     assert sample.totals() is None
 
 
+def test_who_ended_an_admission_is_told_apart_by_what_it_had_reused() -> None:
+    hit, fresh = finished("a", cached=8), finished("b")
+    hit.path.ended_admission = fresh.path.ended_admission = True
+
+    assert set(traits_of(fresh, CONFIG)) == {Trait.REUSED_NOTHING, Trait.ENDED_ADMISSION}
+    assert set(traits_of(hit, CONFIG)) == {
+        Trait.REUSED_TREE,
+        Trait.ENDED_ADMISSION,
+        Trait.ENDED_AFTER_HIT,
+    }
+
+
 @pytest.mark.parametrize("strategy", ["no_buffer", "extra_buffer"])
 def test_a_prefix_of_the_tree_is_told_from_a_session_and_from_none(strategy: str) -> None:
     config = EngineConfig(mamba_scheduler_strategy=strategy)  # type: ignore[arg-type]
