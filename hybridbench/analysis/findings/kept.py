@@ -417,7 +417,7 @@ def _event(one: Growing) -> str:
 
 def _budget_of(one: Growing, allowed: Allowance | None) -> WithinBudget | None:
     """What is left of the cache that ``one`` may be: what has no name may be any cache."""
-    if allowed is None or one.fate is not Fate.KEPT:
+    if allowed is None:
         return None
     return allowed.budget if one.sort in _UNNAMED or allowed.covers(one.name) else None
 

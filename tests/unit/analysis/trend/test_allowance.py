@@ -107,6 +107,14 @@ def test_bytes_without_a_name_may_be_the_cache(budgets: dict[str, int], verdict:
     assert [one.verdict for one in judged.findings if one.kind == "bytes-kept"] == [verdict]
 
 
+def test_bytes_that_are_still_open_are_within_the_budget_as_well() -> None:
+    judged = judge(growing(16384 * 20, *looks(), seconds=350.0, c=8 * GIB))
+
+    (one,) = [one for one in judged.findings if one.kind == "bytes-kept"]
+    assert "may keep" in one.title
+    assert "the c cache of 8.00 GiB is full in" in one.cause
+
+
 def censuses(bound: int | None, path: str = "app.kept") -> list[Event]:
     return [
         Census(
