@@ -28,7 +28,6 @@ class Trait(StrEnum):
     GUESSES = "guesses"
     BESIDE_OTHERS = "beside-others"
     # Of the first wrong token; of a right answer, of a token that is drawn.
-    FIRST_TOKEN = "first-token"  # noqa: S105 - a token of text
     PAGE_START = "page-start"
     TRACK_LENGTH = "track-length"
     BEYOND_WINDOW = "beyond-window"
@@ -48,7 +47,6 @@ TRAIT_WORDS: Final[Mapping[Trait, str]] = {
     Trait.ENDED_AFTER_HIT: "had used up the room of the step that admitted them, after a hit",
     Trait.GUESSES: "had drafted tokens accepted",
     Trait.BESIDE_OTHERS: "had run beside others from the start",
-    Trait.FIRST_TOKEN: "differ at the first output token",
     Trait.PAGE_START: "differ at the first token of a page",
     Trait.TRACK_LENGTH: "differ at a length at which decode steps save states",
     Trait.BEYOND_WINDOW: "differ beyond the first sliding window",

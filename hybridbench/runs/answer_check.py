@@ -60,8 +60,6 @@ class Sizes:
     def traits_at(self, prompt_tokens: int, place: int) -> Iterator[Trait]:
         """What is special of the token of an answer at ``place``."""
         position = prompt_tokens + place
-        if place == 0:
-            yield Trait.FIRST_TOKEN
         if self.page_size > 1 and position % self.page_size == 0:
             yield Trait.PAGE_START
         if position % self.track_interval == 0:

@@ -129,12 +129,12 @@ def test_what_is_shared_is_said_of_those_that_reused_nothing_of_a_wrong_one() ->
 
 
 def test_a_place_in_the_answer_is_compared_with_one_drawn_in_right_answers() -> None:
-    first = [wrong(str(i), 1.0, Trait.FIRST_TOKEN) for i in range(9)]
+    first = [wrong(str(i), 1.0, Trait.PAGE_START) for i in range(9)]
 
-    verdict = judged(compared(*first, right=50, right_traits={Trait.FIRST_TOKEN: 2}))
+    verdict = judged(compared(*first, right=50, right_traits={Trait.PAGE_START: 2}))
 
     assert verdict.findings[0].title == (
-        "9 of 59 answers are wrong; 9 of 9 differ at the first output token, of 50 right ones a "
+        "9 of 59 answers are wrong; 9 of 9 differ at the first token of a page, of 50 right ones a "
         "token drawn at random does in 2"
     )
 
