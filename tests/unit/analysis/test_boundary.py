@@ -88,6 +88,7 @@ ANALYSES = (
     "with_split",
     "with_whole",
     "workload_findings",
+    "wrong_answer_findings",
 )
 OF_SEGMENTS = ("coverage_findings", "pool_segments")
 SO_FAR = ("growth_findings", "instance_findings", "judge_trend")
