@@ -73,8 +73,7 @@ class Walk:
             met.add(id(found))
             yield from self._visit(found)
             yield from places.descend(_DESCEND_MAX)
-            base = places.kinds.of(type(found))
-            if base is None or base is tuple or length(found, base) <= _DESCEND_MAX:
+            if not self._has_many(found):
                 waiting += filter(gc.is_tracked, gc.get_referents(found))
             yield
 
@@ -101,7 +100,12 @@ class Walk:
                 places.visit_instance(found, layout)
 
     def _is_worth_naming(self, found: object) -> bool:
-        """To read an attribute by name gives an object a dict to keep: only for long containers."""
+        """To read an attribute by name gives an object a dict to keep: only for long containers.
+
+        Not for those that are containers of many themselves: to look at each entry takes too long.
+        """
+        if self._has_many(found):
+            return False
         for referent in gc.get_referents(found):
             if self._is_long(referent):
                 return True
@@ -109,6 +113,13 @@ class Walk:
             if type(referent) is dict and any(map(self._is_long, members(referent, dict, _LONG))):
                 return True
         return False
+
+    def _has_many(self, found: object) -> bool:
+        """Whether it is a container of more than one step can look at."""
+        base = self._places.kinds.of(type(found))
+        if base is tuple:
+            return tuple.__len__(found) > _DESCEND_MAX  # type: ignore[arg-type]
+        return base is not None and length(found, base) > _DESCEND_MAX
 
     def _is_long(self, referent: object) -> bool:
         base = self._places.kinds.of(type(referent))
