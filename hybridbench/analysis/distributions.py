@@ -1,4 +1,4 @@
-"""Quantiles of Student's t and of the binomial, and the memory of noise, with numpy alone.
+"""Quantiles, exact tests and the memory of noise, with numpy alone.
 
 scipy is the oracle in the tests; importing it would cost every command half a second.
 """
@@ -6,6 +6,7 @@ scipy is the oracle in the tests; importing it would cost every command half a s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -101,3 +102,33 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
         if abs(c * d - 1.0) < 1e-14:
             break
     return value
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Each p-value, adjusted for all of them together, in the given order."""
+    count = len(p_values)
+    adjusted = [1.0] * count
+    highest = 0.0
+    for rank, i in enumerate(sorted(range(count), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (count - rank) * p_values[i]))
+        adjusted[i] = highest
+    return adjusted
+
+
+def fisher(wrong_with: int, wrong: int, right_with: int, right: int) -> float:
+    """The probability that ``wrong_with`` or more of ``wrong`` have a trait by chance, given how
+    many of all have it: Fisher's exact test, one-sided.
+    """
+    having, total = wrong_with + right_with, wrong + right
+    most = min(having, wrong)
+    ways = _log_choose(total, wrong)
+    terms = [
+        _log_choose(having, k) + _log_choose(total - having, wrong - k) - ways
+        for k in range(wrong_with, most + 1)
+        if wrong - k <= total - having
+    ]
+    return min(1.0, math.fsum(map(math.exp, terms)))
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

@@ -88,6 +88,8 @@ class Drivers:
 
 # Counters that the target itself reports have names of this family.
 SCRAPED: Final = "scraped."
+# Counters of the exporter and of its interpreter, behind it: they move whatever the target does.
+OF_EXPORTER: Final = ("process_", "python_")
 
 # Of the bundled engine, and of engines that speak its wire.
 BUNDLED_DRIVERS: Final = Drivers(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hybridbench.analysis.record import scraped_drivers
+from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, scraped_drivers
 from hybridbench.metrics import MEMORY
 from hybridbench.records.events import Census
 from hybridbench.records.processes import ProcessSample
@@ -31,7 +31,6 @@ _SIGN_EVERY_S: Final = 0.5
 # A tool that is stopped in the middle of a request leaves the server waiting for its end.
 _STUCK_S: Final = 5.0
 _BREATH_S: Final = 0.5
-_OF_EXPORTER: Final = ("scraped.process_", "scraped.python_")
 _LOOK_PATIENCE_S: Final = 30.0
 
 
@@ -86,7 +85,11 @@ class IdleSign:
         return self.since_s is None and now_s - self._worked_s > _STUCK_S
 
     def _watch_work(self, scrape: Scrape, now_s: float) -> None:
-        own = {n: v for n, v in scrape.counters.items() if not n.startswith(_OF_EXPORTER)}
+        own = {
+            name: value
+            for name, value in scrape.counters.items()
+            if not name.removeprefix(SCRAPED).startswith(OF_EXPORTER)
+        }
         if own != self._work:
             self._work, self._worked_s = own, now_s
 

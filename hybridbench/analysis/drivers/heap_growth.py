@@ -17,12 +17,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridbench.analysis.distributions import holm
 from hybridbench.analysis.drivers.kept import (
+    ALPHA,
     FEWEST_KEPT,
     FEWEST_ROUNDS,
     Kept,
     Work,
-    confirmed,
     kept_at_idle,
     kept_under_traffic,
 )
@@ -30,10 +31,8 @@ from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.censuses import Counts, Heap, IdlePoint, heaps_of, loads_at
 from hybridbench.analysis.facts.counters import EventCounters, expectation
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.record import FloatArray
+from hybridbench.analysis.record import OF_EXPORTER, FloatArray
 
-# Counters of the exporter and of its interpreter: they move whatever the target does.
-_OF_EXPORTER: Final = ("process_", "python_")
 # Parts of the names of counters that say what was done, the most telling first.
 _SAY: Final = (
     *("finish", "success", "complet", "refus", "reject", "abort", "cancel", "error", "fail"),
@@ -146,8 +145,8 @@ def growing_heaps(facts: Facts) -> list[Growing]:
     heaps = heaps_of(facts.record, facts.counters)
     views = [_View(facts, heap) for heap in heaps]
     suspects = [one for view in views for one in view.under_traffic()]
-    holds = confirmed([one.kept.odds for one in suspects])
-    shown = [one for one, yes in zip(suspects, holds, strict=True) if yes]
+    odds = holm([one.kept.odds for one in suspects])
+    shown = [one for one, adjusted in zip(suspects, odds, strict=True) if adjusted <= ALPHA]
     found = []
     for view in views:
         at_idle = {(one.sort, one.name): one for one in view.at_idle()}
@@ -404,7 +403,7 @@ def _events(counters: EventCounters) -> list[str]:
     return [
         name
         for name, series in counters.series.items()
-        if not name.startswith(_OF_EXPORTER)
+        if not name.startswith(OF_EXPORTER)
         and not name.endswith("_calls")
         and bool(np.all(series.value == np.round(series.value)))
     ]

@@ -148,7 +148,8 @@ class _Fits:
         early, late = (float(half[name]) for half in self._gained)
         if late < _FEWEST_IN_A_HALF or early + late < FEWEST_KEPT:
             return None
-        chosen = self._chosen(name)
+        suggested = self._suggest(name)
+        chosen = self._chosen(name, suggested)
         if not chosen:
             return None
         driver, rivals = chosen[0], chosen[1:]
@@ -163,10 +164,10 @@ class _Fits:
             # What keeps its pace by the clock, or by a rare event, may still be a fill by the work,
             # or by any other event that may add to it.
             slows = slows or any(self._surely_slows(name, i) for i in self._main)
-            slows = slows or any(self._is_flatter(name, i) for i in self._suggest(name))
+            slows = slows or any(self._is_flatter(name, i) for i in suggested)
             steady = steady and all(self._steady(name, i) for i in self._main_alike(name, driver))
         driven = self._driver(name, driver, rivals)
-        odds = min(1.0, odds * len(self._suggest(name)))
+        odds = min(1.0, odds * len(suggested))
         return Kept(driven, before, after, slows, steady and not slows, odds, whole=whole)
 
     def _steady(self, name: int, driver: int) -> bool:
@@ -202,9 +203,8 @@ class _Fits:
         most = _CLEARLY * self._whole[driver].sigma(name)
         return [i for i in self._main if self._whole[i].sigma(name) <= most]
 
-    def _chosen(self, name: int) -> list[int]:
-        """The drivers that the first half suggests, that which fits the whole run best first."""
-        alike = self._suggest(name)
+    def _chosen(self, name: int, alike: Sequence[int]) -> list[int]:
+        """Of the drivers that the first half suggests, that which fits the whole run best first."""
         sigma = {i: self._whole[i].sigma(name) for i in alike}
         told = [i for i in alike if sigma[i] <= _TIMELY * min(sigma.values())]
         return sorted(told, key=lambda i: self._rank(name, i, sigma[i]))
@@ -337,16 +337,6 @@ def _fresh(data: FloatArray, first: NDArray[np.bool_], memory: float) -> FloatAr
     out = data - memory * np.roll(data, 1, axis=0)
     out[first] = np.sqrt(1.0 - memory * memory) * data[first]
     return out
-
-
-def confirmed(odds: Sequence[float]) -> list[bool]:
-    """Which of the tests of a run hold together (Holm)."""
-    holds = [False] * len(odds)
-    for done, at in enumerate(np.argsort(odds).tolist()):
-        if odds[at] > ALPHA / (len(odds) - done):
-            break
-        holds[at] = True
-    return holds
 
 
 def kept_at_idle(

@@ -308,13 +308,7 @@ def kept_findings(
         opened = [one for one in own if one.fate is Fate.OPEN]
         leaders = _leaders(kept) or _leaders(opened)[:1]
         containers = [one for one in own if one.sort is Sort.ENTRIES and one.fate is Fate.FILLS]
-        for leader in [one for one in leaders[:1] if one.sort is not Sort.ENTRIES or not one.one]:
-            # A container that grows in step with them explains them: they are as open as it is.
-            before = _ORDER[: _ORDER.index(leader.sort)]
-            named = [one for one in opened if one.sort in before and _in_step(one, leader)]
-            leaders = _leaders(named)[:1] or leaders
-            if any(one.bound and _in_step(one, leader) for one in containers):
-                leaders = []
+        leaders = _unless_explained(leaders, opened, containers)
         filling = [one for one in containers if _matters(one)]
         led = set(map(id, leaders))
         beside = [one for one in own if id(one) not in led and one.fate in (Fate.KEPT, Fate.OPEN)]
@@ -324,6 +318,22 @@ def kept_findings(
         most = sorted(filling, key=lambda one: -one.last)
         found += [_fills(one, len(most)) for one in most[:1]]
     return found
+
+
+def _unless_explained(
+    leaders: list[Growing], opened: Sequence[Growing], caches: Sequence[Growing]
+) -> list[Growing]:
+    """``leaders``, or the container that grows in step with what leads and so explains it: it is as
+    open as that container is.  None where a cache with a bound does.
+    """
+    if not leaders or (leaders[0].sort is Sort.ENTRIES and leaders[0].one):
+        return leaders
+    leader = leaders[0]
+    if any(one.bound and _in_step(one, leader) for one in caches):
+        return []
+    before = _ORDER[: _ORDER.index(leader.sort)]
+    named = [one for one in opened if one.sort in before and _in_step(one, leader)]
+    return _leaders(named)[:1] or leaders
 
 
 def without_parts(findings: Sequence[Finding], kept: Sequence[Finding]) -> list[Finding]:

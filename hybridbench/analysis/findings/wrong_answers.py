@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
 import msgspec
 
+from hybridbench.analysis.distributions import fisher, holm
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend.metric_trend import holm
 from hybridbench.records.answers import FAR_BEYOND, TRAIT_WORDS, Trait
 from hybridbench.records.events import AnswersCompared, WrongAnswer
 from hybridbench.records.finding import Basis, Words
@@ -196,25 +195,6 @@ def left_out_words(left_out: Mapping[str, int]) -> str:
     """Finished requests that were not compared, by the reason, the most first."""
     ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count:,} {_LEFT_OUT.get(name, name)}" for name, count in ordered)
-
-
-def fisher(wrong_with: int, wrong: int, right_with: int, right: int) -> float:
-    """The probability that ``wrong_with`` or more of ``wrong`` have a trait by chance, given how
-    many of all have it: Fisher's exact test, one-sided.
-    """
-    having, total = wrong_with + right_with, wrong + right
-    most = min(having, wrong)
-    ways = _log_choose(total, wrong)
-    terms = [
-        _log_choose(having, k) + _log_choose(total - having, wrong - k) - ways
-        for k in range(wrong_with, most + 1)
-        if wrong - k <= total - having
-    ]
-    return min(1.0, math.fsum(map(math.exp, terms)))
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _in_common(

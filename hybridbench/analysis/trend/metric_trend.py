@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
+from hybridbench.analysis.distributions import holm
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import growth_limits, next_limit_s, run_length_s
@@ -496,14 +497,3 @@ def with_q_values(results: Sequence[MetricResult]) -> list[MetricResult]:
     for i, q in zip(tested, adjusted, strict=True):
         out[i] = msgspec.structs.replace(results[i], q_value=q)
     return out
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Each p-value, adjusted for all of them together, in the given order."""
-    count = len(p_values)
-    adjusted = [1.0] * count
-    highest = 0.0
-    for rank, i in enumerate(sorted(range(count), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, (count - rank) * p_values[i]))
-        adjusted[i] = highest
-    return adjusted

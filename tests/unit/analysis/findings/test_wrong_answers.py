@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import fisher_exact
 
-from hybridbench.analysis.findings.wrong_answers import WrongAnswers, fisher
+from hybridbench.analysis.distributions import fisher
+from hybridbench.analysis.findings.wrong_answers import WrongAnswers
 from hybridbench.analysis.judge import judge
 from hybridbench.errors import ExitCode
 from hybridbench.records.answers import Trait

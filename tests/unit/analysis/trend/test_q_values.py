@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.analysis.trend.metric_trend import holm, with_q_values
+from hybridbench.analysis.distributions import holm
+from hybridbench.analysis.trend.metric_trend import with_q_values
 from hybridbench.records.verdict import MetricResult, Rate
 
 
