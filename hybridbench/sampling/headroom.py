@@ -5,10 +5,11 @@ Memory is bounded by the machine and by the control group that this process runs
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
@@ -32,7 +33,7 @@ def memory_limit(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> MemoryLimit |
             size_bytes = number_in(folder / name)
             if size_bytes is not None and size_bytes < UNLIMITED_BYTES:
                 return MemoryLimit(size_bytes, "cgroup", folder)
-    available = available_bytes(proc)
+    available = available_bytes()
     return None if available is None else MemoryLimit(available, "MemAvailable")
 
 
@@ -60,17 +61,17 @@ def memory_headroom(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> Headroom |
 
     Pages of files that the kernel can drop count as free.  None where neither tells.
     """
-    found = [room for room in (_of_machine(proc), _of_group(proc, root)) if room is not None]
+    found = [room for room in (_of_machine(), _of_group(proc, root)) if room is not None]
     return min(found, key=lambda room: room.left_bytes, default=None)
 
 
 def disk_headroom(path: Path) -> Headroom | None:
     """What an ordinary user can still write to the file system of ``path``."""
     try:
-        stats = os.statvfs(path)
+        usage = psutil.disk_usage(str(path))
     except OSError:
         return None
-    return Headroom(stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize, str(path))
+    return Headroom(usage.free, usage.total, str(path))
 
 
 @dataclass
@@ -98,10 +99,10 @@ class Floor:
         return room if room.left_bytes < self._floor_bytes else None
 
 
-def available_bytes(proc: Path = _PROC, field: str = "MemAvailable") -> int | None:
-    """One line of the machine's account of its memory, in bytes."""
-    kib = stat_field(proc / "meminfo", f"{field}:")
-    return None if kib is None else kib * 1024
+def available_bytes() -> int | None:
+    """What the machine can still give without swapping; None where it does not tell."""
+    room = _of_machine()
+    return None if room is None else room.left_bytes
 
 
 def used_bytes(folder: Path) -> int | None:
@@ -133,12 +134,12 @@ def memory_folders(
     return folders
 
 
-def _of_machine(proc: Path) -> Headroom | None:
-    left = available_bytes(proc)
-    total = available_bytes(proc, "MemTotal")
-    if left is None or total is None:
+def _of_machine() -> Headroom | None:
+    try:
+        memory = psutil.virtual_memory()
+    except (OSError, KeyError):  # no file, or no line of that name in it
         return None
-    return Headroom(left, total, "machine")
+    return Headroom(memory.available, memory.total, "machine")
 
 
 def _of_group(proc: Path, root: Path) -> Headroom | None:

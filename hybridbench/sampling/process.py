@@ -10,11 +10,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from hybridbench.errors import ConfigError
 
 _KIB = 1024
 _PROC = Path("/proc")
-_STEAL_FIELD = 8
 
 
 class ProcessGoneError(Exception):
@@ -129,14 +130,13 @@ def read_cpu_s(pid: int, proc: Path = _PROC) -> float | None:
     return sum(ran_ns) / 1e9 if ran_ns else None
 
 
-def read_steal_s(proc: Path = _PROC) -> float | None:
+def read_steal_s() -> float | None:
     """Seconds that the hypervisor has kept from each processor, on average; None if unknown."""
-    lines = _text_or_nothing(proc / "stat").splitlines()
-    words = lines[0].split() if lines else []
-    processors = sum(line.startswith("cpu") for line in lines) - 1
-    if len(words) <= _STEAL_FIELD or processors < 1:
+    try:
+        each = psutil.cpu_times(percpu=True)
+    except OSError:
         return None
-    return int(words[_STEAL_FIELD]) / os.sysconf("SC_CLK_TCK") / processors
+    return sum(times.steal for times in each) / len(each) if each else None
 
 
 def _read(path: Path) -> str:

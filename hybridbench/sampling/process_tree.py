@@ -1,7 +1,7 @@
 """A tree of processes as the kernel shows it: who belongs to it, its roles, what each holds.
 
-Read from /proc directly: one file has the parent, the session, the start and the processor time of
-a process, of other users' too, and its start does not move when somebody sets the clock.
+Read from /proc directly: one file has the parent, the session, the start, the end and the processor
+time of a process, of other users' too.  psutil has neither session nor end, and reads more files.
 """
 
 from __future__ import annotations

@@ -69,17 +69,17 @@ class StarvationSource:
 
     def park(self) -> None:
         """The process rests from now on; what is stolen is stolen from others."""
-        self._parked_at_s = read_steal_s(self._proc)
+        self._parked_at_s = read_steal_s()
 
     def unpark(self) -> None:
         """It is its turn again."""
-        steal_s = read_steal_s(self._proc)
+        steal_s = read_steal_s()
         if steal_s is not None and self._parked_at_s is not None:
             self._left_out_s += steal_s - self._parked_at_s
         self._parked_at_s = None
 
     def read(self) -> Mapping[str, float]:
-        steal_s = read_steal_s(self._proc)
+        steal_s = read_steal_s()
         if steal_s is not None:
             steal_s -= self._left_out_s
         found = {

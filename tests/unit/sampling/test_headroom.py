@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hybridbench.sampling.headroom import Floor, Headroom, disk_headroom, memory_headroom
+from tests.unit.sampling.meminfo import write_meminfo
 
 MIB = 2**20
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Path:
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     proc = tmp_path / "proc"
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(proc))
     (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text("MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n")
+    write_meminfo(proc, total_kib=1048576, available_kib=524288)
     (proc / "self" / "cgroup").write_text("0::/job\n")
     return proc
 
@@ -45,7 +48,10 @@ def test_the_tighter_of_group_and_machine_decides_and_cached_files_count_as_free
     assert memory_headroom(proc, root) == Headroom(512 * MIB, 1024 * MIB, "machine")
 
 
-def test_where_nothing_is_told_nothing_is_known(tmp_path: Path) -> None:
+def test_where_nothing_is_told_nothing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     assert memory_headroom(tmp_path, tmp_path) is None
     assert Floor(lambda: None, 0.05, 1, 2).breached() is None
 

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hybridbench.sampling.headroom import MemoryLimit, memory_limit, oom_kills
+from tests.unit.sampling.meminfo import write_meminfo
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Path:
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     proc = tmp_path / "proc"
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(proc))
     (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:   50 kB\n")
+    write_meminfo(proc, total_kib=100, available_kib=50)
     return proc
 
 
@@ -51,6 +54,9 @@ def test_no_limit_means_what_the_machine_has(proc: Path, text: str) -> None:
     assert oom_kills(proc, root) is None
 
 
-def test_a_system_without_proc_tells_nothing(tmp_path: Path) -> None:
+def test_a_system_without_proc_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     assert memory_limit(tmp_path, tmp_path) is None
     assert oom_kills(tmp_path, tmp_path) is None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hybridbench.errors import ConfigError
@@ -83,15 +84,19 @@ def test_the_run_queue_is_told_in_nanoseconds(tmp_path: Path) -> None:
     assert read_cpu_wait_s(8, tmp_path) is None
 
 
-def test_steal_is_the_average_of_the_processors(tmp_path: Path) -> None:
+def test_steal_is_the_average_of_the_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
     (tmp_path / "stat").write_text(
-        f"cpu  1 2 3 4 5 6 7 {6 * ticks} 0 0\ncpu0 1 1 1 1 1 1 1 0 0 0\ncpu1 1 1 1 1 1 1 1 0 0 0\n"
-        "intr 5\n"
+        f"cpu  1 2 3 4 5 6 7 {6 * ticks} 0 0\n"
+        f"cpu0 1 1 1 1 1 1 1 {2 * ticks} 0 0\ncpu1 1 1 1 1 1 1 1 {4 * ticks} 0 0\nintr 5\n"
     )
 
-    assert read_steal_s(tmp_path) == pytest.approx(3.0)
-    assert read_steal_s(tmp_path / "absent") is None
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert read_steal_s() == pytest.approx(3.0)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "absent"))
+    assert read_steal_s() is None
 
 
 def test_the_time_of_all_threads_is_added_up(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hybridbench.clock import FakeClock
@@ -95,11 +96,15 @@ def test_a_sampler_that_was_parked_takes_up_its_beat_without_lateness() -> None:
     assert sampler.next_s == 91.0
 
 
-def test_what_was_stolen_while_a_process_was_parked_is_not_its_loss(tmp_path: Path) -> None:
+def test_what_was_stolen_while_a_process_was_parked_is_not_its_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     ticks = os.sysconf("SC_CLK_TCK")
 
     def stolen(seconds: int) -> None:
-        (tmp_path / "stat").write_text(f"cpu 0 0 0 0 0 0 0 {seconds * ticks} 0 0\ncpu0 0\n")
+        times = f"0 0 0 0 0 0 0 {seconds * ticks} 0 0"
+        (tmp_path / "stat").write_text(f"cpu {times}\ncpu0 {times}\n")
 
     source = StarvationSource(7, tmp_path)
     stolen(10)
