@@ -39,6 +39,7 @@ class ReasonCode(StrEnum):
     LIMIT_NOT_MEASURED = "limit-not-measured"
     WITHIN_BUDGET = "within-budget"
     CACHE_FILLS = "cache-fills"
+    KV_CACHE_FILLS = "kv-cache-fills"
     # Of several segments together.
     LEAKING_SEGMENTS = "leaking-segments"
     GROWING_SEGMENTS = "growing-segments"

@@ -56,6 +56,8 @@ _SPLIT: Final = frozenset(
 _VALUE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 # Moments and texts in the form of a number; and what the client library says of its own process.
 _NO_METRIC: Final = re.compile(r"_(created|info|timestamp|timestamp_seconds)$|^(process|python)_")
+# vLLM's page has its configuration as labels.
+_CONFIGURED: Final = re.compile(r"(\w+):cache_config_info")
 _NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,150}")
 _PATHS: Final = frozenset({"handler", "path", "endpoint", "route"})
 # Requests for these pages are this thread's own, or those of a supervisor.
@@ -222,6 +224,9 @@ class _Found:
 
     def add(self, kind: str, sample: Sample) -> None:
         name, value = sample.name, sample.value
+        configured = _CONFIGURED.fullmatch(name)
+        if configured is not None and _cache_tokens(sample):
+            self._put(self.gauges, f"{configured[1]}:kv_cache_size_tokens", _cache_tokens(sample))
         if not math.isfinite(value) or _NO_METRIC.search(name) or not _NAME.fullmatch(name):
             return
         if _counts(kind, name):
@@ -249,6 +254,17 @@ class _Found:
             into[name] = value
         else:
             self.left_out.add(name)
+
+
+def _cache_tokens(sample: Sample) -> float:
+    """The room of a KV cache, in tokens; 0 where the labels do not give it."""
+
+    def label(name: str) -> float:
+        text = sample.labels.get(name, "")
+        return float(text) if text.isdecimal() else 0.0
+
+    # Where layers of several kinds share the blocks, there is room for fewer tokens than this.
+    return label("kv_cache_size_tokens") or label("num_gpu_blocks") * label("block_size")
 
 
 def _counts(kind: str, name: str) -> bool:
@@ -294,7 +310,7 @@ class _Page:
             try:
                 found = self._follow()
             except (OSError, http.client.HTTPException, ValueError) as error:
-                if self._given_up:
+                if self._given_up or isinstance(error, TimeoutError):
                     raise self._too_late() from error
                 if isinstance(error, ValueError):
                     raise NoMetricsError("its answer is not HTTP") from error

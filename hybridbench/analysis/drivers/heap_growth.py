@@ -31,7 +31,9 @@ from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.censuses import Counts, Heap, IdlePoint, heaps_of, loads_at
 from hybridbench.analysis.facts.counters import EventCounters, expectation
 from hybridbench.analysis.facts.facts import Facts
+from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
 from hybridbench.analysis.record import OF_EXPORTER, FloatArray
+from hybridbench.labels import labelled
 
 # Parts of the names of counters that say what was done, the most telling first.
 _SAY: Final = (
@@ -83,6 +85,7 @@ class Doubt(StrEnum):
     EARLIER = "earlier"  # it stopped in an earlier process
     STOPPED = "stopped"  # it did not grow after the last idle point
     WINDOW = "window"  # it may hold the last events only
+    CACHE = "cache"  # it may grow with the server's KV cache, as long as that fills
 
 
 class Sort(StrEnum):
@@ -143,7 +146,8 @@ class Growing:
 def growing_heaps(facts: Facts) -> list[Growing]:
     """What grows in the heaps of all processes that a probe saw."""
     heaps = heaps_of(facts.record, facts.counters)
-    views = [_View(facts, heap) for heap in heaps]
+    caches = kv_caches(facts.record)
+    views = [_View(facts, heap, caches.get(labelled("", heap.labels))) for heap in heaps]
     suspects = [one for view in views for one in view.under_traffic()]
     odds = holm([one.kept.odds for one in suspects])
     shown = [one for one, adjusted in zip(suspects, odds, strict=True) if adjusted <= ALPHA]
@@ -160,7 +164,7 @@ def growing_heaps(facts: Facts) -> list[Growing]:
 class _View:
     """One heap with the readings of it that count."""
 
-    def __init__(self, facts: Facts, heap: Heap) -> None:
+    def __init__(self, facts: Facts, heap: Heap, cache: KvCache | None = None) -> None:
         self.heap = heap
         self._counters = facts.counters
         ranks = {name: expectation(name, _SAY) for name in facts.counters.names}
@@ -171,6 +175,10 @@ class _View:
         load = loads_at(facts.load, heap.t_s)
         self._load = load.sum(axis=1, keepdims=True) if load.size else load
         self._points = _comparable(heap.points)
+        emptied = bool(self._points) and self._points[-1].look.cache_reset
+        self._fills_until_s = -np.inf
+        if cache is not None and not emptied:
+            self._fills_until_s = np.inf if cache.full_s is None else cache.full_s
 
     def under_traffic(self) -> Iterator[Growing]:
         """What the first half of the censuses suggests, with the odds of the second."""
@@ -244,6 +252,8 @@ class _View:
             return Doubt.PARTS
         if self._may_be_window(one):
             return Doubt.WINDOW
+        if self._may_be_cache(one):
+            return Doubt.CACHE
         return self._stopped(one)
 
     def _may_be_window(self, one: Growing) -> bool:
@@ -253,33 +263,46 @@ class _View:
         few = one.last <= WINDOW * max(driver.per_event, 1.0)
         return few and (each or one.kept.timed)
 
+    def _may_be_cache(self, one: Growing) -> bool:
+        """Whether it has not been seen to grow with its event since the KV cache was full."""
+        if not np.isfinite(self._fills_until_s):
+            return bool(self._fills_until_s > 0)
+        since = int(np.searchsorted(self.heap.t_s, self._fills_until_s))
+        last = self.heap.t_s.size - 1
+        return since >= last or self._went_on(one, since, last) is not True
+
     def _stopped(self, one: Growing) -> Doubt:
         """Whether scans that were not compared show that the count stops growing with its event.
 
         Those of earlier processes of this role: what lives for some time is kept for good by no
         process that is younger.  And those after the last idle point.
         """
+        starts = np.flatnonzero(self.heap.first)
+        earlier = pairwise(starts.tolist())
+        if any(self._went_on(one, (a + b) // 2, b - 1) is False for a, b in earlier):
+            return Doubt.EARLIER
+        idle = [p.census for p in self._points if p.census is not None]
+        last = self.heap.t_s.size - 1
+        stopped = bool(idle) and self._went_on(one, idle[-1], last) is False
+        return Doubt.STOPPED if stopped else Doubt.NONE
+
+    def _went_on(self, one: Growing, start: int, last: int) -> bool | None:
+        """Whether the count grew with its event between two censuses; None where too little was
+        done to tell.
+        """
         heap, driver = self.heap, one.kept.driver
         held = (heap.entries if one.sort is Sort.ENTRIES else heap.types).of(one.name)
         if held is None or driver.counter not in self._work.names:
-            return Doubt.NONE
+            return None
         events = self._work.columns[:, self._work.names.index(driver.counter)]
-
-        def stopped(start: int, last: int) -> bool:
-            expected = driver.per_event * float(events[last] - events[start])
-            missing = expected - float(held[last] - held[start])
-            slack = (1.0 - _STAYS) * expected
-            if one.kept.whole:  # what is read of both a moment apart, and what is in flight
-                per_s = expected / max(float(heap.t_s[last] - heap.t_s[start]), 1e-9)
-                slack = _FEW + _APART_S * per_s + _APART * expected
-            return expected >= FEWEST_KEPT and missing > slack
-
-        starts = np.flatnonzero(heap.first)
-        if any(stopped((start + end) // 2, end - 1) for start, end in pairwise(starts.tolist())):
-            return Doubt.EARLIER
-        at_rest = [p.census for p in self._points if p.census is not None]
-        last = heap.t_s.size - 1
-        return Doubt.STOPPED if at_rest and stopped(at_rest[-1], last) else Doubt.NONE
+        expected = driver.per_event * float(events[last] - events[start])
+        if expected < FEWEST_KEPT:
+            return None
+        slack = (1.0 - _STAYS) * expected
+        if one.kept.whole:  # what is read of both a moment apart, and what is in flight
+            per_s = expected / max(float(heap.t_s[last] - heap.t_s[start]), 1e-9)
+            slack = _FEW + _APART_S * per_s + _APART * expected
+        return expected - float(held[last] - held[start]) <= slack
 
     def _allocators(self) -> Iterator[Growing]:
         """Blocks and bytes; of which nobody knows what they are, so more rounds must agree."""
@@ -304,6 +327,8 @@ class _View:
                 sure = kept.steady and kept.rounds >= _ROUNDS_UNNAMED
                 sure = sure and kept.driver.events > WINDOW
                 doubt = Doubt.NONE if sure or kept.slows else Doubt.PACE
+                if sure and not self._rose_since_full(held, kept, work):
+                    sure, doubt = False, Doubt.CACHE
                 yield Growing(
                     self.heap,
                     sort,
@@ -315,6 +340,16 @@ class _View:
                     last=seen[-1],
                     doubt=doubt,
                 )
+
+    def _rose_since_full(self, held: FloatArray, kept: Kept, work: Work) -> bool:
+        """Whether ``held`` of the idle points went on growing after the KV cache was full."""
+        after = [p.look.t_s >= self._fills_until_s for p in self._points]
+        if after.count(True) < FEWEST_ROUNDS or kept.driver.counter not in work.names:
+            return False
+        events = work.columns[:, work.names.index(kept.driver.counter)][after]
+        expected = kept.driver.per_event * float(events[-1] - events[0])
+        rose = held[after]
+        return bool(rose[-1] - rose[0] >= _STAYS * expected)
 
     def _requests(self, work: Work, otherwise: float) -> float:
         """The most events of the most telling counter in one round."""

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.labels import labelled, labels_of, unlabelled
 from hybridbench.metrics import MEMORY
-from hybridbench.records.events import Event, ProcessStarted, Segment
+from hybridbench.records.events import Event, ProcessStarted, Segment, Steady
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ def process_views(record: RunRecord) -> list[ProcessView]:
             shared[name] = series
         else:
             groups.setdefault(name[len(metric) :], {})[metric] = replace(series, name=metric)
-    return [_view(record, shared, text, own) for text, own in sorted(groups.items())]
+    caches = kv_caches(record)
+    return [
+        _view(record, shared, text, own, caches.get(text)) for text, own in sorted(groups.items())
+    ]
 
 
 def memory_series(record: RunRecord) -> Series | None:
@@ -66,11 +70,21 @@ def memory_series(record: RunRecord) -> Series | None:
 
 
 def _view(
-    record: RunRecord, shared: Mapping[str, Series], text: str, own: Mapping[str, Series]
+    record: RunRecord,
+    shared: Mapping[str, Series],
+    text: str,
+    own: Mapping[str, Series],
+    cache: KvCache | None,
 ) -> ProcessView:
     labels = labels_of(text)
+    # A process that holds the KV cache is steady once that is full.
+    full_s = None if cache is None else cache.full_s
     events = sorted(
-        [*record.events, *_segments(record, text)],
+        [
+            *record.events,
+            *_segments(record, text),
+            *([] if full_s is None else [Steady(t_s=full_s)]),
+        ],
         key=lambda event: event.t_s,
     )
     seen = replace(record, series={**shared, **own}, events=tuple(events))

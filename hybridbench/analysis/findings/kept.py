@@ -27,7 +27,7 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.growth import Growth, odds_text
 from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, times
 from hybridbench.analysis.trend.allowance import Allowance
-from hybridbench.analysis.trend.reasons import WithinBudget
+from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
 from hybridbench.labels import labels_of, unlabelled
 from hybridbench.metrics import MEMORY, Unit
 from hybridbench.rates import number, per_text
@@ -64,6 +64,7 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
         f"it may be a window of recent events: more than {number(WINDOW)} events would show that "
         "it is none"
     ),
+    Doubt.CACHE: "it may grow with the server's KV cache, as long as that fills",
     Doubt.EARLIER: "in an earlier process of this role the same count stopped growing",
     Doubt.STOPPED: "after the last idle point it did not grow with its event",
 }
@@ -105,6 +106,7 @@ class Held(Basis, frozen=True, kw_only=True):
         doubt: why the finding is open; empty where it is not.
         beside: other counts of the process that show the same.
         budget: the cache that it may be, as long as that is not full.
+        kv_cache: the server's, where that is the doubt.
     """
 
     evidence: ClassVar[Evidence] = Evidence.STATISTICAL
@@ -125,6 +127,7 @@ class Held(Basis, frozen=True, kw_only=True):
     odds: float | None = None
     beside: tuple[Beside, ...] = ()
     budget: WithinBudget | None = None
+    kv_cache: KvCacheIsFilling | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -132,10 +135,11 @@ class Held(Basis, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         keeps = "may keep" if self.doubt else "keeps"
+        cache = self.budget or self.kv_cache
         cause = _DOUBTS[Doubt(self.doubt)] if self.doubt else self._cause
         return Words(
             f"{self.role} {keeps} {_each(found.rates[0], self._what)}",
-            cause=cause if self.budget is None else self.budget.text(),
+            cause=cause if cache is None else cache.text(),
             evidence=(*self._evidence(found), *driver_evidence(found)),
         )
 
@@ -314,7 +318,7 @@ def kept_findings(
         beside = [one for one in own if id(one) not in led and one.fate in (Fate.KEPT, Fate.OPEN)]
         for place, leader in enumerate(leaders):
             others = _besides(leader, beside, metrics) if place == 0 else ()
-            found.append(_finding(leader, others, _budget_of(leader, allowed)))
+            found.append(_finding(leader, others, allowed or Allowance()))
         most = sorted(filling, key=lambda one: -one.last)
         found += [_fills(one, len(most)) for one in most[:1]]
     return found
@@ -425,15 +429,14 @@ def _event(one: Growing) -> str:
     return "h" if counter == TIME else singular(counter)
 
 
-def _budget_of(one: Growing, allowed: Allowance | None) -> WithinBudget | None:
+def _budget_of(one: Growing, allowed: Allowance) -> WithinBudget | None:
     """What is left of the cache that ``one`` may be: what has no name may be any cache."""
-    if allowed is None:
-        return None
     return allowed.budget if one.sort in _UNNAMED or allowed.covers(one.name) else None
 
 
-def _finding(one: Growing, beside: tuple[Beside, ...], budget: WithinBudget | None) -> Finding:
+def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Finding:
     kept, kind = one.kept, _KINDS[one.sort]
+    budget = _budget_of(one, allowed)
     unit = one.sort.value
     values = {
         "role": one.heap.role,
@@ -451,6 +454,8 @@ def _finding(one: Growing, beside: tuple[Beside, ...], budget: WithinBudget | No
         "beside": beside,
         "budget": budget,
     }
+    if one.doubt is Doubt.CACHE:
+        values["kv_cache"] = allowed.kv_caches.get(one.heap.subject(""))
     if one.sort is Sort.ENTRIES:
         values["holds"] = one.heap.holds.get(one.name, "")
     found = Finding(

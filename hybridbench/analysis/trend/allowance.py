@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 
 from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort
+from hybridbench.analysis.facts.kv_cache import kv_caches
 from hybridbench.analysis.record import RunRecord
-from hybridbench.analysis.trend.reasons import CacheIsFilling, WithinBudget
-from hybridbench.labels import unlabelled
+from hybridbench.analysis.trend.reasons import CacheIsFilling, KvCacheIsFilling, WithinBudget
+from hybridbench.labels import labelled, unlabelled
 from hybridbench.metrics import MEMORY
 from hybridbench.records.verdict import MetricResult, Reason
 
@@ -28,12 +29,13 @@ _LONGEST_S = 3650 * 86_400.0
 
 @dataclass(frozen=True)
 class Allowance:
-    """What memory may grow by: ``budget`` of all processes together; None where none is left, and
-    by process what still fills there.
+    """What memory may grow by: ``budget`` of all processes together; None where none is left.  By
+    the labels of a process, the container with a bound that fills there, and the KV cache.
     """
 
     budget: WithinBudget | None = None
-    filling: Mapping[tuple[tuple[str, str], ...], CacheIsFilling] = field(default_factory=dict)
+    filling: Mapping[str, CacheIsFilling] = field(default_factory=dict)
+    kv_caches: Mapping[str, KvCacheIsFilling] = field(default_factory=dict)
 
     def applied(
         self, results: Sequence[MetricResult], labels: Mapping[str, str]
@@ -52,7 +54,8 @@ class Allowance:
             return result
         if self.budget is not None:
             return _undecided(result, self.budget, self.budget.full_in_s)
-        filling = self.filling.get(_key(labels))
+        own = labelled("", labels)
+        filling = self.kv_caches.get(own) or self.filling.get(own)
         if result.outcome == "LEAK" and filling is not None:
             return _undecided(result, filling, filling.full_in_s)
         return result
@@ -66,13 +69,20 @@ def allowance_of(
 ) -> Allowance:
     """What the memory of a run may grow by after ``start_s``, at the rates of ``results``."""
     filling = {
-        _key(one.heap.labels): CacheIsFilling(
+        labelled("", one.heap.labels): CacheIsFilling(
             path=one.name, size=one.last, bound=one.bound, full_in_s=one.full_in_s
         )
         for one in growing
         if one.sort is Sort.ENTRIES and one.fate is Fate.FILLS and one.bound is not None
     }
-    return Allowance(_budget_left(record, start_s, chain(*results)), filling)
+    kv_caches_filling = {
+        text: KvCacheIsFilling(
+            tokens=cache.tokens, computed=cache.computed, full_in_s=cache.full_in_s
+        )
+        for text, cache in kv_caches(record).items()
+        if cache.full_s is None
+    }
+    return Allowance(_budget_left(record, start_s, chain(*results)), filling, kv_caches_filling)
 
 
 def _budget_left(
@@ -111,7 +121,3 @@ def _undecided(result: MetricResult, reason: Reason, more_s: float | None) -> Me
     return msgspec.structs.replace(
         result, outcome="INCONCLUSIVE", why=reason.why(), needed_s=needed_s
     )
-
-
-def _key(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, value) for key, value in labels.items() if value))

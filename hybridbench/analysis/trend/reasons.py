@@ -298,6 +298,30 @@ class CacheIsFilling(Reason, frozen=True, kw_only=True):
         )
 
 
+class KvCacheIsFilling(Reason, frozen=True, kw_only=True):
+    """Undecided: the process holds the KV cache of ``tokens``, into which ``computed`` went; None
+    where its size is unknown.
+    """
+
+    code: ClassVar[str] = ReasonCode.KV_CACHE_FILLS
+
+    tokens: float | None
+    computed: float
+    full_in_s: float | None = None
+
+    def text(self) -> str:
+        if self.tokens is None:
+            return (
+                "the size of the server's KV cache is not known, so that it may still fill: "
+                "--metrics URL gives the size, --reset-cache URL empties it at each idle point"
+            )
+        until = "" if self.full_in_s is None else f", in {format_duration(self.full_in_s)}"
+        return (
+            f"the server's KV cache of {self.tokens:,.0f} tokens may still fill: "
+            f"{self.computed:,.0f} tokens were computed, and after twice its size it is full{until}"
+        )
+
+
 class _OfSegments(Reason, frozen=True, kw_only=True):
     """Of the results of so many segments of a resumed run together."""
 

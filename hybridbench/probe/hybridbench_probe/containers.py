@@ -42,6 +42,8 @@ LRU_CACHE = functools._lru_cache_wrapper
 _cache_info_of: Callable[..., tuple[int, int, int | None, int]] = LRU_CACHE.cache_info
 # What an object calls the most that its containers may hold.
 _BOUND_NAMES = frozenset({"maxsize", "max_size", "maxlen", "max_entries"})
+# More entries than memory has room for: ``sys.maxsize`` is how a program writes "no limit".
+_UNLIMITED = 2**40
 
 
 class Kinds:
@@ -92,7 +94,7 @@ def latest(found: object, base: type, most: int) -> list[object]:
 
 def own_bound(found: object, base: type) -> int | None:
     """The most entries it can have, where it knows that."""
-    return _maxlen_of(found) if base is deque else None
+    return _limited(_maxlen_of(found)) if base is deque else None
 
 
 def bound_of_owner(attributes: dict[str, object]) -> int | None:
@@ -101,14 +103,19 @@ def bound_of_owner(attributes: dict[str, object]) -> int | None:
         if type(value) is not int or value <= 0 or type(name) is not str:
             continue
         if name.rpartition("__")[2].lstrip("_") in _BOUND_NAMES:
-            return value
+            return _limited(value)
     return None
+
+
+def _limited(bound: int | None) -> int | None:
+    """``bound``, or None where it limits nothing."""
+    return bound if bound is not None and bound < _UNLIMITED else None
 
 
 def lru_cache(found: object) -> tuple[int, int | None]:
     """Entries and bound of a ``functools.lru_cache``."""
     _, _, maxsize, entries = _cache_info_of(found)
-    return entries, maxsize
+    return entries, _limited(maxsize)
 
 
 def cached_function(found: object) -> types.FunctionType | None:

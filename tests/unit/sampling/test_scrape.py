@@ -116,6 +116,24 @@ def test_a_name_without_a_type_is_a_counter_if_it_is_called_a_total() -> None:
     assert page.gauges == {"gauge.queue": 2.0, "gauge.free_ratio": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("labels", "tokens"),
+    [
+        ('block_size="16",num_gpu_blocks="256"', 4096.0),
+        ('block_size="16",num_gpu_blocks="256",kv_cache_size_tokens="3000"', 3000.0),
+        ('block_size="16",num_gpu_blocks="None"', None),
+    ],
+)
+def test_the_size_of_the_kv_cache_is_in_the_labels_of_vllm(
+    labels: str, tokens: float | None
+) -> None:
+    lines = [f'vllm:cache_config_info{{{labels},engine="{at}"}} 1.0' for at in range(2)]
+    page = read_page("\n".join(["# TYPE vllm:cache_config_info gauge", *lines, ""]))
+
+    size = page.gauges.get("gauge.vllm:kv_cache_size_tokens")
+    assert size == (None if tokens is None else 2 * tokens)  # of two engines
+
+
 def test_open_metrics_is_read_too() -> None:
     text = (
         '# TYPE requests counter\nrequests_total{code="200"} 3\nrequests_created{code="200"} 1\n'

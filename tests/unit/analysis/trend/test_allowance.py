@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series, scraped_drivers
+from hybridbench.analysis.trend.reasons import KvCacheIsFilling
 from hybridbench.labels import labelled
 from hybridbench.metrics import MEMORY
 from hybridbench.records.codes import ReasonCode
@@ -148,3 +150,114 @@ def test_a_named_path_is_under_the_budget_only_by_its_name() -> None:
 
     assert leaking("prompt") == "LEAK"
     assert leaking("response_store") == "INCONCLUSIVE"
+
+
+TOKENS, PER_REQUEST = 100_000.0, 50.0
+SCHEDULER = {"role": "sglang::scheduler"}
+
+
+def kv_filling(
+    *,
+    until_s: float,
+    size: float | None = TOKENS,
+    role: Mapping[str, str] = SCHEDULER,
+    reset: bool = False,
+) -> RunRecord:
+    """SGLang under 2 requests a second of 50 new tokens each, 1,400 s long.
+
+    Each adds a node to the prefix tree until ``until_s``, and 20 KiB to private memory.
+    """
+    t = np.arange(0.0, 1400.0, 2.0)
+    memory = labelled(MEMORY, role)
+    requests = np.floor(2.0 * t)
+    noise = np.random.default_rng(5).normal(0.0, 1e5, t.size)
+    values = {
+        memory: 1e9 + 20_480.0 * np.minimum(requests, 2.0 * until_s) + noise,
+        "scraped.sglang:num_requests_total": requests,
+        "scraped.sglang:prompt_tokens_total": 60.0 * requests,
+        "scraped.sglang:cached_tokens_total": 18.0 * requests,
+        "scraped.sglang:generation_tokens_total": 8.0 * requests,
+    }
+    if size is not None:
+        values["gauge.sglang:max_total_num_tokens"] = np.full(t.size, size)
+    events: list[Event] = []
+    for index, at_s in enumerate(range(50, 1400, 50)):
+        nodes = int(2 * min(at_s, until_s))
+        events.append(
+            Census(
+                role=role["role"],
+                pid=7,
+                index=index,
+                entries={"tree.nodes": nodes},
+                types={"TreeNode": nodes},
+                at_rest=True,
+                t_s=float(at_s),
+            )
+        )
+        events.append(
+            IdleLook(
+                role=role["role"],
+                pid=7,
+                index=index,
+                blocks=400_000 + 5 * nodes,
+                malloc_bytes=10**8 + 20_480 * nodes,
+                cache_reset=reset,
+                t_s=float(at_s),
+            )
+        )
+    series = {name: Series(name, t, value) for name, value in values.items()}
+    manifest = Manifest(planned_duration_s=1400.0, target=TargetFacts(kind=OBSERVED))
+    return RunRecord(manifest, series, tuple(events), drivers=scraped_drivers(series))
+
+
+@pytest.mark.parametrize("until_s", [1400.0, 900.0])
+def test_a_prefix_tree_that_fills_with_the_kv_cache_is_no_leak(until_s: float) -> None:
+    """The same growth in a process that has no such cache is one."""
+    other = kv_filling(until_s=1400.0, size=None, role=SERVER)
+    assert judge(other).kind == "LEAK"
+
+    verdict = judge(kv_filling(until_s=until_s, size=PER_REQUEST * 2.0 * until_s))
+
+    assert verdict.kind == ("INCONCLUSIVE" if until_s == 1400.0 else "CLEAN")
+
+
+def test_the_reason_says_when_the_kv_cache_is_full() -> None:
+    verdict = judge(kv_filling(until_s=1400.0, size=100_000.0))
+
+    causes = [one.cause for one in verdict.findings if one.kind == "entries-kept"]
+    assert causes == [
+        "the server's KV cache of 100,000 tokens may still fill: 139,800 tokens were computed, and "
+        "after twice its size it is full, in 10m2s"
+    ]
+
+
+def test_a_kv_cache_of_unknown_size_may_still_fill() -> None:
+    """The role says that there is one; what its page may be is not known."""
+    verdict = judge(kv_filling(until_s=1400.0, size=None))
+
+    assert (verdict.kind, verdict.findings[0].cause) == (
+        "INCONCLUSIVE",
+        KvCacheIsFilling(tokens=None, computed=0.0).text(),
+    )
+    assert judge(kv_filling(until_s=1400.0, size=None, reset=True)).kind == "LEAK"
+
+
+def test_growth_that_goes_on_after_the_kv_cache_is_full_is_a_leak() -> None:
+    assert judge(kv_filling(until_s=1400.0, size=20_000.0)).kind == "LEAK"
+
+
+def test_growth_in_a_process_without_the_kv_cache_is_a_leak() -> None:
+    front = {"role": "sglang.launch_server"}
+    alone = kv_filling(until_s=1400.0, role=front)
+    assert (
+        judge(alone).kind == "INCONCLUSIVE"
+    )  # it may hold the cache: no process says that it does
+
+    holder = labelled(MEMORY, SCHEDULER)
+    level = Series(holder, np.arange(0.0, 1400.0, 2.0), np.full(700, 1e9))
+    beside = replace(alone, series={**alone.series, holder: level})
+    assert judge(beside).kind == "LEAK"
+
+
+def test_what_stays_after_the_cache_was_emptied_is_a_leak() -> None:
+    assert judge(kv_filling(until_s=1400.0, reset=True)).kind == "LEAK"

@@ -24,6 +24,7 @@ from hybridbench.analysis.trend.reasons import (
     Gaps,
     Growing,
     GrowingSegments,
+    KvCacheIsFilling,
     LeakingSegments,
     LeakTogether,
     LimitNotMeasured,
@@ -127,6 +128,11 @@ WORDS: list[tuple[Reason, str]] = [
         CacheIsFilling(path="app.cache", size=1200.0, bound=5000, full_in_s=180.0),
         "app.cache still fills (1,200 of at most 5,000 entries, full in 3m), and memory grows with "
         "it",
+    ),
+    (
+        KvCacheIsFilling(tokens=20_000.0, computed=30_000.0, full_in_s=180.0),
+        "the server's KV cache of 20,000 tokens may still fill: 30,000 tokens were computed, and "
+        "after twice its size it is full, in 3m",
     ),
     (
         LeakingSegments(leaking=2, segments=3, last=LAST),

@@ -1,0 +1,124 @@
+"""The KV cache of a watched server, and when it was full.
+
+Until then its pages are used for the first time, and the prefix tree over them grows by as much for
+each request, so that growth shows no leak.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from hybridbench.analysis.record import SCRAPED, RunRecord, Series
+from hybridbench.labels import labelled, labels_of, unlabelled
+from hybridbench.metrics import MEMORY
+from hybridbench.records.events import ProcessStarted
+
+# It is full once so many times its tokens were computed: the last page of a request may be all but
+# empty, and two requests at a time may compute the same prefix.
+_TIMES: Final = 2.0
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What an engine calls the size of its cache, the tokens that it has computed, those that it
+    did not have to, and the processes that hold the cache.
+    """
+
+    size: str
+    tokens: tuple[str, ...]
+    reused: str
+    holders: re.Pattern[str]
+
+
+_ENGINES: Final = (
+    _Names(
+        "gauge.vllm:kv_cache_size_tokens",
+        ("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
+        "vllm:prefix_cache_hits_total",
+        re.compile(r"VLLM::(EngineCore|Worker)"),
+    ),
+    _Names(
+        "gauge.sglang:max_total_num_tokens",
+        ("sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
+        "sglang:cached_tokens_total",
+        re.compile(r"sglang::scheduler"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """The cache that one process holds.
+
+    Attributes:
+        tokens: that it has room for; None where the server's metrics do not say.
+        computed: tokens that went into it since the process began.
+        full_s: when it was full; None if it is not yet.
+        full_in_s: seconds until it is, at the pace of the second half; None where it is full, or
+            nothing is computed.
+    """
+
+    tokens: float | None
+    computed: float
+    full_s: float | None
+    full_in_s: float | None
+
+
+def kv_caches(record: RunRecord) -> Mapping[str, KvCache]:
+    """By the labels of the process, as they end the names of its series.
+
+    Of a program of which neither its roles nor its metrics say that it has such a cache: none.
+    """
+    every = [name[len(MEMORY) :] for name in record.series if unlabelled(name) == MEMORY]
+    for names in _ENGINES:
+        held = [text for text in every if names.holders.match(labels_of(text).get("role", ""))]
+        size, computed = record.series.get(names.size), _computed(record, names)
+        if size is not None and computed is not None and np.nanmax(size.value) > 0:
+            tokens = float(np.nanmax(size.value))
+            # Where no role says which process holds it, any may.
+            return {
+                text: _cache(tokens, computed, _begun_s(record, text)) for text in held or every
+            }
+        if held:
+            return dict.fromkeys(held, KvCache(None, 0.0, None, None))
+    return {}
+
+
+def _computed(record: RunRecord, names: _Names) -> Series | None:
+    """Tokens that were computed, and not taken from the cache."""
+    known = [record.series.get(f"{SCRAPED}{name}") for name in (*names.tokens, names.reused)]
+    *counted, reused = (one if one is not None and len(one) else None for one in known)
+    first = next((one for one in counted if one is not None), None)
+    if first is None:
+        return None
+    total = np.zeros(len(first))
+    for one, sign in [*((one, 1.0) for one in counted), (reused, -1.0)]:
+        if one is not None:
+            total += sign * np.interp(first.t_s, one.t_s, one.value)
+    return Series("computed tokens", first.t_s, total)
+
+
+def _begun_s(record: RunRecord, text: str) -> float:
+    """When the last process with these labels began; before all samples for the first one."""
+    starts = [e.t_s for e in record.all_events(ProcessStarted) if labelled("", e.labels) == text]
+    return starts[-1] if len(starts) > 1 else -math.inf
+
+
+def _cache(tokens: float, computed: Series, begun_s: float) -> KvCache:
+    t_s = computed.t_s
+    # What a server did before it was watched is in its counters, too.
+    before = float(np.interp(begun_s, t_s, computed.value)) if begun_s > t_s[0] else 0.0
+    own = np.where(t_s >= begun_s, computed.value - before, 0.0)
+    left = _TIMES * tokens - own[-1]
+    if left <= 0:
+        return KvCache(tokens, float(own[-1]), float(t_s[own >= _TIMES * tokens][0]), None)
+    middle_s = (max(begun_s, float(t_s[0])) + float(t_s[-1])) / 2.0
+    gained = float(own[-1] - np.interp(middle_s, t_s, own))
+    full_in_s = float(left * (t_s[-1] - middle_s) / gained) if gained > 0 else None
+    return KvCache(tokens, float(own[-1]), None, full_in_s)

@@ -1,0 +1,19 @@
+"""What a container, or who owns it, says of its size."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+
+from hybridbench.probe.hybridbench_probe import containers
+
+
+def test_a_bound_that_no_memory_has_room_for_is_none() -> None:
+    """The bounds of several containers are added up: three of these are beyond 64 bits."""
+    for most, bound in ((sys.maxsize, None), (2**45, None), (500, 500)):
+        cache = functools.lru_cache(maxsize=most)(abs)
+
+        assert containers.own_bound(deque[int](maxlen=most), deque) == bound
+        assert containers.bound_of_owner({"rows": [], "maxlen": most}) == bound
+        assert containers.lru_cache(cache) == (0, bound)
