@@ -225,8 +225,9 @@ class _Found:
     def add(self, kind: str, sample: Sample) -> None:
         name, value = sample.name, sample.value
         configured = _CONFIGURED.fullmatch(name)
-        if configured is not None and _cache_tokens(sample):
-            self._put(self.gauges, f"{configured[1]}:kv_cache_size_tokens", _cache_tokens(sample))
+        if configured is not None:
+            for gauge, size in _cache_sizes(sample).items():
+                self._put(self.gauges, f"{configured[1]}:{gauge}", size)
         if not math.isfinite(value) or _NO_METRIC.search(name) or not _NAME.fullmatch(name):
             return
         if _counts(kind, name):
@@ -256,15 +257,16 @@ class _Found:
             self.left_out.add(name)
 
 
-def _cache_tokens(sample: Sample) -> float:
-    """The room of a KV cache, in tokens; 0 where the labels do not give it."""
-
-    def label(name: str) -> float:
-        text = sample.labels.get(name, "")
-        return float(text) if text.isdecimal() else 0.0
-
+def _cache_sizes(sample: Sample) -> dict[str, float]:
+    """The room of a KV cache in tokens and in blocks, where the labels give it."""
+    texts = sample.labels.items()
+    known = {label: float(text) for label, text in texts if text.isdecimal() and int(text)}
+    blocks, block_tokens = known.get("num_gpu_blocks"), known.get("block_size")
+    if blocks is None or block_tokens is None:
+        return {}
     # Where layers of several kinds share the blocks, there is room for fewer tokens than this.
-    return label("kv_cache_size_tokens") or label("num_gpu_blocks") * label("block_size")
+    tokens = known.get("kv_cache_size_tokens", blocks * block_tokens)
+    return {"kv_cache_size_tokens": tokens, "num_gpu_blocks": blocks}
 
 
 def _counts(kind: str, name: str) -> bool:

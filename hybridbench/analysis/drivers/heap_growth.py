@@ -176,9 +176,11 @@ class _View:
         self._load = load.sum(axis=1, keepdims=True) if load.size else load
         self._points = _comparable(heap.points)
         emptied = bool(self._points) and self._points[-1].look.cache_reset
+        self._cache = None if emptied else cache
         self._fills_until_s = -np.inf
-        if cache is not None and not emptied:
-            self._fills_until_s = np.inf if cache.full_s is None else cache.full_s
+        if self._cache is not None:
+            full_s = self._cache.full_s
+            self._fills_until_s = np.inf if full_s is None else full_s
 
     def under_traffic(self) -> Iterator[Growing]:
         """What the first half of the censuses suggests, with the odds of the second."""
@@ -264,7 +266,11 @@ class _View:
         return few and (each or one.kept.timed)
 
     def _may_be_cache(self, one: Growing) -> bool:
-        """Whether it has not been seen to grow with its event since the KV cache was full."""
+        """Whether it counts no more than the KV cache may have, and has not been seen to grow with
+        its event since that was full.
+        """
+        if self._cache is None or one.last > self._cache.most:
+            return False
         if not np.isfinite(self._fills_until_s):
             return bool(self._fills_until_s > 0)
         since = int(np.searchsorted(self.heap.t_s, self._fills_until_s))

@@ -26,11 +26,12 @@ _TIMES: Final = 2.0
 
 @dataclass(frozen=True)
 class _Names:
-    """What an engine calls the size of its cache, the tokens that it has computed, those that it
-    did not have to, and the processes that hold the cache.
+    """What an engine calls the tokens that its cache has room for, the number of its pages, the
+    tokens that it has computed, those that it did not have to, and the processes that hold it.
     """
 
     size: str
+    pages: str
     tokens: tuple[str, ...]
     reused: str
     holders: re.Pattern[str]
@@ -39,12 +40,14 @@ class _Names:
 _ENGINES: Final = (
     _Names(
         "gauge.vllm:kv_cache_size_tokens",
+        "gauge.vllm:num_gpu_blocks",
         ("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
         "vllm:prefix_cache_hits_total",
         re.compile(r"VLLM::(EngineCore|Worker)"),
     ),
     _Names(
         "gauge.sglang:max_total_num_tokens",
+        "gauge.sglang:num_pages",
         ("sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
         "sglang:cached_tokens_total",
         re.compile(r"sglang::scheduler"),
@@ -58,6 +61,7 @@ class KvCache:
 
     Attributes:
         tokens: that it has room for; None where the server's metrics do not say.
+        most: entries that whatever counts its pages or the nodes over them can have.
         computed: tokens that went into it since the process began.
         full_s: when it was full; None if it is not yet.
         full_in_s: seconds until it is, at the pace of the second half; None where it is full, or
@@ -65,6 +69,7 @@ class KvCache:
     """
 
     tokens: float | None
+    most: float
     computed: float
     full_s: float | None
     full_in_s: float | None
@@ -78,16 +83,23 @@ def kv_caches(record: RunRecord) -> Mapping[str, KvCache]:
     every = [name[len(MEMORY) :] for name in record.series if unlabelled(name) == MEMORY]
     for names in _ENGINES:
         held = [text for text in every if names.holders.match(labels_of(text).get("role", ""))]
-        size, computed = record.series.get(names.size), _computed(record, names)
-        if size is not None and computed is not None and np.nanmax(size.value) > 0:
-            tokens = float(np.nanmax(size.value))
-            # Where no role says which process holds it, any may.
+        tokens, computed = _gauge(record, names.size), _computed(record, names)
+        if tokens and computed is not None:
+            # A tree has fewer inner nodes than leaves, and no leaf without a page.
+            most = 2.0 * (_gauge(record, names.pages) or tokens)
+            begun = {text: _begun_s(record, text) for text in held or every}  # any, if no role says
             return {
-                text: _cache(tokens, computed, _begun_s(record, text)) for text in held or every
+                text: _cache(tokens, most, computed, begun_s) for text, begun_s in begun.items()
             }
         if held:
-            return dict.fromkeys(held, KvCache(None, 0.0, None, None))
+            return dict.fromkeys(held, KvCache(None, math.inf, 0.0, None, None))
     return {}
+
+
+def _gauge(record: RunRecord, name: str) -> float:
+    """The highest reading; 0 without any."""
+    series = record.series.get(name)
+    return 0.0 if series is None or not len(series) else float(np.nanmax(series.value))
 
 
 def _computed(record: RunRecord, names: _Names) -> Series | None:
@@ -110,15 +122,15 @@ def _begun_s(record: RunRecord, text: str) -> float:
     return starts[-1] if len(starts) > 1 else -math.inf
 
 
-def _cache(tokens: float, computed: Series, begun_s: float) -> KvCache:
+def _cache(tokens: float, most: float, computed: Series, begun_s: float) -> KvCache:
     t_s = computed.t_s
     # What a server did before it was watched is in its counters, too.
     before = float(np.interp(begun_s, t_s, computed.value)) if begun_s > t_s[0] else 0.0
     own = np.where(t_s >= begun_s, computed.value - before, 0.0)
     left = _TIMES * tokens - own[-1]
     if left <= 0:
-        return KvCache(tokens, float(own[-1]), float(t_s[own >= _TIMES * tokens][0]), None)
+        return KvCache(tokens, most, float(own[-1]), float(t_s[own >= _TIMES * tokens][0]), None)
     middle_s = (max(begun_s, float(t_s[0])) + float(t_s[-1])) / 2.0
     gained = float(own[-1] - np.interp(middle_s, t_s, own))
     full_in_s = float(left * (t_s[-1] - middle_s) / gained) if gained > 0 else None
-    return KvCache(tokens, float(own[-1]), None, full_in_s)
+    return KvCache(tokens, most, float(own[-1]), None, full_in_s)

@@ -130,8 +130,9 @@ def test_the_size_of_the_kv_cache_is_in_the_labels_of_vllm(
     lines = [f'vllm:cache_config_info{{{labels},engine="{at}"}} 1.0' for at in range(2)]
     page = read_page("\n".join(["# TYPE vllm:cache_config_info gauge", *lines, ""]))
 
-    size = page.gauges.get("gauge.vllm:kv_cache_size_tokens")
-    assert size == (None if tokens is None else 2 * tokens)  # of two engines
+    of_two = {"kv_cache_size_tokens": 2 * (tokens or 0.0), "num_gpu_blocks": 512.0}
+    known = {} if tokens is None else {f"gauge.vllm:{name}": of_two[name] for name in of_two}
+    assert page.gauges == known
 
 
 def test_open_metrics_is_read_too() -> None:

@@ -246,6 +246,16 @@ def test_growth_that_goes_on_after_the_kv_cache_is_full_is_a_leak() -> None:
     assert judge(kv_filling(until_s=1400.0, size=20_000.0)).kind == "LEAK"
 
 
+def test_more_entries_than_the_kv_cache_has_pages_for_are_a_leak() -> None:
+    """Pages of 256 tokens are filled by few requests, however few tokens those have."""
+    record = kv_filling(until_s=1400.0, size=1_000_000.0)
+    assert judge(record).kind == "INCONCLUSIVE"
+
+    pages = "gauge.sglang:num_pages"
+    few = Series(pages, np.arange(0.0, 1400.0, 2.0), np.full(700, 1_000.0))
+    assert judge(replace(record, series={**record.series, pages: few})).kind == "LEAK"
+
+
 def test_growth_in_a_process_without_the_kv_cache_is_a_leak() -> None:
     front = {"role": "sglang.launch_server"}
     alone = kv_filling(until_s=1400.0, role=front)
