@@ -19,10 +19,13 @@ _LETTERS = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 _CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
 
 
-def number_in(text: str, heading_unit: str = "") -> tuple[float, bool] | None:
+def number_in(
+    text: str, heading_unit: str = "", kb: float = BYTE_FACTORS["kb"]
+) -> tuple[float, bool] | None:
     """The number in a cell, and whether it was in bytes: ``12.3MiB / 2GiB`` is 12.3 * 2^20.
 
-    A unit that its heading has as well (``heading_unit``, in lower case) says nothing new.
+    A unit that its heading has as well (``heading_unit``, in lower case) says nothing new; ``kb``
+    is what KB means.
     """
     if _DECIMAL_COMMA.fullmatch(text):
         text = text.replace(",", ".")
@@ -38,7 +41,7 @@ def number_in(text: str, heading_unit: str = "") -> tuple[float, bool] | None:
         return number, False
     if unit not in _CELL_UNITS:
         return None
-    return number * _CELL_UNITS[unit], True
+    return number * (kb if unit == "kb" else _CELL_UNITS[unit]), True
 
 
 def is_nothing(text: str) -> bool:

@@ -28,7 +28,13 @@ from hybridbench.series.times import (
     parse_times,
     unit_in,
 )
-from hybridbench.series.units import BYTE_FACTORS, PROCESS_ID, bracket_unit, usual_units
+from hybridbench.series.units import (
+    BYTE_FACTORS,
+    PROCESS_ID,
+    bracket_unit,
+    kilobyte_of,
+    usual_units,
+)
 
 _PARTS_MAX = 256
 _NAMES_MAX = 8
@@ -266,13 +272,13 @@ def _column(
     except ValueError:
         pass
     value, plain = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
-    filled, first, unit = 0, None, bracket_unit(name)
+    filled, first, unit, kb = 0, None, bracket_unit(name), kilobyte_of(name)
     for index, cell in enumerate(cells):
         text = cell.strip()
         if is_nothing(text):
             continue
         filled += 1
-        number = number_in(text, unit)
+        number = number_in(text, unit, kb)
         if number is None:
             first = first or (lines[index], text)
             continue

@@ -17,7 +17,13 @@ from hybridbench.series.grid import Grid, RawColumn, table_of
 from hybridbench.series.lines import Line
 from hybridbench.series.owners import labels
 from hybridbench.series.source import Source
-from hybridbench.series.times import BadTimeError, is_since_1970, looks_like_time, parse_times
+from hybridbench.series.times import (
+    BadTimeError,
+    is_since_1970,
+    looks_like_time,
+    names_time,
+    parse_times,
+)
 from hybridbench.series.units import usual_units
 
 _SHOWN_CHARS = 40
@@ -75,10 +81,14 @@ def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColu
 def _document_table(document: object, source: Source) -> list[RawColumn]:
     """The columns of one document, whatever it nests its series in."""
     _refuse_error(document, source)
-    found = list(_series_in(document))
-    if found:
-        return _labelled(found, source)
-    rows = max(_lists_in(document), key=len, default=None)
+    rows: Sequence[Object] | None = None
+    if isinstance(document, dict):
+        rows = _table_in(document) or _columns_in(document)
+    if not rows:
+        found = list(_series_in(document))
+        if found:
+            return _labelled(found, source)
+        rows = max(_lists_in(document), key=len, default=None)
     if rows is None:
         raise source.wrong(f"holds no series; {_EXPORT}, or a list of objects.")
     return _records(rows, [Line(n, "") for n in range(1, len(rows) + 1)], source)
@@ -152,10 +162,9 @@ def _samples_of_run(objects: Sequence[Object]) -> Iterator[_Series]:
 def _lists_in(node: object) -> Iterator[Sequence[Object]]:
     """The lists of objects that have numbers of their own, and tables of InfluxDB as such."""
     if isinstance(node, dict):
-        head, body = node.get("columns"), node.get("values") or node.get("rows")
-        if isinstance(head, list) and isinstance(body, list) and body:
-            names = [str(c.get("name", c) if isinstance(c, dict) else c) for c in head]
-            yield [dict(zip(names, row, strict=False)) for row in body if isinstance(row, list)]
+        table = _table_in(node) or _columns_in(node)
+        if table:
+            yield table
             return
         for value in node.values():
             yield from _lists_in(value)
@@ -168,6 +177,35 @@ def _lists_in(node: object) -> Iterator[Sequence[Object]]:
         for entry in node:
             if isinstance(entry, dict | list):
                 yield from _lists_in(entry)
+
+
+def _table_in(node: Object) -> Sequence[Object]:
+    """The rows of a table of InfluxDB, or of pandas (``orient="split"``)."""
+    head = node.get("columns")
+    body = node.get("values") or node.get("rows") or node.get("data")
+    if not isinstance(head, list) or not isinstance(body, list):
+        return []
+    names = [str(c.get("name", c) if isinstance(c, dict) else c) for c in head]
+    return [dict(zip(names, row, strict=False)) for row in body if isinstance(row, list)]
+
+
+def _columns_in(node: Object) -> Sequence[Object]:
+    """The rows of columns side by side: lists, or objects by row as pandas writes them."""
+    columns = dict(node)
+    by_row = [one for one in columns.values() if isinstance(one, dict)]
+    if (
+        by_row
+        and len(by_row) == len(columns)
+        and all(one.keys() == by_row[0].keys() for one in by_row)
+    ):
+        columns = {name: list(one.values()) for name, one in zip(node, by_row, strict=True)}
+        if all(map(_is_time, by_row[0])):
+            columns = {"time": list(by_row[0]), **columns}
+    lists = [one for one in columns.values() if isinstance(one, list) and _is_column(one)]
+    same = len(lists) == len(columns) > 1 and len({len(one) for one in lists}) == 1
+    if not same or not any(map(names_time, columns)):
+        return []
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
 
 
 def _series_in(node: object) -> Iterator[_Series]:

@@ -15,7 +15,7 @@ import numpy as np
 from hybridbench.analysis.trend.reasons import ContainsCache
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.labels import unlabelled
-from hybridbench.metrics import Unit
+from hybridbench.metrics import MEMORY, Unit
 from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
@@ -316,7 +316,9 @@ class _JudgedFile:
         levels = [entry for entry in found if entry[1].role in (Role.LEVEL, Role.LOAD)]
         if not any(meaning.unit is Unit.BYTES for _, meaning in levels):
             levels += [entry for entry in found if entry[1].role is Role.WITH_CACHE]
-        return [entry for entry in levels if is_gated(entry[0].name)] or levels
+        # Somebody's own script may have a column with the name of one of our metrics.
+        of_run = any(unlabelled(column.name) == MEMORY for column, _ in levels)
+        return [entry for entry in levels if not of_run or is_gated(entry[0].name)]
 
     def _cache_note(self) -> list[str]:
         """Which columns the kernel's cache is in, and which to judge in their place."""
@@ -358,6 +360,8 @@ class _JudgedFile:
         if meaning.role is Role.COUNTER and _sinks(column):
             # A number of threads, and no work done.
             meaning = replace(meaning, role=Role.LEVEL)
+        if not meaning.known and _numbers_rows(column):
+            return replace(meaning, role=Role.SHOWN, note="")
         if column.in_bytes and meaning.role in (Role.LEVEL, Role.CACHE, Role.WITH_CACHE):
             return replace(meaning, unit=Unit.BYTES, factor=1.0, known=True, note="")
         if column.in_bytes and meaning.role is Role.COUNTER:
@@ -478,6 +482,14 @@ class _JudgedFile:
                 option="--steady-at",
             )
         return max(0.0, float(moment.t_s[0]) - self._zero_s)
+
+
+def _numbers_rows(column: RawColumn) -> bool:
+    """Whether it has the number of each row, whatever its name: 0, 1, 2, ... or from 1 on."""
+    value = column.value
+    return value.size > 2 and bool(
+        value[0] in (0.0, 1.0) and np.array_equal(value, value[0] + np.arange(value.size))
+    )
 
 
 def _sinks(column: RawColumn) -> bool:

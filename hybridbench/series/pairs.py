@@ -18,10 +18,11 @@ _PAIR = re.compile(
     r"(?:(?P<file>/[\w./-]+):)?"
     r"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{.*\})?)(?::?\s+|:|\s*=\s*)"
     r"(?P<number>[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|N[aA]N))"
-    r"(?P<unit>\s*(?:kB|[KMG]i?B|bytes|%))?(?:\s+\d{13})?"
+    r"(?P<unit>\s*(?:kB|[KMG]i?B|(?<=\d)[KMG]|bytes|%))?(?:\s+\d{13})?"
 )
 # A key without a number: a state, the name of a unit, ids and masks in hexadecimal.
-_KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::\s|=)\s*(?P<text>\S.*)?")
+# INFO of Redis has no blank behind its colon.
+_KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?:\s|$)|=|(?<=[a-z]):)\s*(?P<text>\S.*)?")
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
 # Of /proc/PID/status only these are no ids, masks and context switches, beside sizes in kB.
 _STATUS_KEPT = frozenset({"Pid", "Threads"})
@@ -74,6 +75,7 @@ def _name_and_value(match: re.Match[str]) -> tuple[str, str]:
         return parts["name"], parts["text"]
     unit = parts["unit"].strip()
     # The kernel writes kB and means 2^10.
+    unit = f"{unit}iB" if unit in ("K", "M", "G") else unit
     heading = {"": "", "%": " (%)", "kB": " (KiB)"}.get(unit, f" ({unit})")
     label = f'{{file="{parts["file"]}"}}' if parts["file"] else ""
     return parts["name"].rstrip(":") + heading + label, parts["number"]

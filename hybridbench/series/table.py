@@ -35,7 +35,9 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     Raises:
         ConfigError: it has no heading where one is needed, or lines that are no rows of it.
     """
-    lines = [line for line in lines if _is_row(line.text)]
+    values = next((line for line in lines if line.text.lstrip()[:1] != "#"), None)
+    width = 0 if values is None else len(blank_cells(values.text))
+    lines = [line for line in lines if _is_row(line.text, width)]
     if not lines:
         raise source.wrong("has only comments; pass a table.")
     mark = _mark(lines)
@@ -50,10 +52,15 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     return table_of(grid, source)
 
 
-def _is_row(text: str) -> bool:
-    """Whether a line is no comment, or one that names columns beside a time or a GPU."""
+def _is_row(text: str, width: int) -> bool:
+    """Whether a line is no comment, or one that names columns beside a time or a GPU: as many as
+    the ``width`` cells of the first row, where single blanks part them.
+    """
     stripped = text.strip()
     if not stripped.startswith("#"):
+        return True
+    each = stripped.lstrip("# ").split()
+    if len(each) == width > 1 and any(map(names_time, each)):
         return True
     words = [word.strip() for word in re.split(r"\s{2,}|[,;\t]", stripped.lstrip("# "))]
     return (len(words) > 1 and any(map(names_time, words))) or bool(_COMMENT_ROW.match(stripped))

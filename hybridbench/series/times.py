@@ -11,7 +11,10 @@ import numpy as np
 
 from hybridbench.analysis.record import FloatArray
 
-_CLOCK = re.compile(r"(\d{1,6}):([0-5]\d):([0-5]\d(?:[.,]\d+)?)(?:\s*([AaPp])[Mm])?")
+# Of Python and pandas with days before it: 1 day, 2:03:04; 0 days 00:10:00.
+_CLOCK = re.compile(
+    r"(?:(\d+) days?,? )?(\d{1,6}):([0-5]\d):([0-5]\d(?:[.,]\d+)?)(?:\s*([AaPp])[Mm])?"
+)
 # sysstat in a Chinese or Japanese locale: 14时40分10秒.
 _CLOCK_SIGNS = str.maketrans({"时": ":", "時": ":", "分": ":", "秒": None})
 # ps: [[days-]hours:]minutes:seconds.
@@ -39,7 +42,8 @@ _LOCAL_CLOCK = re.compile(r"(?<![\d:])\d\d?:\d\d:\d\d(?![\d:])")
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))
 _UNIT_WORDS = {
-    "ms": r"ms|msecs?|millis|milliseconds?", "us": r"us|microseconds?", "ns": r"ns|nanoseconds?",
+    "ms": r"ms|msecs?|millis|milliseconds?", "us": r"us|microseconds?",
+    "ns": r"ns|nanos?|nanoseconds?",
     "s": r"s|secs?|seconds?", "min": r"min|mins|minutes?", "h": r"h|hrs?|hours?", "d": r"d|days?",
 }  # fmt: skip
 UNITS_S = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -47,7 +51,8 @@ _UNIT = "|".join(_UNIT_WORDS.values())
 _UNIT_AT_END = re.compile(rf"(?:^|[^a-z])({_UNIT})[)\]]?$", re.I)
 _NAME = re.compile(
     r"#?\s*_?(?P<head>t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|uptime|zeit|"
-    rf"(?:elapsed|wall|unix|sample|date|run|up|start)[_ ]?time(?:stamp)?|time[_ ]?stamp|age)?"
+    rf"(?:elapsed|wall|unix|sample|date|run|up|start)[_ ]?time(?:stamp)?|time[_ ]?stamp|age|"
+    rf"time[_ ]?unix)?"
     rf"[_ ]?(?P<unit>[(\[]?(?:{_UNIT}|utc)[)\]]?)?",
     re.I,
 )
@@ -225,11 +230,12 @@ def _of_day(index: int, cell: str) -> float:
     match = _CLOCK.fullmatch(cell.strip())
     if match is None:
         raise BadTimeError(index, cell)
-    hour, minute, second, half = match.groups()
+    days, hour, minute, second, half = match.groups()
     hours = int(hour)
     if half is not None:
         hours = hours % 12 + 12 * (half in "Pp")
-    return hours * 3600 + int(minute) * 60 + float(second.replace(",", "."))
+    since_day = hours * 3600 + int(minute) * 60 + float(second.replace(",", "."))
+    return int(days or 0) * _DAY_S + since_day
 
 
 def _local_date(text: str) -> tuple[str, int] | None:

@@ -52,7 +52,7 @@ _CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
 _COUNTER = re.compile(
     r"[_ ](total|count|sum)$|^(num_|n_|total_)?(requests|tokens|finishes|finished|completed|"
     r"iterations?|steps?|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
-    r"(prompt|output|generation|generated|input)_tokens$",
+    r"(prompt|output|generation|generated|input)_tokens$|(^|[_./ ])(global[_ ]?)?step$",
     re.I,
 )
 # What is there now, and no work done, although its name ends like a counter's.
@@ -132,6 +132,7 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((r"(.*\.)?HeapAlloc", r"(.*\.)?(HeapSys|NumGC|Sys|Alloc)"),
      r"(.*\.)?((Heap|Stack|MSpan|MCache|BuckHash|GC|Other)?(Alloc|Sys|Idle|Inuse|Released)|NextGC)",
      "bytes"),
+    (("used_memory",), r"used_memory(_(rss|peak|dataset|overhead|startup|lua|scripts))?", "bytes"),
     (("anon|file|total_rss",),
      r"(total_)?(anon|file|rss|cache|kernel\w*|pagetables|percpu|sock|shmem|vmalloc|slab\w*|"
      r"swap\w*|(in)?active_\w+|unevictable|mapped_file|file_\w+|anon_thp|zswap\w*)", "bytes"),
@@ -251,6 +252,11 @@ def bracket_unit(name: str) -> str:
     """The unit in brackets at the end of ``name``, in lower case; empty if there is none."""
     match = _IN_BRACKETS.search(name)
     return "" if match is None else match.group(1).lower()
+
+
+def kilobyte_of(name: str) -> float:
+    """Bytes that KB means in the column ``name``: 1024 of memory, as ps and /proc mean it."""
+    return _KIB if _MEMORY.search(name) else BYTE_FACTORS[_KERNEL_KB]
 
 
 def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:

@@ -36,7 +36,8 @@ _LAYOUTS = (
 _PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
 _MILLICORES = re.compile(r"\d+m")
 # ps counts whole pages, so multiples of 4 KiB; what is small and is none may be MiB of nvidia-smi.
-_PAGE_KIB, _SURELY_KIB = 4, 100_000
+# Beyond 128 GiB what is no multiple is in another unit.
+_PAGE_KIB, _SURELY_KIB, _KIB_MAX = 4, 100_000, 2**27
 _READ_AS = {
     "RSS": "read as the output of ps: RSS is in KiB",
     "memory": "every number is a multiple of 4096: read as bytes, such as those of a "
@@ -97,7 +98,8 @@ def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
     """Name and unit of whole numbers; RSS is in KiB, and not in whole pages of pages."""
     if not is_pid and len(numbers) > 1 and not any(n % _PAGE_BYTES for n in numbers):
         return "memory", "bytes"
-    of_ps = is_pid or max(numbers) >= _SURELY_KIB or not any(n % _PAGE_KIB for n in numbers)
+    large = _SURELY_KIB <= max(numbers) <= _KIB_MAX
+    of_ps = is_pid or large or not any(n % _PAGE_KIB for n in numbers)
     return ("RSS", "KiB") if of_ps else ("value", "")
 
 

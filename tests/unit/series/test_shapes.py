@@ -50,6 +50,13 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "bytes like seconds": (lambda i: f"{at(i).timestamp():.0f} {2**30 + 4096 * 300 * i}", {"memory": "70.3"}),
     "nvidia-smi, one value": (lambda i: f"{at(i):%Y/%m/%d %H:%M:%S}.000, {1000 + i} MiB", {"memory": "60.0"}),
     "Prometheus in a loop": (lambda i: json.dumps({"status": "success", "data": {"resultType": "vector", "result": [{"metric": {"__name__": "rss_bytes", "pod": pod}, "value": [at(i).timestamp(), str(1e9 + i * 1e6 * (pod == "a"))]} for pod in "ab"]}}), {'rss_bytes{pod="a"}': "57.2"}),
+    "heading behind #": (lambda i: ("# elapsed_s rss_bytes\n" if i == 0 else "") + f"{60.0 * i:.18e} {2**30 + 2**20 * i:.18e}", {"rss_bytes": "60.0"}),
+    "timedelta of pandas": (lambda i: ("elapsed,rss_mib\n" if i == 0 else "") + f"{i // 24} days {i % 24:02d}:00:00,{1000 + 60 * i}.5", {"rss_mib": "60.0"}),
+    "timedelta of Python": (lambda i: ("elapsed,rss_mib\n" if i == 0 else "") + f'"{timedelta(hours=i)}",{1000 + 60 * i}.5', {"rss_mib": "60.0"}),
+    "OpenTelemetry": (lambda i: json.dumps({"timeUnixNano": f"{at(i).timestamp():.0f}000000000", "rss_bytes": 2**30 + i * 2**20}), {"rss_bytes": "60.0"}),
+    "INFO of Redis": (lambda i: f"{at(i):%a %b %d %H:%M:%S UTC %Y}\n# Memory\nused_memory:{2**30 + 2**20 * i}\nused_memory_human:{1024 + i}.00M\nmem_allocator:jemalloc-5.3.0\nmaxmemory_policy:noeviction\nmem_fragmentation_ratio:1.25", {"used_memory": "60.0", "used_memory_human (MiB)": "60.0"}),
+    "ms since 1970, bytes": (lambda i: f"{at(i).timestamp() * 1000:.0f} {2**30 + 1 + 2**20 * i}", {"value": "6.29e+07?"}),
+    "KB in cells": (lambda i: ("time,rss\n" if i == 0 else "") + f'{at(i).isoformat()},"{1000000 + 1000 * i:,} KB"', {"rss": "58.6"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
 UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
@@ -66,6 +73,48 @@ UNTIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "files of two processes": (lambda i: f"/proc/7/status:VmRSS:\t  {500000 + 1000 * i} kB\n/proc/8/status:VmRSS:\t  5000 kB", {'VmRSS (KiB){file="/proc/7/status"}': "58.6"}),
     "numbers of no known unit": (lambda i: f"{1001 + i}", {"value": "60?"}),
 }  # fmt: skip
+
+
+RSS = [2**30 + 2**20 * row for row in ROWS]
+MOMENTS = [at(row).timestamp() for row in ROWS]
+DOCUMENTS: dict[str, object] = {
+    "lists side by side": {"time": MOMENTS, "rss_bytes": RSS, "open_fds": [40] * 120},
+    "pandas, by columns": {
+        "time": dict(zip(map(str, ROWS), MOMENTS, strict=True)),
+        "rss_bytes": dict(zip(map(str, ROWS), RSS, strict=True)),
+    },
+    "pandas, times as the index": {
+        "rss_bytes": {f"{t * 1000:.0f}": rss for t, rss in zip(MOMENTS, RSS, strict=True)}
+    },
+    "pandas, split": {
+        "columns": ["time", "rss_bytes"],
+        "index": list(ROWS),
+        "data": [list(row) for row in zip(MOMENTS, RSS, strict=True)],
+    },
+}
+
+
+@pytest.mark.parametrize("shape", DOCUMENTS)
+def test_columns_of_a_document_keep_their_names(tmp_path: Path, shape: str) -> None:
+    assert rates(judged(tmp_path, json.dumps(DOCUMENTS[shape]))) == {"rss_bytes": "60.0"}
+
+
+@pytest.mark.parametrize("name", ["_step", "global_step", "#", "i", "seq", "batch", ""])
+def test_the_number_of_a_row_is_no_level(tmp_path: Path, name: str) -> None:
+    rows = [f"{row},{at(row).isoformat()},{2**30 + row % 3}" for row in ROWS]
+
+    verdict = judged(tmp_path, "\n".join([f"{name},time,rss_bytes", *rows]))
+
+    assert {row.name for row in verdict.rows} == {"rss_bytes"}
+    assert verdict.kind == VerdictKind.CLEAN
+
+
+def test_a_column_with_the_name_of_our_metric_hides_no_other(tmp_path: Path) -> None:
+    rows = [f"{at(row).isoformat()},{2**30 + 2**20 * row},40" for row in ROWS]
+
+    verdict = judged(tmp_path, "\n".join(["time,rss_bytes,open_fds", *rows]))
+
+    assert rates(verdict) == {"rss_bytes": "60.0"}
 
 
 @pytest.mark.parametrize("tool", TIMED)
