@@ -28,7 +28,7 @@ from hybridbench.foreign import (
 from hybridbench.series.grid import RawColumn
 from hybridbench.series.json_shapes import json_table
 from hybridbench.series.lines import lines_of
-from hybridbench.series.pairs import are_pairs, pairs
+from hybridbench.series.pairs import are_fields, are_pairs, fields, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
 from hybridbench.series.source import Source
 from hybridbench.series.table import table
@@ -99,6 +99,8 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
         raise source.wrong(f"{NO_SHAPE}.")
     # A line of words before each object is named as such.
     is_json = lines[0].text.lstrip()[0] in "{[" or lines[1 % len(lines)].text.startswith("{")
+    if are_fields(lines):
+        return fields(lines, source)
     what = what_it_is(lines, is_json=is_json)
     if what:
         raise source.wrong(f"{what}.")

@@ -37,6 +37,7 @@ from hybridbench.series.units import (
     Meaning,
     Role,
     bare_name,
+    counts_so_far,
     is_gated,
     meaning_of,
     parse_unit,
@@ -296,8 +297,8 @@ class _JudgedFile:
                 chosen.append(self._as_level(self._find("--threshold", name)))
         if not chosen:
             raise UsageError(
-                f"{self.file.source}: no column looks like a level that could leak; there are "
-                f"{columns_few(self._names)}: choose with --metric NAME.",
+                f"{self.file.source}: no column looks like a level that could leak "
+                f"(columns: {columns_few(self._names)}); choose with --metric NAME.",
                 code=ErrorCode.NEEDS_OPTION,
             )
         for column, _ in chosen:
@@ -360,6 +361,8 @@ class _JudgedFile:
         if meaning.role is Role.COUNTER and _sinks(column):
             # A number of threads, and no work done.
             meaning = replace(meaning, role=Role.LEVEL)
+        if meaning.role is Role.LEVEL and counts_so_far(column.name) and not _dips(column):
+            return replace(meaning, role=Role.CUMULATIVE, note="")
         if not meaning.known and _numbers_rows(column):
             return replace(meaning, role=Role.SHOWN, note="")
         if column.in_bytes and meaning.role in (Role.LEVEL, Role.CACHE, Role.WITH_CACHE):
@@ -494,8 +497,13 @@ def _numbers_rows(column: RawColumn) -> bool:
 
 def _sinks(column: RawColumn) -> bool:
     """Whether it falls a little now and then; a counter of work falls with a restart alone."""
+    return _dips(column) > 0.01 * column.value.size
+
+
+def _dips(column: RawColumn) -> int:
+    """How often it falls, but for falls by half, which a restart makes."""
     value = column.value[np.isfinite(column.value)]
-    return int(((np.diff(value) < 0) & (value[1:] > 0.5 * value[:-1])).sum()) > 0.01 * value.size
+    return int(((np.diff(value) < 0) & (value[1:] > 0.5 * value[:-1])).sum())
 
 
 def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:

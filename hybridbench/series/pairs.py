@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 
 from hybridbench.series.grid import Grid, RawColumn, table_of
-from hybridbench.series.lines import Line
+from hybridbench.series.lines import Line, is_moment
 from hybridbench.series.source import Source
+from hybridbench.series.times import names_time
 
 _PAIR = re.compile(
     # grep of several files: /proc/42/status:VmRSS: 123 kB
@@ -29,6 +30,9 @@ _STATUS_KEPT = frozenset({"Pid", "Threads"})
 # A histogram is its sum and its count; when a series was created is no level.
 _NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
 _LOOKED_AT = 12
+# A line of logfmt, perhaps behind a time: ts=2026-11-20T10:00:00Z level=info rss=123MB.
+_FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S*)")
+_FIELDS = re.compile(rf"(?:(?P<at>[^=]*?[\d\])Z])\s+)?{_FIELD.pattern}(?:\s+{_FIELD.pattern})*")
 
 
 def are_pairs(lines: Sequence[Line]) -> bool:
@@ -67,6 +71,36 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     names = list(dict.fromkeys(name for _, sample in samples for name in sample))
     rows = [(line, [sample.get(name, "") for name in names]) for line, sample in samples]
     return table_of(Grid(names, rows), source)
+
+
+def are_fields(lines: Sequence[Line]) -> bool:
+    """Whether each line has names and values joined by =, behind a time or a field that is one."""
+    first = [_fields(line.text) for line in lines[:_LOOKED_AT]]
+    return all(row is not None and any(map(names_time, row)) for row in first)
+
+
+def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:
+    """A row for each line of logfmt."""
+    read = [(line, _fields(line.text)) for line in lines]
+    source.leave_out(
+        [line.number for line, row in read if row is None],
+        [line.number for line in lines],
+        "not names and values",
+        "not a line of names and values, such as `time=... rss=123MB`.",
+    )
+    rows = [(line, row) for line, row in read if row is not None]
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    cells = [(line, [row.get(name, "") for name in names]) for line, row in rows]
+    return table_of(Grid(names, cells), source)
+
+
+def _fields(text: str) -> dict[str, str] | None:
+    """The fields of a line, the time before them as ``time``; None if it has anything else."""
+    match = _FIELDS.fullmatch(text.strip())
+    if match is None or (match["at"] and not is_moment(match["at"].strip("[]"))):
+        return None
+    found = {name: value.strip('"') for name, value in _FIELD.findall(text)}
+    return {"time": match["at"].strip("[]"), **found} if match["at"] else found
 
 
 def _name_and_value(match: re.Match[str]) -> tuple[str, str]:

@@ -103,11 +103,13 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     line, names = rows[above[-1]]
     if line is not rows[0][0]:
         source.notes.append(f"the heading is line {line.number}: what stands above it is left out")
+    # The first without a name is the index of pandas.
+    named = [name or ("value" if index else "") for index, name in enumerate(names)]
     body = rows[max(first, above[-1] + 1) :]
     again = [at.number for at, cells in body if cells == names]
     if again:
         source.notes.append(f"the heading stands again in line {again[0]}: skipped")
-    return Grid(names, [row for row in body if row[1] != names], line.number)
+    return Grid(named, [row for row in body if row[1] != names], line.number)
 
 
 def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:

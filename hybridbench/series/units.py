@@ -45,6 +45,8 @@ _MEMORY = re.compile(
     re.I,
 )
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
+# Azure and Grafana say behind a name which of an interval's values it is.
+_STATISTIC = re.compile(r"\s*[(\[](avg|average|mean|min|max|sum|last|current)[)\]]\s*$", re.I)
 _SUFFIX = re.compile(r"(?:^|[_.\s-])(bytes|kib|mib|gib|kb|mb|gb|ms|milliseconds|seconds)$", re.I)
 # PyTorch's statistics: allocated_bytes.all.current.
 _BYTES_OF = re.compile(r"(?:^|[_\s-])(bytes)(?=\.)", re.I)
@@ -81,6 +83,15 @@ _SHOWN = re.compile(
 _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
     r"gc_?count|time\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
+    re.I,
+)
+# Events and traffic so far, by words of their names: such a column is no level if it never falls.
+_SO_FAR = re.compile(
+    r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|faults|restarts|"
+    r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
+    r"read|written|served|generated|processed|completed|finished|failed|dropped|evicted|aborted|"
+    r"preempted|rejected|refused|cancelled|timeouts?)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
+    r"(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
     re.I,
 )
 # What a machine or a cgroup caches: the kernel frees it when a program needs the memory.
@@ -132,6 +143,7 @@ _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     ((r"(.*\.)?HeapAlloc", r"(.*\.)?(HeapSys|NumGC|Sys|Alloc)"),
      r"(.*\.)?((Heap|Stack|MSpan|MCache|BuckHash|GC|Other)?(Alloc|Sys|Idle|Inuse|Released)|NextGC)",
      "bytes"),
+    (("rss", "vms"), r"rss|vms|uss|pss|shared|text|data|lib|swap", "bytes"),  # psutil
     (("used_memory",), r"used_memory(_(rss|peak|dataset|overhead|startup|lua|scripts))?", "bytes"),
     (("anon|file|total_rss",),
      r"(total_)?(anon|file|rss|cache|kernel\w*|pagetables|percpu|sock|shmem|vmalloc|slab\w*|"
@@ -232,6 +244,11 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     return replace(level, higher_is_worse=False) if _LEFT.search(bare) else level
 
 
+def counts_so_far(name: str) -> bool:
+    """Whether ``name`` has a word for events or traffic, which add up: hits, errors, bytes_sent."""
+    return bool(_SO_FAR.search(bare_name(name) or name))
+
+
 def is_collected(name: str) -> bool:
     """Whether ``name`` is a heap that a garbage collector empties from time to time."""
     return any(_COLLECTED.search(form) for form in (bare_name(name), name))
@@ -295,7 +312,7 @@ def _level(name: str) -> Meaning:
 
 
 def _unit_word(name: str) -> str:
-    head = unlabelled(name)
+    head = _STATISTIC.sub("", unlabelled(name))
     for pattern in (_IN_BRACKETS, _SUFFIX, _CAMEL, _BYTES_OF):
         match = pattern.search(head)
         if match is not None:

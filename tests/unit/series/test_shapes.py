@@ -56,6 +56,11 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "OpenTelemetry": (lambda i: json.dumps({"timeUnixNano": f"{at(i).timestamp():.0f}000000000", "rss_bytes": 2**30 + i * 2**20}), {"rss_bytes": "60.0"}),
     "INFO of Redis": (lambda i: f"{at(i):%a %b %d %H:%M:%S UTC %Y}\n# Memory\nused_memory:{2**30 + 2**20 * i}\nused_memory_human:{1024 + i}.00M\nmem_allocator:jemalloc-5.3.0\nmaxmemory_policy:noeviction\nmem_fragmentation_ratio:1.25", {"used_memory": "60.0", "used_memory_human (MiB)": "60.0"}),
     "ms since 1970, bytes": (lambda i: f"{at(i).timestamp() * 1000:.0f} {2**30 + 1 + 2**20 * i}", {"value": "6.29e+07?"}),
+    "logfmt": (lambda i: f'ts={at(i).isoformat()} level=info msg="memory use" rss={1000 + i}MiB requests_total={7 * i}', {"rss": "60.0"}),
+    "a time and name=value": (lambda i: f"[{at(i):%Y-%m-%d %H:%M:%S}] rss_bytes={2**30 + 2**20 * i} threads=40", {"rss_bytes": "60.0"}),
+    "Azure's heading": (lambda i: ("Timestamp,Working Set Bytes (Avg)\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i}", {"Working Set Bytes (Avg)": "60.0"}),
+    "psutil": (lambda i: ("time,rss,vms,num_fds\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i},{2**35},40", {"rss": "60.0"}),
+    "GCP, a column without a name": (lambda i: ("metric.type,kubernetes.io/container/memory/used_bytes\nTimestamp (UTC),\n" if i == 0 else "") + f"{at(i):%a %b %d %Y %H:%M:%S} GMT+0000 (Coordinated Universal Time),{2**30 + 2**20 * i}.0", {"value": "6.29e+07?"}),
     "KB in cells": (lambda i: ("time,rss\n" if i == 0 else "") + f'{at(i).isoformat()},"{1000000 + 1000 * i:,} KB"', {"rss": "58.6"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
@@ -109,6 +114,23 @@ def test_the_number_of_a_row_is_no_level(tmp_path: Path, name: str) -> None:
     assert verdict.kind == VerdictKind.CLEAN
 
 
+SO_FAR = ("errors", "bytes_sent", "io_read_bytes", "hits", "misses", "tokens_generated",
+          "ctx_switches_voluntary", "gc_collections", "packets_recv", "requests_failed")  # fmt: skip
+
+
+def test_what_adds_up_is_no_level_unless_it_falls(tmp_path: Path) -> None:
+    rising = [f"{at(row).isoformat()},{2**30}" + f",{37 * row // 5}" * len(SO_FAR) for row in ROWS]
+    heading = ",".join(["time,rss_bytes", *SO_FAR])
+
+    verdict = judged(tmp_path, "\n".join([heading, *rising]))
+    assert {row.name for row in verdict.rows} == {"rss_bytes"}
+
+    # Errors of each minute are a level.
+    falling = [f"{at(row).isoformat()},{2**30},{20 + row + row % 2 * 5}" for row in ROWS]
+    verdict = judged(tmp_path, "\n".join(["time,rss_bytes,errors", *falling]))
+    assert {row.name for row in verdict.rows} == {"rss_bytes", "errors"}
+
+
 def test_a_column_with_the_name_of_our_metric_hides_no_other(tmp_path: Path) -> None:
     rows = [f"{at(row).isoformat()},{2**30 + 2**20 * row},40" for row in ROWS]
 
@@ -145,7 +167,6 @@ def test_a_form_without_times_is_read(tmp_path: Path, tool: str) -> None:
         ("|    0   N/A  N/A   342697      C   VLLM::EngineCore       60993MiB |\n" * 3, "query-gpu"),
         ("{'rss': 1}\n", "json.dumps"),
         ("34349 4757 1200 5 0 3000 0\n", "statm.*VmRSS"),
-        ("time=2026-11-20T10:00:00Z level=info rss=5\n" * 3, "a log"),
         ("2026-11-20 10:00:00,062 - INFO - Memory: RSS=92.2 MB, VMS=1060.0 MB\n", "a log.*CSV"),
         ('{"metadata": {"guidellm_version": "0.5.0"}, "benchmarks": []}\n', "GuideLLM"),
         ("desc: --massif-out-file=x\ncmd: ./a\ntime_unit: i\n", "valgrind"),
