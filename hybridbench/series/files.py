@@ -7,6 +7,7 @@ table (``table.py``).  What has none of these is refused in a sentence (``refusa
 from __future__ import annotations
 
 import codecs
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BYTES_MAX = GIB // 2
+
+_IN_BRACKETS = re.compile(r"\[[^\[\]{}\",]+\]\s*[^\s,\]]")
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,10 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
     if not lines:
         raise source.wrong(f"{NO_SHAPE}.")
     # A line of words before each object is named as such.
-    is_json = lines[0].text.lstrip()[0] in "{[" or lines[1 % len(lines)].text.startswith("{")
+    start = lines[0].text.lstrip()
+    is_json = start[0] in "{[" or lines[1 % len(lines)].text.startswith("{")
+    # A log has its time in brackets.
+    is_json = is_json and not _IN_BRACKETS.match(start)
     if are_fields(lines):
         return fields(lines, source)
     what = what_it_is(lines, is_json=is_json)

@@ -5,6 +5,7 @@ Every reader of a shape of text ends in a ``Grid``; what follows is the same for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.errors import ErrorCode
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.lines import Line
-from hybridbench.series.owners import keys_of, levels_in_turn, parts_of
+from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of
 from hybridbench.series.source import Source
 from hybridbench.series.times import (
     UNITS_S,
@@ -63,6 +64,14 @@ class RawColumn:
     is_text: bool = False
 
 
+# A row for each reading, as pandas' melt and InfluxDB have it: the name in one cell, the value in
+# another.
+_METRIC = re.compile(
+    r"_*(metric|name|measurement|counter|series|field|key|variable)(_?name)?_*", re.I
+)
+_VALUE = re.compile(r"_?(value|val|v|y|reading)", re.I)
+
+
 # Cells with the line that they stand in.
 Row = tuple[Line, list[str]]
 
@@ -102,7 +111,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
         ConfigError: no rows, no times, or rows of several processes that nothing tells apart.
     """
     if not grid.rows:
-        raise source.wrong("has a header and no rows.")
+        raise source.wrong("has a heading and no rows of numbers below it.")
     grid = _with_whole_times(grid.stamped())
     at, unit = _time_column(grid, source)
     times = None
@@ -120,12 +129,19 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     found: list[RawColumn] = []
     no_owner = times is None and not keys and not _says_whose(grid.names, columns)
     times = times or _counted_times(parts, len(grid.rows), source)
-    usual = {**usual_units(grid.names, of_tool=grid.of_tool), **grid.units}
-    for group, (label, rows) in enumerate(parts.items()):
+    metric = _metric_column(grid, at)
+    for group, (of_keys, rows) in enumerate(parts.items()):
         own = Times(times.t_s[rows], times.absolute)
         lines = [grid.rows[row][0].number for row in rows]
-        for index, name in enumerate(grid.names):
-            if index == at or index in keys:
+        names, label = list(grid.names), of_keys
+        if metric is not None:
+            first = grid.rows[rows[0]][1]
+            label = labels((names[i], first[i].strip()) for i in keys if i != metric)
+            names = _with_metric(names, first, metric)
+        usual = {**usual_units(names, of_tool=grid.of_tool), **grid.units}
+        for index, name in enumerate(names):
+            of_metric = metric is not None and (index == metric or name.lower() == "unit")
+            if index == at or index in keys or of_metric:
                 continue
             cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
             column = _column(name, own, cells, lines, usual.get(name, ""))
@@ -133,6 +149,27 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
             if no_owner:
                 _refuse_turns(column, source)
     return found
+
+
+def _metric_column(grid: Grid, at: int | None) -> int | None:
+    """The column whose cells name what the column of values has; None without both."""
+    if sum(bool(_VALUE.fullmatch(name)) for name in grid.names) != 1:
+        return None
+    texts = [
+        i
+        for i, name in enumerate(grid.names)
+        if i != at and _METRIC.fullmatch(name) and number_in(grid.rows[0][1][i]) is None
+    ]
+    # _field of InfluxDB says more than its _measurement.
+    return min(texts, key=lambda i: "measurement" in grid.names[i], default=None)
+
+
+def _with_metric(names: Sequence[str], cells: Sequence[str], metric: int) -> list[str]:
+    """``names`` with the metric's in the place of "value", and its unit where a cell has it."""
+    units = [cell for name, cell in zip(names, cells, strict=True) if name.lower() == "unit"]
+    unit = f" ({units[0].strip()})" if units and units[0].strip() else ""
+    own = f"{cells[metric].strip()}{unit}"
+    return [own if _VALUE.fullmatch(name) else name for name in names]
 
 
 def columns_few(names: Sequence[str]) -> str:

@@ -451,7 +451,9 @@ class _JudgedFile:
     def _falls(self, series: ExternalSeries, column: RawColumn) -> Falls:
         known = self._restarts(column)
         # What is 0 now and then, such as a queue, is no memory of a process.
-        unknown = not series.meaning.known and bool(np.nanmin(series.value) > 0)
+        unknown = not series.meaning.known and bool(
+            np.min(series.value, initial=np.inf, where=np.isfinite(series.value)) > 0
+        )
         memory = series.meaning.unit is Unit.BYTES or unknown
         if self.options.never_restarted or not memory or not series.meaning.higher_is_worse:
             return Falls(known)

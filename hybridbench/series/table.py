@@ -42,7 +42,7 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
         raise source.wrong("has only comments; pass a table.")
     mark = _mark(lines)
     if mark is None:
-        rows = [(line, blank_cells(line.text.lstrip("# "))) for line in lines]
+        rows = [(line, _untied(blank_cells(line.text.lstrip("# ")))) for line in lines]
         read = _of_blanks(rows, source)
     else:
         rows = _parted(lines, mark, source)
@@ -64,6 +64,12 @@ def _is_row(text: str, width: int) -> bool:
         return True
     words = [word.strip() for word in re.split(r"\s{2,}|[,;\t]", stripped.lstrip("# "))]
     return (len(words) > 1 and any(map(names_time, words))) or bool(_COMMENT_ROW.match(stripped))
+
+
+def _untied(cells: list[str]) -> list[str]:
+    """``cells`` without the colon or the brackets of a time that stands before its readings."""
+    time = cells[0].strip("[]").removesuffix(":") if cells else ""
+    return [time, *cells[1:]] if looks_like_time(time) else cells
 
 
 def _mark(lines: Sequence[Line]) -> str | None:

@@ -90,7 +90,8 @@ _SO_FAR = re.compile(
     r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|faults|restarts|"
     r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
     r"read|written|served|generated|processed|completed|finished|failed|dropped|evicted|aborted|"
-    r"preempted|rejected|refused|cancelled|timeouts?)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
+    r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc)[_ ]time|energy|"
+    r"joules)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
     r"(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
     re.I,
 )

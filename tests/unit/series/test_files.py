@@ -278,8 +278,8 @@ def test_series_below_each_other_are_told_apart_where_the_times_begin_again(tmp_
     text = "Series,Time,Value\na,1,10\na,2,11\nb,1,20\nb,2,21\n"
 
     assert values(read(tmp_path, text)) == {
-        'Value{Series="a"}': [(0, 10), (1, 11)],
-        'Value{Series="b"}': [(0, 20), (1, 21)],
+        "a": [(0, 10), (1, 11)],
+        "b": [(0, 20), (1, 21)],
     }
 
 
@@ -308,7 +308,7 @@ def test_the_time_of_influx_is_the_one_of_the_sample(tmp_path: Path) -> None:
         ",,0,2026-01-31T12:00:00Z,2026-01-31T12:00:20Z,6,rss\n"
     )
 
-    assert values(read(tmp_path, text))["_value"] == [(0, 5), (10, 6)]
+    assert values(read(tmp_path, text))["rss"] == [(0, 5), (10, 6)]
 
 
 @pytest.mark.parametrize("text", ["time rss\n1 5\n2 6\n", "time  my rss\n1 5\n2 6\n"])

@@ -61,6 +61,10 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "Azure's heading": (lambda i: ("Timestamp,Working Set Bytes (Avg)\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i}", {"Working Set Bytes (Avg)": "60.0"}),
     "psutil": (lambda i: ("time,rss,vms,num_fds\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i},{2**35},40", {"rss": "60.0"}),
     "GCP, a column without a name": (lambda i: ("metric.type,kubernetes.io/container/memory/used_bytes\nTimestamp (UTC),\n" if i == 0 else "") + f"{at(i):%a %b %d %Y %H:%M:%S} GMT+0000 (Coordinated Universal Time),{2**30 + 2**20 * i}.0", {"value": "6.29e+07?"}),
+    "a row for each reading": (lambda i: ("timestamp,metric,value,unit\n" if i == 0 else "") + f"{at(i).isoformat()},rss,{1000 + i}.5,MiB\n{at(i).isoformat()},requests_total,{i * 30},\n{at(i).isoformat()},bytes_sent,{i * 30},", {"rss (MiB)": "60.0"}),
+    "melted, of two pods": (lambda i: ("time,pod,variable,value\n" if i == 0 else "") + "\n".join(f"{at(i).isoformat()},{pod},rss_bytes,{2**30 + 2**20 * i * (pod == 'a')}" for pod in "ab"), {'rss_bytes{pod="a"}': "60.0"}),
+    "a time in brackets": (lambda i: f"[{at(i):%H:%M:%S}] Memory usage: {1000 + i} MiB", {"memory": "60.0"}),
+    "a time and a colon": (lambda i: f"{at(i).isoformat()}: {1000 + i} MiB", {"memory": "60.0"}),
     "KB in cells": (lambda i: ("time,rss\n" if i == 0 else "") + f'{at(i).isoformat()},"{1000000 + 1000 * i:,} KB"', {"rss": "58.6"}),
     "structured log": (lambda i: json.dumps({"time": at(i).isoformat(), "level": "INFO", "rss_bytes": 1e9 + i * 1e6}), {"rss_bytes": "57.2"}),
 }  # fmt: skip
@@ -115,7 +119,7 @@ def test_the_number_of_a_row_is_no_level(tmp_path: Path, name: str) -> None:
 
 
 SO_FAR = ("errors", "bytes_sent", "io_read_bytes", "hits", "misses", "tokens_generated",
-          "ctx_switches_voluntary", "gc_collections", "packets_recv", "requests_failed")  # fmt: skip
+          "ctx_switches_voluntary", "user_time", "gc_collections", "packets_recv", "requests_failed")  # fmt: skip
 
 
 def test_what_adds_up_is_no_level_unless_it_falls(tmp_path: Path) -> None:
