@@ -13,6 +13,8 @@ DURATION ?= 5m
 MODEL   ?= qwen3-next
 SOAK    ?=
 SEEDS   ?= 5
+SAMPLE  ?= 0
+SEED    ?= 0
 JOBS    ?= auto
 RECORDINGS ?= results/limits
 # What `make gpu` takes along to a machine that has PyTorch and Triton, but no network.
@@ -29,7 +31,7 @@ test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBY
 PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest test test-fast test-deep test-deep-laws test-deep-rest test-soak test-browser check man bench limits gpu gpu-wheels docs fmt clean
+.PHONY: help install install-test soak selftest recall test test-fast test-deep test-deep-laws test-deep-rest test-soak test-browser check man bench limits gpu gpu-wheels docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -64,6 +66,11 @@ soak: install  ## A short soak of MODEL with a report (DURATION=5m, SOAK='more o
 
 selftest: install  ## The bench tried on itself: exact defects, a trend and healthy twins (29 minutes of traffic, three soaks at a time on two cores)
 	$(BIN)/hybridbench selftest --quick
+
+recall: install-test  ## Recall over SAMPLE mutants of the engine (all: 0) drawn with SEED, in build/recall; resumable
+	@mkdir -p build
+	$(BIN)/hybridbench selftest --mutants --sample $(SAMPLE) --seed $(SEED) \
+		--store build/recall --resume --markdown build/recall/recall.md
 
 test: install-test  ## The whole suite but slow, soak and gpu tests, on all cores (JOBS=1: on one)
 	$(PYTEST) -m "not slow and not soak and not gpu"

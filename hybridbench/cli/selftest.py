@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +13,22 @@ import typer
 
 from hybridbench.cli.options import MarkdownFile, Panel
 from hybridbench.cli.output import check_place
+from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.safe_output import echo, output_after_verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hybridbench.selftest.compare import Outcome
     from hybridbench.selftest.matrix import Row
+
+
+class Half(StrEnum):
+    """Of the mutants, by their slugs."""
+
+    A = "A"
+    B = "B"
 
 
 def selftest(
@@ -41,6 +51,35 @@ def selftest(
             help="Only the rows of this defect, control or profile.",
         ),
     ] = None,
+    mutants: Annotated[
+        bool,
+        typer.Option(
+            "--mutants",
+            rich_help_panel=Panel.ROWS,
+            help="Measure recall instead: statements of the engine that free, clear, copy, "
+            "relink or count are taken out one at a time; those that the engine's laws notice are "
+            "soaked for at most a minute each, until the first finding (hours).  Needs a checkout.",
+        ),
+    ] = False,
+    half: Annotated[
+        Half | None,
+        typer.Option(
+            rich_help_panel=Panel.ROWS,
+            help="Only this half of the mutants.  A is for improving detection, B for reporting.",
+        ),
+    ] = None,
+    sample: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=Panel.ROWS,
+            metavar="N",
+            min=0,
+            help="Take out only N statements, drawn with --seed; 0 takes all, one at a time.",
+        ),
+    ] = 0,
+    seed: Annotated[
+        int, typer.Option(rich_help_panel=Panel.ROWS, metavar="N", help="Of --sample.")
+    ] = 0,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -81,12 +120,37 @@ def selftest(
 ) -> None:
     """Test hybridbench itself on injected defects; prints a line for each row as it ends.
 
-    Example: hybridbench selftest --only lru-reference-cycle
+    Examples: hybridbench selftest --only lru-reference-cycle; hybridbench selftest --mutants
+    --sample 50 --store recall
 
     Every row declares the expected verdict, subject and driver.  The rates that are found are
     compared with the counts of the defect itself, which the analysis cannot see.  Exits with code 0
     if every row is right, else 1.
     """
+    if (half or sample or seed) and not mutants:
+        raise UsageError(
+            "needs --mutants, and so do --sample and --seed.",
+            code=ErrorCode.NEEDS_OPTION,
+            option="--half",
+            also=("--sample", "--seed", "--mutants"),
+        )
+    if mutants:
+        if full or only:
+            raise UsageError(
+                "cannot be combined with --full or --only.",
+                code=ErrorCode.OPTION_CONFLICT,
+                option="--mutants",
+                also=("--full", "--only"),
+            )
+        if dry_run:
+            _list_mutants(half)
+            return
+        check_place("--markdown", markdown)
+        with _place(store, resume=resume) as place:
+            _measure_recall(
+                place, "" if half is None else half.value, sample, seed, jobs, markdown, quiet=quiet
+            )
+        return
     from hybridbench.runs.defect_catalog import described_defects
     from hybridbench.selftest import matrix
 
@@ -98,14 +162,8 @@ def selftest(
         _list(rows)
         return
     check_place("--markdown", markdown)
-    if resume and store is None:
-        raise UsageError(
-            "needs --store with the directory to resume in.",
-            code=ErrorCode.NEEDS_OPTION,
-            option="--resume",
-            also=("--store",),
-        )
-    outcomes = _run(rows, jobs or _jobs(full=full), store, resume=resume, quiet=quiet)
+    with _place(store, resume=resume) as place:
+        outcomes = _run(rows, jobs or _jobs(full=full), place, quiet=quiet)
     _show(outcomes, markdown)
     if any(outcome.wrong for outcome in outcomes):
         raise typer.Exit(int(ExitCode.INTERNAL))
@@ -134,9 +192,35 @@ def _list(rows: Sequence[Row]) -> None:
     echo(summary)
 
 
-def _run(
-    rows: Sequence[Row], jobs: int, store: Path | None, *, resume: bool, quiet: bool
-) -> list[Outcome]:
+def _place(store: Path | None, *, resume: bool) -> AbstractContextManager[Path]:
+    """Where the runs go: ``store``, made here, or a directory that is removed at the end."""
+    if store is None:
+        if resume:
+            raise UsageError(
+                "needs --store with the directory to resume in.",
+                code=ErrorCode.NEEDS_OPTION,
+                option="--resume",
+                also=("--store",),
+            )
+        return _temporary()
+    try:
+        store.mkdir(parents=True, exist_ok=resume)
+    except OSError as error:
+        raise UsageError(
+            f"{store}: {error.strerror}; name a directory that does not exist yet, or add "
+            "--resume.",
+            option="--store",
+        ) from error
+    return nullcontext(store)
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hybridbench-selftest-") as place:
+        yield Path(place)
+
+
+def _run(rows: Sequence[Row], jobs: int, store: Path, *, quiet: bool) -> list[Outcome]:
     from hybridbench.selftest.run import SelfTest
     from hybridbench.selftest.table import line
 
@@ -146,18 +230,44 @@ def _run(
             with output_after_verdict():
                 echo(line(outcome))
 
-    if store is None:
-        with tempfile.TemporaryDirectory(prefix="hybridbench-selftest-") as place:
-            return SelfTest(Path(place), jobs).run(rows, print_line)
-    try:
-        store.mkdir(parents=True, exist_ok=resume)
-    except OSError as error:
-        raise UsageError(
-            f"{store}: {error.strerror}; name a directory that does not exist yet, or add "
-            "--resume.",
-            option="--store",
-        ) from error
     return SelfTest(store, jobs).run(rows, print_line)
+
+
+def _list_mutants(half: Half | None) -> None:
+    from hybridbench.defects.mutants import candidates
+
+    chosen = [c for c in candidates() if half is None or c.half == half.value]
+    for candidate in chosen:
+        echo(f"{candidate.slug} {candidate.half} {candidate.kind:7} {candidate.name}")
+    echo(f"{len(chosen)} mutants")
+
+
+def _measure_recall(
+    store: Path, half: str, sample: int, seed: int, jobs: int | None, markdown: Path | None, *,
+    quiet: bool,
+) -> None:  # fmt: skip
+    from hybridbench.selftest import recall
+    from hybridbench.selftest.mutants import Chosen, MutantTest
+
+    def print_line(said: str) -> None:
+        if not quiet:
+            with output_after_verdict():
+                echo(said)
+
+    test = MutantTest(store, jobs or _jobs(full=True), print_line)
+    try:
+        test.run(Chosen(half, sample, seed))
+    finally:
+        # After a Ctrl-C as well: what is known so far is a measurement, too.
+        measured = recall.recall_of(test.measured(half), " ".join(typed_command()))
+        if measured.outcomes:
+            (store / "recall.json").write_bytes(recall.to_json(measured))
+            if markdown is not None:
+                markdown.write_text(recall.markdown(measured), encoding="utf-8")
+            with output_after_verdict():
+                echo(recall.summary(measured))
+    if measured.false_alarms:
+        raise typer.Exit(int(ExitCode.INTERNAL))
 
 
 def _show(outcomes: Sequence[Outcome], markdown: Path | None) -> None:

@@ -20,6 +20,8 @@ from hybridbench.defects.controls.sticky_burst import DEFECT as STICKY_BURST
 from hybridbench.defects.defect import Defect
 from hybridbench.defects.metal488_stale_resumed_state import DEFECT as STALE_RESUMED_STATE
 from hybridbench.defects.mlxlm1701_state_row_view import DEFECT as STATE_ROW_VIEW
+from hybridbench.defects.mutants import PREFIX as MUTANT
+from hybridbench.defects.mutants import find_mutant
 from hybridbench.defects.omi6938_pinned_buffers import DEFECT as PINNED_RECEIVE_BUFFERS
 from hybridbench.defects.pr0508_radix_lock_skip import DEFECT as RADIX_LOCK_SKIP
 from hybridbench.defects.pr4977_retract_page_pad import DEFECT as RETRACT_PAGE_PAD
@@ -155,7 +157,8 @@ PLANTED: tuple[Defect, ...] = (SLOW_STEP,)
 
 
 def find_defect(name: str, asked_by: str = "--defect") -> Defect:
-    """What is called ``name``: a slug, ``SLUG@RATE``, or a ``.py`` file that defines ``DEFECT``.
+    """What is called ``name``: a slug, ``SLUG@RATE``, a mutant, or a ``.py`` file that defines
+    ``DEFECT``.
 
     ``asked_by`` is the option or command that an error names.
 
@@ -165,6 +168,8 @@ def find_defect(name: str, asked_by: str = "--defect") -> Defect:
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
+    if name.startswith(MUTANT):
+        return find_mutant(name)
     slug, at, rate = name.partition("@")
     known = (*DEFECTS, *CONTROLS, *PLANTED)
     for defect in known:

@@ -207,6 +207,10 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
         {
             "--full": FLAG,
             "--only": takes("mamba-adder-reject", "no-such-slug"),
+            "--mutants": FLAG,
+            "--half": takes("A", "C", "--mutants"),
+            "--sample": takes("5", "-1", "--mutants"),
+            "--seed": takes("5", "five", "--mutants"),
             "--jobs": COUNT,
             "--store": takes("new", "results"),
             "--resume": Case(beside=("--store", "results")),
@@ -362,6 +366,7 @@ DOORS: Final = (
     "hybridbench.compare.run.run_comparison",
     "hybridbench.compare.bisect.finished_comparison",
     "hybridbench.selftest.run.SelfTest.run",
+    "hybridbench.selftest.mutants.MutantTest.run",
     "hybridbench.nightly.run.CellRunner.run_cell",
     "hybridbench.nightly.run.CellRunner.run_all",
     "hybridbench.nightly.run.merge_cells",

@@ -1,0 +1,218 @@
+"""Mutants of the engine: one statement of one method taken out, from outside, as a defect is.
+
+A statement is a candidate if it frees, clears, copies, relinks or counts.  Its slug is derived
+from the file, the method and the statement's own text, so that it outlives changes elsewhere.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import functools
+import hashlib
+import importlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+import hybridbench
+from hybridbench.defects.defect import Defect, Patch, Signature, fingerprint_of
+from hybridbench.defects.truth import Truth
+from hybridbench.errors import UsageError
+
+PREFIX: Final = "mutant-"
+REACHED: Final = "mutant-reached"
+"""The slug of what is no mutant: it counts in its truth how often each candidate is executed."""
+
+# By its path: whoever only lists mutants does not import what they are made of.
+_ENGINE: Final = Path(hybridbench.__file__).parent / "engine"
+# The first word of a call's name says what the call is for.
+_VERBS: Final = {
+    "frees": (
+        "close dec discard dismantle drain drop end evict forget free give leave let release "
+        "remove return settle transfer unlock"
+    ),
+    "clears": "clear reset",
+    "copies": "backup copy load move restore save store write",
+    "relinks": "add append attach extend extendleft insert map pop put redistribute split",
+    "counts": "book count",
+}
+_KIND_OF: Final = {verb: kind for kind, verbs in _VERBS.items() for verb in verbs.split()}
+KINDS: Final = tuple(_VERBS)
+# Of others `vars` has no function that could be replaced.
+_DECORATORS: Final = {"property", "contextmanager", "override"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A statement that can be taken out.
+
+    Args:
+        file: relative to ``engine/``.
+        holder: qualified name of the class.
+        text: the statement, as ``ast.unparse`` writes it.
+        occurrence: among equal statements of the method; the first is 1.
+        kind: one of ``KINDS``.
+        place: its number among the statements of the method, as ``ast.walk`` meets them.
+    """
+
+    file: str
+    holder: str
+    method: str
+    text: str
+    occurrence: int
+    kind: str
+    place: int
+
+    @property
+    def name(self) -> str:
+        """For people, and what the slug is made from."""
+        said = f"{self.file}:{self.holder}.{self.method}: {self.text}"
+        return said if self.occurrence == 1 else f"{said} (no. {self.occurrence})"
+
+    @property
+    def slug(self) -> str:
+        return PREFIX + hashlib.sha256(self.name.encode()).hexdigest()[:8]
+
+    @property
+    def half(self) -> str:
+        """A or B, by the slug."""
+        return "AB"[int(self.slug[-1], 16) % 2]
+
+
+@functools.cache
+def candidates() -> tuple[Candidate, ...]:
+    """Every candidate of the engine's class methods, outside models and constructors."""
+    return tuple(
+        candidate
+        for path in sorted(_ENGINE.rglob("*.py"))
+        if "models" not in path.relative_to(_ENGINE).parts
+        for candidate in candidates_in(
+            path.relative_to(_ENGINE).as_posix(), path.read_text(encoding="utf-8")
+        )
+    )
+
+
+def candidates_in(file: str, source: str) -> Iterator[Candidate]:
+    """Those of one file, in the order of its methods."""
+    for holder, method in _methods(ast.parse(source)):
+        seen: Counter[str] = Counter()
+        for place, statement in enumerate(ast.walk(method)):
+            kind = _kind(statement)
+            if kind:
+                text = ast.unparse(statement)
+                seen[text] += 1
+                yield Candidate(file, holder, method.name, text, seen[text], kind, place)
+
+
+def find_mutant(slug: str) -> Defect:
+    """The mutant called ``slug``, or with ``REACHED`` the count of what is executed.
+
+    Raises:
+        UsageError: there is no such mutant.
+    """
+    chosen = [c for c in candidates() if slug in {c.slug, REACHED}]
+    if not chosen:
+        raise UsageError(
+            f"{slug}: no such mutant of this engine; `hybridbench selftest --mutants --dry-run` "
+            "lists them.",
+            option="--defect",
+        )
+    truth = Truth()
+    return Defect(
+        slug=slug,
+        source="mutation",
+        symptom=chosen[0].name if slug != REACHED else "none: executions are counted",
+        profile="chat-churn",
+        signature=Signature((), (), "", "", ""),
+        patches=tuple(_patches(chosen, None if slug != REACHED else truth)),
+        truth=truth,
+    )
+
+
+def _methods(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for holder in tree.body:
+        if isinstance(holder, ast.ClassDef):
+            for method in holder.body:
+                if isinstance(method, ast.FunctionDef) and _can_be_replaced(method):
+                    yield holder.name, method
+
+
+def _can_be_replaced(method: ast.FunctionDef) -> bool:
+    names = {d.id if isinstance(d, ast.Name) else "" for d in method.decorator_list}
+    return method.name != "__init__" and names <= _DECORATORS
+
+
+def _kind(node: ast.AST) -> str:
+    """What the statement is for; empty for one that is no candidate."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name))):
+            return _KIND_OF.get(name.lstrip("_").partition("_")[0], "")
+        case ast.Delete(targets=targets):
+            # `del name` only marks a parameter as unused.
+            return "" if all(isinstance(t, ast.Name) for t in targets) else "clears"
+        case ast.AugAssign(op=ast.Sub()):
+            return "counts"
+        case ast.Assign(targets=targets, value=value):
+            if any(isinstance(t, ast.Subscript) for t in targets):
+                return "relinks"
+            is_none = isinstance(value, ast.Constant) and value.value is None
+            return "clears" if is_none and isinstance(targets[0], ast.Attribute) else ""
+    return ""
+
+
+def _patches(chosen: Sequence[Candidate], counted: Truth | None) -> Iterator[Patch]:
+    """One for each method of ``chosen``, without those statements or with a count before each."""
+    by_method: dict[tuple[str, str, str], list[Candidate]] = {}
+    for candidate in chosen:
+        key = (candidate.file, candidate.holder, candidate.method)
+        by_method.setdefault(key, []).append(candidate)
+    for (file, holder_name, method), those in by_method.items():
+        name = ".".join(["hybridbench.engine", *Path(file).with_suffix("").parts])
+        module = importlib.import_module(name)
+        holder: type = vars(module)[holder_name]
+        healthy = vars(holder)[method]
+        changed = _compiled(file, holder_name, method, those, counted is not None)
+        names: dict[str, object] = {}
+        exec(changed, vars(module), names)  # noqa: S102 - the engine's own source
+        make = names["make"]
+        assert isinstance(make, FunctionType)
+        replacement = make(holder, None if counted is None else counted.add)
+        yield Patch(holder, method, replacement, fingerprint_of(healthy))
+
+
+def _compiled(
+    file: str, holder: str, method: str, chosen: Iterable[Candidate], is_counted: bool
+) -> CodeType:
+    """``make(__class__, count)``, which returns the method, decorated as in its class."""
+    path = _ENGINE / file
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    node = next(m for h, m in _methods(tree) if (h, m.name) == (holder, method))
+    _Change(node, {c.place: c.slug for c in chosen}, is_counted).visit(node)
+    make = ast.parse(f"def make(__class__, _count):\n    return {method}").body[0]
+    assert isinstance(make, ast.FunctionDef)
+    make.body.insert(0, node)
+    module = ast.fix_missing_locations(ast.Module([make], []))
+    flags = __future__.annotations.compiler_flag
+    code: CodeType = compile(module, str(path), "exec", flags, dont_inherit=True)
+    return code
+
+
+class _Change(ast.NodeTransformer):
+    """Takes statements out, or puts the count of their executions before them."""
+
+    def __init__(self, method: ast.FunctionDef, slugs: dict[int, str], is_counted: bool) -> None:
+        self._slugs = {id(node): slugs.get(place) for place, node in enumerate(ast.walk(method))}
+        self._is_counted = is_counted
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        super().generic_visit(node)
+        slug = self._slugs.get(id(node))
+        if slug is None:
+            return node
+        if not self._is_counted:
+            return ast.Pass()
+        return [ast.parse(f"_count({slug!r})").body[0], node]

@@ -1,0 +1,397 @@
+"""Recall, measured: mutants of the engine that its laws kill, each soaked until the first finding.
+
+Everything is kept in one directory as it comes, so that a measurement that was cut off goes on:
+``reach.jsonl`` says what healthy soaks of each workload execute, ``kills.jsonl`` which mutants the
+laws kill (``tests/laws/mutant_kills.py``), ``soaks.jsonl`` what came of each mutant.  Runs of those
+that were missed stay in ``runs/``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+from hybridbench.analysis.judge import judge, judge_so_far
+from hybridbench.analysis.record import RunRecord
+from hybridbench.defects.mutants import REACHED, Candidate, candidates
+from hybridbench.errors import HybridbenchError, UsageError, WorkerFailedError
+from hybridbench.records.events import Crash, Phase
+from hybridbench.records.verdict import Finding, VerdictKind
+from hybridbench.rundir.atomic import write_atomically
+from hybridbench.rundir.reader import read_run
+from hybridbench.rundir.truth import read_truth
+from hybridbench.targets.background_process import BackgroundProcess
+from hybridbench.targets.own_process import import_path
+
+SOAK_S: Final = 60.0
+_REACH_S: Final = 40.0
+# Boot, drains, and the answers that are compared after the traffic.
+_PATIENCE_S: Final = 100.0
+_LOOK_EVERY_S: Final = 2.0
+_LAWS: Final = Path("tests/laws")
+_LAWS_LIMIT_S: Final = 6 * 3600.0
+FINDINGS: Final = frozenset(
+    {VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.CORRUPT, VerdictKind.DEGRADED}
+)
+_REACH, _KILLS, _SOAKS = "reach.jsonl", "kills.jsonl", "soaks.jsonl"
+
+# What comes of a mutant: not executed by any workload, crashed without a finding that explains it,
+# dead before the judged part began.
+FOUND, MISSED, UNREACHED = "found", "missed", "unreached"
+CRASHED, DEAD = "crashed", "dead"
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_Line = TypeVar("_Line", bound=msgspec.Struct)
+
+Workload: TypeAlias = tuple[str, ...]
+"""A shipped profile, and settings as ``--set`` takes them."""
+
+WORKLOADS: Final[tuple[Workload, ...]] = (
+    ("smoke",),
+    ("chat-churn",),
+    ("mamba-churn",),
+    ("unified-mix",),
+    ("swa-churn",),
+    ("swa-churn", "engine.cache=unified"),
+    ("host-tier",),
+    ("host-tier", "engine.cache=unified"),
+    ("host-tier-hybrid",),
+    ("host-tier-hybrid", "engine.cache=unified"),
+    ("host-tier-windows",),
+    ("host-tier-storage",),
+    ("draft-verify",),
+    ("admission-squeeze",),
+    ("queue-abort",),
+    ("queue-control",),
+    ("retract-storm",),
+    ("state-tracking",),
+    ("shared-prefix",),
+    ("bad-input",),
+    ("disconnect",),
+    ("feature-payload",),
+    ("session-churn",),
+    ("session-retract",),
+    ("session-ahead",),
+    ("session-abort",),
+    ("load-drain-reload",),
+    ("forced",),
+    ("overnight",),
+)
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """A healthy soak that counted candidates: its verdict, and executions once it was steady."""
+
+    workload: Workload
+    verdict: str
+    counts: dict[str, int]
+
+    @property
+    def line(self) -> str:
+        """For who waits."""
+        return (
+            f"{self.verdict:12} {' '.join(self.workload)}: executes {len(self.counts)} candidates"
+        )
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """What the laws say of a mutant: the one that failed; None where none did."""
+
+    mutant: str
+    killed_by: str | None = None
+
+
+class Soaked(msgspec.Struct, frozen=True):
+    """What came of one mutant: the workload that reaches it, verdict, and first finding if any."""
+
+    mutant: str
+    name: str
+    kind: str
+    half: str
+    outcome: str = ""
+    workload: str = ""
+    verdict: str = ""
+    said: str = ""
+    took_s: float = 0.0
+
+    @property
+    def line(self) -> str:
+        """For who waits."""
+        return f"{self.outcome:12} {self.name} ({self.workload}, {self.took_s:.0f} s): {self.said}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a store knows.
+
+    Args:
+        half: whose mutants ``soaked`` and ``killed`` are about; both if empty.
+        healthy: the verdict of each workload's healthy soak.
+        tried: mutants that the laws were run over.
+        killed: of these, those that a law kills.
+    """
+
+    half: str
+    healthy: dict[str, str]
+    tried: int
+    killed: int
+    soaked: tuple[Soaked, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which statements are taken out: of ``half`` (both if empty), ``sample`` of them if not 0."""
+
+    half: str = ""
+    sample: int = 0
+    seed: int = 0
+
+
+class MutantTest:
+    """Owns the processes of one measurement; ``stop`` ends them, for a Ctrl-C.
+
+    Args:
+        store: where everything is kept.
+        jobs: processes at a time.
+    """
+
+    def __init__(self, store: Path, jobs: int, on_line: Callable[[str], None]) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._on_line = on_line
+        self._stopped = threading.Event()
+
+    def run(self, chosen: Chosen) -> None:
+        """Find out whatever is not known yet of the chosen mutants.
+
+        Raises:
+            UsageError: the laws are missing here, or one of them fails without a mutant.
+            WorkerFailedError: they did not end.
+        """
+        for name in (_REACH, _KILLS, _SOAKS):
+            _without_torn_line(self._store / name)
+        self._each([w for w in WORKLOADS if w not in self._reach()], self._soak_healthy, self._kept)
+        reach = {w: r for w, r in self._reach().items() if r.verdict not in FINDINGS}
+        population = sorted(_of_half(chosen.half), key=lambda c: c.slug)
+        if chosen.sample:
+            number = min(chosen.sample, len(population))
+            population = random.Random(chosen.seed).sample(population, number)
+        self._run_laws([c.slug for c in population])
+        kills, soaked = self._kills(), {soaked.mutant for soaked in self._soaked()}
+        missing = [c for c in population if kills.get(c.slug) and c.slug not in soaked]
+        self._each(missing, lambda candidate: self._soak_mutant(candidate, reach), self._kept)
+
+    def measured(self, half: str) -> Measured:
+        """What is known so far, whenever it was found out."""
+        kills = self._kills()
+        chosen = {c.slug for c in _of_half(half)}
+        return Measured(
+            half,
+            {" ".join(workload): reach.verdict for workload, reach in self._reach().items()},
+            sum(slug in kills for slug in chosen),
+            sum(bool(kills.get(slug)) for slug in chosen),
+            tuple(soaked for soaked in self._soaked() if soaked.mutant in chosen),
+        )
+
+    def stop(self) -> None:
+        """End what runs and start nothing more; what is known is kept."""
+        self._stopped.set()
+
+    def _kills(self) -> dict[str, str | None]:
+        """The law that kills each mutant tried so far, by its slug."""
+        return {k.mutant: k.killed_by for k in _lines(self._store / _KILLS, Kill)}
+
+    def _reach(self) -> dict[Workload, Reach]:
+        """Of healthy soaks that were whole: one that was cut off has not sent its counts."""
+        found = {reach.workload: reach for reach in _lines(self._store / _REACH, Reach)}
+        return {w: found[w] for w in WORKLOADS if w in found and found[w].counts}
+
+    def _soaked(self) -> list[Soaked]:
+        return _lines(self._store / _SOAKS, Soaked)
+
+    def _kept(self, result: Reach | Soaked) -> None:
+        name = _REACH if isinstance(result, Reach) else _SOAKS
+        with (self._store / name).open("ab") as out:
+            out.write(msgspec.json.encode(result) + b"\n")
+        self._on_line(result.line)
+
+    def _run_laws(self, slugs: Sequence[str]) -> None:
+        """Find out which of ``slugs`` the laws kill, as far as that is not known.
+
+        Raises:
+            UsageError: the laws are missing here, or one of them fails without a mutant.
+            WorkerFailedError: they did not end.
+        """
+        missing = [slug for slug in (REACHED, *slugs) if slug not in self._kills()]
+        if missing:
+            if not _LAWS.is_dir():
+                raise UsageError(
+                    f": needs the engine's laws, {_LAWS}/ of a checkout, in the current directory; "
+                    "an installed package has none.",
+                    option="--mutants",
+                )
+            self._on_line(f"running the laws of {_LAWS}/ over {len(missing) - 1} mutants")
+            command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.laws.mutant_kills"]
+            command += ["-p", "no:cacheprovider", "-m", "not slow and not soak and not gpu"]
+            # What tries whether laws can fail is no law.
+            command += [str(_LAWS), "-k", "not can_fail and not law_sees and not is_seen"]
+            command += ["--mutant-store", str(self._store), "--mutant-jobs", str(self._jobs)]
+            path = os.pathsep.join((import_path(), os.getcwd()))
+            settings = {"HYPOTHESIS_PROFILE": "mutants", "PYTHONPATH": path}
+            command += ["--mutants", ",".join(missing)]
+            process = BackgroundProcess(command, settings=settings, ends_with_parent=True)
+            self._attend(process, _LAWS_LIMIT_S, lambda: False)
+        kills = self._kills()
+        if any(slug not in kills for slug in missing):
+            said = "PYTHONPATH=. python -m pytest -p tests.laws.mutant_kills --mutant-store DIR"
+            raise WorkerFailedError(f"the laws did not end; {said} {_LAWS} shows why.")
+        law = kills.get(REACHED)
+        if law:
+            raise UsageError(f": the law {law} fails without any mutant.", option="--mutants")
+
+    def _soak_healthy(self, workload: Workload) -> Reach:
+        store = self._store / "runs" / f"healthy-{'+'.join(workload)}"
+        self._soak(REACHED, workload, _REACH_S, store)
+        record = _run_in(store)
+        if record is None:
+            return Reach(workload, "none", {})
+        truth = read_truth(next(store.iterdir()))
+        before = truth.before_steady.get(REACHED, {})
+        counts = {s: n - before.get(s, 0) for s, n in truth.counts.get(REACHED, {}).items()}
+        shutil.rmtree(store, ignore_errors=True)
+        reached = {slug: count for slug, count in counts.items() if count > 0}
+        return Reach(workload, judge(record).kind.value, reached)
+
+    def _soak_mutant(self, candidate: Candidate, reach: Mapping[Workload, Reach]) -> Soaked:
+        slug = candidate.slug
+        workload = max(reach, key=lambda w: reach[w].counts.get(slug, 0), default=())
+        same = Soaked(slug, candidate.name, candidate.kind, candidate.half)
+        if not workload or not reach[workload].counts.get(slug):
+            return msgspec.structs.replace(same, outcome=UNREACHED)
+        store = self._store / "runs" / slug
+        shutil.rmtree(store, ignore_errors=True)
+        began_s = time.monotonic()
+        self._soak(slug, workload, SOAK_S, store)
+        took_s = round(time.monotonic() - began_s, 1)
+        outcome, verdict, said = _outcome(store)
+        if outcome != MISSED:
+            shutil.rmtree(store, ignore_errors=True)
+        return msgspec.structs.replace(
+            same,
+            workload=" ".join(workload),
+            outcome=outcome,
+            verdict=verdict,
+            said=said,
+            took_s=took_s,
+        )
+
+    def _soak(self, slug: str, workload: Workload, seconds: float, store: Path) -> None:
+        """Until the first finding that was counted; a trend needs the whole length."""
+        store.mkdir(parents=True, exist_ok=True)
+        module = "hybridbench.selftest.mutant_soak"
+        command = [sys.executable, "-m", module, slug, f"{seconds:g}", str(store), *workload]
+        process = BackgroundProcess(command, ends_with_parent=True)
+        self._attend(process, seconds + _PATIENCE_S, lambda: _has_finding(store))
+
+    def _attend(
+        self, process: BackgroundProcess, limit_s: float, is_over: Callable[[], bool]
+    ) -> None:
+        """Wait for its end, and bring that about once ``is_over``.
+
+        Raises:
+            _StoppedError: somebody asked for the end of all.
+        """
+        end_s = time.monotonic() + limit_s
+        with process:
+            while process.exit_code is None and time.monotonic() < end_s and not is_over():
+                if self._stopped.wait(_LOOK_EVERY_S):
+                    raise _StoppedError
+
+    def _each(
+        self,
+        items: Iterable[_Item],
+        do: Callable[[_Item], _Result],
+        done: Callable[[_Result], None],
+    ) -> None:
+        """``done`` gets each result as it comes, here in this thread."""
+        pool = ThreadPoolExecutor(max_workers=self._jobs)
+        try:
+            for future in as_completed([pool.submit(do, item) for item in items]):
+                done(future.result())
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class _StoppedError(Exception):
+    """Somebody asked for the end."""
+
+
+def _run_in(store: Path) -> RunRecord | None:
+    """What is stored so far; None as long as nothing is."""
+    for run_dir in store.iterdir():
+        try:
+            return read_run(run_dir)
+        except HybridbenchError:
+            return None
+    return None
+
+
+def _is_counted(finding: Finding) -> bool:
+    return finding.exact and finding.verdict in FINDINGS
+
+
+def _has_finding(store: Path) -> bool:
+    """Whether a soak that goes on has shown something that needs no statistics."""
+    record = _run_in(store)
+    return record is not None and any(map(_is_counted, judge_so_far(record).findings))
+
+
+def _outcome(store: Path) -> tuple[str, str, str]:
+    """Outcome, verdict and finding of a soak that is over, as ``Soaked`` has them."""
+    record = _run_in(store)
+    if record is None:
+        return DEAD, "none", "the worker was not ready"
+    phases = {event.phase for event in record.all_events(Phase)}
+    is_crashed = record.last_event(Crash) is not None
+    whole = is_crashed or "done" in phases
+    verdict = (judge if whole else judge_so_far)(record)
+    said = verdict.findings[0].title if verdict.findings else verdict.headline
+    if is_crashed and "steady" not in phases:
+        outcome = DEAD
+    elif verdict.kind in FINDINGS:
+        outcome = FOUND
+    else:
+        outcome = CRASHED if verdict.kind is VerdictKind.CRASHED else MISSED
+    return outcome, verdict.kind.value, said
+
+
+def _lines(path: Path, kind: type[_Line]) -> list[_Line]:
+    if not path.exists():
+        return []
+    return [msgspec.json.decode(line, type=kind) for line in path.read_bytes().splitlines()]
+
+
+def _without_torn_line(path: Path) -> None:
+    """What was cut off in the middle of a line is done again."""
+    if path.exists():
+        whole, end, _ = path.read_bytes().rpartition(b"\n")
+        write_atomically(path, (whole + end).decode())
+
+
+def _of_half(half: str) -> list[Candidate]:
+    return [c for c in candidates() if half in {"", c.half}]

@@ -1,0 +1,135 @@
+"""Recall as numbers and as text: what was found of the mutants that the engine's laws kill."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from hybridbench.analysis.distributions import wilson_interval
+from hybridbench.defects.mutants import KINDS
+from hybridbench.selftest.mutants import (
+    CRASHED,
+    DEAD,
+    FINDINGS,
+    FOUND,
+    MISSED,
+    UNREACHED,
+    Measured,
+    Soaked,
+)
+
+# What soaks should have found and did not; who crashes or never served is in no denominator.
+_MISSES: Final = (MISSED, UNREACHED)
+_OUTCOMES: Final = (FOUND, *_MISSES, CRASHED, DEAD)
+
+
+class Recall(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement, as ``recall.json`` has it.
+
+    Attributes:
+        command: that made it.
+        half: whose mutants were soaked; both if empty.
+        tried: mutants that the engine's laws were run over.
+        killed: of these, those that a law kills.
+        healthy: the verdict of each workload without a mutant.
+        outcomes: soaked mutants by kind of statement, then by outcome; empty before the first.
+        listed: those that were not found, by name.
+    """
+
+    command: str
+    half: str
+    tried: int
+    killed: int
+    healthy: dict[str, str]
+    outcomes: dict[str, dict[str, int]]
+    listed: tuple[Soaked, ...]
+
+    @property
+    def total(self) -> Counter[str]:
+        """Soaked mutants by outcome."""
+        total: Counter[str] = Counter()
+        for counts in self.outcomes.values():
+            total.update(counts)
+        return total
+
+    @property
+    def false_alarms(self) -> list[str]:
+        """Workloads in which something was found without a mutant."""
+        return [workload for workload, verdict in self.healthy.items() if verdict in FINDINGS]
+
+
+def recall_of(measured: Measured, command: str) -> Recall:
+    """What ``measured`` comes to."""
+    by_kind = {kind: Counter[str]() for kind in KINDS if measured.soaked}
+    for soaked in measured.soaked:
+        by_kind[soaked.kind][soaked.outcome] += 1
+    ordered = sorted(measured.soaked, key=lambda soaked: soaked.name)
+    return Recall(
+        command=command,
+        half=measured.half,
+        tried=measured.tried,
+        killed=measured.killed,
+        healthy=measured.healthy,
+        outcomes={kind: dict(counts) for kind, counts in by_kind.items()},
+        listed=tuple(soaked for soaked in ordered if soaked.outcome != FOUND),
+    )
+
+
+def markdown(recall: Recall) -> str:
+    """A table by kind of statement, and a list for each way of not being found."""
+    lines = [
+        f"| statement | recall (95 % interval) | {' | '.join(_OUTCOMES)} |",
+        "|" + "---|" * (len(_OUTCOMES) + 2),
+        *(_row(kind, Counter(counts)) for kind, counts in recall.outcomes.items()),
+        _row("all", recall.total),
+    ]
+    for outcome in _OUTCOMES[1:]:
+        those = [soaked for soaked in recall.listed if soaked.outcome == outcome]
+        if those:
+            lines += ["", f"{outcome.capitalize()}:", "", *map(_item, those)]
+    return "\n".join(lines) + "\n"
+
+
+def summary(recall: Recall) -> str:
+    """One sentence."""
+    total = recall.total
+    half = f" of half {recall.half}" if recall.half else ""
+    counts = ", ".join(f"{total[outcome]} {outcome}" for outcome in _OUTCOMES)
+    return (
+        f"The laws kill {recall.killed} of {recall.tried} mutants{half}; soaked were "
+        f"{total.total()}: {counts}; recall {_share(total)}."
+    )
+
+
+def _row(kind: str, counts: Counter[str]) -> str:
+    numbers = " | ".join(str(counts[outcome]) for outcome in _OUTCOMES)
+    return f"| {kind} | {_share(counts)} | {numbers} |"
+
+
+def _share(counts: Counter[str]) -> str:
+    found, trials = counts[FOUND], sum(counts[outcome] for outcome in (FOUND, *_MISSES))
+    if not trials:
+        return "-"
+    low, high = wilson_interval(found, trials)
+    return f"{found} of {trials}, {found / trials:.0%} ({low:.0%} to {high:.0%})"
+
+
+def _item(soaked: Soaked) -> str:
+    came = f" ({soaked.workload}: {soaked.verdict})" if soaked.workload else ""
+    return f"- `{soaked.mutant}` `{soaked.name}`{came}"
+
+
+def to_json(recall: Recall) -> bytes:
+    """As ``recall.json`` is stored; ``read`` reads it."""
+    return msgspec.json.format(msgspec.json.encode(recall), indent=1) + b"\n"
+
+
+def read(text: bytes) -> Recall:
+    """The measurement that ``to_json`` wrote.
+
+    Raises:
+        msgspec.DecodeError: it is none.
+    """
+    return msgspec.json.decode(text, type=Recall)
