@@ -33,11 +33,11 @@ _ENGINE: Final = Path(hybridbench.__file__).parent / "engine"
 _VERBS: Final = {
     "frees": (
         "close dec discard dismantle drain drop end evict forget free give leave let release "
-        "remove return settle transfer unlock"
+        "pop remove return settle transfer unlock"
     ),
     "clears": "clear reset",
     "copies": "backup copy load move restore save store write",
-    "relinks": "add append attach extend extendleft insert map pop put redistribute split",
+    "relinks": "add append attach extend extendleft insert map put redistribute split",
     "counts": "book count",
 }
 _KIND_OF: Final = {verb: kind for kind, verbs in _VERBS.items() for verb in verbs.split()}
@@ -103,7 +103,8 @@ def candidates_in(file: str, source: str) -> Iterator[Candidate]:
         for place, statement in enumerate(ast.walk(method)):
             kind = _kind(statement)
             if kind:
-                text = ast.unparse(statement)
+                # Which quotes it writes depends on the version of Python.
+                text = ast.unparse(statement).replace('"', "'")
                 seen[text] += 1
                 yield Candidate(file, holder, method.name, text, seen[text], kind, place)
 
@@ -157,7 +158,8 @@ def _kind(node: ast.AST) -> str:
         case ast.AugAssign(op=ast.Sub()):
             return "counts"
         case ast.Assign(targets=targets, value=value):
-            if any(isinstance(t, ast.Subscript) for t in targets):
+            # Without a name that is read later there is an error at once.
+            if all(isinstance(t, ast.Subscript) for t in targets):
                 return "relinks"
             is_none = isinstance(value, ast.Constant) and value.value is None
             return "clears" if is_none and isinstance(targets[0], ast.Attribute) else ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -36,8 +37,11 @@ from hybridbench.targets.own_process import import_path
 
 SOAK_S: Final = 60.0
 _REACH_S: Final = 40.0
-# Boot, drains, and the answers that are compared after the traffic.
+# Boot and drains.
 _PATIENCE_S: Final = 100.0
+# Ten seconds of answers, and the start of the reference that computes them.
+_ANSWERS_S: Final = 40.0
+_LAST_WORDS_S: Final = 20.0
 _LOOK_EVERY_S: Final = 2.0
 _LAWS: Final = Path("tests/laws")
 _LAWS_LIMIT_S: Final = 6 * 3600.0
@@ -251,8 +255,8 @@ class MutantTest:
             path = os.pathsep.join((import_path(), os.getcwd()))
             settings = {"HYPOTHESIS_PROFILE": "mutants", "PYTHONPATH": path}
             command += ["--mutants", ",".join(missing)]
-            process = BackgroundProcess(command, settings=settings, ends_with_parent=True)
-            self._attend(process, _LAWS_LIMIT_S, lambda: False)
+            with BackgroundProcess(command, settings=settings, ends_with_parent=True) as process:
+                self._attend(process, _LAWS_LIMIT_S, lambda: False)
         kills = self._kills()
         if any(slug not in kills for slug in missing):
             said = "PYTHONPATH=. python -m pytest -p tests.laws.mutant_kills --mutant-store DIR"
@@ -302,22 +306,26 @@ class MutantTest:
         store.mkdir(parents=True, exist_ok=True)
         module = "hybridbench.selftest.mutant_soak"
         command = [sys.executable, "-m", module, slug, f"{seconds:g}", str(store), *workload]
-        process = BackgroundProcess(command, ends_with_parent=True)
-        self._attend(process, seconds + _PATIENCE_S, lambda: _has_finding(store))
+        with BackgroundProcess(command, ends_with_parent=True) as process:
+            self._attend(process, seconds + _PATIENCE_S, lambda: _is_decided(store))
+            if process.exit_code is None and _is_served(_run_in(store)):
+                # Two wrong answers suffice; it would go on to see what more of them share.
+                self._attend(process, _ANSWERS_S, lambda: False)
+                process.send_signal(signal.SIGINT)
+                self._attend(process, _LAST_WORDS_S, lambda: False)
 
     def _attend(
         self, process: BackgroundProcess, limit_s: float, is_over: Callable[[], bool]
     ) -> None:
-        """Wait for its end, and bring that about once ``is_over``.
+        """Wait for its end, until ``is_over`` or for ``limit_s``.
 
         Raises:
             _StoppedError: somebody asked for the end of all.
         """
         end_s = time.monotonic() + limit_s
-        with process:
-            while process.exit_code is None and time.monotonic() < end_s and not is_over():
-                if self._stopped.wait(_LOOK_EVERY_S):
-                    raise _StoppedError
+        while process.exit_code is None and time.monotonic() < end_s and not is_over():
+            if self._stopped.wait(_LOOK_EVERY_S):
+                raise _StoppedError
 
     def _each(
         self,
@@ -355,10 +363,17 @@ def _is_counted(finding: Finding) -> bool:
     return finding.exact and finding.verdict in FINDINGS
 
 
-def _has_finding(store: Path) -> bool:
-    """Whether a soak that goes on has shown something that needs no statistics."""
+def _is_served(record: RunRecord | None) -> bool:
+    """Whether the worker has left, and only answers are left to be compared."""
+    return record is not None and any(event.phase == "done" for event in record.all_events(Phase))
+
+
+def _is_decided(store: Path) -> bool:
+    """Whether a soak that goes on has shown something that needs no statistics, or is served."""
     record = _run_in(store)
-    return record is not None and any(map(_is_counted, judge_so_far(record).findings))
+    if record is None:
+        return False
+    return _is_served(record) or any(map(_is_counted, judge_so_far(record).findings))
 
 
 def _outcome(store: Path) -> tuple[str, str, str]:
@@ -366,12 +381,11 @@ def _outcome(store: Path) -> tuple[str, str, str]:
     record = _run_in(store)
     if record is None:
         return DEAD, "none", "the worker was not ready"
-    phases = {event.phase for event in record.all_events(Phase)}
     is_crashed = record.last_event(Crash) is not None
-    whole = is_crashed or "done" in phases
+    whole = is_crashed or _is_served(record)
     verdict = (judge if whole else judge_so_far)(record)
     said = verdict.findings[0].title if verdict.findings else verdict.headline
-    if is_crashed and "steady" not in phases:
+    if is_crashed and all(event.phase != "steady" for event in record.all_events(Phase)):
         outcome = DEAD
     elif verdict.kind in FINDINGS:
         outcome = FOUND

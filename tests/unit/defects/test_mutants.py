@@ -28,6 +28,7 @@ class Pool:
         self.last = None
         self.owner[slot] = 0
         held = self.free(slot)
+        owner = self.owner[slot] = 1
         del held
         self.events.seen += 1
         self.check()

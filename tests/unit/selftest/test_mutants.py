@@ -27,9 +27,9 @@ ENDS: dict[str, tuple[Event, ...]] = {
 class Fakes(MutantTest):
     """Without soaks: ``outcomes`` by slug, found where nothing else is given."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, jobs: int = 2) -> None:
         self.lines: list[str] = []
-        super().__init__(store, jobs=2, on_line=self.lines.append)
+        super().__init__(store, jobs, on_line=self.lines.append)
         self.outcomes: dict[str, str] = {}
         self.soaked: list[str] = []
 
@@ -101,6 +101,23 @@ def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     Fakes(tmp_path).run(Chosen())
 
     assert [s.mutant for s in Fakes(tmp_path).measured("").soaked] == [one.slug]
+
+
+def test_what_was_found_before_a_ctrl_c_is_kept(tmp_path: Path) -> None:
+    class Interrupted(Fakes):
+        def _soak(self, slug: str, workload: mutants.Workload, seconds: float, store: Path) -> None:
+            if self.soaked:
+                raise KeyboardInterrupt
+            super()._soak(slug, workload, seconds, store)
+
+    killed = list(candidates()[:5])
+    test = Interrupted(store_with(tmp_path, killed), jobs=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        test.run(Chosen())
+
+    assert [s.mutant for s in Fakes(tmp_path).measured("").soaked] == test.soaked
+    assert len(test.soaked) == 1
 
 
 def test_a_law_that_fails_without_a_mutant_measures_nothing(tmp_path: Path) -> None:
