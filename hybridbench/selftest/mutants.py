@@ -190,8 +190,9 @@ class MutantTest:
         reach = {w: r for w, r in self._reach().items() if r.verdict not in FINDINGS}
         population = sorted(_of_half(chosen.half), key=lambda c: c.slug)
         if chosen.sample:
-            number = min(chosen.sample, len(population))
-            population = random.Random(chosen.seed).sample(population, number)
+            # A larger sample has all that a smaller one had.
+            random.Random(chosen.seed).shuffle(population)
+            population = population[: chosen.sample]
         self._run_laws([c.slug for c in population])
         kills, soaked = self._kills(), {soaked.mutant for soaked in self._soaked()}
         missing = [c for c in population if kills.get(c.slug) and c.slug not in soaked]
@@ -385,7 +386,8 @@ def _outcome(store: Path) -> tuple[str, str, str]:
     whole = is_crashed or _is_served(record)
     verdict = (judge if whole else judge_so_far)(record)
     said = verdict.findings[0].title if verdict.findings else verdict.headline
-    if is_crashed and all(event.phase != "steady" for event in record.all_events(Phase)):
+    served = any(event.phase == "steady" for event in record.all_events(Phase))
+    if not served and (is_crashed or verdict.kind not in FINDINGS):
         outcome = DEAD
     elif verdict.kind in FINDINGS:
         outcome = FOUND

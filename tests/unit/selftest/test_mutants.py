@@ -21,6 +21,7 @@ ENDS: dict[str, tuple[Event, ...]] = {
     mutants.MISSED: (BOOT, STEADY, Phase(t_s=60.0, phase="done")),
     mutants.CRASHED: (BOOT, STEADY, Crash(t_s=60.5)),
     mutants.DEAD: (BOOT, Crash(t_s=60.5)),
+    "never ready": (BOOT,),
 }
 
 
@@ -101,6 +102,16 @@ def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     Fakes(tmp_path).run(Chosen())
 
     assert [s.mutant for s in Fakes(tmp_path).measured("").soaked] == [one.slug]
+
+
+def test_an_engine_that_hangs_while_it_is_built_is_dead(tmp_path: Path) -> None:
+    one = candidates()[0]
+    test = Fakes(store_with(tmp_path, [one]))
+    test.outcomes[one.slug] = "never ready"
+
+    test.run(Chosen())
+
+    assert [s.outcome for s in test.measured("").soaked] == [mutants.DEAD]
 
 
 def test_what_was_found_before_a_ctrl_c_is_kept(tmp_path: Path) -> None:
