@@ -7,6 +7,7 @@ and the laws that execute its statement, the quickest first, until one fails or 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -39,6 +40,7 @@ _HANGS_LEAST_S = 5.0
 _BUDGET_S = 5.0
 _LAWS_LEAST = 5
 _MEMORY_MOST = 4 * 2**30
+_PR_SET_PDEATHSIG = 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -132,6 +134,7 @@ def _start(mutant: Defect, laws: Sequence[Law]) -> tuple[int, tuple[int, str]]:
         os.close(write)
         return read, (pid, mutant.slug)
     os.close(read)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)

@@ -335,6 +335,10 @@ class MambaLRUList(LRUList):
                 raise CacheSanityError("mamba list: neighbours disagree", [node.id])
             if node.mamba_value is None:
                 raise CacheSanityError("mamba list: a tombstone is in it", [node.id])
+        # No eviction ever meets what the ring keeps.
+        kept = [node.id for node in self.held() if not node.mamba_lock_ref]
+        if kept:
+            raise CacheSanityError("mamba list: the ring keeps states without a lock", kept)
 
     def _add_node(self, node: TreeNode) -> None:
         first = self.head.mamba_next

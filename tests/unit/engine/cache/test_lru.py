@@ -107,11 +107,13 @@ def test_who_was_held_comes_back_to_the_place_of_its_last_use(
     linked = list_class()
     nodes = add_members(linked, range(1, 8))
     for number in held:
+        nodes[number].mamba_lock_ref = 1
         linked.hold(nodes[number])
         assert number not in [node.id for node in linked.evictable()]
     assert sorted(node.id for node in linked.held()) == sorted(held)
 
     for number in data.draw(st.permutations(held)):
+        nodes[number].mamba_lock_ref = 0
         linked.release(nodes[number])
         linked.sanity_check()
 
@@ -189,4 +191,15 @@ def test_sanity_check_sees_a_tombstone_in_the_mamba_list() -> None:
     nodes[1].mamba_value = None
 
     with pytest.raises(CacheSanityError, match="tombstone"):
+        linked.sanity_check()
+
+
+def test_sanity_check_sees_an_unlocked_state_that_no_eviction_meets() -> None:
+    linked, nodes = three(MambaLRUList)
+    nodes[1].mamba_lock_ref = 1
+    linked.hold(nodes[1])
+    linked.sanity_check()
+    nodes[1].mamba_lock_ref = 0
+
+    with pytest.raises(CacheSanityError, match="without a lock"):
         linked.sanity_check()
