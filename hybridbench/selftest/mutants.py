@@ -37,8 +37,9 @@ from hybridbench.targets.own_process import import_path
 
 SOAK_S: Final = 60.0
 _REACH_S: Final = 40.0
-# Boot and drains.
-_PATIENCE_S: Final = 100.0
+_BOOT_S: Final = 60.0
+# For checkpoints and drains.
+_PATIENCE_S: Final = 60.0
 # Ten seconds of answers, and the start of the reference that computes them.
 _ANSWERS_S: Final = 40.0
 _LAST_WORDS_S: Final = 20.0
@@ -308,8 +309,11 @@ class MutantTest:
         module = "hybridbench.selftest.mutant_soak"
         command = [sys.executable, "-m", module, slug, f"{seconds:g}", str(store), *workload]
         with BackgroundProcess(command, ends_with_parent=True) as process:
+            self._attend(process, _BOOT_S, lambda: "warmup" in _phases(_run_in(store)))
+            if "warmup" not in _phases(_run_in(store)):
+                return  # it hangs while it is built
             self._attend(process, seconds + _PATIENCE_S, lambda: _is_decided(store))
-            if process.exit_code is None and _is_served(_run_in(store)):
+            if process.exit_code is None and "done" in _phases(_run_in(store)):
                 # Two wrong answers suffice; it would go on to see what more of them share.
                 self._attend(process, _ANSWERS_S, lambda: False)
                 process.send_signal(signal.SIGINT)
@@ -364,9 +368,9 @@ def _is_counted(finding: Finding) -> bool:
     return finding.exact and finding.verdict in FINDINGS
 
 
-def _is_served(record: RunRecord | None) -> bool:
-    """Whether the worker has left, and only answers are left to be compared."""
-    return record is not None and any(event.phase == "done" for event in record.all_events(Phase))
+def _phases(record: RunRecord | None) -> set[str]:
+    """Those that have begun; with "done" the worker has left, and only answers are compared."""
+    return set() if record is None else {event.phase for event in record.all_events(Phase)}
 
 
 def _is_decided(store: Path) -> bool:
@@ -374,7 +378,7 @@ def _is_decided(store: Path) -> bool:
     record = _run_in(store)
     if record is None:
         return False
-    return _is_served(record) or any(map(_is_counted, judge_so_far(record).findings))
+    return "done" in _phases(record) or any(map(_is_counted, judge_so_far(record).findings))
 
 
 def _outcome(store: Path) -> tuple[str, str, str]:
@@ -382,12 +386,11 @@ def _outcome(store: Path) -> tuple[str, str, str]:
     record = _run_in(store)
     if record is None:
         return DEAD, "none", "the worker was not ready"
-    is_crashed = record.last_event(Crash) is not None
-    whole = is_crashed or _is_served(record)
+    is_crashed, phases = record.last_event(Crash) is not None, _phases(record)
+    whole = is_crashed or "done" in phases
     verdict = (judge if whole else judge_so_far)(record)
     said = verdict.findings[0].title if verdict.findings else verdict.headline
-    served = any(event.phase == "steady" for event in record.all_events(Phase))
-    if not served and (is_crashed or verdict.kind not in FINDINGS):
+    if "steady" not in phases and (is_crashed or verdict.kind not in FINDINGS):
         outcome = DEAD
     elif verdict.kind in FINDINGS:
         outcome = FOUND
