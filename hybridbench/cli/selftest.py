@@ -13,7 +13,6 @@ import typer
 
 from hybridbench.cli.options import MarkdownFile, Panel
 from hybridbench.cli.output import check_place
-from hybridbench.cli.user_settings import typed_command
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.safe_output import echo, output_after_verdict
 
@@ -259,7 +258,7 @@ def _measure_recall(
         test.run(Chosen(half, sample, seed))
     finally:
         # After a Ctrl-C as well: what is known so far is a measurement, too.
-        measured = recall.recall_of(test.measured(half), " ".join(typed_command()))
+        measured = recall.recall_of(test.measured(half))
         if measured.outcomes:
             (store / "recall.json").write_bytes(recall.to_json(measured))
             if markdown is not None:

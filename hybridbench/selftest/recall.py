@@ -29,7 +29,6 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement, as ``recall.json`` has it.
 
     Attributes:
-        command: that made it.
         half: whose mutants were soaked; both if empty.
         tried: mutants that the engine's laws were run over.
         killed: of these, those that a law kills.
@@ -38,7 +37,6 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
         listed: those that were not found, by name.
     """
 
-    command: str
     half: str
     tried: int
     killed: int
@@ -60,14 +58,13 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
         return [workload for workload, verdict in self.healthy.items() if verdict in FINDINGS]
 
 
-def recall_of(measured: Measured, command: str) -> Recall:
+def recall_of(measured: Measured) -> Recall:
     """What ``measured`` comes to."""
     by_kind = {kind: Counter[str]() for kind in KINDS if measured.soaked}
     for soaked in measured.soaked:
         by_kind[soaked.kind][soaked.outcome] += 1
     ordered = sorted(measured.soaked, key=lambda soaked: soaked.name)
     return Recall(
-        command=command,
         half=measured.half,
         tried=measured.tried,
         killed=measured.killed,

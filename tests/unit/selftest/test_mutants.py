@@ -16,6 +16,7 @@ from hybridbench.selftest.mutants import Chosen, Kill, MutantTest, Reach, Soaked
 from tests.fuzz.corpus import write_run
 from tests.unit.report.synthetic import record_of
 
+PAGES = Path(__file__).parents[3] / "docs" / "explanation"
 BOOT, STEADY = Phase(phase="boot"), Phase(t_s=3.6, phase="steady")
 ENDS: dict[str, tuple[Event, ...]] = {
     mutants.MISSED: (BOOT, STEADY, Phase(t_s=60.0, phase="done")),
@@ -161,7 +162,7 @@ def test_crashed_and_dead_are_in_no_denominator_and_unreached_is_a_miss() -> Non
     found = [soaked("found", number=n) for n in range(8)]
     those = [*found, soaked("missed"), soaked("unreached"), soaked("crashed"), soaked("dead")]
 
-    text = recall.markdown(recall.recall_of(measured(*those), "hybridbench selftest --mutants"))
+    text = recall.markdown(recall.recall_of(measured(*those)))
 
     # Wilson's interval of 8 of 10, from R's prop.test without continuity correction.
     assert "| all | 8 of 10, 80% (49% to 94%) | 8 | 1 | 1 | 1 | 1 |" in text
@@ -171,7 +172,17 @@ def test_crashed_and_dead_are_in_no_denominator_and_unreached_is_a_miss() -> Non
 
 
 def test_a_measurement_is_stored_and_read_again_and_names_false_alarms() -> None:
-    made = recall.recall_of(measured(soaked("found"), soaked("missed")), "a command")
+    made = recall.recall_of(measured(soaked("found"), soaked("missed")))
 
     assert recall.read(recall.to_json(made)) == made
     assert made.false_alarms == ["forced"]
+
+
+def test_the_page_has_the_stored_measurement_of_half_b() -> None:
+    stored = recall.read((PAGES / "recall.json").read_bytes())
+    page = (PAGES / "recall.md").read_text(encoding="utf-8")
+
+    assert stored.half == "B"
+    assert recall.markdown(stored) in page
+    assert recall.summary(stored) in page.replace("\n", " ")
+    assert not stored.false_alarms
