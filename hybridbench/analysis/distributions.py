@@ -115,19 +115,26 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def fisher(wrong_with: int, wrong: int, right_with: int, right: int) -> float:
-    """The probability that ``wrong_with`` or more of ``wrong`` have a trait by chance, given how
-    many of all have it: Fisher's exact test, one-sided.
+def fisher(*tables: tuple[int, int, int, int]) -> float:
+    """The probability that so many of the wrong have a trait by chance, or more, given how many of
+    all have it: Fisher's exact test, one-sided.
+
+    Args:
+        tables: each (wrong ones with the trait, wrong ones, right ones with it, right ones).
+            Several are strata: chance deals within each, and what is counted is their sum.
     """
-    having, total = wrong_with + right_with, wrong + right
-    most = min(having, wrong)
-    ways = _log_choose(total, wrong)
-    terms = [
-        _log_choose(having, k) + _log_choose(total - having, wrong - k) - ways
-        for k in range(wrong_with, most + 1)
-        if wrong - k <= total - having
-    ]
-    return min(1.0, math.fsum(map(math.exp, terms)))
+    sums, seen = np.ones(1), 0
+    for wrong_with, wrong, right_with, right in tables:
+        having, total = wrong_with + right_with, wrong + right
+        ways = _log_choose(total, wrong)
+        terms = np.zeros(min(having, wrong) + 1)
+        for k in range(max(0, wrong - (total - having)), len(terms)):
+            terms[k] = math.exp(
+                _log_choose(having, k) + _log_choose(total - having, wrong - k) - ways
+            )
+        sums = np.convolve(sums, terms)
+        seen += wrong_with
+    return min(1.0, math.fsum(sums[seen:]))
 
 
 def _log_choose(n: int, k: int) -> float:

@@ -33,6 +33,7 @@ from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
 from hybridbench.engine.memory.owners import REQ
@@ -95,6 +96,7 @@ class _BenchReq:
         self.kv_allocated_len = 0
         self.swa_evicted_seqlen = 0
         self.extra_key: str | None = None
+        self.writers: Writers = ()
 
 
 _TREES: Final[Mapping[CacheKind, type[Tree]]] = {

@@ -65,6 +65,7 @@ def _split_node(self: PrefixTree, lower: TreeNode, tokens: int) -> TreeNode:
     below = self._new_node(upper.key[tokens:], upper.value[tokens:].copy(), upper)
     below.full_lock_ref = upper.full_lock_ref
     below.hit_count, below.priority = upper.hit_count, upper.priority
+    below.writers = upper.writers
     below.children = children
     for child in children.values():
         child.parent = below
@@ -111,7 +112,7 @@ DEFECT = Defect(
     ),
     patches=(
         Patch(RadixCache, "_match", _match, fingerprint="2b0eea46aa64"),
-        Patch(PrefixTree, "_split_node", _split_node, fingerprint="c9134e9bdda1"),
+        Patch(PrefixTree, "_split_node", _split_node, fingerprint="229db8d76c19"),
     ),
     harmed="Servers whose prompts share prefixes: from the third request on, KV could no longer be "
     "evicted.",

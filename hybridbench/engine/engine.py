@@ -12,6 +12,7 @@ from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopOverlap
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.front_end import FrontEnd
+from hybridbench.engine.lineage import Passed
 from hybridbench.engine.liveness import Liveness, liveness_of
 from hybridbench.engine.memory.storage_controller import StorageIO
 from hybridbench.engine.memory.transfers import Transfers
@@ -152,7 +153,7 @@ class Engine:
             req.attach_payload(payload, self.model_config.vocab_size)
         self._front_end.accept(req)
         if session_id is not None:
-            req.path.in_session = True
+            req.passed |= Passed.IN_SESSION
             self.scheduler.sessions.begin_req(session_id, req)
         self.scheduler.add(req)
 

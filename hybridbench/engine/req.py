@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hybridbench.engine.cache.base import DecLockRefParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.lineage import MOST_WRITERS, Writers
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.sampling_params import SamplingParams
 
@@ -134,31 +135,6 @@ class ReqKv:
     def swa_held_from(self) -> int:
         """The first position whose KV in the window pool is the request's own."""
         return max(self.cache_protected_len, self.swa_evicted_seqlen)
-
-
-@dataclass(slots=True)
-class ReqPath:
-    """What happened to a request on its way; nothing here decides anything.
-
-    Attributes:
-        chunks: prefill steps that did not end its prompt.
-        guesses: drafted tokens of its answer that were right.
-        retracts: times that it was sent back to the queue.
-        refusals: times that it was refused admission after a match.
-        others: requests that ran when its prefill was done.
-        in_session: it is a turn of a session.
-        loaded_back: KV or states of its prefix came back from the host.
-        ended_admission: with it the room or the budget of its admission step was used up.
-    """
-
-    chunks: int = 0
-    guesses: int = 0
-    retracts: int = 0
-    refusals: int = 0
-    others: int = 0
-    in_session: bool = False
-    loaded_back: bool = False
-    ended_admission: bool = False
 
 
 class KvFields:
@@ -288,7 +264,7 @@ class Req(KvFields):
         "mamba_branching_seqlen",
         "origin_input_ids",
         "output_ids",
-        "path",
+        "passed",
         "payload",
         "priority",
         "queued_s",
@@ -298,6 +274,7 @@ class Req(KvFields):
         "stop_token_ids",
         "submitted_s",
         "to_abort",
+        "went_on_from",
     )
 
     def __init__(
@@ -346,7 +323,8 @@ class Req(KvFields):
         self.submitted_s = 0.0
         self.queued_s = 0.0
         self.last_heard_s = 0.0
-        self.path = ReqPath()
+        self.passed = 0  # bits of ``Passed``
+        self.went_on_from: Writers = ()  # who computed what its last match found
         self.kv = ReqKv()
 
     @property
@@ -362,6 +340,14 @@ class Req(KvFields):
     @property
     def finished(self) -> bool:
         return self.finished_reason is not None
+
+    @property
+    def writers(self) -> Writers:
+        """Who has to do with what it computes: itself, and whom it went on from."""
+        before = self.went_on_from
+        if before and before[0][0] == self.arrival:
+            before = before[1:]  # a session's turn goes on after a retract
+        return ((self.arrival, self.passed), *before[: MOST_WRITERS - 1])
 
     def attach_payload(self, payload: bytes, vocab_size: int) -> None:
         """Hold ``payload`` (image features, say) as long as the request lives.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -32,6 +32,21 @@ class Trait(StrEnum):
     TRACK_LENGTH = "track-length"
     BEYOND_WINDOW = "beyond-window"
 
+
+_PLACES: Final[Mapping[Trait, int]] = {trait: place for place, trait in enumerate(Trait)}
+
+# What a wrong answer may have from a request that it goes on from.  What was reused is not among
+# them: it is what makes one an ancestor at all.
+INHERITED: Final = (
+    Trait.LOADED_BACK,
+    Trait.SEVERAL_CHUNKS,
+    Trait.RETRACTED,
+    Trait.REFUSED,
+    Trait.ENDED_ADMISSION,
+    Trait.ENDED_AFTER_HIT,
+    Trait.GUESSES,
+    Trait.BESIDE_OTHERS,
+)
 
 # What follows "17 of 17": of one and of several requests.
 TRAIT_WORDS: Final[Mapping[Trait, str]] = {
@@ -95,6 +110,16 @@ ROUTING_GAP_LEAST: Final = 1e-4
 
 # One wrong answer decides alone if it is this many times beyond the tolerance; else two do.
 FAR_BEYOND: Final = 100.0
+
+
+def pack_traits(traits: Iterable[Trait]) -> int:
+    """``traits`` as a number: a bit for each."""
+    return sum(1 << _PLACES[trait] for trait in traits)
+
+
+def has_trait(packed: int, trait: Trait) -> bool:
+    """Whether ``trait`` is among those in what ``pack_traits`` gave."""
+    return bool(packed >> _PLACES[trait] & 1)
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

@@ -308,6 +308,27 @@ class WrongAnswer(msgspec.Struct, frozen=True, kw_only=True):
     traits: tuple[str, ...] = ()
 
 
+class Lineages(msgspec.Struct, frozen=True, kw_only=True):
+    """Compared answers that go on from ``ancestors`` known requests each: the one that computed
+    what they reused, the one that it had gone on from, and so on.
+
+    Attributes:
+        wrong: of ``AnswersCompared.wrong_first``.
+        right: of ``AnswersCompared.right_first``.
+        wrong_traits: how many of ``wrong`` have a trait, or a request that they go on from has it,
+            by its name; those that have it from the same request count once.
+        right_traits: the same of ``right``; all count.
+        repeated: those of ``wrong`` that have a trait from a request that is counted already.
+    """
+
+    ancestors: int = 0
+    wrong: int = 0
+    right: int = 0
+    wrong_traits: dict[str, int] = {}
+    right_traits: dict[str, int] = {}
+    repeated: dict[str, int] = {}
+
+
 class AnswersCompared(Event, frozen=True):
     """Finished answers were computed anew by a reference; all of this worker's time.
 
@@ -322,6 +343,7 @@ class AnswersCompared(Event, frozen=True):
         right_first: the same of the right ones.
         wrong_traits: how many of ``wrong_first`` have a trait, by its name.
         right_traits: the same of ``right_first``.
+        lineages: both by the number of requests that they go on from.
         left_out: finished requests that were not compared, by the reason.
         cpu_s: processor time of the reference while the run went on.
         run_s: how long the run went on.
@@ -337,6 +359,7 @@ class AnswersCompared(Event, frozen=True):
     right_first: int | None = None
     wrong_traits: dict[str, int] = {}
     right_traits: dict[str, int] = {}
+    lineages: tuple[Lineages, ...] = ()
     left_out: dict[str, int] = {}
     cpu_s: float = 0.0
     run_s: float = 0.0

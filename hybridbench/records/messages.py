@@ -245,7 +245,9 @@ class FinishedAnswer(WireMessage, frozen=True):
     It takes ``place`` in the sample of its half: of requests that ``reused`` something, or of those
     that did not.  ``prompt`` is what was computed (history of the session first, after truncation)
     and ``output`` what was emitted, four bytes a token.  ``traits`` are names of ``Trait``; of the
-    prompt ``cached_tokens`` were reused.
+    prompt ``cached_tokens`` were reused.  ``ancestors`` are the requests that it goes on from, the
+    nearest first: the number of each, as ``arrival`` is its own, and its traits as ``pack_traits``
+    gives them.
     """
 
     rid: str
@@ -255,6 +257,8 @@ class FinishedAnswer(WireMessage, frozen=True):
     output: bytes
     traits: list[str]
     cached_tokens: int = 0
+    arrival: int = -1
+    ancestors: list[tuple[int, int]] = []
 
 
 class AnswerTotals(WireMessage, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,8 +18,8 @@ import msgspec
 
 from hybridbench.clock import Clock
 from hybridbench.errors import WorkerFailedError
-from hybridbench.records.answers import ROUTING_GAP_LEAST, Trait, tolerance_of
-from hybridbench.records.events import AnswersCompared, WrongAnswer
+from hybridbench.records.answers import ROUTING_GAP_LEAST, tolerance_of
+from hybridbench.records.events import AnswersCompared
 from hybridbench.records.messages import (
     AnswerTotals,
     Fatal,
@@ -30,6 +30,7 @@ from hybridbench.records.messages import (
     ReferenceReady,
     Start,
 )
+from hybridbench.runs.answer_tally import Sizes, Tally, heirs
 from hybridbench.sampling.headroom import memory_headroom
 from hybridbench.targets.target import WireTarget
 from hybridbench.targets.wire import WireClosedError
@@ -46,123 +47,6 @@ _TURN_S: Final = 0.2
 _ROOM_SHARE: Final = 0.125
 # Prompt tokens of one step in the second of the runs that repeat a suspect.
 _OTHER_CHUNK: Final = 48
-_WRONG_STORED: Final = 100
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Lengths at which an engine does something that may go wrong, in tokens."""
-
-    page_size: int
-    track_interval: int
-    sliding_window: int = 0
-
-    def traits_at(self, prompt_tokens: int, place: int) -> Iterator[Trait]:
-        """What is special of the token of an answer at ``place``."""
-        position = prompt_tokens + place
-        if self.page_size > 1 and position % self.page_size == 0:
-            yield Trait.PAGE_START
-        if position % self.track_interval == 0:
-            yield Trait.TRACK_LENGTH
-        if 0 < self.sliding_window <= position:
-            yield Trait.BEYOND_WINDOW
-
-
-@dataclass
-class Tally:
-    """What came of the answers that were compared."""
-
-    sizes: Sizes
-    tokens: int = 0
-    largest: float = 0.0
-    right: list[FinishedAnswer] = field(default_factory=list)
-    wrong: list[tuple[FinishedAnswer, Recomputed]] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
-    chosen: set[str] = field(default_factory=set)  # compared for a wrong one's sake: by rid
-
-    @property
-    def compared(self) -> int:
-        return len(self.right) + len(self.wrong)
-
-    def add_right(self, answer: FinishedAnswer, found: Recomputed) -> None:
-        """It agrees, or differs by no more than rounding explains."""
-        self.tokens += found.compared
-        self.largest = max(self.largest, found.distance)
-        self.right.append(answer)
-
-    def add_wrong(self, answer: FinishedAnswer, found: Recomputed) -> None:
-        """It differs by more."""
-        self.tokens += found.compared
-        self.wrong.append((answer, found))
-
-    def recorded(self, tolerance: float) -> AnswersCompared:
-        """All of it, but for what was left out.
-
-        Who goes on from a wrong state is wrong, too, whatever it has been through: traits are
-        counted of those that reused nothing of a wrong one.  Right ones are taken by the same
-        rule, so that it favours no trait, and none that was ``chosen``.
-        """
-        wrong = [answer for answer, _ in self.wrong]
-        wrong_first = [
-            (answer, found.wrong_place)
-            for (answer, found), heir in zip(self.wrong, heirs(wrong, wrong), strict=True)
-            if not heir and answer.rid not in self.chosen
-        ]
-        right_first = [
-            (answer, _some_place(answer))
-            for answer, heir in zip(self.right, heirs(self.right, wrong), strict=True)
-            if not heir and answer.rid not in self.chosen
-        ]
-        return AnswersCompared(
-            compared=self.compared,
-            tokens=self.tokens,
-            tolerance=tolerance,
-            largest=self.largest,
-            wrong=tuple(self._example(*one) for one in self.wrong[:_WRONG_STORED]),
-            wrong_answers=len(self.wrong),
-            wrong_first=len(wrong_first),
-            right_first=len(right_first),
-            wrong_traits=self._with_traits(wrong_first),
-            right_traits=self._with_traits(right_first),
-        )
-
-    def _example(self, answer: FinishedAnswer, found: Recomputed) -> WrongAnswer:
-        return WrongAnswer(
-            rid=answer.rid,
-            prompt_tokens=len(answer.prompt) // 4,
-            place=found.wrong_place,
-            distance=found.distance,
-            emitted=found.emitted,
-            best=found.best,
-            traits=tuple(self._traits(answer, found.wrong_place)),
-        )
-
-    def _with_traits(self, answers: Sequence[tuple[FinishedAnswer, int]]) -> dict[str, int]:
-        return dict(Counter(trait for one in answers for trait in self._traits(*one)))
-
-    def _traits(self, answer: FinishedAnswer, place: int) -> list[str]:
-        at = self.sizes.traits_at(len(answer.prompt) // 4, place)
-        return [*answer.traits, *map(str, at)]
-
-
-def heirs(answers: Sequence[FinishedAnswer], wrong: Iterable[FinishedAnswer]) -> list[bool]:
-    """Of each of ``answers``, whether it reused a token that one of ``wrong`` had computed."""
-    computed: dict[int, set[bytes]] = {}
-    for one in wrong:
-        own = one.cached_tokens + 1  # up to the first token that was not reused itself
-        computed.setdefault(own, set()).add((one.prompt + one.output)[: 4 * own])
-    return [
-        any(
-            own <= answer.cached_tokens and answer.prompt[: 4 * own] in beginnings
-            for own, beginnings in computed.items()
-        )
-        for answer in answers
-    ]
-
-
-def _some_place(answer: FinishedAnswer) -> int:
-    """For comparison with the places of first wrong tokens: any, but always the same."""
-    return random.Random(answer.rid).randrange(max(1, len(answer.output) // 4))
 
 
 @dataclass

@@ -9,7 +9,8 @@ import msgspec
 from hybridbench.clock import Clock
 from hybridbench.records.events import AnswersCompared
 from hybridbench.records.messages import Ready
-from hybridbench.runs.answer_check import CORE_SHARE, AnswerCheck, Sizes
+from hybridbench.runs.answer_check import CORE_SHARE, AnswerCheck
+from hybridbench.runs.answer_tally import Sizes
 from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.wire_loop import WireLoop
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
 
+from hybridbench.engine.lineage import Passed
 from hybridbench.engine.req import Req
 from hybridbench.engine_config import EngineConfig
-from hybridbench.records.answers import Trait, pack_tokens
+from hybridbench.records.answers import Trait, pack_tokens, pack_traits
 from hybridbench.records.messages import AnswerTotals, FinishedAnswer
 
 
@@ -55,6 +59,8 @@ class AnswerSample:
                     output=pack_tokens(req.output_ids),
                     traits=list(map(str, traits_of(req, self._config))),
                     cached_tokens=req.cached_tokens,
+                    arrival=req.arrival,
+                    ancestors=[(n, _inheritable(passed)) for n, passed in req.writers[1:]],
                 )
             )
 
@@ -68,24 +74,34 @@ class AnswerSample:
         return AnswerTotals(dict(self._finished)) if self._size else None
 
 
+_TRAITS: Final[Mapping[int, Trait]] = {
+    Passed.LOADED_BACK: Trait.LOADED_BACK,
+    Passed.CHUNKED: Trait.SEVERAL_CHUNKS,
+    Passed.RETRACTED: Trait.RETRACTED,
+    Passed.REFUSED: Trait.REFUSED,
+    Passed.ENDED_ADMISSION: Trait.ENDED_ADMISSION,
+    Passed.ENDED_AFTER_HIT: Trait.ENDED_AFTER_HIT,
+    Passed.GUESSED: Trait.GUESSES,
+    Passed.BESIDE_OTHERS: Trait.BESIDE_OTHERS,
+}
+
+
 def traits_of(req: Req, config: EngineConfig) -> list[Trait]:
     """What a finished request has been through."""
-    path = req.path
-    reused = req.cached_tokens > 0
-    from_tree = reused and not path.in_session
-    held = {
-        Trait.REUSED_NOTHING: not reused,
-        Trait.REUSED_TREE: from_tree and not config.tracks_states,
-        Trait.REUSED_TRACKED: from_tree and config.tracks_states,
-        Trait.REUSED_SESSION: reused and path.in_session,
-        Trait.LOADED_BACK: path.loaded_back,
-        Trait.SEVERAL_CHUNKS: path.chunks > 0,
-        Trait.RETRACTED: path.retracts > 0,
-        Trait.REFUSED: path.refusals > 0,
-        Trait.ENDED_ADMISSION: path.ended_admission,
-        # Only a hit takes a state slot while the decision is still open.
-        Trait.ENDED_AFTER_HIT: path.ended_admission and reused,
-        Trait.GUESSES: path.guesses > 0,
-        Trait.BESIDE_OTHERS: path.others > 0,
-    }
-    return [trait for trait, holds in held.items() if holds]
+    if req.cached_tokens == 0:
+        reused = Trait.REUSED_NOTHING
+    elif req.passed & Passed.IN_SESSION:
+        reused = Trait.REUSED_SESSION
+    else:
+        reused = Trait.REUSED_TRACKED if config.tracks_states else Trait.REUSED_TREE
+    return [reused, *_passed(req.passed)]
+
+
+@cache
+def _passed(passed: int) -> tuple[Trait, ...]:
+    return tuple(trait for flag, trait in _TRAITS.items() if flag & passed)
+
+
+@cache
+def _inheritable(passed: int) -> int:
+    return pack_traits(_passed(passed))

@@ -35,6 +35,7 @@ from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory import pages, req_to_token, slots, swa_pages
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool, MHATokenToKVPool
@@ -95,6 +96,7 @@ class Req:
     cache_protected_len: int = 0
     kv_committed_len: int = 0
     kv_allocated_len: int = 0
+    writers: Writers = ()
     prefix_indices: Any = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     @property

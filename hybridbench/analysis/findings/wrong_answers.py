@@ -10,8 +10,8 @@ import msgspec
 
 from hybridbench.analysis.distributions import fisher, holm
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.answers import FAR_BEYOND, TRAIT_WORDS, Trait
-from hybridbench.records.events import AnswersCompared, WrongAnswer
+from hybridbench.records.answers import FAR_BEYOND, INHERITED, TRAIT_WORDS, Trait
+from hybridbench.records.events import AnswersCompared, Lineages, WrongAnswer
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 
@@ -37,13 +37,17 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     """A trait of ``wrong`` of the wrong answers and of ``right`` of the right ones.
 
     ``p_value`` is the probability that chance gives as many or more, after Holm's correction for
-    all traits that were looked at.
+    all traits that were looked at.  If ``inherited``, those who go on from a request with the trait
+    are among them, but for those wrong ones that are ``repeated``: they have it from a request that
+    is counted already.
     """
 
     trait: str
     wrong: int
     right: int
     p_value: float
+    inherited: bool = False
+    repeated: int = 0
 
     def words(self, wrong: int, right: int, *, are_all: bool = True) -> str:
         """Its part of a sentence, out of so many answers of either kind; of all wrong ones, or of
@@ -52,10 +56,13 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         said = TRAIT_WORDS[Trait(self.trait)]
         verb, _, rest = said.partition(" ")
         others = f"{self.right:,} of {right:,} right ones {verb}"
-        if verb != "had":
+        if self.inherited:
+            rest += f", or go on from a request that {verb}"
+            others = f"{self.right:,} of {right:,} right ones do"
+        elif verb != "had":
             others = f"of {right:,} right ones a token drawn at random does in {self.right:,}"
         which = "" if are_all else " that go on from no other wrong one"
-        return f"{self.wrong:,} of {wrong:,}{which} {verb} {rest}, {others}"
+        return f"{self.wrong:,} of {wrong - self.repeated:,}{which} {verb} {rest}, {others}"
 
 
 class WrongAnswers(Basis, frozen=True, kw_only=True):
@@ -162,6 +169,7 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
                 _summed([event.right_traits for event in events]),
                 wrong_first,
                 right_first,
+                [one for event in events for one in event.lineages],
             )
         ),
         examples=examples[:_TOLD],
@@ -198,19 +206,54 @@ def left_out_words(left_out: Mapping[str, int]) -> str:
 
 
 def _in_common(
-    wrong_traits: Mapping[str, int], right_traits: Mapping[str, int], wrong: int, right: int
+    wrong_traits: Mapping[str, int],
+    right_traits: Mapping[str, int],
+    wrong: int,
+    right: int,
+    lineages: Sequence[Lineages],
 ) -> list[Common]:
-    """The traits that chance does not explain, the surest first, then in the order of ``Trait``."""
+    """The traits that chance does not explain, the surest first, then in the order of ``Trait``.
+
+    Of a trait that an answer may have itself or from a request that it goes on from, what is surer
+    is told.
+    """
     if not right:
         return []
-    names = [trait for trait in Trait if trait in wrong_traits or trait in right_traits]
-    chances = [fisher(wrong_traits.get(t, 0), wrong, right_traits.get(t, 0), right) for t in names]
-    found = [
-        Common(trait=t, wrong=wrong_traits[t], right=right_traits.get(t, 0), p_value=p_value)
-        for t, p_value in zip(names, holm(chances), strict=True)
-        if p_value < _CHANCE_MOST
-    ]
-    return sorted(found, key=lambda one: one.p_value)
+    tried: list[tuple[Common, float]] = []
+    for trait in Trait:
+        having, others = wrong_traits.get(trait, 0), right_traits.get(trait, 0)
+        if having or others:
+            own = Common(trait=trait, wrong=having, right=others, p_value=1.0)
+            tried.append((own, fisher((having, wrong, others, right))))
+    for trait in INHERITED:
+        tables = [
+            (
+                one.wrong_traits.get(trait, 0),
+                one.wrong - one.repeated.get(trait, 0),
+                one.right_traits.get(trait, 0),
+                one.right,
+            )
+            for one in lineages
+        ]
+        having, trials, others, _ = map(sum, zip(*tables, strict=True)) if tables else (0,) * 4
+        if having or others:
+            joined = Common(
+                trait=trait,
+                wrong=having,
+                right=others,
+                p_value=1.0,
+                inherited=True,
+                repeated=wrong - trials,
+            )
+            tried.append((joined, fisher(*tables)))
+    adjusted = holm([chance for _, chance in tried])
+    surest: dict[str, Common] = {}
+    for (one, _), p_value in zip(tried, adjusted, strict=True):
+        if p_value < _CHANCE_MOST and (
+            one.trait not in surest or p_value < surest[one.trait].p_value
+        ):
+            surest[one.trait] = msgspec.structs.replace(one, p_value=p_value)
+    return sorted(surest.values(), key=lambda one: one.p_value)
 
 
 def _or(known: int | None, otherwise: int) -> int:

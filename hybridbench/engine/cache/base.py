@@ -14,6 +14,7 @@ import torch
 from hybridbench.engine.cache.kv_events import KvEvent, KvEventRecorder
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
+from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.req_to_token import ReqToTokenPool, RowHolder
@@ -53,6 +54,7 @@ class CacheableReq(RowHolder, Protocol):
         kv_committed_len: positions whose KV is final.
         kv_allocated_len: positions that have a KV index.
         extra_key: namespace of its prefixes; None is the common one.
+        writers: itself, and whom it went on from.
     """
 
     @property
@@ -66,6 +68,9 @@ class CacheableReq(RowHolder, Protocol):
 
     @property
     def extra_key(self) -> str | None: ...
+
+    @property
+    def writers(self) -> Writers: ...
 
     last_node: TreeNode | None
     lock_receipt: DecLockRefParams | None
@@ -161,6 +166,7 @@ class InsertParams:
         chunked: the request is between two chunks of its prefill.
         priority: for the eviction policy of that name.
         mamba_owner: who gives the state slot: REQ, or TRACK for one of a track buffer.
+        writers: who computed it.
     """
 
     key: RadixKey
@@ -171,6 +177,7 @@ class InsertParams:
     chunked: bool = False
     priority: int = 0
     mamba_owner: Owner = REQ
+    writers: Writers = ()
 
 
 class InsertResult(NamedTuple):

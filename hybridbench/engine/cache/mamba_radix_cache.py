@@ -116,6 +116,7 @@ class MambaRadixCache(PrefixTree):
         mamba_exist = path[-1].mamba_value is not None
         if not mamba_exist:
             self._give_state(path[-1], state, params.mamba_owner)
+            path[-1].writers = params.writers
         if prefix_len == total:
             self._touch_path(below)
         self._after_insert(path, params)
@@ -167,7 +168,8 @@ class MambaRadixCache(PrefixTree):
             return
         key = self._committed_key(req, length)
         share = self._share_tracked if self.enable_mamba_extra_buffer else self._share_copy
-        if not share(req, InsertParams(key, value[:length], chunked=chunked)):
+        params = InsertParams(key, value[:length], chunked=chunked, writers=req.writers)
+        if not share(req, params):
             return
         matched = self._match(key)
         assert len(matched.device_indices) == length, f"request {req.rid}: the tree lost it"
@@ -397,6 +399,7 @@ class MambaRadixCache(PrefixTree):
                 self._row_indices(req, committed),
                 slot,
                 prev_prefix_len=req.cache_protected_len,
+                writers=req.writers,
             )
         )
         self._free_row_from(req, max(committed, req.cache_protected_len))
@@ -414,7 +417,8 @@ class MambaRadixCache(PrefixTree):
         keep_idx = None
         if length:
             key = self._committed_key(req, length)
-            if self._insert_tracked(req, InsertParams(key, self._row_indices(req, length))):
+            params = InsertParams(key, self._row_indices(req, length), writers=req.writers)
+            if self._insert_tracked(req, params):
                 keep_idx = self._hybrid_rows.get_mamba_ping_pong_keep_idx(req)
         self._free_row_from(req, max(length, req.cache_protected_len))
         self._hybrid_rows.free_mamba_cache(req, keep_idx)

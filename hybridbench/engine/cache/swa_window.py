@@ -109,6 +109,7 @@ class TreeWindow:
                 if not node.evicted:
                     self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
                 node.swa_tombstone = False
+                node.writers = params.writers
                 self._enter(node)
             whole.append(node)
         return whole

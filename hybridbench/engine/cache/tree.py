@@ -120,6 +120,7 @@ class PrefixTree(BasePrefixCache):
                     self._row_indices(req, req.kv_committed_len),
                     prev_prefix_len=kept,
                     swa_evicted_seqlen=req.swa_evicted_seqlen,
+                    writers=req.writers,
                 )
             )
             kept = max(kept, inserted.total_len)
@@ -142,6 +143,7 @@ class PrefixTree(BasePrefixCache):
                 prev_prefix_len=start,
                 swa_evicted_seqlen=req.swa_evicted_seqlen,
                 chunked=chunked,
+                writers=req.writers,
             )
         )
         matched = self._match(key)
@@ -195,6 +197,7 @@ class PrefixTree(BasePrefixCache):
         parent = _parent_of(lower)
         filed_under = self._child_key(parent, lower.key)
         upper = self._new_node(lower.key[:tokens], lower.value[:tokens].copy(), parent)
+        upper.writers = lower.writers
         upper.full_lock_ref = lower.full_lock_ref
         upper.hit_count = lower.hit_count
         upper.priority = lower.priority

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hybridbench.engine.cache.radix_key import ChildKey, RadixKey
+from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory.indices import IntArray
 
 NO_TOKENS: IntArray = np.empty(0, dtype=np.int64)
@@ -33,6 +34,8 @@ class TreeNode:
         creation_time: the same count when the node was made.
         hit_count: inserts that passed through or ended here.
         priority: largest priority of those inserts.
+        writers: the request that computed this, in a hybrid tree the state, and those that it had
+            gone on from.
         hash_value: with KV cache events, the chained hash of each page of the key; else None.
         swa_tombstone: in a tree with sliding windows, whether the window pool has nothing of this
             node any more; longer prefixes can still share its KV in the full pool.
@@ -81,6 +84,7 @@ class TreeNode:
         "swa_prev",
         "swa_tombstone",
         "value",
+        "writers",
     )
 
     full_prev: TreeNode
@@ -118,6 +122,7 @@ class TreeNode:
         self.creation_time = 0
         self.hit_count = 0
         self.priority = 0
+        self.writers: Writers = ()
         self.hash_value: list[int] | None = None
         # Typed as nodes because only members of a list are ever walked; None marks the others.
         self.full_prev = None  # type: ignore[assignment]

@@ -122,6 +122,7 @@ class MambaComponent(TreeComponent):
         slot = as_single_index(params.mamba_value, self._allocator.device)
         self._allocator.transfer([slot], params.mamba_owner, TREE)
         self._give(node, slot, node.last_access_time)
+        node.writers = params.writers
         return True
 
     def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:

@@ -257,6 +257,7 @@ class UnifiedRadixCache(PrefixTree):
             prev_prefix_len=req.cache_protected_len,
             swa_evicted_seqlen=req.swa_evicted_seqlen,
             chunked=chunked,
+            writers=req.writers,
         )
 
     def _insert_prepared(self, caching: CachingReq) -> InsertResult | None:
@@ -317,6 +318,7 @@ class UnifiedRadixCache(PrefixTree):
             parent = path[-1] if path else self.root_node
             raw = key.raw[begin * TOKEN_BYTES : end * TOKEN_BYTES]
             node = self._new_node(RadixKey.from_raw(raw, key.extra_key), kept, parent)
+            node.writers = params.writers
             node.priority = params.priority
             node.hit_count = 0 if params.chunked else 1
             self._evictable_leaves.discard(parent)

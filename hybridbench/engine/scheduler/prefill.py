@@ -201,8 +201,9 @@ class PrefillAdder:
         )
         req.kv.prefix_indices = result.device_indices
         if not req.kv.is_locked:
-            # A session's record has the node that the session holds a lock on.
+            # A session's record has the node that the session holds a lock on, and its writers.
             req.kv.last_node = result.last_device_node
+            req.went_on_from = result.last_device_node.writers
         req.mamba_branching_seqlen = result.mamba_branching_seqlen
         if result.host_hit_length and self._awaits_load_back(req, result.last_host_node):
             self._put_back(req)

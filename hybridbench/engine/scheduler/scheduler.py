@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.lineage import Passed
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.batch_builder import BatchBuilder, resolve_future_token_ids
 from hybridbench.engine.scheduler.decode import (
@@ -346,9 +347,13 @@ class Scheduler:
         self._batch_is_full = result is AddReqResult.NO_TOKEN
         if adder.refused is None:
             if result is not AddReqResult.CONTINUE and adder.can_run_list:
-                adder.can_run_list[-1].path.ended_admission = True
+                last = adder.can_run_list[-1]
+                last.passed |= Passed.ENDED_ADMISSION
+                # Only a hit takes a state slot while the decision is still open.
+                if len(last.kv.prefix_indices):
+                    last.passed |= Passed.ENDED_AFTER_HIT
         else:
-            adder.refused.path.refusals += 1
+            adder.refused.passed |= Passed.REFUSED
             self._counters.refusals += 1
 
     def _admit_by_preemption(self, adder: PrefillAdder) -> AddReqResult:
@@ -422,7 +427,7 @@ class Scheduler:
     def _stash_chunk(self, req: Req) -> None:
         """Between chunks the tree gets what is computed, so that others may reuse it."""
         self._pools.cache_unfinished_req(req, chunked=True)
-        req.path.chunks += 1
+        req.passed |= Passed.CHUNKED
         self._counters.prefill_chunks += 1
 
     def _cached_prefix_len(self, req: Req) -> int:
@@ -519,8 +524,10 @@ class Scheduler:
     # In, back and out.
 
     def _join_running(self, req: Req) -> None:
-        req.path.others = len(self.running)
-        req.path.loaded_back |= req.began_load_back
+        if self.running:
+            req.passed |= Passed.BESIDE_OTHERS
+        if req.began_load_back:
+            req.passed |= Passed.LOADED_BACK
         self.running.append(req)
         if self._preemption.enabled:
             # Whoever is blocked may take its place.
@@ -553,7 +560,7 @@ class Scheduler:
         """Push a request back into the queue; its outputs stay and are prefilled again."""
         self._release.retract(req)
         req.is_retracted = True
-        req.path.retracts += 1
+        req.passed |= Passed.RETRACTED
         self._enqueue(req)
         self._batch_is_full = False
         self._counters.retracts += 1

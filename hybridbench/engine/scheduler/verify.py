@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.lineage import Passed
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.batch_builder import BatchBuilder
@@ -180,7 +181,8 @@ class DraftVerifier:
                 self._counters.drafts_proposed += len(guesses)
                 # The last token that was taken is the model's own.
                 self._counters.drafts_accepted += len(tokens) - 1
-                req.path.guesses += len(tokens) - 1
+                if len(tokens) > 1:
+                    req.passed |= Passed.GUESSED
 
 
 def _right(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from hybridbench.engine.lineage import Writers
 from hybridbench.engine.req import KvFields, Req, ReqKv
 
 
@@ -26,6 +27,7 @@ class SessionSlot(KvFields):
     session_id: str
     kv: ReqKv = field(default_factory=ReqKv)
     borrower: Req | None = None
+    writers: Writers = ()  # of the last turn that it was saved from
 
     @property
     def rid(self) -> str:
@@ -39,6 +41,7 @@ class SessionSlot(KvFields):
         req.kv = ReqKv()
         self.kv = taken
         self.borrower = None
+        self.writers = req.writers
 
     def restore_to_req(self, req: Req) -> None:
         """Hand the record to the next turn.  A refused turn gives it back with ``take_back``."""
@@ -46,6 +49,7 @@ class SessionSlot(KvFields):
         assert req.kv.is_empty, f"{req.rid} holds something of its own"
         # Another record of the same: who formed a batch with the old one can tell that it is over.
         req.kv = self.kv = replace(self.kv)
+        req.went_on_from = self.writers
         self.borrower = req
 
     def take_back(self) -> None:

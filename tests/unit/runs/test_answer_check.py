@@ -12,7 +12,8 @@ from hybridbench.clock import FakeClock
 from hybridbench.records import messages as m
 from hybridbench.records.answers import MEASURED, ROUTING_GAP_LEAST, Trait, pack_tokens
 from hybridbench.records.events import AnswersCompared
-from hybridbench.runs.answer_check import WRONG_LEAST_S, AnswerCheck, Sizes, heirs
+from hybridbench.runs.answer_check import WRONG_LEAST_S, AnswerCheck
+from hybridbench.runs.answer_tally import Sizes, heirs
 from hybridbench.targets.wire import WireClosedError
 from tests.unit.runs.fakes import FakeTarget
 

@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
+from hybridbench.engine.lineage import Passed
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import EngineConfig
-from hybridbench.records.answers import Trait, unpack_tokens
+from hybridbench.records.answers import Trait, has_trait, unpack_tokens
 from hybridbench.records.messages import FinishedAnswer
 from hybridbench.worker.answers import AnswerSample, traits_of
 
@@ -91,7 +92,8 @@ def test_without_a_sample_nothing_is_counted() -> None:
 
 def test_who_ended_an_admission_is_told_apart_by_what_it_had_reused() -> None:
     hit, fresh = finished("a", cached=8), finished("b")
-    hit.path.ended_admission = fresh.path.ended_admission = True
+    hit.passed = Passed.ENDED_ADMISSION | Passed.ENDED_AFTER_HIT
+    fresh.passed = Passed.ENDED_ADMISSION
 
     assert set(traits_of(fresh, CONFIG)) == {Trait.REUSED_NOTHING, Trait.ENDED_ADMISSION}
     assert set(traits_of(hit, CONFIG)) == {
@@ -105,9 +107,23 @@ def test_who_ended_an_admission_is_told_apart_by_what_it_had_reused() -> None:
 def test_a_prefix_of_the_tree_is_told_from_a_session_and_from_none(strategy: str) -> None:
     config = EngineConfig(mamba_scheduler_strategy=strategy)  # type: ignore[arg-type]
     from_tree, fresh, turn = finished("a", cached=8), finished("b"), finished("c", cached=8)
-    turn.path.in_session = True
+    turn.passed = Passed.IN_SESSION
 
     tracked = strategy == "extra_buffer"
     assert traits_of(from_tree, config) == [Trait.REUSED_TRACKED if tracked else Trait.REUSED_TREE]
     assert set(traits_of(fresh, config)) == {Trait.REUSED_NOTHING}
     assert set(traits_of(turn, config)) == {Trait.REUSED_SESSION}
+
+
+def test_an_answer_carries_whom_it_goes_on_from_with_what_can_be_inherited() -> None:
+    sample, req = AnswerSample(4, CONFIG), finished("a", cached=2)
+    req.arrival = 9
+    req.went_on_from = ((7, Passed.CHUNKED | Passed.RETRACTED), (2, Passed.IN_SESSION))
+
+    sample.offer(req)
+
+    [answer] = sample.take()
+    assert (answer.arrival, [number for number, _ in answer.ancestors]) == (9, [7, 2])
+    near, far = (packed for _, packed in answer.ancestors)
+    assert [t for t in Trait if has_trait(near, t)] == [Trait.SEVERAL_CHUNKS, Trait.RETRACTED]
+    assert far == 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 import pytest
-from scipy.stats import fisher_exact
+from scipy.stats import fisher_exact, hypergeom
 
 from hybridbench.analysis.distributions import fisher
 from hybridbench.analysis.findings.wrong_answers import WrongAnswers
 from hybridbench.analysis.judge import judge
 from hybridbench.errors import ExitCode
 from hybridbench.records.answers import Trait
-from hybridbench.records.events import AnswersCompared, Crash, Interrupted, WrongAnswer
+from hybridbench.records.events import AnswersCompared, Crash, Interrupted, Lineages, WrongAnswer
 from hybridbench.records.verdict import Verdict, VerdictKind
 from tests.unit.analysis.records import Run, healthy_record, with_events
 
@@ -162,7 +164,85 @@ def test_a_trait_that_all_have_is_never_named() -> None:
 def test_fishers_test_is_that_of_scipy(table: tuple[int, int, int, int]) -> None:
     wrong_with, all_wrong, right_with, all_right = table
 
-    found = fisher(wrong_with, all_wrong, right_with, all_right)
+    found = fisher(table)
 
     counts = np.array([[wrong_with, all_wrong - wrong_with], [right_with, all_right - right_with]])
     assert found == pytest.approx(fisher_exact(counts, alternative="greater").pvalue, rel=1e-9)
+
+
+def test_strata_are_dealt_apart_and_their_sum_is_tested() -> None:
+    tables = [(4, 5, 3, 20), (2, 3, 1, 9), (0, 2, 5, 6)]
+
+    found = fisher(*tables)
+
+    chance = 0.0
+    for counts in itertools.product(range(6), range(4), range(3)):
+        if sum(counts) < 6:
+            continue
+        chances = [
+            hypergeom.pmf(k, wrong + right, wrong_with + right_with, wrong)
+            for k, (wrong_with, wrong, right_with, right) in zip(counts, tables, strict=True)
+        ]
+        chance += float(np.prod(chances))
+    assert found == pytest.approx(chance, rel=1e-9)
+
+
+def test_a_trait_of_those_that_wrong_answers_go_on_from_is_named_if_it_is_not_their_own() -> None:
+    trait = Trait.ENDED_AFTER_HIT
+    answers = compared(
+        *(wrong(str(i), 1.0, *([trait] if i < 3 else [])) for i in range(18)),
+        right=300,
+        right_traits={trait: 30},
+    )
+    of_three = Lineages(
+        ancestors=3,
+        wrong=18,
+        right=300,
+        wrong_traits={trait: 13},
+        right_traits={trait: 90},
+        repeated={trait: 4},
+    )
+
+    finding = judged(msgspec.structs.replace(answers, lineages=(of_three,))).findings[0]
+
+    assert finding.title == (
+        "18 of 318 answers are wrong; 13 of 14 had used up the room of the step that admitted "
+        "them, after a hit, or go on from a request that had, 90 of 300 right ones do"
+    )
+    assert isinstance(finding.basis, WrongAnswers)
+    assert [one.inherited for one in finding.basis.common] == [True]
+
+
+def test_of_a_trait_that_answers_have_themselves_the_requests_before_them_are_not_told() -> None:
+    answers = compared(
+        *(wrong(str(i), 1.0, Trait.RETRACTED) for i in range(18)),
+        right=300,
+        right_traits={Trait.RETRACTED: 30},
+    )
+    traits: dict[str, int] = {Trait.RETRACTED: 18}
+    all_of_them = Lineages(
+        ancestors=2, wrong=18, right=300, wrong_traits=traits, right_traits={Trait.RETRACTED: 90}
+    )
+
+    finding = judged(msgspec.structs.replace(answers, lineages=(all_of_them,))).findings[0]
+
+    assert isinstance(finding.basis, WrongAnswers)
+    assert [one.inherited for one in finding.basis.common] == [False]
+
+
+def test_more_that_may_go_wrong_is_no_trait_of_it() -> None:
+    """Long chats are wrong more often, and somebody in them was retracted more often."""
+    short = Lineages(wrong=5, right=400, wrong_traits={}, right_traits={Trait.RETRACTED: 8})
+    long = Lineages(
+        ancestors=7,
+        wrong=45,
+        right=100,
+        wrong_traits={Trait.RETRACTED: 36},
+        right_traits={Trait.RETRACTED: 80},
+    )
+    answers = compared(*(wrong(str(i)) for i in range(50)), right=500)
+
+    finding = judged(msgspec.structs.replace(answers, lineages=(short, long))).findings[0]
+
+    assert finding.title == "50 of 550 answers are wrong"
+    assert fisher((36, 50, 88, 500)) < 1e-10  # what they would be called without strata

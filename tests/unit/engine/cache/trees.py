@@ -25,6 +25,7 @@ from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory.base_pages import KVCache
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
@@ -59,6 +60,7 @@ class TreeReq:
     cache_protected_len: int = 0
     kv_committed_len: int = 0
     kv_allocated_len: int = 0
+    writers: Writers = ()
 
     @property
     def fill_ids(self) -> list[int]:

@@ -4,6 +4,7 @@ import pytest
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.engine.lineage import Passed
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
@@ -153,9 +154,22 @@ def test_a_request_that_fills_its_step_is_known_at_its_end_by_chunks_and_room() 
 
     ended = _finished(engine)
 
-    long, short = ended["long"].path, ended["short"].path
-    assert (long.chunks, long.ended_admission) == (2, True)
-    assert (short.chunks, short.ended_admission) == (0, False)
+    assert ended["long"].passed == Passed.CHUNKED | Passed.ENDED_ADMISSION
+    assert not (Passed.CHUNKED | Passed.ENDED_ADMISSION) & ended["short"].passed
+
+
+def test_who_ends_an_admission_after_a_hit_is_told_from_who_reuses_nothing() -> None:
+    engine = make_engine(chunked_prefill_size=8)
+    engine.submit("first", list(range(8)), _params(2))
+    run_to_idle(engine)
+    engine.submit("hit", list(range(30)), _params(2))
+    [hit] = _finished(engine).values()
+    engine.submit("fresh", list(range(40, 20, -1)), _params(2))
+    [fresh] = _finished(engine).values()
+
+    assert Passed.ENDED_ADMISSION & hit.passed & fresh.passed
+    assert Passed.ENDED_AFTER_HIT & hit.passed
+    assert not Passed.ENDED_AFTER_HIT & fresh.passed
 
 
 def test_a_request_is_known_by_its_refusals_and_the_one_before_it_did_not_end_the_step() -> None:
@@ -165,9 +179,9 @@ def test_a_request_is_known_by_its_refusals_and_the_one_before_it_did_not_end_th
 
     ended = _finished(engine)
 
-    assert (ended["a"].path.refusals, ended["b"].path.refusals) == (0, 1)
+    assert Passed.REFUSED & ended["b"].passed
     # It was admitted with room for more; only the next one was too large.
-    assert not ended["a"].path.ended_admission
+    assert not (Passed.REFUSED | Passed.ENDED_ADMISSION) & ended["a"].passed
 
 
 def test_a_request_is_known_by_its_retracts() -> None:
@@ -178,8 +192,9 @@ def test_a_request_is_known_by_its_retracts() -> None:
 
     ended = _finished(engine)
 
-    assert sum(req.path.retracts for req in ended.values()) == engine.counters.retracts > 0
-    assert (ended["a"].path.others, ended["b"].path.others) != (0, 0)
+    retracted = [rid for rid, req in ended.items() if Passed.RETRACTED & req.passed]
+    assert len(retracted) == engine.counters.retracts == 1
+    assert any(Passed.BESIDE_OTHERS & req.passed for req in ended.values())
 
 
 @pytest.mark.parametrize("rid", ["a", "b"])
