@@ -57,8 +57,8 @@ from hybridbench.defects.pr25770_lru_reference_cycle import (
 )
 from hybridbench.defects.pr26351_verify_without_commit import DEFECT as VERIFY_WITHOUT_COMMIT
 from hybridbench.defects.pr26796_idle_sanity_walk import DEFECT as IDLE_SANITY_WALK
-from hybridbench.defects.pr26941_session_pingpong_dangling import (
-    DEFECT as SESSION_PINGPONG_DANGLING,
+from hybridbench.defects.pr26941_track_buffer_dangling import (
+    DEFECT as TRACK_BUFFER_DANGLING,
 )
 from hybridbench.defects.pr27024_deferred_close_orphan import DEFECT as DEFERRED_CLOSE_ORPHAN
 from hybridbench.defects.pr27256_free_group_replay import DEFECT as FREE_GROUP_REPLAY
@@ -115,7 +115,7 @@ DEFECTS: tuple[Defect, ...] = (
     IDLE_SANITY_WALK,
     WHOLE_CHAIN_LRU_REFRESH,
     SESSION_CLOSE_MAMBA,
-    SESSION_PINGPONG_DANGLING,
+    TRACK_BUFFER_DANGLING,
     SESSION_HELD_BLIND_CHECK,
     SESSION_RETRACT_TAIL,
     SESSION_LOGIT_RESERVE,

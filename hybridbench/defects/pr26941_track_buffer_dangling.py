@@ -1,0 +1,82 @@
+"""sglang#26941: the slots of a track buffer are freed, and the request goes on naming them.
+
+Whoever freed the states of a request struck out its own slot and not those of its track buffer.
+A request that is admitted again, after a retract, then seems to have a buffer and gets none: it
+saves its states in slots that are free or another's by now, hands them to the tree and frees them
+once more.  Upstream the record of a session was admitted again like that as well; here it moves as
+a whole, with its buffer.
+
+The references stay as before the cure, in an engine whose allocators refuse nothing, as theirs did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hybridbench.defects.defect import Defect, Patch, Signature
+from hybridbench.defects.truth import Truth
+from hybridbench.engine.memory.owners import Owner
+from hybridbench.engine.memory.req_to_token import NOT_TAKEN, HybridReqToTokenPool, RowHolder
+
+TRUTH = Truth()
+_healthy_free_track_buffer = HybridReqToTokenPool._free_track_buffer
+_healthy_without_buffer = HybridReqToTokenPool._without_buffer
+
+
+def _free_track_buffer(
+    self: HybridReqToTokenPool, req: RowHolder, keep_idx: int | None, owner: Owner
+) -> None:
+    """The slots go, and their numbers stay in the record."""
+    buffer = req.mamba_ping_pong_track_buffer
+    _healthy_free_track_buffer(self, req, keep_idx, owner)
+    req.mamba_ping_pong_track_buffer = buffer
+
+
+def _without_buffer(self: HybridReqToTokenPool, reqs: Sequence[RowHolder]) -> list[RowHolder]:
+    """Count the requests without a row that seem to have a buffer."""
+    for req in reqs:
+        buffer = req.mamba_ping_pong_track_buffer
+        if req.req_pool_idx is None and buffer is not None:
+            TRUTH.add("readmissions")
+            TRUTH.add("slots_reused", sum(slot != NOT_TAKEN for slot in buffer))
+    return _healthy_without_buffer(self, reqs)
+
+
+DEFECT = Defect(
+    slug="track-buffer-dangling",
+    source="sglang#26941",
+    symptom="A request that is admitted again after a retract uses, and frees again, the track "
+    "slots that it had before, which are free or another's.",
+    profile="state-tracking",
+    signature=Signature(
+        verdicts=("INVARIANT",),
+        kinds=("negative-residual", "engine-residual", "engine-alias", "more-free-than-exist"),
+        subject="mamba",
+        event="admission after a retract of a request with a track buffer",
+        rate="1 slot with two holders; none until another request takes it",
+        drivers=("retract_retries", "retracts"),
+        harm="slots_reused",
+        per="readmissions",
+        counted="surplus",
+        at_most=True,
+    ),
+    patches=(
+        Patch(
+            HybridReqToTokenPool,
+            "_free_track_buffer",
+            _free_track_buffer,
+            fingerprint="517868a738fe",
+        ),
+        Patch(HybridReqToTokenPool, "_without_buffer", _without_buffer, fingerprint="044feb5babd1"),
+    ),
+    harmed="Sessions on hybrid models with the extra-buffer strategy: the engine's own check shut "
+    "the server down at the first close.",
+    cure="The reference is cleared together with the slots.",
+    overrides=(
+        # No account of holders stood in the way.
+        ("engine.check_owners", "false"),
+        ("force.retract", "20"),
+    ),
+    truth=TRUTH,
+    corrupts=True,
+)
