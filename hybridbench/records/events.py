@@ -309,12 +309,15 @@ class WrongAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lineages(msgspec.Struct, frozen=True, kw_only=True):
-    """Compared answers that go on from ``ancestors`` known requests each: the one that computed
-    what they reused, the one that it had gone on from, and so on.
+    """Compared answers of one kind, with what the requests that they go on from went through.
 
     Attributes:
-        wrong: of ``AnswersCompared.wrong_first``.
-        right: of ``AnswersCompared.right_first``.
+        ancestors: of each, known requests: the one that computed what it reused, the one that that
+            had gone on from, and so on.
+        heirs: whether they go on from a wrong answer.
+        chosen: whether they were compared because a wrong answer goes on from them.
+        wrong: how many of them are wrong.
+        right: how many are right.
         wrong_traits: how many of ``wrong`` have a trait, or a request that they go on from has it,
             by its name; those that have it from the same request count once.
         right_traits: the same of ``right``; all count.
@@ -322,6 +325,8 @@ class Lineages(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ancestors: int = 0
+    heirs: bool = False
+    chosen: bool = False
     wrong: int = 0
     right: int = 0
     wrong_traits: dict[str, int] = {}
@@ -343,7 +348,7 @@ class AnswersCompared(Event, frozen=True):
         right_first: the same of the right ones.
         wrong_traits: how many of ``wrong_first`` have a trait, by its name.
         right_traits: the same of ``right_first``.
-        lineages: both by the number of requests that they go on from.
+        lineages: all answers by what they go on from.
         left_out: finished requests that were not compared, by the reason.
         cpu_s: processor time of the reference while the run went on.
         run_s: how long the run went on.

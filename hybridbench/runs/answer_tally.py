@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from hybridbench.records.answers import INHERITED, Trait, has_trait
@@ -64,21 +65,23 @@ class Tally:
     def recorded(self, tolerance: float) -> AnswersCompared:
         """All of it, but for what was left out.
 
-        Who goes on from a wrong state is wrong, too, whatever it has been through: traits are
-        counted of those that reused nothing of a wrong one.  Right ones are taken by the same
-        rule, so that it favours no trait, and none that was ``chosen``.
+        Who goes on from a wrong state is wrong, too, whatever it has been through: traits of its
+        own are counted of those that reused nothing of a wrong one.  Right ones are taken by the
+        same rule, so that it favours no trait, and none that was ``chosen``.
         """
-        wrong = [answer for answer, _ in self.wrong]
-        wrong_first = [
-            (answer, found.wrong_place)
-            for (answer, found), heir in zip(self.wrong, heirs(wrong, wrong), strict=True)
-            if not heir and answer.rid not in self.chosen
+        answers = [*(answer for answer, _ in self.wrong), *self.right]
+        wrong = answers[: len(self.wrong)]
+        kinds = [
+            (heir, answer.rid in self.chosen)
+            for answer, heir in zip(answers, heirs(answers, wrong), strict=True)
         ]
-        right_first = [
-            (answer, _some_place(answer))
-            for answer, heir in zip(self.right, heirs(self.right, wrong), strict=True)
-            if not heir and answer.rid not in self.chosen
+        places = [*(found.wrong_place for _, found in self.wrong), *map(_some_place, self.right)]
+        first = [
+            (answer, place) if not any(kind) else None
+            for answer, place, kind in zip(answers, places, kinds, strict=True)
         ]
+        wrong_first = [one for one in first[: len(wrong)] if one is not None]
+        right_first = [one for one in first[len(wrong) :] if one is not None]
         return AnswersCompared(
             compared=self.compared,
             tokens=self.tokens,
@@ -90,7 +93,10 @@ class Tally:
             right_first=len(right_first),
             wrong_traits=self._with_traits(wrong_first),
             right_traits=self._with_traits(right_first),
-            lineages=lineages([one for one, _ in wrong_first], [one for one, _ in right_first]),
+            lineages=lineages(
+                list(zip(wrong, kinds[: len(wrong)], strict=True)),
+                list(zip(self.right, kinds[len(wrong) :], strict=True)),
+            ),
         )
 
     def _example(self, answer: FinishedAnswer, found: Recomputed) -> WrongAnswer:
@@ -127,21 +133,29 @@ def heirs(answers: Sequence[FinishedAnswer], wrong: Iterable[FinishedAnswer]) ->
     ]
 
 
-def lineages(
-    wrong: Sequence[FinishedAnswer], right: Sequence[FinishedAnswer]
-) -> tuple[Lineages, ...]:
-    """Of answers with equally many known ancestors, how many have a trait, or one that they go on
-    from has it.
+Kind = tuple[bool, bool]  # whether it goes on from a wrong answer, and whether it was chosen
 
-    More ancestors have more traits between them, and more that may go wrong: hence apart by their
-    number.  Wrong answers whose nearest request with a trait is the same one count once for it, as
-    they may all be wrong for one event; the right ones all count.
+
+def lineages(
+    wrong: Sequence[tuple[FinishedAnswer, Kind]], right: Sequence[tuple[FinishedAnswer, Kind]]
+) -> tuple[Lineages, ...]:
+    """How many answers have a trait, or go on from a request that has it, by strata.
+
+    More ancestors have more traits between them, and more that may go wrong; and so it is with
+    those that go on from a wrong answer, or were compared for its sake.  Hence they are apart.
+    Wrong answers whose nearest request with a trait is the same one count once for it, as they may
+    all be wrong for one event; the right ones all count.
     """
+    strata: dict[tuple[int, Kind], tuple[list[FinishedAnswer], list[FinishedAnswer]]] = {}
+    for half, answers in enumerate((wrong, right)):
+        for answer, kind in answers:
+            stratum = strata.setdefault((len(answer.ancestors), kind), ([], []))
+            stratum[half].append(answer)
     seen: set[tuple[Trait, int]] = set()
     found = []
-    for length in sorted({len(answer.ancestors) for answer in (*wrong, *right)}):
-        wrong_here = [answer for answer in wrong if len(answer.ancestors) == length]
-        right_here = [answer for answer in right if len(answer.ancestors) == length]
+    for (length, (heir, chosen)), (wrong_here, right_here) in sorted(
+        strata.items(), key=itemgetter(0)
+    ):
         having, repeated = Counter[str](), Counter[str]()
         for answer in wrong_here:
             for trait, source in _sources(answer):
@@ -151,6 +165,8 @@ def lineages(
         found.append(
             Lineages(
                 ancestors=length,
+                heirs=heir,
+                chosen=chosen,
                 wrong=len(wrong_here),
                 right=len(right_here),
                 wrong_traits=dict(having),

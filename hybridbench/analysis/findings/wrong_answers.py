@@ -37,17 +37,17 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     """A trait of ``wrong`` of the wrong answers and of ``right`` of the right ones.
 
     ``p_value`` is the probability that chance gives as many or more, after Holm's correction for
-    all traits that were looked at.  If ``inherited``, those who go on from a request with the trait
-    are among them, but for those wrong ones that are ``repeated``: they have it from a request that
-    is counted already.
+    all traits that were looked at.  With ``of_wrong`` and ``of_right``, those who go on from a
+    request with the trait are among them: of so many, all answers but those wrong ones that have it
+    from a request that is counted already.
     """
 
     trait: str
     wrong: int
     right: int
     p_value: float
-    inherited: bool = False
-    repeated: int = 0
+    of_wrong: int | None = None
+    of_right: int | None = None
 
     def words(self, wrong: int, right: int, *, are_all: bool = True) -> str:
         """Its part of a sentence, out of so many answers of either kind; of all wrong ones, or of
@@ -55,14 +55,14 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         """
         said = TRAIT_WORDS[Trait(self.trait)]
         verb, _, rest = said.partition(" ")
+        if self.of_wrong is not None and self.of_right is not None:
+            inherited = f"{self.wrong:,} of {self.of_wrong:,} {said}, or go on from a request that"
+            return f"{inherited} {verb}, {self.right:,} of {self.of_right:,} right ones do"
         others = f"{self.right:,} of {right:,} right ones {verb}"
-        if self.inherited:
-            rest += f", or go on from a request that {verb}"
-            others = f"{self.right:,} of {right:,} right ones do"
-        elif verb != "had":
+        if verb != "had":
             others = f"of {right:,} right ones a token drawn at random does in {self.right:,}"
         which = "" if are_all else " that go on from no other wrong one"
-        return f"{self.wrong:,} of {wrong - self.repeated:,}{which} {verb} {rest}, {others}"
+        return f"{self.wrong:,} of {wrong:,}{which} {verb} {rest}, {others}"
 
 
 class WrongAnswers(Basis, frozen=True, kw_only=True):
@@ -108,10 +108,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         if wrong is None or right is None:
             wrong, right = self.wrong, self.compared - self.wrong
         are_all = wrong == self.wrong
-        shared = [
-            one.words(wrong, right, are_all=are_all or place > 0)
-            for place, one in enumerate(self.common)
-        ]
+        shared = [one.words(wrong, right, are_all=are_all) for one in self.common]
         verb = "is" if self.wrong == 1 else "are"
         title = f"{self.wrong:,} of {self.compared:,} answers {verb} wrong"
         return Words(
@@ -235,15 +232,17 @@ def _in_common(
             )
             for one in lineages
         ]
-        having, trials, others, _ = map(sum, zip(*tables, strict=True)) if tables else (0,) * 4
+        having, trials, others, all_right = (
+            map(sum, zip(*tables, strict=True)) if tables else (0,) * 4
+        )
         if having or others:
             joined = Common(
                 trait=trait,
                 wrong=having,
                 right=others,
                 p_value=1.0,
-                inherited=True,
-                repeated=wrong - trials,
+                of_wrong=trials,
+                of_right=all_right,
             )
             tried.append((joined, fisher(*tables)))
     adjusted = holm([chance for _, chance in tried])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hybridbench.records.answers import Trait, pack_tokens, pack_traits
+from hybridbench.records.events import Lineages
 from hybridbench.records.messages import FinishedAnswer
-from hybridbench.runs.answer_tally import lineages
+from hybridbench.runs import answer_tally
 
 NONE: tuple[Trait, ...] = ()
 HIT, CUT = Trait.ENDED_AFTER_HIT, Trait.SEVERAL_CHUNKS
@@ -25,6 +26,13 @@ def answer(
         arrival=number,
         ancestors=[(before, pack_traits(traits)) for before, traits in ancestors],
     )
+
+
+def lineages(wrong: Sequence[FinishedAnswer], right: Sequence[FinishedAnswer]) -> list[Lineages]:
+    """Of answers that neither go on from a wrong one nor were chosen."""
+    first = (False, False)
+    found = answer_tally.lineages([(a, first) for a in wrong], [(a, first) for a in right])
+    return list(found)
 
 
 def test_a_trait_counts_if_any_request_on_the_way_has_it() -> None:
@@ -70,3 +78,14 @@ def test_one_that_has_the_trait_itself_does_not_have_it_from_the_request_above()
     [found] = lineages(wrong, [])
 
     assert found.wrong_traits == {HIT: 2}
+
+
+def test_who_goes_on_from_a_wrong_answer_or_was_chosen_for_one_is_apart() -> None:
+    heir, chosen, plain = answer(10, [HIT]), answer(11, [HIT]), answer(12, [HIT])
+
+    found = answer_tally.lineages(
+        [(heir, (True, False)), (chosen, (False, True))], [(plain, (False, False))]
+    )
+
+    kinds = {(one.heirs, one.chosen): (one.wrong, one.right) for one in found}
+    assert kinds == {(True, False): (1, 0), (False, True): (1, 0), (False, False): (0, 1)}

@@ -127,7 +127,8 @@ def test_what_is_shared_is_said_of_those_that_reused_nothing_of_a_wrong_one() ->
     )
     assert (
         finding.evidence[0]
-        == "12 of 12 had run beside others from the start, 60 of 300 right ones had"
+        == "12 of 12 that go on from no other wrong one had run beside others from the start, 60 "
+        "of 300 right ones had"
     )
 
 
@@ -210,7 +211,7 @@ def test_a_trait_of_those_that_wrong_answers_go_on_from_is_named_if_it_is_not_th
         "them, after a hit, or go on from a request that had, 90 of 300 right ones do"
     )
     assert isinstance(finding.basis, WrongAnswers)
-    assert [one.inherited for one in finding.basis.common] == [True]
+    assert [one.of_wrong for one in finding.basis.common] == [14]
 
 
 def test_of_a_trait_that_answers_have_themselves_the_requests_before_them_are_not_told() -> None:
@@ -227,7 +228,7 @@ def test_of_a_trait_that_answers_have_themselves_the_requests_before_them_are_no
     finding = judged(msgspec.structs.replace(answers, lineages=(all_of_them,))).findings[0]
 
     assert isinstance(finding.basis, WrongAnswers)
-    assert [one.inherited for one in finding.basis.common] == [False]
+    assert [one.of_wrong for one in finding.basis.common] == [None]
 
 
 def test_more_that_may_go_wrong_is_no_trait_of_it() -> None:
