@@ -47,7 +47,7 @@ DEFECT = Defect(
     source="sglang#26941",
     symptom="A request that is admitted again after a retract uses, and frees again, the track "
     "slots that it had before, which are free or another's.",
-    profile="state-tracking",
+    profile="chat-churn",
     signature=Signature(
         verdicts=("INVARIANT",),
         kinds=("negative-residual", "engine-residual", "engine-alias", "more-free-than-exist"),
@@ -75,6 +75,7 @@ DEFECT = Defect(
     overrides=(
         # No account of holders stood in the way.
         ("engine.check_owners", "false"),
+        ("engine.mamba_scheduler_strategy", "extra_buffer"),
         ("force.retract", "20"),
     ),
     truth=TRUTH,
