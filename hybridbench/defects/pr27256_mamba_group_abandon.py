@@ -61,9 +61,10 @@ DEFECT = Defect(
         kinds=("residual",),
         subject="mamba",
         event="refusal",
-        # Not the same for each: no driver is demanded, but the count must agree to the last slot.
+        # Not the same for each: no rate is demanded, but the count must agree to the last slot.
         rate="the unused slots of the group, at most one per waiting request; none once too few "
         "slots are free to set any aside",
+        drivers=("refusals",),
         harm="slots_dropped",
         counted="missing",
     ),

@@ -11,6 +11,7 @@ from hybridbench.engine.scheduler.audit import ViolationKind
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
 
 SYSTEM = list(range(1, 17))
+PARAMS = SamplingParams(max_new_tokens=12, ignore_eos=True)
 
 
 def tight_engine(mamba_slots: int = 64) -> Engine:
@@ -21,10 +22,9 @@ def tight_engine(mamba_slots: int = 64) -> Engine:
 
 def squeeze(engine: Engine) -> None:
     """A burst over one cached prefix, more than the KV pool holds at once."""
-    params = SamplingParams(max_new_tokens=12, ignore_eos=True)
     engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
     for index in range(16):
-        engine.submit(f"r{index}", [*SYSTEM, 20 + index, 3, 4], params)
+        engine.submit(f"r{index}", [*SYSTEM, 20 + index, 3, 4], PARAMS)
     run_to_idle(engine)
 
 
@@ -47,9 +47,30 @@ def test_with_the_defect_the_residual_is_what_was_dropped_slot_by_slot() -> None
 
     truth = DEFECT.truth.counts()
     assert truth["early_returns"] > 0
-    assert stats.residual == truth["slots_dropped"] > 0
-    assert engine.pools.mamba_allocator.held(RESERVED) == truth["slots_dropped"] + open_group
+    assert truth["slots_dropped"] > 0
+    # What the last group had set aside is dropped by the next, and missing already.
+    assert stats.residual == truth["slots_dropped"] + open_group
+    assert engine.pools.mamba_allocator.held(RESERVED) == stats.residual
     assert any(v.kind is ViolationKind.RESIDUAL and v.pool == "mamba" for v in engine.violations)
+
+
+def test_slots_are_missing_from_the_step_on_in_which_admission_was_refused() -> None:
+    with injected(DEFECT):
+        engine = tight_engine()
+        engine.generate([SYSTEM], SamplingParams(max_new_tokens=1))
+        for index in range(16):
+            engine.submit(f"r{index}", [*SYSTEM, 20 + index, 3, 4], PARAMS)
+        most, losing = 0, []
+        while engine.has_work:
+            before = engine.counters.refusals
+            engine.step()
+            missing = engine.pool_stats()["mamba"].residual
+            if missing > most:
+                most = missing
+                losing.append(engine.counters.refusals - before)
+
+    assert losing
+    assert all(losing)
 
 
 def test_requests_end_well_while_slots_last_and_tokens_are_the_same() -> None:

@@ -149,7 +149,8 @@ class PoolStatsObserver:
         allocator = self._pools.mamba_allocator
         return PoolStats(
             total=allocator.size,
-            available=allocator.available_size() + allocator.group_size(),
+            # What a group has set aside is missing: between two steps none is open.
+            available=allocator.available_size(),
             evictable=tree.mamba_evictable_size(),
             protected=tree.mamba_protected_size(),
             in_flight=sum(req.kv.state_slots_held for req in admitted),
