@@ -453,9 +453,10 @@ class InjectedTruth(WireMessage, frozen=True):
     """What injected defects really did, by slug and name of the count; sent when the worker leaves
     or falls.  No evidence: it is stored beside the run and the analysis never reads it.
 
-    ``at_idle`` are the counts at the last checkpoint that found the engine idle, or all of them
-    where none did; empty from a worker of an earlier version.  ``before_steady`` are those at the
-    engine's ``steady`` event; empty where there was none.
+    ``counts`` are those since traffic began.  ``at_idle`` are the counts at the last checkpoint
+    that found the engine idle, or all of them where none did, what came before the traffic among
+    them; empty from a worker of an earlier version.  ``before_steady`` are those of ``counts`` at
+    the engine's ``steady`` event; empty where there was none.
     """
 
     counts: dict[str, dict[str, int]]

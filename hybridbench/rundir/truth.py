@@ -20,7 +20,7 @@ Counts = dict[str, dict[str, int]]
 class StoredTruth(msgspec.Struct, frozen=True):
     """Counts of each defect (by slug) by name.
 
-    In all, up to the last idle checkpoint, and up to the ``steady`` event.
+    Since traffic began; in all, up to the last idle checkpoint; up to the ``steady`` event.
     """
 
     counts: Counts = msgspec.field(default_factory=dict)

@@ -287,11 +287,11 @@ def test_at_the_end_the_worker_gives_back_what_it_can_and_tells_what_it_held() -
 
 def test_what_allocators_without_owner_checks_would_have_refused_is_told_at_the_end() -> None:
     engine = make_engine(check_owners=False)
-    taken = engine.pools.token_to_kv_pool_allocator.alloc(3, REQ)
-    assert taken is not None
-    engine.pools.token_to_kv_pool_allocator.free(taken)
-    engine.pools.token_to_kv_pool_allocator.free(taken)
     with in_process_worker(engine) as worker:
+        taken = engine.pools.token_to_kv_pool_allocator.alloc(3, REQ)
+        assert taken is not None
+        engine.pools.token_to_kv_pool_allocator.free(taken)
+        engine.pools.token_to_kv_pool_allocator.free(taken)
         told = worker.ask(m.Shutdown(), until=m.Goodbye)
 
     (truth,) = [message for message in told if isinstance(message, m.InjectedTruth)]
@@ -304,9 +304,9 @@ def test_what_allocators_without_owner_checks_would_have_refused_is_told_at_the_
 
 def test_counts_of_the_last_idle_checkpoint_are_kept_beside_those_of_the_end() -> None:
     harm = Truth()
-    harm.add("slots_lost", 2)
     defect = replace(CONTROLS[0], slug="planted", patches=(), truth=harm)
     with in_process_worker(make_engine(), [defect]) as worker:
+        harm.add("slots_lost", 2)
         worker.ask(m.Checkpoint(1, 0, False), until=m.CheckpointReply)
         harm.add("slots_lost", 5)
         worker.ask(m.Submit("a", PROMPT, m.Sampling(max_new_tokens=100)), until=m.StepEvents)
@@ -324,9 +324,9 @@ def test_counts_before_the_engine_is_steady_are_kept_beside_those_of_the_end(
     finished = property(lambda engine: engine.counters.finishes > 0)
     monkeypatch.setattr(Engine, "is_steady", finished)
     harm = Truth()
-    harm.add("slots_lost", 2)
     defect = replace(CONTROLS[0], slug="planted", patches=(), truth=harm)
     with in_process_worker(make_engine(), [defect]) as worker:
+        harm.add("slots_lost", 2)
         worker.ask(m.Submit("a", PROMPT, GREEDY), m.Drain(), until=m.Drained)
         harm.add("slots_lost", 5)
         told = worker.ask(m.Shutdown(), until=m.Goodbye)
