@@ -98,6 +98,9 @@ class _BenchReq:
         self.extra_key: str | None = None
         self.writers: Writers = ()
 
+    def goes_on_from(self, writers: Writers) -> None:
+        """Nobody asks."""
+
 
 _TREES: Final[Mapping[CacheKind, type[Tree]]] = {
     "full": RadixCache,

@@ -40,3 +40,14 @@ class Passed:
 # A request by its ``arrival``, and what it had been through when it handed over what it computed.
 Writer = tuple[int, int]
 Writers = tuple[Writer, ...]  # the nearest first
+
+
+def joined(*chains: Writers) -> Writers:
+    """The requests of all ``chains``, each once and those of the first chain first; as many as are
+    kept.
+    """
+    known: dict[int, int] = {}
+    for chain in chains:
+        for number, passed in chain:
+            known.setdefault(number, passed)
+    return tuple(known.items())[:MOST_WRITERS]

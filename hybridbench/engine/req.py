@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hybridbench.engine.cache.base import DecLockRefParams
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.lineage import MOST_WRITERS, Writers
+from hybridbench.engine.lineage import MOST_WRITERS, Writers, joined
 from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.sampling_params import SamplingParams
 
@@ -324,7 +324,7 @@ class Req(KvFields):
         self.queued_s = 0.0
         self.last_heard_s = 0.0
         self.passed = 0  # bits of ``Passed``
-        self.went_on_from: Writers = ()  # who computed what its last match found
+        self.went_on_from: Writers = ()  # who computed what it reads
         self.kv = ReqKv()
 
     @property
@@ -348,6 +348,11 @@ class Req(KvFields):
         if before and before[0][0] == self.arrival:
             before = before[1:]  # a session's turn goes on after a retract
         return ((self.arrival, self.passed), *before[: MOST_WRITERS - 1])
+
+    def goes_on_from(self, writers: Writers) -> None:
+        """What it reads from now on is what ``writers`` computed."""
+        others = tuple(writer for writer in writers if writer[0] != self.arrival)
+        self.went_on_from = joined(others, self.went_on_from)
 
     def attach_payload(self, payload: bytes, vocab_size: int) -> None:
         """Hold ``payload`` (image features, say) as long as the request lives.

@@ -103,6 +103,9 @@ class Req:
     def fill_ids(self) -> list[int]:
         return [*self.origin_input_ids, *self.output_ids]
 
+    def goes_on_from(self, writers: Writers) -> None:
+        """SGLang's requests do not know."""
+
 
 class MatchResult(NamedTuple):
     device_indices: torch.Tensor

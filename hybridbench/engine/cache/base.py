@@ -54,7 +54,7 @@ class CacheableReq(RowHolder, Protocol):
         kv_committed_len: positions whose KV is final.
         kv_allocated_len: positions that have a KV index.
         extra_key: namespace of its prefixes; None is the common one.
-        writers: itself, and whom it went on from.
+        writers: itself, and whom it went on from; ``goes_on_from`` tells it of more.
     """
 
     @property
@@ -71,6 +71,8 @@ class CacheableReq(RowHolder, Protocol):
 
     @property
     def writers(self) -> Writers: ...
+
+    def goes_on_from(self, writers: Writers) -> None: ...
 
     last_node: TreeNode | None
     lock_receipt: DecLockRefParams | None

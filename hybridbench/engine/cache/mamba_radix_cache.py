@@ -116,7 +116,7 @@ class MambaRadixCache(PrefixTree):
         mamba_exist = path[-1].mamba_value is not None
         if not mamba_exist:
             self._give_state(path[-1], state, params.mamba_owner)
-            path[-1].writers = params.writers
+            self._sign(path[-1], params.writers)
         if prefix_len == total:
             self._touch_path(below)
         self._after_insert(path, params)

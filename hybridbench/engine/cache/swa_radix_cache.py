@@ -102,7 +102,7 @@ class SWARadixCache(PrefixTree):
                 if start < end:
                     parent = self._add_leaf(parent, key, value, (start, end))
                     self._window.add(parent, end, params)
-                    parent.writers = params.writers
+                    self._sign(parent, params.writers)
         return InsertResult(prefix_len, total, not_taken)
 
     def inc_lock_ref(self, node: TreeNode) -> IncLockRefResult:

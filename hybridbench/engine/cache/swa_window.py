@@ -28,6 +28,7 @@ from hybridbench.engine.cache.base import (
 )
 from hybridbench.engine.cache.swa_lru import SWALRUList
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.lineage import joined
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
@@ -109,7 +110,7 @@ class TreeWindow:
                 if not node.evicted:
                     self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
                 node.swa_tombstone = False
-                node.writers = params.writers
+                node.writers = joined(params.writers[:1], node.writers, params.writers[1:])
                 self._enter(node)
             whole.append(node)
         return whole

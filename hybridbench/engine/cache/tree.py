@@ -28,6 +28,7 @@ from hybridbench.engine.cache.base import (
 from hybridbench.engine.cache.kv_events import KvEventRecorder
 from hybridbench.engine.cache.radix_key import TOKEN_BYTES, ChildKey, RadixKey, common_tokens
 from hybridbench.engine.cache.tree_node import TreeNode, empty_root
+from hybridbench.engine.lineage import MOST_WRITERS, Writers, joined
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import REQ
 
@@ -221,6 +222,17 @@ class PrefixTree(BasePrefixCache):
         node.creation_time = node.last_access_time = self._tick()
         return node
 
+    def _sign(self, node: TreeNode, writers: Writers) -> None:
+        """``node`` is new, or its state is.
+
+        It comes of the KV that the tree had above it and in it, too, though the first of
+        ``writers`` may have computed that anew: its own was freed, as there was some already.
+        """
+        above = _parent_of(node).writers
+        if node.writers or above[: MOST_WRITERS - 1] != writers[1:]:
+            writers = joined(writers[:1], node.writers, above, writers[1:])
+        node.writers = writers
+
     def _unlink_from_parent(self, node: TreeNode) -> TreeNode:
         """Take a node out of the tree; its own ``parent`` stays, and is returned."""
         parent = _parent_of(node)
@@ -323,6 +335,7 @@ class PrefixTree(BasePrefixCache):
         self._give_lock_back(req)
         req.last_node, req.lock_receipt = node, lock.to_dec_params()
         req.cache_protected_len = len(indices)
+        req.goes_on_from(node.writers)
 
     def _give_lock_back(self, req: CacheableReq) -> None:
         if req.last_node is not None:

@@ -28,6 +28,7 @@ from hybridbench.engine.cache.lru import LIST_ENDS, MambaLRUList
 from hybridbench.engine.cache.mamba_radix_cache import check_same, hybrid_rows
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_component import CachingReq, Evicted, TreeComponent
+from hybridbench.engine.lineage import joined
 from hybridbench.engine.memory.indices import IntArray, as_single_index
 from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
 
@@ -122,7 +123,7 @@ class MambaComponent(TreeComponent):
         slot = as_single_index(params.mamba_value, self._allocator.device)
         self._allocator.transfer([slot], params.mamba_owner, TREE)
         self._give(node, slot, node.last_access_time)
-        node.writers = params.writers
+        node.writers = joined(params.writers[:1], node.writers, params.writers[1:])
         return True
 
     def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:

@@ -318,7 +318,7 @@ class UnifiedRadixCache(PrefixTree):
             parent = path[-1] if path else self.root_node
             raw = key.raw[begin * TOKEN_BYTES : end * TOKEN_BYTES]
             node = self._new_node(RadixKey.from_raw(raw, key.extra_key), kept, parent)
-            node.writers = params.writers
+            self._sign(node, params.writers)
             node.priority = params.priority
             node.hit_count = 0 if params.chunked else 1
             self._evictable_leaves.discard(parent)

@@ -75,7 +75,7 @@ def test_half_of_what_a_request_computed_is_its_own_too() -> None:
 @pytest.mark.parametrize("cache", ["radix", "unified"])
 def test_a_state_that_comes_to_a_tombstone_is_the_request_s_that_computed_it(cache: str) -> None:
     engine = make_engine(cache=cache)
-    served(engine, "first", PROMPT)
+    first = served(engine, "first", PROMPT)
     # The states go, inside the tree alone: a longer prefix keeps the KV.
     longer = served(engine, "longer", [*PROMPT, *range(30, 40)])
     tree = engine.pools.tree_cache
@@ -87,7 +87,21 @@ def test_a_state_that_comes_to_a_tombstone_is_the_request_s_that_computed_it(cac
     heir = served(engine, "heir", [*PROMPT, 45, 46])
 
     assert longer.arrival not in numbers(heir)
-    assert numbers(heir)[0] == again.arrival
+    # The KV that was there stays the tree's, and who computed it anew reads that.
+    assert numbers(again) == [first.arrival]
+    assert numbers(heir) == [again.arrival, first.arrival]
+
+
+@pytest.mark.parametrize("make", [make_engine, lambda: make_engine(cache="unified")])
+def test_kv_above_a_new_leaf_is_of_whoever_brought_it_first(make: Callable[[], Engine]) -> None:
+    engine = make()
+    first = served(engine, "first", PROMPT)
+    # It shares tokens with the first, but no state is there: it computes all, and reads the KV
+    # that was there.
+    second = served(engine, "second", [*PROMPT[:10], *range(30, 40)])
+
+    assert second.cached_tokens == 0
+    assert numbers(second) == [first.arrival]
 
 
 def drop_state(engine: Engine, node_id: int) -> None:

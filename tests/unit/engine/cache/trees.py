@@ -66,6 +66,9 @@ class TreeReq:
     def fill_ids(self) -> list[int]:
         return self.origin_input_ids + self.output_ids
 
+    def goes_on_from(self, writers: Writers) -> None:
+        """Of no interest to those tests."""
+
 
 @dataclass(frozen=True)
 class Buffers:
