@@ -34,6 +34,12 @@ _SHOWN_VERSIONS: Final = 6
 
 class _Archive(msgspec.Struct, frozen=True):
     hashes: dict[str, str] = {}
+    hash: str = ""  # pip before 23.1, which Debian 12 has: sha256=...
+
+    @property
+    def sha256(self) -> str:
+        name, _, digest = self.hash.partition("=")
+        return self.hashes.get("sha256") or (digest if name == "sha256" else "")
 
 
 class _Download(msgspec.Struct, frozen=True):
@@ -209,7 +215,7 @@ def requirement_name(requirement: str) -> str:
 
 
 def _package(found: _Found) -> Package:
-    sha256 = found.download_info.archive_info.hashes.get("sha256", "")
+    sha256 = found.download_info.archive_info.sha256
     return Package(found.metadata.name, found.metadata.version, sha256)
 
 

@@ -7,12 +7,13 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError
 from hybridbench.targets import prepare as preparing
 from hybridbench.targets.linked_packages import site_packages
-from hybridbench.targets.pip import Pip
+from hybridbench.targets.pip import Pip, _Found, _package
 from hybridbench.targets.prepare import prepare
 from hybridbench.targets.prepared import (
     disk_bytes,
@@ -59,6 +60,16 @@ def test_versions_and_hashes_of_all_packages_are_stored_with_who_built_it(tiny: 
     (entry,) = entries(tiny.root)
     assert entry.ready == tiny.target
     assert entry.partial is None
+
+
+@pytest.mark.parametrize("info", [{"hashes": {"sha256": "ab12"}}, {"hash": "sha256=ab12"}])
+def test_a_hash_is_read_as_every_pip_reports_it(info: dict[str, object]) -> None:
+    one = {
+        "download_info": {"url": "file:///tiny.whl", "archive_info": info},
+        "metadata": {"name": "tiny", "version": "1.0"},
+    }
+
+    assert _package(msgspec.convert(one, _Found)).sha256 == "ab12"
 
 
 def test_its_start_script_takes_the_options_of_the_server(tiny: Prepared) -> None:
