@@ -119,8 +119,7 @@ def selftest(
 ) -> None:
     """Test hybridbench itself on injected defects; prints a line for each row as it ends.
 
-    Examples: hybridbench selftest --only lru-reference-cycle; hybridbench selftest --mutants
-    --sample 50 --store recall
+    Example: hybridbench selftest --only lru-reference-cycle
 
     Every row declares the expected verdict, subject and driver.  The rates that are found are
     compared with the counts of the defect itself, which the analysis cannot see.  Exits with code 0
