@@ -129,7 +129,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     found: list[RawColumn] = []
     no_owner = times is None and not keys and not _says_whose(grid.names, columns)
     times = times or _counted_times(parts, len(grid.rows), source)
-    metric = _metric_column(grid, at)
+    metric = _metric_column(grid, at, keys)
     for group, (of_keys, rows) in enumerate(parts.items()):
         own = Times(times.t_s[rows], times.absolute)
         lines = [grid.rows[row][0].number for row in rows]
@@ -151,14 +151,17 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     return found
 
 
-def _metric_column(grid: Grid, at: int | None) -> int | None:
-    """The column whose cells name what the column of values has; None without both."""
+def _metric_column(grid: Grid, at: int | None, keys: Sequence[int]) -> int | None:
+    """The column whose cells name what the column of values has, one name for each part; None
+    without both.
+    """
     if sum(bool(_VALUE.fullmatch(name)) for name in grid.names) != 1:
         return None
     texts = [
         i
         for i, name in enumerate(grid.names)
         if i != at and _METRIC.fullmatch(name) and number_in(grid.rows[0][1][i]) is None
+        if i in keys or len(set(grid.columns[i])) == 1
     ]
     # _field of InfluxDB says more than its _measurement.
     return min(texts, key=lambda i: "measurement" in grid.names[i], default=None)

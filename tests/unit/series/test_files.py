@@ -289,6 +289,12 @@ def test_a_name_that_follows_another_in_time_is_no_second_series(tmp_path: Path)
     assert values(read(tmp_path, text)) == {"rss": [(0, 10), (1, 11), (2, 20), (3, 21)]}
 
 
+def test_a_name_that_follows_another_names_no_values(tmp_path: Path) -> None:
+    text = "time,name,value\n1,a,10\n2,a,11\n3,b,20\n4,b,21\n"
+
+    assert values(read(tmp_path, text))["value"] == [(0, 10), (1, 11), (2, 20), (3, 21)]
+
+
 @pytest.mark.parametrize("before", ["", "1800000000 "])
 def test_numbers_in_whole_pages_are_bytes_and_not_those_of_ps(tmp_path: Path, before: str) -> None:
     text = f"{before}8192\n{before.replace('00 ', '10 ')}1064960\n"
