@@ -271,8 +271,6 @@ class _View:
         """
         if self._cache is None or one.last > self._cache.most:
             return False
-        if not np.isfinite(self._fills_until_s):
-            return bool(self._fills_until_s > 0)
         since = int(np.searchsorted(self.heap.t_s, self._fills_until_s))
         last = self.heap.t_s.size - 1
         return since >= last or self._went_on(one, since, last) is not True
