@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 
 # Before numpy is loaded: a second BLAS thread waits for a busy core and slows small matrices.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -27,6 +28,19 @@ settings.register_profile("fast", parent=_PATIENT, max_examples=10, derandomize=
 settings.register_profile("ci", parent=_PATIENT, max_examples=50, derandomize=True)
 settings.register_profile("deep", parent=_PATIENT, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def _environment_is_given_back() -> Iterator[None]:
+    """Commands that run in this process set variables that a later test's children would inherit.
+
+    PYTHONSAFEPATH, which is one, keeps a program that a test starts from importing its neighbours.
+    """
+    before = os.environ.copy()
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def pytest_xdist_auto_num_workers() -> int:
