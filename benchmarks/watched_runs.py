@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from hybridbench.analysis.record import FloatArray, RunRecord, Series, scraped_drivers
+from hybridbench.analysis.record import FloatArray, RunRecord, Series, observed_drivers
 from hybridbench.labels import labelled
 from hybridbench.metrics import MEMORY
 from hybridbench.records.events import Census, Event, IdleLook, Phase, ProcessStarted
@@ -119,7 +119,7 @@ def watched_run(run: Watched) -> RunRecord:
         options=Options(cache_budgets=dict(run.budgets)),
     )
     ordered = sorted(events, key=lambda event: event.t_s)
-    return RunRecord(manifest, series, ordered, drivers=scraped_drivers(series))
+    return RunRecord(manifest, series, ordered, drivers=observed_drivers(series))
 
 
 def _traffic(run: Watched, rng: np.random.Generator) -> _Traffic:

@@ -477,6 +477,31 @@ METRICS: tuple[MetricSpec, ...] = (
         label="series on the metrics page",
         foreign=True,
     ),
+    # Of our own load client beside a target that others wrote.
+    MetricSpec(
+        "client_anon_swap_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "private memory of the load client",
+        label="private memory of the load client",
+        foreign=True,
+    ),
+    MetricSpec(
+        "client_cpu_share",
+        Unit.RATIO,
+        Kind.LEVEL,
+        "share of a processor that the load client takes",
+        label="processor time of the load client",
+        foreign=True,
+    ),
+    MetricSpec(
+        "client_in_flight",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "requests that the load client has sent and that have not ended",
+        label="requests in flight",
+        foreign=True,
+    ),
     # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),
     _cost("gc_full_ms", "time of a full collection", erratic=True),

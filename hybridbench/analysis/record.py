@@ -103,14 +103,20 @@ BUNDLED_DRIVERS: Final = Drivers(
 _TELLING: Final = ("finish", "success", "complet", "request", "token")
 
 
-def scraped_drivers(names: Iterable[str]) -> Drivers:
-    """The drivers of a target that reports counters of its own, chosen by what they are called."""
+def observed_drivers(names: Iterable[str]) -> Drivers:
+    """The drivers of a target that others wrote: what our load client counts, if it gets its
+    traffic from us, and counters of its own, chosen by what they are called.
+    """
+    names = list(names)
     ranked = sorted(
         (min((_TELLING.index(word) for word in _TELLING if word in name), default=9), name)
         for name in names
         if name.startswith(SCRAPED)
     )
     works = tuple(name for _, name in ranked)
+    if BUNDLED_DRIVERS.requests in names:
+        ours = tuple(name for name in BUNDLED_DRIVERS.works if name in names)
+        return Drivers((*ours, *works), BUNDLED_DRIVERS.requests, BUNDLED_DRIVERS.loads)
     first = works[0] if works and ranked[0][0] < _TELLING.index("token") else ""
     return Drivers(works, first, BUNDLED_DRIVERS.loads)
 

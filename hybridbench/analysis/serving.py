@@ -13,6 +13,7 @@ from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray
 from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.metrics import Unit
+from hybridbench.records.load import LATE
 from hybridbench.records.verdict import ServingResult
 
 _MS = 1000.0
@@ -21,6 +22,8 @@ _COMPUTED, _HITS = "prompt_tokens", "prefix_hit_tokens"
 _INPUT = (_COMPUTED, _HITS, "session_restored_tokens")
 # The engine refused them, or gave them up; the last three are aborts as well.
 _REJECTED = "requests_rejected"
+# A load client counts these of a server of others.
+_FAILED = "requests_failed"
 _GIVEN_UP = ("queue_limit_aborts", "queue_timeouts", "abort_no_room")
 _ABORTED = ("abort_queued", "abort_prefill", "abort_decode")
 
@@ -113,7 +116,7 @@ def _rates(served: _Served) -> Iterator[ServingResult]:
 
 
 def _latencies(served: _Served) -> Iterator[ServingResult]:
-    for name in (TTFT, ITL, E2E):
+    for name in (TTFT, ITL, E2E, LATE):
         histogram = served.latencies(name)
         mean_s = histogram.mean_s()
         if mean_s is not None:
@@ -128,8 +131,9 @@ def _failures(served: _Served) -> Iterator[ServingResult]:
     rejected, given_up = served.gain(_REJECTED), served.gain(*_GIVEN_UP) or 0
     if finished is None or aborted is None or rejected is None:
         return
-    ended = finished + aborted + rejected
-    yield ServingResult("errors", Unit.COUNT.value, rejected + given_up, ended)
+    failed = served.gain(_FAILED) or 0
+    ended = finished + aborted + rejected + failed
+    yield ServingResult("errors", Unit.COUNT.value, rejected + failed + given_up, ended)
     yield ServingResult("aborts", Unit.COUNT.value, max(0, aborted - given_up), ended)
 
 

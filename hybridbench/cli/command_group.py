@@ -185,12 +185,6 @@ _BY_MESSAGE = {
     "Option ": ErrorCode.MISSING_ARGUMENT,
     "Missing command": ErrorCode.MISSING_ARGUMENT,
 }
-# What newcomers try who have a server of their own; the nearest option would mislead them.
-_OF_ANOTHER_PROGRAM = frozenset({"--pid", "--url"})
-_BUNDLED_ONLY = (
-    "hybridbench soaks the engine that it bundles; watch a server of your own by 'hybridbench "
-    "watch -- COMMAND' or '--pid PID', and give what was recorded to 'hybridbench judge'."
-)
 _NOT_A_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.+)", re.DOTALL)
 
 
@@ -207,8 +201,6 @@ def usage_error(error: TyperUsageError) -> UsageError:
         case NoSuchOption(option_name=name):
             near = difflib.get_close_matches(name, _options(error.ctx), n=1)
             advice = f"did you mean {near[0]}?" if near else f"{see}."
-            if name in _OF_ANOTHER_PROGRAM:
-                advice = _BUNDLED_ONLY
             sentence, code = f"there is no option {name}; {advice}", ErrorCode.UNKNOWN_OPTION
         case MissingParameter():
             sentence, code = f"{_lower(message)}; {see}.", ErrorCode.MISSING_ARGUMENT

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from hybridbench.cli.chosen_defects import chosen_defects
 from hybridbench.cli.completion import complete_defect, complete_result
+from hybridbench.cli.observed import (
+    CacheBudget,
+    Command,
+    Course,
+    IdleEvery,
+    Instrument,
+    Log,
+    Metrics,
+    Pid,
+    Probe,
+    ProbeOptions,
+    Ready,
+    ResetCache,
+    TargetOptions,
+    run_observed,
+)
 from hybridbench.cli.options import (
     FORMAT_NAMES,
     Ballast,
@@ -46,7 +63,8 @@ from hybridbench.cli.run_options import (
     listening,
     render_outcome,
 )
-from hybridbench.cli.user_settings import typed_command
+from hybridbench.cli.soak_server import ApiName, Requests, server_plan
+from hybridbench.cli.user_settings import option_name, typed_command
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.units import format_duration
 
@@ -57,6 +75,41 @@ if TYPE_CHECKING:
 EXIT_CODES = (
     "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 15 INVARIANT, "
     "16 INVALID, 17 CORRUPT, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
+)
+# Options of the one kind of target that the other has no use for.
+_OF_BUNDLED: Final = frozenset(
+    {
+        "defect",
+        "device",
+        "dtype",
+        "gc",
+        "ballast",
+        "malloc",
+        "watchdog",
+        "diagnose",
+        "answers",
+        "on_leak",
+        "memray",
+        "resume",
+        "dry_run",
+    }
+)
+_OF_SERVERS: Final = frozenset(
+    {
+        "command",
+        "api",
+        "stream",
+        "vocab",
+        "pid",
+        "metrics",
+        "ready",
+        "idle_every",
+        "log",
+        "reset_cache",
+        "instrument",
+        "probe",
+        "cache_budget",
+    }
 )
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -86,6 +139,51 @@ class Dtype(StrEnum):
 
 def soak(
     context: typer.Context,
+    command: Command = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=Panel.TARGET,
+            metavar="URL",
+            help="Send the profile's traffic to an OpenAI-compatible server of any engine, such as "
+            "http://127.0.0.1:8000, instead of the bundled engine.  COMMAND starts it; without "
+            "one, --pid names it.",
+        ),
+    ] = None,
+    api: Annotated[
+        ApiName | None,
+        typer.Option(
+            rich_help_panel=Panel.TARGET,
+            help="With --url: the interface that gets the requests.  ids: /v1/completions with "
+            "prompts as token ids below --vocab.  Default: completions, with prompts as text.",
+        ),
+    ] = None,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--no-stream",
+            rich_help_panel=Panel.TARGET,
+            help="With --url: whether answers come token by token.  Default: --stream.",
+        ),
+    ] = None,
+    vocab: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=Panel.TARGET,
+            metavar="N",
+            min=256,
+            help="With --api ids: token ids are below N.  Default: 256.",
+        ),
+    ] = None,
+    pid: Pid = None,
+    metrics: Metrics = None,
+    ready: Ready = None,
+    idle_every: IdleEvery = None,
+    log: Log = None,
+    reset_cache: ResetCache = None,
+    instrument: Instrument = None,
+    probe: Probe = True,
+    cache_budget: CacheBudget = None,
     model: Model = None,
     profile: ProfileName = None,
     duration: Annotated[
@@ -247,6 +345,9 @@ def soak(
 
     Example: hybridbench soak --profile smoke --duration 5m --threshold 'rss.slope<200MiB/h'
 
+    With --url it soaks a server of any engine, as `hybridbench watch` watches one: hybridbench soak
+    --url http://127.0.0.1:8000 --duration 10m -- vllm serve DIR.
+
     Per run: 240 samples (at most 10 s apart), 90 heap scans (at most 1 minute apart) and 10 idle
     checkpoints (at most 10 minutes apart).
 
@@ -254,16 +355,21 @@ def soak(
     writes the report, as do SIGTERM, SIGQUIT, a closed terminal and a trace that cannot be read any
     further; a second signal stops at once.
     """
-    hold_s = _hold(on_leak)
     shown = OutputOptions(format_, detail=detail_of(quiet=quiet, verbose=verbose))
     ui = SoakUi.NONE if quiet else ui
+    replay = _trace(trace, trace_time_unit, length_scale, speedup)
+    if url is not None:
+        _refuse(context, _OF_BUNDLED, "is of the bundled engine, and --url names another")
+        target = TargetOptions(command, pid, metrics, ready, log)
+        probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
+        asked = Requests(url, api, stream, vocab, model, profile, seed, set_ or [], replay)
+        course = Course(store, duration, ui, stop, extend, threshold or [])
+        raise typer.Exit(run_observed(server_plan(asked, target, probes, course), shown, listen))
+    _refuse(context, _OF_SERVERS, "needs --url, which names a server")
+    hold_s = _hold(on_leak)
     if resume is not None:
-        with listening(listen) as listener:
-            if listener is not None:
-                listener.start(resume)
-            given = _given(context) | ({"ui": ui} if quiet else {})
-            run_dir, hint = resume_run(resume, given, hold_s)
-        raise typer.Exit(render_ended(run_dir, shown, hint))
+        given = _given(context) | ({"ui": ui} if quiet else {})
+        raise typer.Exit(_resumed(resume, given, hold_s, shown, listen))
     if dry_run and format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
         raise UsageError(
             f"{format_} with --dry-run: choose console or json.",
@@ -282,8 +388,7 @@ def soak(
     from hybridbench.workload.trace_replay import check_trace
 
     duration_s = chosen_duration_s(duration, chosen.duration_s)
-    replay = _trace(trace, trace_time_unit, length_scale, speedup)
-    plan = SoakPlan(
+    soak_plan = SoakPlan(
         profile=chosen.for_replay() if replay is not None else chosen,
         model=chosen_model(model, chosen, source),
         store=store,
@@ -311,10 +416,10 @@ def soak(
     )
     if dry_run:
         with listening(listen):
-            print_preview(plan, format_)
+            print_preview(soak_plan, format_)
     else:
         check_trace(replay, whole=False)
-        _run(plan, shown, listen)
+        _run(soak_plan, shown, listen)
 
 
 def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:
@@ -325,7 +430,44 @@ def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:
     raise typer.Exit(render_outcome(outcome, options))
 
 
-def _given(context: typer.Context) -> dict[str, object]:
+def _resumed(
+    run_dir: Path,
+    given: Mapping[str, Any],
+    hold_s: float,
+    shown: OutputOptions,
+    listen: int | None,
+) -> int:
+    """Let a run that was cut off go on, and show what came of it; the exit code."""
+    with listening(listen) as listener:
+        if listener is not None:
+            listener.start(run_dir)
+        ended_dir, hint = resume_run(run_dir, given, hold_s)
+    return render_ended(ended_dir, shown, hint)
+
+
+def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
+    """
+    Raises:
+        UsageError: one of ``names`` stands on the command line.
+    """
+    given = _given(context)
+    for parameter in context.command.params:
+        if parameter.name not in names or parameter.name not in given:
+            continue
+        if parameter.name == "command":
+            raise UsageError(
+                f"{given['command'][0]}: a command is taken with --url alone.",
+                code=ErrorCode.EXTRA_ARGUMENT,
+            )
+        raise UsageError(
+            f"{why}.",
+            code=ErrorCode.OPTION_CONFLICT,
+            option=option_name(parameter),
+            also=("--url",),
+        )
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
     """The options that stand on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {

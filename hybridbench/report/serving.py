@@ -31,6 +31,7 @@ _LABELS: Final[Mapping[str, str]] = {
     "ttft_ms": "TTFT (ms)",
     "itl_ms": "ITL (ms)",
     "e2e_ms": "End-to-end (ms)",
+    "late_ms": "Client late by (ms)",
     "errors": "Errors",
     "aborts": "Aborts",
     "hit_rate": "Cache hit rate",
@@ -40,6 +41,7 @@ _FINISHED: Final = "finished"
 _COUNTED: Final[Mapping[str, str]] = {
     "ttft_ms": "first tokens",
     "itl_ms": "token gaps",
+    "late_ms": "looks at the clock",
     "errors": "ended",
     "aborts": "ended",
     "hit_rate": "admissions",
@@ -74,6 +76,8 @@ def serving_table(verdict: Verdict) -> Table:
     if timed:
         note += ", end-to-end), first tokens (TTFT), gaps between tokens (ITL"
     note += "), requests ended (errors, aborts), admissions (hit rate)."
+    if any(result.name == "late_ms" for result in verdict.serving):
+        note += " Latencies count from when a request was to be sent."
     if timed:
         note += f" Latencies are rounded to {share_text(RELATIVE_ERROR)}."
     columns = ("", "mean or total", *shares, "n")

@@ -14,7 +14,7 @@ from hybridbench.analysis.record import (
     LatencySeries,
     RunRecord,
     Series,
-    scraped_drivers,
+    observed_drivers,
 )
 from hybridbench.labels import labelled, unlabelled
 from hybridbench.metrics import spec_of
@@ -58,7 +58,7 @@ def read_run(path: Path) -> RunRecord:
     events += [Note(text, t_s=end_s) for text in notes]
     series = columns.series()
     watched = manifest.target.kind == OBSERVED
-    drivers = scraped_drivers(series) if watched else BUNDLED_DRIVERS
+    drivers = observed_drivers(series) if watched else BUNDLED_DRIVERS
     return RunRecord(manifest, series, tuple(events), columns.latencies(), drivers)
 
 

@@ -41,6 +41,7 @@ def record_crash(
         status = _wait_for_end(target, clock)
         ended = target.kill()
         reason, detail = _explain(status, lost.detail, oom_kills_before)
+    detail = f"{detail}, {lost.during}" if lost.during else detail
     recorder.event(Crash(reason, detail, tuple(target.stderr_tail())))
     if not ended:
         recorder.note(unreaped_text(target.pid))

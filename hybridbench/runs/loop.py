@@ -32,12 +32,16 @@ _CLOCK_JUMP_S = 2.0
 
 
 class WorkerLostError(Exception):
-    """The worker is gone, or must be given up.  ``reason`` is "exit" or "hang"."""
+    """The worker is gone, or must be given up.
 
-    def __init__(self, reason: str, detail: str) -> None:
+    ``reason`` is "exit" or "hang", and ``during`` what it was doing, where that is known.
+    """
+
+    def __init__(self, reason: str, detail: str, during: str = "") -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+        self.during = during
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
+from hybridbench.records.json_value import plain_mapping
 from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.runs.begun import BegunRun
+from hybridbench.runs.http_load import HttpLoad, Traffic
 from hybridbench.runs.load_command import LoadCommand
 from hybridbench.runs.looks import Looks
 from hybridbench.runs.loop import WorkerLostError
@@ -63,6 +65,7 @@ class WatchPlan(RunPlan):
             server of ``metrics_url``.
         log: the file that has what the engine writes; None for what ``target`` writes.
         load: the command that sends requests while the target serves; empty for none.
+        traffic: requests of ours instead of a ``load``; None for none.
         idle_every_s: from one idle point to the next; 0 for none.
         reset_url: a POST to it, at each idle point, empties the target's cache; empty for none.
         instrument: patterns of the commands that get a probe; empty for the target's own program.
@@ -78,6 +81,7 @@ class WatchPlan(RunPlan):
     ready_url: str = ""
     log: Path | None = None
     load: tuple[str, ...] = ()
+    traffic: Traffic | None = None
     idle_every_s: float = 60.0
     reset_url: str = ""
     instrument: tuple[str, ...] = ()
@@ -88,11 +92,16 @@ class WatchPlan(RunPlan):
 
     @property
     def named_by(self) -> tuple[str, str, tuple[str, ...]]:
-        return self.name, "watched", ()
+        return self.name, "watched" if self.traffic is None else self.traffic.profile.name, ()
+
+    @property
+    def has_load(self) -> bool:
+        """Whether the run starts what sends the requests, and so can pause it."""
+        return bool(self.load) or self.traffic is not None
 
     @property
     def cadence(self) -> Cadence:
-        every_s = self.idle_every_s if self.load or not self.idle_every_s else _SEEK_S
+        every_s = self.idle_every_s if self.has_load or not self.idle_every_s else _SEEK_S
         sample_s = super().cadence.sample_every_s
         return Cadence(sample_s, self.census_every_s, every_s or math.inf)
 
@@ -123,7 +132,7 @@ class WatchedUnderSoak:
         self._probes: ProbeClient | None = None
         self._scraper: Scraper | None = None
         self._cgroup: CgroupSource | None = None
-        self._load: LoadCommand | None = None
+        self._load: LoadCommand | HttpLoad | None = None
 
     @property
     def plan(self) -> WatchPlan:
@@ -159,7 +168,16 @@ class WatchedUnderSoak:
 
     def planned(self, run_id: str, started_wall_s: float) -> Manifest:
         # The source tree is that of the bench, which says nothing of the target.
-        return replace(begun_manifest(self._plan, run_id, started_wall_s), git=None)
+        manifest = replace(begun_manifest(self._plan, run_id, started_wall_s), git=None)
+        traffic = self._plan.traffic
+        if traffic is None:
+            return manifest
+        return replace(
+            manifest,
+            profile=traffic.resolved(),
+            seed=traffic.seed,
+            workload=plain_mapping(traffic.describe()),
+        )
 
     def launch(self, log_path: Path) -> Observe:
         del log_path
@@ -201,6 +219,8 @@ class WatchedUnderSoak:
         if plan.load:
             output = self._folder / "load.txt"
             self._load = LoadCommand(plan.load, plan.environment, output, context.clock)
+        elif plan.traffic is not None:
+            self._load = HttpLoad(plan.traffic.start(plan.key), context.clock)
         loop = self._make_loop(run, target)
         self._loop = loop
         return WatchSteps(plan, loop, self._readiness())
@@ -248,7 +268,7 @@ class WatchedUnderSoak:
             scraper=self._scraper,
             load=self._load,
             census_every_s=plan.census_every_s,
-            idle_every_s=(plan.load and plan.idle_every_s) or math.inf,
+            idle_every_s=(plan.has_load and plan.idle_every_s) or math.inf,
             reset_url=plan.reset_url,
         )
         if self._probes is not None:
@@ -259,8 +279,10 @@ class WatchedUnderSoak:
     def _shows(self) -> Collection[Capability]:
         plan = self._plan
         shows = {Capability.PROCESS_MEMORY}
-        if plan.metrics_url:
+        if plan.metrics_url or plan.traffic is not None:
             shows.add(Capability.EVENT_COUNTERS)
+        if plan.traffic is not None:
+            shows |= {Capability.TRAFFIC, Capability.DISCONNECT}
         if plan.idle_every_s:
             shows.add(Capability.DRAIN)
         if self._probes is not None:

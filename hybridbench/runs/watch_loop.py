@@ -1,7 +1,7 @@
 """The loop of a watched target: what its pages, its processes and their probes show; idle points.
 
-Its load is somebody else's.  Where the run starts that load it can also pause it: then the target
-comes to rest, and can be asked what it still holds.
+Its load is somebody else's, or that of our load client.  Where the run starts the load it can also
+pause it: then the target comes to rest, and can be asked what it still holds.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, scraped_drivers
+from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
+from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import MEMORY
 from hybridbench.records.events import Census
 from hybridbench.records.processes import ProcessSample
+from hybridbench.runs.http_load import HttpLoad
 from hybridbench.runs.load_command import LoadCommand
 from hybridbench.runs.looks import IdlePoint, Look, Looks
-from hybridbench.runs.loop import RunLoop
+from hybridbench.runs.loop import RunLoop, WorkerLostError
 from hybridbench.sampling.process import read_cpu_s
 from hybridbench.sampling.scrape import Scrape, Scraper
 from hybridbench.targets.readiness import Asked, post
@@ -32,6 +34,9 @@ _SIGN_EVERY_S: Final = 0.5
 _STUCK_S: Final = 5.0
 _BREATH_S: Final = 0.5
 _LOOK_PATIENCE_S: Final = 30.0
+# The load client reports every second.
+_LAST_REPORT_S: Final = 1.5
+_KINDS_NAMED: Final = 3
 
 
 @dataclass
@@ -115,7 +120,7 @@ class WatchLoop(RunLoop):
 
     scraper: Scraper | None = None
     looks: Looks | None = None
-    load: LoadCommand | None = None
+    load: LoadCommand | HttpLoad | None = None
     census_every_s: float = 60.0
     idle_every_s: float = math.inf
     reset_url: str = ""
@@ -139,6 +144,18 @@ class WatchLoop(RunLoop):
         """Why no load comes any more; empty while it does."""
         return "" if self.load is None else self.load.failure
 
+    @property
+    def over(self) -> bool:
+        """A server that gets our requests is never done by itself, whatever its exit code."""
+        if self._client is not None and self._client.wanted:
+            return False
+        return super().over
+
+    @property
+    def _client(self) -> HttpLoad | None:
+        """Our own load client, if it is that which sends the load."""
+        return self.load if isinstance(self.load, HttpLoad) else None
+
     def seen_process(self, pid: int) -> ProcessSample | None:
         """The process ``pid`` as it was last sampled."""
         return self.seen.get(pid)
@@ -151,6 +168,11 @@ class WatchLoop(RunLoop):
             return self.is_idle()
         if not self.load.wanted:
             return self.wait_for(self.is_idle, patience_s)
+        client = self._client
+        if client is not None:
+            client.pause()
+            self.sign.forget(self.now_s)
+            return self.wait_for(lambda: client.rests and self.is_idle(), patience_s)
         end_s = self.target.could_run_s() + patience_s
         while True:
             self.load.pause()
@@ -214,7 +236,7 @@ class WatchLoop(RunLoop):
             return Answered()
         point = IdlePoint(
             index=index,
-            counters=self._counters(self._scrape()),
+            counters=self._counters(),
             cache_reset=self._cache_reset,
             still_idle=lambda: self.sign.since_s is not None,
         )
@@ -240,11 +262,34 @@ class WatchLoop(RunLoop):
         if self.samples_wanted and self.sampler.begin():
             scrape = self._scrape()
             cost = {"probe_stop_s": self._stopped_s, "probe_child_s": self._child_s}
-            self._saw_work(now_s, self._counters(scrape))
+            counters = self._counters()
+            self._saw_work(now_s, counters)
             looked = {} if self.looks is None else cost
-            self._finish_sample(now_s, {**self.target.counters(), **_levels(scrape), **looked})
+            levels = {} if self._client is None else self._client.levels()
+            reported = {**self.target.counters(), **_levels(scrape), **counters, **levels, **looked}
+            self._finish_sample(now_s, reported)
         if self.looks is not None:
             self._look(self.looks, now_s)
+
+    def _watch(self, now_s: float) -> None:
+        client = self._client
+        if client is None or not client.wanted:
+            super()._watch(now_s)
+        elif self.target.exit_status() is not None:
+            raise WorkerLostError("exit", "the server ended", self._while_serving(client))
+
+    def _while_serving(self, client: HttpLoad) -> str:
+        """What our load client had in flight when the target ended."""
+        end_s = self.now_s + _LAST_REPORT_S
+        while not client.lost and self.now_s < end_s:
+            self.context.clock.sleep(_BREATH_S / 4)
+            client.tend()
+        lost = sorted(client.lost.items(), key=lambda kind: (-kind[1], kind[0]))
+        if not lost:
+            return ""
+        kinds = ", ".join(f"{count} with a {kind}" for kind, count in lost[:_KINDS_NAMED])
+        more = ", and others" if len(lost) > _KINDS_NAMED else ""
+        return f"with {sum(client.lost.values())} requests in flight: {kinds}{more}"
 
     def _next_s(self) -> Sequence[float]:
         return (*super()._next_s(), self.now_s + _SIGN_EVERY_S)
@@ -262,7 +307,7 @@ class WatchLoop(RunLoop):
 
     def _saw_work(self, now_s: float, counters: Mapping[str, float]) -> None:
         """Requests per second since the last sample, for who looks on."""
-        name = scraped_drivers(counters).requests
+        name = observed_drivers(counters).requests
         count = counters.get(name)
         before, self._counted = self._counted, None if count is None else (now_s, count)
         if before is not None and count is not None and now_s > before[0]:
@@ -275,9 +320,14 @@ class WatchLoop(RunLoop):
     def _scrape(self) -> Scrape | None:
         return None if self.scraper is None else self.scraper.latest()
 
-    @staticmethod
-    def _counters(scrape: Scrape | None) -> Mapping[str, float]:
-        return {} if scrape is None else scrape.counters
+    def _counters(self) -> Mapping[str, float]:
+        """What the target and our load client have counted."""
+        scrape = self._scrape()
+        of_client = {} if self._client is None else self._client.counters()
+        return {**({} if scrape is None else scrape.counters), **of_client}
+
+    def _latencies_so_far(self) -> LatencyCounts:
+        return {} if self._client is None else self._client.take_latencies()
 
 
 class Answered:
@@ -290,7 +340,7 @@ def _levels(scrape: Scrape | None) -> dict[str, float]:
     """What a scrape has for a sample."""
     if scrape is None:
         return {}
-    found = {**scrape.counters, **scrape.gauges, "scraped_series": float(scrape.series)}
+    found = {**scrape.gauges, "scraped_series": float(scrape.series)}
     if scrape.running is not None:
         found["running_requests"] = scrape.running
     if scrape.waiting is not None:

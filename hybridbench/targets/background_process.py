@@ -106,6 +106,11 @@ class BackgroundProcess:
         self._could_run = RunnableTime(self._process.pid)
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal."""
         return self._process.poll()

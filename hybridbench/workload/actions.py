@@ -73,3 +73,12 @@ class Workload(Protocol):
     def describe(self) -> dict[str, JsonValue]:
         """Plain JSON for the manifest: kind of traffic and the numbers it was made with."""
         ...
+
+
+class TimedWorkload(Workload, Protocol):
+    """Traffic whose requests are due at times, not at steps of an engine."""
+
+    @property
+    def due_s(self) -> float:
+        """When the request that ``next_action`` gave last was due, on the driver's clock."""
+        ...

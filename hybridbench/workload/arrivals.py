@@ -16,6 +16,7 @@ class Arrivals(Protocol):
     """One arrival process."""
 
     dropped: int
+    arrived_s: float  # when the latest request came
 
     def due(self, time_s: float, in_flight: int) -> bool:
         """Whether a request comes now; a True answer counts as that request's arrival."""
@@ -42,6 +43,7 @@ class ClosedLoop:
         self, concurrency: int, bursts: Bursts | None = None, ramp: Ramp | None = None
     ) -> None:
         self.dropped = 0  # a closed loop waits instead
+        self.arrived_s = 0.0
         self._concurrency = concurrency
         self._bursts = bursts
         self._ramp = ramp
@@ -52,6 +54,7 @@ class ClosedLoop:
         return max(1, math.floor(self._concurrency * share * _factor(self._bursts, time_s)))
 
     def due(self, time_s: float, in_flight: int) -> bool:
+        self.arrived_s = time_s
         return in_flight < self.limit(time_s)
 
     def next_s(self, time_s: float, in_flight: int) -> float | None:
@@ -76,6 +79,7 @@ class Poisson:
     def __init__(self, arrival: Arrival, random: Random) -> None:
         assert arrival.rate_per_s is not None
         self.dropped = 0
+        self.arrived_s = 0.0
         self._rate_per_s = arrival.rate_per_s
         self._bursts = arrival.bursts
         self._ramp = arrival.ramp
@@ -85,6 +89,7 @@ class Poisson:
 
     def due(self, time_s: float, in_flight: int) -> bool:
         while self._arrival_s <= time_s:
+            self.arrived_s = self._arrival_s
             self._arrival_s = self._next_after(self._arrival_s)
             if in_flight < self._max_in_flight:
                 return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybridbench.workload.actions import Workload
+from hybridbench.workload.actions import TimedWorkload
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.scenario import Scenario
 from hybridbench.workload.trace_replay import TraceOptions, TraceReplay
@@ -10,7 +10,7 @@ from hybridbench.workload.trace_replay import TraceOptions, TraceReplay
 
 def build_workload(
     profile: Profile, vocab_size: int, trace: TraceOptions | None = None, seed: int | None = None
-) -> Workload:
+) -> TimedWorkload:
     """Traffic over tokens 0 to ``vocab_size - 1``; ``seed`` replaces the profile's.
 
     Raises:

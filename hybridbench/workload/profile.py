@@ -93,6 +93,14 @@ class Profile(ProfileKeys):
         own = ("assert_coverage", "aborts", "bad_input", "controls")
         return self.with_overrides({**dict.fromkeys(own, "{}"), "priorities": "[]"})
 
+    def for_servers(self) -> Profile:
+        """This profile as requests to a server of others: what its interface has no word for goes,
+        and what is asserted of the bundled engine.
+        """
+        nothing = ("assert_coverage", "controls", "force", "sessions")
+        more = {"priorities": "[]", "prompts.payload": "0"}
+        return self.with_overrides({**dict.fromkeys(nothing, "{}"), **more})
+
     def limits_for(self, duration_s: float) -> Limits:
         """What CLEAN means for a run of ``duration_s``; shorter runs than any have no limit."""
         return ([Limits()] + [e for e in self.limits if e.from_s <= duration_s])[-1]

@@ -83,6 +83,7 @@ class Scenario:
         # When the clients of requests that wait for admission lose patience, soonest first.
         self._patience_ends_s: dict[str, float] = {}
         self._counts = dict.fromkeys(_COUNTS, 0)
+        self.due_s = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -112,6 +113,7 @@ class Scenario:
             return urgent
         has_turn = self._conversations.ready_s(time_s) <= time_s
         if has_turn and self._arrivals.due(time_s, self.in_flight):
+            self.due_s = self._clock.moment_s(self._arrivals.arrived_s)
             return self._in_session(self._with_patience(self._submit(), now_s))
         return WaitUntil(self._next_due_s(now_s))
 

@@ -177,6 +177,7 @@ class TraceReplay:
         self._lap_start_s = 0.0  # in recorded time, all laps laid end to end
         self._lag_s = 0.0  # traffic time by which being held back has moved the rest
         self._failure = ""
+        self.due_s = 0.0
         self._rows = self._file.rows()
         self._row = next(self._rows)
 
@@ -197,6 +198,7 @@ class TraceReplay:
             return WaitUntil(self._clock.wake_s(due_s, now_s))
         if len(self._live) >= self._max_in_flight:
             return WaitUntil(None)
+        self.due_s = self._clock.moment_s(due_s)
         self._note_lateness(time_s - due_s)
         request = self._request(self._row)
         self._advance()

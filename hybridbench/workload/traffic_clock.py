@@ -23,10 +23,14 @@ class TrafficClock:
         here_s = now_s if self._paused_at_s is None else self._paused_at_s
         return here_s - self._zero_s
 
+    def moment_s(self, time_s: float) -> float:
+        """The driver's clock at traffic time ``time_s``."""
+        return time_s + (self._zero_s or 0.0)
+
     def wake_s(self, time_s: float, now_s: float) -> float:
         """The driver's clock at traffic time ``time_s``, which is later than ``now_s``."""
         # Rounding could put it at now, and a driver that waits for now never moves on.
-        return max(time_s + (self._zero_s or 0.0), math.nextafter(now_s, math.inf))
+        return max(self.moment_s(time_s), math.nextafter(now_s, math.inf))
 
     def pause(self, now_s: float) -> None:
         """Stop; a second pause changes nothing."""

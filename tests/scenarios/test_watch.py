@@ -42,11 +42,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def watch(store: Path, *words: str, **environment: str) -> Ended:
-    """``hybridbench watch`` with these words."""
-    command = [sys.executable, "-m", "hybridbench", "watch", "--store", str(store)]
+def watch(store: Path, *words: str, command: str = "watch", **environment: str) -> Ended:
+    """``hybridbench watch``, or ``soak --url``, with these words."""
+    typed = [sys.executable, "-m", "hybridbench", command, "--store", str(store)]
     ended = subprocess.run(
-        [*command, "--ui", "none", "--format", "json", "--extend", "0", *words],
+        [*typed, "--ui", "none", "--format", "json", "--extend", "0", *words],
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
@@ -185,3 +185,47 @@ def test_a_load_that_cannot_serve_ends_the_run_and_says_so(tmp_path: Path) -> No
 
     assert run.code == ExitCode.INVALID
     assert "the load command failed 3 times in a row (exit code 7)" in run.verdict["headline"]
+
+
+def soak_server(store: Path, length: str, *options: str, **environment: str) -> Ended:
+    """``hybridbench soak --url`` of tests/scenarios/watched/openai_server.py with ``options``."""
+    port = free_port()
+    traffic = ("--profile", "chat-churn", "--set", "arrival.concurrency=4")
+    return watch(
+        store,
+        *("--url", f"http://127.0.0.1:{port}", *traffic, "--duration", length, "--seed", "5"),
+        *("--idle-every", "10s", "--", sys.executable, str(PROGRAMS / "openai_server.py")),
+        *(str(port), *options),
+        command="soak",
+        **environment,
+    )
+
+
+def test_a_server_under_our_own_requests_is_told_what_it_keeps_of_them(tmp_path: Path) -> None:
+    run = soak_server(tmp_path, "45s", "--keep", OPENAI_API_KEY="canary-key-5f1c")
+
+    assert run.code == ExitCode.LEAK
+    (leak,) = run.leaks
+    assert "exactly 1.00 entries of __main__.kept per submitted request" in leak["title"]
+    record = read_run(run.run_dir)
+    counts = {name: series.value[-1] for name, series in record.series.items()}
+    ends = ["finishes", "requests_rejected", "requests_failed"]
+    ends += ["abort_queued", "abort_prefill", "abort_decode"]
+    assert counts["events.requests_submitted"] == sum(counts[f"events.{end}"] for end in ends) > 50
+    served = {row["name"]: row for row in run.verdict["serving"]}
+    assert served["ttft_ms"]["p50"] >= 20
+    assert record.manifest.seed == 5
+    assert record.manifest.workload["schedule"]
+    stored = b"".join(path.read_bytes() for path in run.run_dir.iterdir())
+    assert b"canary-key-5f1c" not in stored
+    assert b"people way day" not in stored
+
+
+def test_a_server_that_dies_of_a_request_says_what_was_in_flight(tmp_path: Path) -> None:
+    """Also with exit code 0, which is none that anybody has asked for."""
+    run = soak_server(tmp_path, "30s", "--fault", "dies")
+
+    assert run.code == ExitCode.CRASHED
+    (crash,) = read_run(run.run_dir).all_events(Crash)
+    assert "requests in flight: " in crash.detail
+    assert "with a prompt of " in crash.detail

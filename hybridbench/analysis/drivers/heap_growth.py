@@ -420,9 +420,14 @@ class _View:
         return Work((*names, TIME), np.column_stack([*columns, t_s]), self._telling, self._main)
 
     def _work_of(self, points: Sequence[IdlePoint]) -> Work:
-        names = [n for n in _events(self._counters) if all(n in p.counts for p in points)]
+        # What is counted by outcome has no number of its own before the first of its kind.
+        names = [
+            name
+            for name in _events(self._counters)
+            if all(name in p.counts or name.rpartition(".")[0] in p.counts for p in points)
+        ]
         t_s = [point.look.t_s for point in points]
-        columns = [[point.counts[name] for point in points] for name in names]
+        columns = [[point.counts.get(name, 0.0) for point in points] for name in names]
         work = Work((*names, TIME), np.array([*columns, t_s]).T, self._telling, self._main)
         return work.rows(np.ones(len(points), dtype=np.bool_))
 

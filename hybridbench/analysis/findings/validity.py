@@ -20,10 +20,12 @@ from hybridbench.analysis.facts.processes import memory_series
 from hybridbench.analysis.facts.readings import LARGEST
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.words import listed, times
-from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, LatencySeries, RunRecord, Series
+from hybridbench.latency import E2E, TTFT
 from hybridbench.metrics import MEMORY, METRICS, Check
 from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
 from hybridbench.records.finding import Basis, NextCommand, Words
+from hybridbench.records.load import LATE
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_bytes, format_count, format_duration, format_percent
@@ -53,6 +55,13 @@ _SILENT_TIMES = 5.0
 _SILENT_LEAST_S = 5.0
 # Slower probes than this many in a window are not missed by their absence.
 _MISSED_AFTER_S = 180.0
+
+# Of the load client: how late it may be, against the time to first token (or the end) of the same
+# quantile, and how busy.
+_CLIENT_QUANTILE = 0.99
+_CLIENT_LATE_S = 0.02
+_CLIENT_LATE_OF = 0.2
+_CLIENT_CPU_SHARE = 0.95
 
 _COUNTERS_NAMED = 2
 _SERIES_NAMED = 3
@@ -115,6 +124,30 @@ class NothingServed(_Void, frozen=True, kw_only=True):
     def advice(self, found: Finding) -> str:
         del found
         return "Look at what the load tool says: run its command by hand while the target serves."
+
+
+class ClientLate(_Void, frozen=True, kw_only=True):
+    """What was measured is the client as much as the server."""
+
+    kind: ClassVar[str] = "client-late"
+    meaning: ClassVar[str] = (
+        "The load client was late by more than a fifth of the time to first token, both at the "
+        "99th percentile, or took all of a processor: what was measured is its own as well."
+    )
+
+    late_s: float
+    cpu_share: float
+
+    def words(self, found: Finding) -> Words:
+        share, late = format_percent(self.cpu_share), format_duration(self.late_s)
+        return Words(
+            f"the load client was {late} late at the 99th percentile and took {share} of a "
+            "processor: the load is not what was asked for"
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return "Send less, or run the server and hybridbench on more processors."
 
 
 class Gaps(_Void, frozen=True, kw_only=True):
@@ -382,11 +415,31 @@ def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -
 
 def _interference(record: RunRecord, window: Window) -> Iterable[Finding]:
     """Everything that lies outside the engine."""
+    yield from _client_late(record, window)
     yield from _worker_silent(record, window)
     yield from _clock(record, window)
     yield from _starved(record, window)
     yield from _measurement_overhead(record, window)
     yield from _missing_metrics(record, window)
+
+
+def _client_late(record: RunRecord, window: Window) -> Iterable[Finding]:
+    """At most one, of a run that sends its own requests over HTTP."""
+    late, share = record.latencies.get(LATE), record.series.get("client_cpu_share")
+    if late is None or share is None:
+        return
+    late_s = _quantile_s(late, window)
+    answered = record.latencies.get(TTFT) or record.latencies.get(E2E)
+    of_server_s = 0.0 if answered is None else _quantile_s(answered, window)
+    taken = share.between(window.start_s, window.end_s).value
+    cpu_share = float(np.median(taken)) if taken.size else 0.0
+    if late_s > max(_CLIENT_LATE_S, _CLIENT_LATE_OF * of_server_s) or cpu_share > _CLIENT_CPU_SHARE:
+        yield _invalid(ClientLate(late_s=late_s, cpu_share=cpu_share), "client")
+
+
+def _quantile_s(latencies: LatencySeries, window: Window) -> float:
+    inside = (latencies.t_s >= window.start_s) & (latencies.t_s <= window.end_s)
+    return latencies.where(inside).histogram().quantile_s(_CLIENT_QUANTILE) or 0.0
 
 
 def _disk_full(record: RunRecord) -> Iterable[Finding]:

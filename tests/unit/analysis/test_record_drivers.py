@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybridbench.analysis.record import scraped_drivers
+from hybridbench.analysis.record import observed_drivers
 
 
 def test_finished_requests_come_before_requests_and_tokens() -> None:
@@ -13,7 +13,7 @@ def test_finished_requests_come_before_requests_and_tokens() -> None:
         "rss_bytes",
     ]
 
-    drivers = scraped_drivers(names)
+    drivers = observed_drivers(names)
 
     assert drivers.works == (
         "scraped.vllm:request_success_total",
@@ -24,11 +24,11 @@ def test_finished_requests_come_before_requests_and_tokens() -> None:
 
 
 def test_tokens_are_work_and_no_requests() -> None:
-    drivers = scraped_drivers(["scraped.tokens_total", "scraped.evictions_total"])
+    drivers = observed_drivers(["scraped.tokens_total", "scraped.evictions_total"])
 
     assert drivers.works == ("scraped.tokens_total", "scraped.evictions_total")
     assert drivers.requests == ""
 
 
 def test_a_target_without_counters_has_no_work() -> None:
-    assert scraped_drivers(["rss_bytes"]).works == ()
+    assert observed_drivers(["rss_bytes"]).works == ()

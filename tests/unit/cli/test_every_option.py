@@ -57,6 +57,8 @@ MODEL: Final = takes("qwen3-next-tiny", "llama-3")
 BUDGET: Final = takes("20m", "soon")
 DEFECT: Final = takes("lru-reference-cycle", "no-such-slug")
 
+SERVER: Final = ("--url", "http://127.0.0.1:8000", "--pid", "1")
+
 _COMPARED: Final = {
     "--model": MODEL,
     "--profile": PROFILE,
@@ -88,13 +90,27 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
         },
     ),
     "soak": (
-        ("--dry-run",),
+        (),
         {
+            "command": Case(("sleep",), None, ("--url", "http://127.0.0.1:8000")),
+            "--url": takes("http://127.0.0.1:8000", "localhost:8000", "--pid", "1"),
+            "--api": takes("chat", "telnet", *SERVER),
+            "--stream": Case(beside=SERVER),
+            "--vocab": takes("1000", "10", "--api", "ids", *SERVER),
+            "--pid": takes("1", "0", "--url", "http://127.0.0.1:8000"),
+            "--metrics": takes("http://127.0.0.1:8000/metrics", "localhost", *SERVER),
+            "--ready": takes("http://127.0.0.1:8000/v1/models", "ftp://localhost", *SERVER),
+            "--log": takes(CSV, "absent", *SERVER),
+            "--idle-every": takes("60s", "1s", *SERVER),
+            "--reset-cache": takes("http://127.0.0.1:8000/flush_cache", "/flush_cache", *SERVER),
+            "--instrument": takes("vllm", "(", *SERVER),
+            "--probe": Case(beside=SERVER),
+            "--cache-budget": takes("prompt=8GiB", "prompt", *SERVER),
             "--model": MODEL,
             "--profile": PROFILE,
             "--duration": takes("90s", "1h30"),
             "--defect": DEFECT,
-            "--trace": takes("good.jsonl", "late.jsonl"),
+            "--trace": takes("good.jsonl", "late.jsonl", "--dry-run"),
             "--length-scale": takes("1/32", "2", "--trace", "good.jsonl"),
             "--speedup": takes("20", "0", "--trace", "good.jsonl"),
             "--trace-time-unit": takes("ms", "hours", "--trace", "good.jsonl"),
@@ -360,6 +376,7 @@ GROUPS: Final = ("nightly", "bench", "target", "profiles", "probe", "list")
 DOORS: Final = (
     "hybridbench.runs.watch.AttachedTree",
     "hybridbench.runs.watch.LaunchedCommand",
+    "hybridbench.runs.bundled.BundledTarget",
     "hybridbench.runs.preview.BundledTarget",
     "hybridbench.series.prometheus_api.read_prometheus",
     "hybridbench.runs.resume.resume_soak",
@@ -634,13 +651,23 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
     assert f"did you mean {near}?" in str(refusal(typed.split()))
 
 
-@pytest.mark.parametrize("option", ["--pid", "--url"])
-def test_who_has_another_program_to_test_is_told_of_judge(option: str) -> None:
-    said = str(refusal(["soak", option, "1234"]))
-
-    assert said.startswith(f"soak: there is no option {option}; hybridbench soaks the engine that ")
-    assert said.endswith("'hybridbench judge'.")
-    assert "did you mean" not in said
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("soak --pid 1234", "--pid needs --url, which names a server."),
+        ("soak --no-stream", "--stream needs --url, which names a server."),
+        (
+            "soak --url http://127.0.0.1:1 --device cuda -- sleep 1",
+            "--device is of the bundled engine, and --url names another.",
+        ),
+        (
+            "soak --url http://127.0.0.1:1 --pid 1 --vocab 300",
+            "--vocab belongs to --api ids; other interfaces get text.",
+        ),
+    ],
+)
+def test_options_of_the_bundled_engine_and_of_servers_do_not_mix(typed: str, said: str) -> None:
+    assert str(refusal(typed.split())) == said
 
 
 def test_a_command_with_many_options_has_them_in_panels_and_an_example() -> None:

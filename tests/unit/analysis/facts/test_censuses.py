@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridbench.analysis.facts.censuses import Heap, heaps_of, loads_at
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.record import RunRecord, Series, scraped_drivers
+from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.records.events import Census, Event, IdleLook, Phase
 from hybridbench.records.manifest import Manifest
 
@@ -18,7 +18,7 @@ REQUESTS = "scraped.requests_total"
 def heaps(*events: Event, requests: Sequence[float] = (0.0, 100.0)) -> list[Heap]:
     t = np.linspace(0.0, 100.0, len(requests))
     series = {REQUESTS: Series(REQUESTS, t, np.array(requests))}
-    record = RunRecord(Manifest(), series, events, drivers=scraped_drivers(series))
+    record = RunRecord(Manifest(), series, events, drivers=observed_drivers(series))
     return heaps_of(record, Facts.of(record).counters)
 
 

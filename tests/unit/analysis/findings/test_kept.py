@@ -15,7 +15,7 @@ from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.kept import EntriesKept, kept_findings
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunRecord, Series, scraped_drivers
+from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.records.events import Census, Event, IdleLook, Phase
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.verdict import Finding, VerdictKind
@@ -132,7 +132,7 @@ def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
             Phase(name="resume", phase="steady", t_s=t_s + 2.0),
         ]
     manifest = Manifest(planned_duration_s=at[-1], target=TargetFacts(kind=OBSERVED))
-    record = RunRecord(manifest, series, events, drivers=scraped_drivers(series))
+    record = RunRecord(manifest, series, events, drivers=observed_drivers(series))
 
     (leak,) = kept_findings(growing_heaps(Facts.of(record)), ())
     assert leak.verdict is VerdictKind.LEAK
@@ -242,7 +242,7 @@ def test_a_reason_to_finish_that_becomes_more_frequent_makes_no_cache_of_a_leak(
         return msgspec.structs.replace(event, counters=counters)
 
     events = tuple(map(with_part, record.events))
-    record = replace(record, series=series, events=events, drivers=scraped_drivers(series))
+    record = replace(record, series=series, events=events, drivers=observed_drivers(series))
     (kept,) = kept_findings(growing_heaps(Facts.of(record)), ())
 
     assert (kept.kind, kept.verdict) == ("blocks-kept", VerdictKind.LEAK)

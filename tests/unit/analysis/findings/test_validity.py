@@ -11,8 +11,10 @@ import pytest
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.validity import validity_findings
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunRecord, Series
+from hybridbench.analysis.record import FloatArray, LatencySeries, RunRecord, Series
+from hybridbench.latency import TTFT, LatencyHistogram
 from hybridbench.records.events import Crash, Event, Gap, Interrupted, Phase, WorkloadFailed
+from hybridbench.records.load import LATE
 from hybridbench.records.manifest import OBSERVED, TargetFacts
 from hybridbench.records.verdict import Covered, VerdictKind
 from tests.unit.analysis.records import (
@@ -89,6 +91,31 @@ def test_a_watched_target_that_served_nothing_proves_nothing_unless_its_load_fai
     assert "nothing-served" in kinds(served_none)
     assert kinds(failed) == []
     assert judge(failed).headline.startswith("the load command failed")
+
+
+@pytest.mark.parametrize(
+    ("late_s", "cpu_share", "is_told"),
+    [(0.5, 0.1, True), (0.09, 0.1, False), (0.015, 0.1, False), (0.0, 0.97, True)],
+)
+def test_a_client_that_is_late_or_has_no_time_measured_itself(
+    late_s: float, cpu_share: float, is_told: bool
+) -> None:
+    """Against a time to first token of half a second."""
+    record = healthy_record(RUN)
+    memory = record.series["rss_anon_swap_bytes"]
+    share = Series("client_cpu_share", memory.t_s, np.full(len(memory), cpu_share))
+    latencies = {TTFT: always(0.5, memory.t_s), LATE: always(late_s, memory.t_s)}
+    run = replace(with_series(record, share), latencies=latencies)
+
+    assert ("client-late" in kinds(run)) == is_told
+
+
+def always(duration_s: float, t_s: FloatArray) -> LatencySeries:
+    """A latency that was ``duration_s`` in every interval."""
+    histogram = LatencyHistogram()
+    histogram.add(duration_s)
+    (bucket,) = histogram.counts()
+    return LatencySeries(t_s, np.full(len(t_s), bucket), np.ones(len(t_s), np.int64))
 
 
 def test_a_host_that_swaps_is_told() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import RunRecord, Series, scraped_drivers
+from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.analysis.trend.reasons import KvCacheIsFilling
 from hybridbench.labels import labelled
 from hybridbench.metrics import MEMORY
@@ -39,7 +39,7 @@ def growing(per_s: float, *events: Event, seconds: float = 4000.0, **budgets: in
         target=TargetFacts(kind=OBSERVED),
         options=Options(cache_budgets=budgets),
     )
-    return RunRecord(manifest, series, events, drivers=scraped_drivers(series))
+    return RunRecord(manifest, series, events, drivers=observed_drivers(series))
 
 
 def why(verdict: Verdict) -> str:
@@ -207,7 +207,7 @@ def kv_filling(
         )
     series = {name: Series(name, t, value) for name, value in values.items()}
     manifest = Manifest(planned_duration_s=1400.0, target=TargetFacts(kind=OBSERVED))
-    return RunRecord(manifest, series, tuple(events), drivers=scraped_drivers(series))
+    return RunRecord(manifest, series, tuple(events), drivers=observed_drivers(series))
 
 
 @pytest.mark.parametrize("until_s", [1400.0, 900.0])

@@ -1,0 +1,321 @@
+"""What `watch` and `soak --url` share: the options of a target that others wrote, and its plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from hybridbench.cli.environment import of_the_user
+from hybridbench.cli.options import Panel, given_thresholds, parse_seconds
+from hybridbench.cli.run_options import (
+    SoakUi,
+    StopMode,
+    chosen_duration_s,
+    chosen_extend_s,
+    listening,
+    render_outcome,
+)
+from hybridbench.cli.user_settings import typed_command
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foreign import is_http_address
+from hybridbench.units import format_duration, parse_bytes
+
+if TYPE_CHECKING:
+    from hybridbench.cli.render import OutputOptions
+    from hybridbench.runs.watch import WatchPlan
+
+_IDLE_EVERY_S: Final = 60.0
+_IDLE_EVERY_S_MIN: Final = 10.0
+# Of a short run: three rounds between idle points are what exact counts need, and some to spare.
+_IDLE_POINTS: Final = 8
+
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[--] COMMAND...",
+        help="The program to start and watch, with its arguments: vllm serve DIR --port 8000.",
+        show_default=False,
+    ),
+]
+
+Pid = Annotated[
+    int | None,
+    typer.Option(
+        rich_help_panel=Panel.TARGET,
+        metavar="PID",
+        min=1,
+        help="Watch a process that runs already, with all that it has started.  It is neither "
+        "paused nor ended; it has a probe only if it was started with one (`probe export`).",
+    ),
+]
+
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=Panel.TARGET,
+        metavar="URL",
+        help="The target's page of metrics in Prometheus' format, such as "
+        "http://127.0.0.1:8000/metrics: growth is then told per request, and the target's own "
+        "gauges say when it is idle.",
+    ),
+]
+
+Ready = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=Panel.TARGET,
+        metavar="URL",
+        help="A page that answers once the target serves.  Default: one completion at the "
+        "server of --metrics.",
+    ),
+]
+
+IdleEvery = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=Panel.PROBES,
+        metavar="TIME",
+        help="From one idle point to the next; 0 for none.  There the load pauses, and what "
+        "is left is counted.  Without --load, points at which the target is idle by itself.  "
+        "Default: 60s, or less in a short run.",
+    ),
+]
+
+Log = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=Panel.TARGET,
+        metavar="FILE",
+        help="The log to read for what the engine says of its pools.  Default: what COMMAND "
+        "writes.",
+    ),
+]
+
+ResetCache = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=Panel.PROBES,
+        metavar="URL",
+        help="Address that gets a POST at each idle point, to empty the target's cache; "
+        "http://127.0.0.1:30000/flush_cache for SGLang.",
+    ),
+]
+
+Instrument = Annotated[
+    list[str] | None,
+    typer.Option(
+        rich_help_panel=Panel.PROBES,
+        metavar="REGEX",
+        help="Give a probe to Python processes whose command line matches (repeatable).  "
+        "Default: COMMAND and its Python children that run the same program.",
+    ),
+]
+
+Probe = Annotated[
+    bool,
+    typer.Option(
+        "--probe/--no-probe",
+        rich_help_panel=Panel.PROBES,
+        help="Look inside Python processes with a probe that their environment carries in; "
+        "--no-probe watches from outside only.",
+    ),
+]
+
+CacheBudget = Annotated[
+    list[str] | None,
+    typer.Option(
+        rich_help_panel=Panel.PROBES,
+        metavar="NAME=SIZE",
+        help="A cache that may grow to SIZE before its growth counts as a leak (repeatable): "
+        "prompt=8GiB.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Course:
+    """The options of any run, as they stand on the command line."""
+
+    store: Path
+    duration: str | None
+    ui: SoakUi
+    stop: StopMode
+    extend: str | None
+    thresholds: Sequence[str]
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """The options that say what is watched, as they stand on the command line."""
+
+    command: Sequence[str] | None
+    pid: int | None
+    metrics: str | None
+    ready: str | None
+    log: Path | None
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """The options that say how it is looked at, as they stand on the command line."""
+
+    idle_every: str | None
+    reset_cache: str | None
+    instrument: Sequence[str] | None
+    probe: bool
+    cache_budget: Sequence[str] | None
+
+
+def observed_plan(
+    target: TargetOptions, probes: ProbeOptions, course: Course, default_s: float
+) -> WatchPlan:
+    """The run that they ask for, without anything that sends requests.
+
+    ``default_s`` is its length where none is given.
+
+    Raises:
+        UsageError: one of them cannot be as it is.
+    """
+    words = _target(target.command or (), target.pid)
+    for option, url in (
+        ("--metrics", target.metrics),
+        ("--ready", target.ready),
+        ("--reset-cache", probes.reset_cache),
+    ):
+        check_url(option, url)
+    if target.log is not None and not target.log.is_file():
+        raise UsageError(f"{target.log}: there is no such file.", option="--log")
+    from hybridbench.records.manifest import Options
+    from hybridbench.runs.watch import WatchPlan
+    from hybridbench.targets.prepared import prepared_target
+
+    prepared = prepared_target(words)
+    duration_s = chosen_duration_s(course.duration, default_s)
+    return WatchPlan(
+        name=prepared.name if prepared is not None else _name(words, target.pid),
+        store=course.store,
+        duration_s=duration_s,
+        ui=course.ui.value,
+        thresholds=given_thresholds(course.thresholds),
+        options=Options(
+            stop=course.stop.value,
+            extend_s=chosen_extend_s(course.extend, duration_s),
+            diagnose="never",
+            cache_budgets=_budgets(probes.cache_budget or ()),
+        ),
+        command=_stored(words),
+        target=words,
+        pid=target.pid,
+        environment=of_the_user(),
+        metrics_url=target.metrics or "",
+        ready_url=target.ready or "",
+        log=target.log,
+        idle_every_s=_idle_every(probes.idle_every, duration_s),
+        reset_url=probes.reset_cache or "",
+        instrument=_patterns(probes.instrument or ()),
+        prepared=prepared,
+        probed=probes.probe,
+    )
+
+
+def run_observed(plan: WatchPlan, shown: OutputOptions, listen: int | None) -> int:
+    """Run it, and show what came of it; the exit code."""
+    from hybridbench.runs.soak import soak
+    from hybridbench.runs.watch import WatchedUnderSoak
+
+    with listening(listen) as listener, WatchedUnderSoak(plan) as under:
+        outcome = soak(under, on_started=None if listener is None else listener.start)
+        if outcome.crashed:
+            under.print_last_words()
+    return render_outcome(outcome, shown)
+
+
+def _target(command: Sequence[str], pid: int | None) -> tuple[str, ...]:
+    if bool(command) == (pid is not None):
+        raise UsageError(
+            "and COMMAND: give one of them, for example hybridbench watch -- python server.py.",
+            code=ErrorCode.OPTION_CONFLICT if command else ErrorCode.MISSING_ARGUMENT,
+            option="--pid",
+        )
+    return tuple(command)
+
+
+def check_url(option: str, url: str | None) -> None:
+    """
+    Raises:
+        UsageError: the value of ``option`` is no address of HTTP.
+    """
+    if url is not None and not is_http_address(url):
+        raise UsageError(
+            ": not an address of HTTP; write for example http://127.0.0.1:8000/metrics.",
+            option=option,
+        )
+
+
+def _budgets(texts: Sequence[str]) -> dict[str, int]:
+    budgets: dict[str, int] = {}
+    for text in texts:
+        name, equals, size = text.partition("=")
+        try:
+            size_bytes = parse_bytes(size)
+        except ValueError:
+            size_bytes = 0
+        if not equals or not name.strip() or size_bytes <= 0:
+            raise UsageError(
+                f"{text}: write NAME=SIZE, for example prompt=8GiB.", option="--cache-budget"
+            )
+        if budgets.setdefault(name.strip(), size_bytes) != size_bytes:
+            raise UsageError(
+                f"{name.strip()} is given with two sizes; keep one of them.",
+                code=ErrorCode.OPTION_CONFLICT,
+                option="--cache-budget",
+            )
+    return budgets
+
+
+def _patterns(texts: Sequence[str]) -> tuple[str, ...]:
+    for text in texts:
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise UsageError(
+                f"{text}: not a regular expression ({error}).", option="--instrument"
+            ) from error
+    return tuple(texts)
+
+
+def _idle_every(given: str | None, duration_s: float) -> float:
+    if given is None:
+        return max(_IDLE_EVERY_S_MIN, min(_IDLE_EVERY_S, duration_s / _IDLE_POINTS))
+    every_s = 0.0 if given == "0" else parse_seconds("--idle-every", given)
+    if 0.0 < every_s < _IDLE_EVERY_S_MIN:
+        raise UsageError(
+            f"{given}: the target is to work between two idle points; use "
+            f"{format_duration(_IDLE_EVERY_S_MIN)} or more, or 0 for none.",
+            option="--idle-every",
+        )
+    return every_s
+
+
+def _stored(target: Sequence[str]) -> tuple[str, ...]:
+    """The command line as the manifest has it: ``--`` before that of the target, and no secrets."""
+    from hybridbench.sampling.redaction import redacted
+
+    typed = list(typed_command())
+    if target and "--" not in typed[: len(typed) - len(target)]:
+        typed.insert(len(typed) - len(target), "--")
+    return redacted(typed)
+
+
+def _name(command: Sequence[str], pid: int | None) -> str:
+    """What the run is called: the program, or the script or module that an interpreter runs."""
+    if pid is not None:
+        return f"pid-{pid}"
+    from hybridbench.sampling.roles import role_of_command
+
+    return role_of_command(command)

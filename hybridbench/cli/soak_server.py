@@ -1,0 +1,108 @@
+"""``hybridbench soak --url``: a profile's traffic to a server of others, as requests over HTTP."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions, check_url, observed_plan
+from hybridbench.cli.options import parse_overrides
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foreign import SEED_MAX
+
+if TYPE_CHECKING:
+    from hybridbench.runs.http_load import Traffic
+    from hybridbench.runs.watch import WatchPlan
+    from hybridbench.workload.trace_replay import TraceOptions
+
+_VOCAB_DEFAULT = 256
+
+
+class ApiName(StrEnum):
+    """Interfaces of an OpenAI-compatible server."""
+
+    COMPLETIONS = "completions"
+    IDS = "ids"
+    CHAT = "chat"
+    RESPONSES = "responses"
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The options that say what is sent, as they stand on the command line."""
+
+    url: str
+    api: ApiName | None
+    stream: bool | None
+    vocab: int | None
+    model: str | None
+    profile: str | None
+    seed: int | None
+    set_: Sequence[str]
+    trace: TraceOptions | None
+
+    def traffic(self) -> Traffic:
+        """What they ask for.
+
+        Raises:
+            UsageError, ConfigError: one of them cannot be as it is.
+        """
+        check_url("--url", self.url)
+        api = self.api or ApiName.COMPLETIONS
+        if self.vocab is not None and api is not ApiName.IDS:
+            raise UsageError(
+                "belongs to --api ids; other interfaces get text.",
+                code=ErrorCode.OPTION_CONFLICT,
+                option="--vocab",
+                also=("--api",),
+            )
+        from hybridbench.runs.http_load import Traffic, words_of
+        from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
+        from hybridbench.workload.trace_replay import check_trace
+
+        source = self.profile or DEFAULT_PROFILE
+        profile = load_profile(source).with_overrides(parse_overrides(self.set_, None, None))
+        if self.trace is not None:
+            profile = profile.for_replay()
+            check_trace(self.trace, whole=False)
+        return Traffic(
+            url=_base(self.url),
+            api=api.value,
+            stream=self.stream is not False,
+            profile=profile.for_servers(),
+            source=source,
+            # Two runs with one seed do not find what grows by distinct requests.
+            seed=secrets.randbelow(SEED_MAX) if self.seed is None else self.seed,
+            vocab_size=words_of(api.value, self.vocab or _VOCAB_DEFAULT),
+            model=self.model or "",
+            trace=self.trace,
+        )
+
+
+def server_plan(
+    asked: Requests, target: TargetOptions, probes: ProbeOptions, course: Course
+) -> WatchPlan:
+    """The soak of a server that gets our requests; its metrics are looked for beside it.
+
+    Raises:
+        UsageError, ConfigError: an option cannot be as it is.
+    """
+    traffic = asked.traffic()
+    plan = observed_plan(target, probes, course, traffic.profile.duration_s)
+    return replace(
+        plan,
+        traffic=traffic,
+        metrics_url=plan.metrics_url or f"{traffic.url}/metrics",
+        thresholds=tuple(dict.fromkeys((*traffic.profile.thresholds, *plan.thresholds))),
+    )
+
+
+def _base(url: str) -> str:
+    """The address below which the interfaces are: what stands before ``/v1``."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return f"{parts.scheme}://{parts.netloc}{path}"

@@ -1,0 +1,94 @@
+"""``python -m hybridbench.load FD``: the load client; its run is at the other end of socket FD.
+
+It ends with its run: when the socket closes, whatever closed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench.load.client import LoadClient
+from hybridbench.load.interfaces import Interface, NoAnswerError
+from hybridbench.records.load import LoadOrder, LoadReport, LoadStart
+from hybridbench.workload.actions import TimedWorkload
+from hybridbench.workload.build import build_workload
+from hybridbench.workload.profile import Profile
+from hybridbench.workload.trace_replay import TraceOptions
+
+_REPORT_EVERY_S: Final = 1.0
+_START: Final = msgspec.json.Decoder(LoadStart)
+_ORDER: Final = msgspec.json.Decoder(LoadOrder)
+_LINE_MOST: Final = 1 << 24
+
+
+def main(descriptor: int) -> None:
+    """Serve the run at ``descriptor`` to its end."""
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_serve(socket.socket(fileno=descriptor)))
+
+
+async def _serve(connection: socket.socket) -> None:
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_LINE_MOST)
+    start = _START.decode(await reader.readline())
+    interface = Interface(start.api, start.model, stream=start.stream)
+
+    def report() -> None:
+        _write(writer, client.report())
+
+    client = LoadClient(_workload(start), interface, start.url, start.key, report)
+    beside = [
+        asyncio.create_task(_report_always(report)),
+        asyncio.create_task(client.watch_itself()),
+    ]
+    try:
+        await client.learn_model()
+        while line := await reader.readline():
+            if _ORDER.decode(line).do == "pause":
+                client.pause()
+            else:
+                client.resume()
+    except NoAnswerError:
+        client.failure = f"{start.url}/v1/models lists no model; name one with --model"
+        report()
+        await reader.read()
+    except ConnectionError:
+        # The run is gone.
+        pass
+    finally:
+        for task in beside:
+            task.cancel()
+        await client.close()
+        writer.close()
+
+
+async def _report_always(report: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(_REPORT_EVERY_S)
+        report()
+
+
+def _write(writer: asyncio.StreamWriter, report: LoadReport) -> None:
+    if not writer.is_closing():
+        writer.write(msgspec.json.encode(report) + b"\n")
+
+
+def _workload(start: LoadStart) -> TimedWorkload:
+    profile = Profile.from_resolved(start.profile)
+    trace = None
+    if start.trace:
+        path, scale, speedup, unit = start.trace
+        trace = TraceOptions(Path(path), Fraction(scale), speedup, unit)
+    return build_workload(profile, start.vocab_size, trace, start.seed)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,452 @@
+"""Carries out what a workload wants over HTTP, and tells it what came of it.
+
+Nothing is kept of a request that has ended.  Each that was sent ends once: answered, rejected,
+failed, or cut off by this client.  Durations count from the time at which the workload wanted to
+send, so that a client that is late does not look like a fast server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import SimpleNamespace
+from typing import Final
+
+import aiohttp
+
+from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.load.interfaces import Answer, Interface, NoAnswerError, first_model
+from hybridbench.records.load import COUNTED, LATE, LoadReport
+from hybridbench.records.messages import Abort, Disconnect, Submit
+from hybridbench.sampling.process import own_private_bytes
+from hybridbench.workload.actions import Action, TimedWorkload, WaitUntil
+
+_ACTIONS_PER_PUMP_MAX: Final = 512
+_CONNECT_S: Final = 10.0
+# An answer of which nothing comes for so long has failed.
+_SILENT_S: Final = 120.0
+# From the last word of a stream to its end: longer, and the connection is not used again.
+_TAIL_S: Final = 1.0
+# A server that has closed a connection does not see what is sent over it afterwards.
+_TRIES: Final = 3
+# After a failure nothing is sent for so long, twice as long after each that follows at once.
+_BACK_OFF_S: Final = 0.1
+_BACK_OFF_MOST_S: Final = 5.0
+_HOLDS_MOST: Final = 10
+_LOOK_EVERY_S: Final = 0.1
+_LINE_BYTES: Final = 1 << 20
+_ANSWER_BYTES: Final = 1 << 24
+# An answer that comes at once does not say when its request was admitted, and when its first token
+# was there: supposed at these shares of what answers take.
+_ADMITTED, _FIRST_TOKEN = 0.25, 0.5
+_NEWEST_WEIGHT: Final = 0.1
+_OK: Final = 200
+_REFUSED_FROM, _FAILED_FROM = 400, 500
+# Failures by which a server that dies is known.
+_BROKEN: Final = frozenset({"disconnected", "cut-off"})
+# Refusals of a server that has too much to do.
+_BUSY: Final = frozenset({503})
+_LATENCIES: Final = (TTFT, ITL, E2E, LATE)
+
+
+class _End(StrEnum):
+    """How a request ended."""
+
+    FINISHED = "finished"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    CUT = "cut"
+
+
+@dataclass
+class _Flight:
+    """A request that has not ended.
+
+    Args:
+        begun: whether the server has begun to answer.
+        cut: whether it is cut off, or is to be once the server has it.
+    """
+
+    request: Submit
+    due_s: float
+    task: asyncio.Task[None] | None = None
+    reused: bool = False  # whether it goes over a connection that another had
+    sent: bool = False
+    begun: bool = False
+    cut: bool = False
+    answer: Answer = field(default_factory=Answer)
+
+    @property
+    def kind(self) -> str:
+        """What it is like, without a word of it."""
+        length = max(1, len(self.request.input_ids))
+        low = 1 << (length.bit_length() - 1)
+        how = "sampled" if self.request.sampling.temperature else "greedy"
+        return f"prompt of {low} to {2 * low - 1} tokens, {how}"
+
+
+class LoadClient:
+    """Owns the requests in flight.
+
+    Args:
+        workload: what to send; it is paused and resumed here.
+        interface: how a request is put.
+        url: of the server, without the path of the interface.
+        key: sent as a bearer's token; empty for none.
+        on_rest: called when nothing more is sent and nothing is in flight any more.
+    """
+
+    def __init__(
+        self,
+        workload: TimedWorkload,
+        interface: Interface,
+        url: str,
+        key: str,
+        on_rest: Callable[[], None],
+    ) -> None:
+        self._workload = workload
+        self._interface = interface
+        self._base = url
+        self._url = f"{url}{interface.path}"
+        self._on_rest = on_rest
+        self._session = _session(key)
+        self._flights: dict[str, list[_Flight]] = {}
+        self._in_flight = 0
+        self._counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        self._latencies = {name: LatencyHistogram() for name in _LATENCIES}
+        self._wake: asyncio.TimerHandle | None = None
+        self._paused = True
+        self._held = False  # whether nothing is sent because requests failed
+        self._holds = 0  # in a row
+        self._lost: Counter[str] = Counter()
+        self._closes = False  # whether the server closes connections between two requests
+        self._takes_s = 0.0  # a running mean over answers
+        self.failure = ""
+
+    async def learn_model(self) -> None:
+        """Ask the server what it calls its model, unless that is known.
+
+        Raises:
+            NoAnswerError: it lists none.
+        """
+        if self._interface.model:
+            return
+        try:
+            async with self._session.get(f"{self._base}/v1/models") as response:
+                self._interface.model = first_model(await response.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise NoAnswerError("no-model") from error
+
+    def pause(self) -> None:
+        """Send nothing more; what is in flight goes on."""
+        self._paused = True
+        self._workload.pause(_now_s())
+        self._rest_if_idle()
+
+    def resume(self) -> None:
+        """Send from now on."""
+        self._paused = self._held = False
+        self._workload.resume(_now_s())
+        self._pump()
+
+    async def close(self) -> None:
+        """Cut off what is in flight."""
+        self._paused = True
+        flights = [flight for flights in self._flights.values() for flight in flights]
+        for flight in flights:
+            flight.cut = True
+            if flight.task is not None:
+                flight.task.cancel()
+        tasks = [flight.task for flight in flights if flight.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._session.close()
+
+    async def watch_itself(self) -> None:
+        """Measure how late this process is when it wants to do something; does not return."""
+        while True:
+            due_s = _now_s() + _LOOK_EVERY_S
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self._latencies[LATE].add(_now_s() - due_s)
+
+    def report(self) -> LoadReport:
+        """All counts, and the latencies since the report before."""
+        latencies = {}
+        for name, histogram in self._latencies.items():
+            if len(histogram):
+                latencies[name] = histogram.counts()
+                histogram.clear()
+        return LoadReport(
+            counts=dict(self._counts),
+            in_flight=self._in_flight,
+            lost=dict(self._lost),
+            latencies=latencies,
+            cpu_s=time.process_time(),
+            private_bytes=own_private_bytes(),
+            paused=self._paused,
+            failure=self.failure or self._workload.failure,
+        )
+
+    # Sending.
+
+    def _pump(self) -> None:
+        """Send all that is due, and come back when more is."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if self._paused or self._held:
+            return
+        now_s = _now_s()
+        for _ in range(_ACTIONS_PER_PUMP_MAX):
+            action = self._workload.next_action(now_s)
+            if isinstance(action, WaitUntil):
+                if action.due_s is not None:
+                    self._wake_at(action.due_s)
+                return
+            self._carry_out(action, now_s)
+        self._wake_at(now_s)
+
+    def _wake_at(self, due_s: float) -> None:
+        self._wake = asyncio.get_running_loop().call_at(due_s, self._pump)
+
+    def _carry_out(self, action: Action, now_s: float) -> None:
+        if isinstance(action, Submit):
+            self._send(action, now_s)
+        elif isinstance(action, Abort | Disconnect):
+            for flight in self._flights.get(action.rid, ())[:1]:
+                self._cut(flight)
+        else:
+            # Sessions and controls are no part of this interface.
+            self._counts["not_over_http"] += 1
+
+    def _send(self, request: Submit, now_s: float) -> None:
+        due_s = min(self._workload.due_s, now_s)
+        if due_s < now_s:
+            self._latencies[LATE].add(now_s - due_s)
+        flight = _Flight(request, due_s)
+        self._flights.setdefault(request.rid, []).append(flight)
+        self._in_flight += 1
+        self._counts["requests_submitted"] += 1
+        loop = asyncio.get_running_loop()
+        flight.task = loop.create_task(self._fly(flight))
+        if not self._interface.streams:
+            loop.call_later(_ADMITTED * self._takes_s, self._admitted, flight)
+            loop.call_later(_FIRST_TOKEN * self._takes_s, self._first_token, flight)
+
+    def _cut(self, flight: _Flight) -> None:
+        """Close its connection, once the server has the request."""
+        flight.cut = True
+        if flight.sent and flight.task is not None:
+            flight.task.cancel()
+
+    # One request.
+
+    async def _fly(self, flight: _Flight) -> None:
+        end, detail = _End.FAILED, "client"
+        try:
+            end, detail = await self._exchange(flight)
+        except asyncio.CancelledError:
+            end, detail = _End.CUT, ""
+        finally:
+            self._land(flight, end, detail)
+
+    async def _exchange(self, flight: _Flight) -> tuple[_End, str]:
+        """Ask, and read the answer to its end; how it ended, and a word on why."""
+        for _ in range(_TRIES):
+            flight.reused = flight.sent = False
+            try:
+                return await self._ask(flight)
+            except NoAnswerError as error:
+                return _End.FAILED, error.kind
+            except (TimeoutError, aiohttp.ServerTimeoutError):
+                return _End.FAILED, "timeout"
+            except aiohttp.ClientConnectorError:
+                return _End.FAILED, "connect"
+            except aiohttp.ClientPayloadError:
+                break
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                if flight.begun or not flight.reused:
+                    break
+                self._closes = True
+            except (aiohttp.ClientError, ValueError):
+                return _End.FAILED, "protocol"
+        return _End.FAILED, "disconnected"
+
+    async def _ask(self, flight: _Flight) -> tuple[_End, str]:
+        asked = self._session.post(
+            self._url,
+            data=self._interface.body(flight.request),
+            headers={"Connection": "close"} if self._closes else None,
+            trace_request_ctx=flight,
+        )
+        async with asked as response:
+            flight.begun = True
+            if response.status != _OK:
+                status = str(response.status)
+                refused = _REFUSED_FROM <= response.status < _FAILED_FROM
+                if refused or response.status in _BUSY:
+                    return _End.REJECTED, status
+                return _End.FAILED, status
+            if self._interface.streams:
+                self._admitted(flight)
+                await self._read_stream(flight, response.content)
+            else:
+                body = await response.content.read(_ANSWER_BYTES)
+                while body and not response.content.at_eof() and len(body) < _ANSWER_BYTES:
+                    body += await response.content.read(_ANSWER_BYTES)
+                self._interface.read_whole(body, flight.answer)
+                self._latencies[E2E].add(_now_s() - flight.due_s)
+            return _End.FINISHED, ""
+
+    async def _read_stream(self, flight: _Flight, content: aiohttp.StreamReader) -> None:
+        """Take in the answer as it comes.
+
+        Raises:
+            NoAnswerError: it is none, or ends before its end.
+        """
+        answer, last_s = flight.answer, 0.0
+        async for line in content:
+            if self._interface.read_line(line, answer):
+                now_s = _now_s()
+                if answer.chunks == 1:
+                    self._latencies[TTFT].add(now_s - flight.due_s)
+                    self._first_token(flight)
+                else:
+                    self._latencies[ITL].add(now_s - last_s)
+                last_s = now_s
+            if answer.over:
+                break
+        if not answer.over and not answer.reason:
+            raise NoAnswerError("cut-off")
+        self._latencies[E2E].add((last_s or _now_s()) - flight.due_s)
+        try:
+            # What is read to its end leaves the connection to the next request.
+            async with asyncio.timeout(_TAIL_S):
+                await content.read(_LINE_BYTES)
+        except (TimeoutError, aiohttp.ClientError):
+            return
+
+    def _admitted(self, flight: _Flight) -> None:
+        if self._is_known(flight):
+            self._workload.on_admitted(flight.request.rid)
+            self._pump()
+
+    def _first_token(self, flight: _Flight) -> None:
+        if self._is_known(flight):
+            self._workload.on_first_token(flight.request.rid, _now_s())
+            self._pump()
+
+    def _is_known(self, flight: _Flight) -> bool:
+        return flight in self._flights.get(flight.request.rid, ())
+
+    # Its end.
+
+    def _land(self, flight: _Flight, end: _End, detail: str) -> None:
+        """Count it, tell the workload, and send what is due because of it."""
+        rid, now_s = flight.request.rid, _now_s()
+        flights = self._flights[rid]
+        flights.remove(flight)
+        if not flights:
+            del self._flights[rid]
+        self._in_flight -= 1
+        if end is _End.FINISHED:
+            self._finished(flight, now_s)
+        elif end is _End.REJECTED:
+            self._counts["requests_rejected"] += 1
+            self._counts[f"requests_rejected.{detail}"] += 1
+            self._workload.on_rejected(rid, detail)
+        elif end is _End.CUT:
+            self._counts[_stage(flight)] += 1
+            ids = self._interface.continuation(flight.answer)
+            self._workload.on_finished(rid, ids, "abort", now_s)
+        else:
+            self._counts["requests_failed"] += 1
+            self._counts[f"requests_failed.{detail}"] += 1
+            if detail in _BROKEN:
+                self._lost[flight.kind] += 1
+            self._workload.on_finished(rid, [], "failed", now_s)
+            self._back_off(now_s)
+        if end in (_End.FINISHED, _End.REJECTED):
+            self._holds = 0
+            self._come_back()
+        self._pump()
+        self._rest_if_idle()
+
+    def _finished(self, flight: _Flight, now_s: float) -> None:
+        answer, counts = flight.answer, self._counts
+        counts["finishes"] += 1
+        self._lost.clear()
+        counts["output_tokens"] += answer.tokens
+        read = answer.input_tokens
+        counts["prompt_tokens"] += len(flight.request.input_ids) if read is None else read
+        took_s = now_s - flight.due_s
+        self._takes_s += _NEWEST_WEIGHT * (took_s - self._takes_s)
+        reason = "length" if answer.tokens >= flight.request.sampling.max_new_tokens else "stop"
+        ids = self._interface.continuation(answer)
+        self._workload.on_finished(flight.request.rid, ids, reason, now_s)
+
+    def _back_off(self, now_s: float) -> None:
+        """A server that cannot answer is not asked at full speed; what is in flight may go on."""
+        if self._held or self._paused:
+            return
+        self._held = True
+        # Nothing piles up meanwhile that would be due at once.
+        self._workload.pause(now_s)
+        wait_s = min(_BACK_OFF_S * 2.0**self._holds, _BACK_OFF_MOST_S)
+        self._holds = min(self._holds + 1, _HOLDS_MOST)
+        asyncio.get_running_loop().call_later(wait_s, self._come_back)
+
+    def _come_back(self) -> None:
+        if self._held and not self._paused:
+            self._held = False
+            self._workload.resume(_now_s())
+            self._pump()
+
+    def _rest_if_idle(self) -> None:
+        if self._paused and not self._in_flight:
+            self._on_rest()
+
+
+def _stage(flight: _Flight) -> str:
+    """Where a request was when it was cut off, as far as its client knows."""
+    if flight.answer.chunks:
+        return "abort_decode"
+    return "abort_prefill" if flight.begun else "abort_queued"
+
+
+def _now_s() -> float:
+    # The clock of asyncio's loop, and of all processes of this machine.
+    return time.monotonic()
+
+
+def _session(key: str) -> aiohttp.ClientSession:
+    traces = aiohttp.TraceConfig()
+    traces.on_connection_reuseconn.append(_reused)
+    traces.on_request_chunk_sent.append(_sent)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENT_S, total=None),
+        headers={
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {key}"} if key else {}),
+        },
+        read_bufsize=_LINE_BYTES // 2,
+        trace_configs=[traces],
+        # The server is near, and a proxy of the environment may not be.
+        trust_env=False,
+        auto_decompress=True,
+    )
+
+
+async def _reused(_: object, context: SimpleNamespace, __: object) -> None:
+    context.trace_request_ctx.reused = True
+
+
+async def _sent(_: object, context: SimpleNamespace, __: object) -> None:
+    flight: _Flight = context.trace_request_ctx
+    flight.sent = True
+    if flight.cut and flight.task is not None:
+        flight.task.cancel()

@@ -1,0 +1,89 @@
+"""What a run and its load client say to each other, one JSON object a line."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from hybridbench.records.json_value import JsonValue
+
+Api: TypeAlias = Literal["completions", "ids", "chat", "responses"]
+# Prompts as text are made of so many words.
+TEXT_WORDS: Final = 128
+
+# How late requests left, beside the latencies that the client measures of them.
+LATE: Final = "late"
+
+# What the client counts of the start, by the names of event counters.
+COUNTED: Final = (
+    "requests_submitted",
+    "finishes",
+    "requests_rejected",
+    "requests_failed",
+    "abort_queued",
+    "abort_prefill",
+    "abort_decode",
+    "prompt_tokens",
+    "output_tokens",
+)
+
+
+class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line to the client: whom it asks, what, and how.
+
+    Args:
+        url: of the server, without ``/v1``.
+        api: which of its interfaces, with prompts as text or, for "ids", as token ids.
+        stream: whether answers come token by token.
+        model: the name that the server knows; empty for the first that it lists.
+        key: sent as a bearer's token; empty for none.  It is in no artefact.
+        profile: every key of the profile, as ``Profile.resolved`` gives them.
+        seed: of the traffic.
+        vocab_size: token ids are below this; of text it is the number of words.
+        trace: a recorded trace instead of the profile's traffic: path, scale of lengths, speedup,
+            unit of times; None for none.
+    """
+
+    url: str
+    api: Api
+    stream: bool
+    model: str
+    key: str
+    profile: dict[str, JsonValue]
+    seed: int
+    vocab_size: int
+    trace: tuple[str, str, float, str] | None = None
+
+
+class LoadOrder(msgspec.Struct, frozen=True):
+    """Each further line to the client."""
+
+    do: Literal["pause", "resume"]
+
+
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client says every second, and at once when nothing is in flight any more.
+
+    Args:
+        counts: requests and tokens so far, by the names of event counters.  Those that were sent
+            are those that ended (finished, rejected, failed or cut off by the client) and those in
+            flight.
+        in_flight: requests that have not ended.
+        lost: requests whose connection the server has broken since it last answered one, by what
+            they are like.
+        latencies: ``LatencyCounts`` since the report before, and ``LATE``.
+        cpu_s: processor time of the client so far.
+        private_bytes: its private memory, in RAM or swapped out.
+        paused: whether it sends nothing.
+        failure: why it can send nothing more; empty while it can.
+    """
+
+    counts: dict[str, int]
+    in_flight: int
+    lost: dict[str, int]
+    latencies: dict[str, dict[int, int]]
+    cpu_s: float
+    private_bytes: int
+    paused: bool
+    failure: str = ""

@@ -1,0 +1,240 @@
+"""Requests of ours to a watched server: the load client, its orders and what it reports."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hybridbench.clock import Clock
+from hybridbench.errors import ErrorCode, WorkerFailedError
+from hybridbench.latency import LatencyCounts, add_latencies
+from hybridbench.records.json_value import JsonValue, plain_mapping
+from hybridbench.records.load import COUNTED, TEXT_WORDS, Api, LoadOrder, LoadReport, LoadStart
+from hybridbench.records.manifest import ResolvedProfile
+from hybridbench.targets.background_process import ONE_THREAD, BackgroundProcess
+from hybridbench.targets.target import ExitStatus
+from hybridbench.workload.build import build_workload
+from hybridbench.workload.profile import Profile
+from hybridbench.workload.schedule import schedule_hash
+from hybridbench.workload.trace_replay import TraceOptions
+
+_MODULE: Final = "hybridbench.load"
+_READ_BYTES: Final = 1 << 16
+_REPORT: Final = msgspec.json.Decoder(LoadReport)
+_END_PATIENCE_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Requests of ours to a server of others.
+
+    Args:
+        url: of the server, without ``/v1``.
+        api: which of its interfaces, with prompts as text or, for "ids", as token ids.
+        stream: whether answers come token by token.
+        profile: what is sent; its pools and the engine's settings are those of another engine.
+        source: where the profile was found.
+        seed: of what is drawn.
+        vocab_size: token ids are below this.
+        model: the name that the server knows; empty for the first that it lists.
+        trace: a recorded trace instead of the profile's own traffic.
+    """
+
+    url: str
+    api: Api
+    stream: bool
+    profile: Profile
+    source: str | None
+    seed: int
+    vocab_size: int
+    model: str = ""
+    trace: TraceOptions | None = None
+
+    def start(self, key: str) -> LoadStart:
+        """What the load client must know; ``key`` is sent as a bearer's token."""
+        trace = self.trace
+        return LoadStart(
+            url=self.url,
+            api=self.api,
+            stream=self.stream,
+            model=self.model,
+            key=key,
+            profile=cast("dict[str, JsonValue]", self.profile.resolved()),
+            seed=self.seed,
+            vocab_size=self.vocab_size,
+            trace=None
+            if trace is None
+            else (str(trace.path), str(trace.length_scale), trace.speedup, trace.time_unit),
+        )
+
+    def resolved(self) -> ResolvedProfile:
+        """The profile for the manifest, without what it demands of the bundled engine."""
+        keys = cast("dict[str, JsonValue]", self.profile.resolved())
+        return ResolvedProfile(
+            name=self.profile.name, source=self.source, resolved=plain_mapping(keys)
+        )
+
+    def describe(self) -> dict[str, JsonValue]:
+        """For the manifest: what is sent where, and a hash of the schedule."""
+        workload = build_workload(self.profile, self.vocab_size, self.trace, self.seed)
+        described = workload.describe()
+        parts = urlsplit(self.url)
+        return {
+            **described,
+            "url": f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}",
+            "api": self.api,
+            "stream": self.stream,
+            "model": self.model,
+            "schedule": schedule_hash(workload),
+        }
+
+
+def words_of(api: Api, vocab_size: int) -> int:
+    """How many token ids the prompts of ``api`` are drawn from."""
+    return vocab_size if api == "ids" else TEXT_WORDS
+
+
+class HttpLoad:
+    """Owns the load client from ``start`` to ``stop``.
+
+    Args:
+        start: whom it asks, what, and how.
+    """
+
+    def __init__(self, start: LoadStart, clock: Clock) -> None:
+        self._start = start
+        self._clock = clock
+        self._process: BackgroundProcess | None = None
+        self._socket: socket.socket | None = None
+        self._unread = b""
+        self._report: LoadReport | None = None
+        self._latencies: dict[str, dict[int, int]] = {}
+        self._rests = False
+        self._cpu = (0.0, 0.0)  # processor time of the client, and when it said so
+        self._cpu_share = 0.0
+        self.failure = ""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it has been started and not stopped."""
+        return self._process is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the client; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def rests(self) -> bool:
+        """Whether it sends nothing, and all that it sent is answered."""
+        return self._rests
+
+    def start(self) -> None:
+        """Begin to send.
+
+        Raises:
+            WorkerFailedError: the system cannot start it.
+        """
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", _MODULE, str(theirs.fileno())]
+        try:
+            with theirs:
+                self._process = BackgroundProcess(
+                    command,
+                    settings=ONE_THREAD,
+                    pass_fds=(theirs.fileno(),),
+                    ends_with_parent=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise WorkerFailedError(
+                f"cannot start the load client: {error}.", code=ErrorCode.WORKER_NOT_STARTED
+            ) from error
+        self._socket = ours
+        self._tell(self._start)
+        ours.setblocking(False)
+        self._tell(LoadOrder("resume"))
+
+    def tend(self) -> None:
+        """Take in what it has reported; ``failure`` says when it has ended, or can send no more."""
+        if self._socket is None:
+            return
+        with suppress(BlockingIOError, ConnectionError):
+            while read := self._socket.recv(_READ_BYTES):
+                *lines, self._unread = (self._unread + read).split(b"\n")
+                for line in lines:
+                    self._take(_REPORT.decode(line))
+        if self._process is not None and self._process.exit_code is not None and not self.failure:
+            how = ExitStatus.from_returncode(self._process.exit_code).text
+            self.failure = f"the load client ended ({how})"
+
+    def pause(self) -> None:
+        """Let it send nothing more; what it has sent is answered."""
+        self._rests = False
+        self._tell(LoadOrder("pause"))
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._rests = False
+        self._tell(LoadOrder("resume"))
+
+    def stop(self) -> None:
+        """End it, and what it waits for."""
+        process, self._process = self._process, None
+        if self._socket is not None:
+            self.tend()
+            self._socket.close()
+            self._socket = None
+        if process is not None:
+            process.close(_END_PATIENCE_S)
+
+    def counters(self) -> Mapping[str, float]:
+        """Requests and tokens so far, as event counters."""
+        counts = dict.fromkeys(COUNTED, 0) if self._report is None else self._report.counts
+        return {f"events.{name}": float(count) for name, count in counts.items()}
+
+    def levels(self) -> Mapping[str, float]:
+        """What the client itself is like."""
+        if self._report is None:
+            return {}
+        return {
+            "client_anon_swap_bytes": float(self._report.private_bytes),
+            "client_cpu_share": self._cpu_share,
+            "client_in_flight": float(self._report.in_flight),
+        }
+
+    def take_latencies(self) -> LatencyCounts:
+        """Those that were measured since the last call."""
+        latencies, self._latencies = self._latencies, {}
+        return latencies
+
+    @property
+    def lost(self) -> Mapping[str, int]:
+        """Requests whose connection the server has broken since it last answered one, by what they
+        are like.
+        """
+        return {} if self._report is None else self._report.lost
+
+    def _take(self, report: LoadReport) -> None:
+        before_s, said_s = self._cpu
+        now_s = self._clock.monotonic_s()
+        if self._report is not None and now_s > said_s:
+            self._cpu_share = (report.cpu_s - before_s) / (now_s - said_s)
+        self._cpu = report.cpu_s, now_s
+        self._report = report
+        self._rests = report.paused and not report.in_flight
+        add_latencies(self._latencies, report.latencies)
+        self.failure = self.failure or report.failure
+
+    def _tell(self, order: LoadStart | LoadOrder) -> None:
+        # A client that is gone is seen by ``tend``.
+        if self._socket is not None:
+            with suppress(ConnectionError):
+                self._socket.sendall(msgspec.json.encode(order) + b"\n")

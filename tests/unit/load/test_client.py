@@ -1,0 +1,200 @@
+"""The load client against a server whose delays and faults are known, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import unused_port
+
+from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.load.client import LoadClient
+from hybridbench.load.interfaces import Interface
+from hybridbench.records.load import LATE, TEXT_WORDS, Api, LoadReport
+from hybridbench.workload.build import build_workload
+from hybridbench.workload.catalog import load_profile
+from tests.scenarios.watched.openai_server import Server, application, options_of
+
+ENDS = (
+    "finishes",
+    "requests_rejected",
+    "requests_failed",
+    "abort_queued",
+    "abort_prefill",
+    "abort_decode",
+)
+# The whole of a test is a second or less.
+QUICK = {"arrival": "{process: closed, concurrency: 8}", "output.tokens": "[2, 6]"}
+NO_ABORTS = {"aborts": "{}"}
+
+
+@dataclass
+class Served:
+    """What came of half a second of traffic."""
+
+    report: LoadReport
+    server: Server
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return self.report.counts
+
+    def quantile_ms(self, name: str, share: float) -> float:
+        histogram = LatencyHistogram()
+        histogram.add_counts(self.report.latencies[name])
+        quantile_s = histogram.quantile_s(share)
+        assert quantile_s is not None
+        return 1000 * quantile_s
+
+
+def serve(
+    *options: str,
+    api: Api = "completions",
+    stream: bool = True,
+    for_s: float = 0.5,
+    beside: Callable[[], Awaitable[None]] | None = None,
+    settings: Mapping[str, str] = NO_ABORTS,
+) -> Served:
+    """Send the traffic of chat-churn, with ``settings``, and wait until all of it has ended."""
+    profile = load_profile("chat-churn").with_overrides({**QUICK, **settings}).for_servers()
+    server = Server(options_of(*options))
+
+    async def run() -> LoadReport:
+        runner = web.AppRunner(application(server), handler_cancellation=True, access_log=None)
+        await runner.setup()
+        port = unused_port()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        rests = asyncio.Event()
+        workload = build_workload(profile, TEXT_WORDS, seed=3)
+        interface = Interface(api, "", stream=stream)
+        client = LoadClient(workload, interface, f"http://127.0.0.1:{port}", "", rests.set)
+        await client.learn_model()
+        client.resume()
+        await asyncio.gather(asyncio.sleep(for_s), *([] if beside is None else [beside()]))
+        client.pause()
+        await asyncio.wait_for(rests.wait(), 30.0)
+        report = client.report()
+        await client.close()
+        # What was cut off is seen by the server a moment later.
+        await asyncio.sleep(0.05)
+        await runner.cleanup()
+        return report
+
+    report = asyncio.run(run())
+    assert report.counts["requests_submitted"] == sum(report.counts[end] for end in ENDS)
+    assert report.in_flight == 0
+    return Served(report, server)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses"])
+def test_every_interface_is_served_and_every_request_ends_once(api: Api, stream: bool) -> None:
+    served = serve(
+        api=api, stream=stream, settings={"aborts": "{decode: 0.2, queued: 0.1, prefill: 0.1}"}
+    )
+
+    counts = served.counts
+    assert counts["finishes"] > 20
+    assert counts["requests_failed"] == 0
+    cut_off = counts["abort_queued"] + counts["abort_prefill"] + counts["abort_decode"]
+    assert cut_off > 0
+    assert counts["finishes"] <= served.server.answered <= counts["finishes"] + cut_off
+    assert 2 * counts["finishes"] <= counts["output_tokens"] <= 6 * counts["finishes"]
+
+
+def test_a_conversation_goes_on_with_what_the_server_said() -> None:
+    served = serve(for_s=0.3, settings={**NO_ABORTS, "conversations": "{turns: [3, 3], open: 4}"})
+
+    prompts = served.server.prompts
+    assert len(prompts) < 100, "the server keeps that many"
+    later = [prompt for prompt in prompts if " indeed" in prompt]
+    assert later
+    for prompt in later:
+        said = prompt.rindex(" indeed")
+        answered = len(prompt[: said + len(" indeed")].removesuffix(" indeed").rstrip())
+        assert any(len(p) <= answered + 1 and prompt.startswith(p) for p in prompts if p != prompt)
+
+
+def test_latencies_are_at_least_those_of_the_server() -> None:
+    """How much more they are is a matter of the machine, and of the benchmark."""
+    served = serve("--first-s", "0.05", "--gap-s", "0.02", for_s=1.0)
+
+    assert served.quantile_ms(TTFT, 0.01) > 49
+    assert served.quantile_ms(ITL, 0.5) > 19
+    assert served.quantile_ms(E2E, 0.01) > 68
+    assert sum(served.report.latencies[TTFT].values()) == served.counts["finishes"]
+
+
+def test_a_request_that_could_not_leave_in_time_counts_from_when_it_was_due() -> None:
+    """Open loop, and something that holds the client up for half a second."""
+
+    async def hold_up() -> None:
+        await asyncio.sleep(0.2)
+        threading.Event().wait(0.3)
+
+    arrival = {"arrival": "{process: poisson, rate: 100/s, max_in_flight: 64}"}
+    served = serve(beside=hold_up, for_s=0.8, settings=arrival)
+
+    assert served.quantile_ms(LATE, 1.0) > 200
+    assert served.quantile_ms(TTFT, 0.9) > 150
+
+
+@pytest.mark.parametrize(
+    ("fault", "counted"),
+    [
+        ("status-500", "requests_failed.500"),
+        ("html", "requests_failed.cut-off"),
+        ("half", "requests_failed.disconnected"),
+    ],
+)
+def test_what_a_server_does_wrong_is_counted_by_its_kind(fault: str, counted: str) -> None:
+    served = serve("--fault", fault)
+
+    assert served.counts[counted] > 0
+    assert served.counts["requests_failed"] == sum(
+        count for name, count in served.counts.items() if name.startswith("requests_failed.")
+    )
+
+
+def test_a_server_that_closes_its_connections_is_served_all_the_same() -> None:
+    served = serve("--fault", "closes")
+
+    assert served.counts["finishes"] > 20
+    assert served.counts["requests_failed"] == 0
+
+
+def test_a_refusal_is_no_failure() -> None:
+    served = serve("--longest", "2000")
+
+    assert served.counts["requests_rejected"] == served.counts["requests_rejected.400"] > 0
+    assert served.counts["requests_failed"] == 0
+
+
+def test_a_server_that_is_not_there_is_not_asked_at_full_speed() -> None:
+    async def run() -> LoadReport:
+        profile = load_profile("chat-churn").with_overrides(QUICK).for_servers()
+        workload = build_workload(profile, TEXT_WORDS, seed=3)
+        interface = Interface("completions", "m", stream=True)
+        url = f"http://127.0.0.1:{unused_port()}"
+        client = LoadClient(workload, interface, url, "", lambda: None)
+        client.resume()
+        await asyncio.sleep(1.0)
+        report = client.report()
+        await client.close()
+        return report
+
+    report = asyncio.run(run())
+
+    assert 8 <= report.counts["requests_failed.connect"] <= 80
+    assert report.counts["finishes"] == 0
+
+
+def test_requests_that_broke_with_the_server_are_named_by_their_kind() -> None:
+    served = serve("--fault", "half")
+
+    assert served.report.lost
+    assert all(kind.startswith("prompt of ") for kind in served.report.lost)

@@ -1,0 +1,133 @@
+"""What servers answer, line by line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hybridbench.load.interfaces import Answer, Interface, NoAnswerError, first_model
+from hybridbench.load.texts import answer_ids
+from hybridbench.records.load import Api
+from hybridbench.records.messages import Sampling, Submit
+
+
+def streamed(api: Api, *events: object) -> Answer:
+    answer = Answer()
+    for event in events:
+        data = event if isinstance(event, bytes) else json.dumps(event).encode()
+        Interface(api, "m", stream=True).read_line(b"data: " + data + b"\n", answer)
+    return answer
+
+
+def test_a_stream_of_completions() -> None:
+    answer = streamed(
+        "completions",
+        {"choices": [{"text": " a", "finish_reason": None}], "usage": None},
+        {"choices": [{"text": " b", "finish_reason": "length"}]},
+        {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}},
+        b"[DONE]",
+    )
+
+    assert (answer.pieces, answer.chunks, answer.tokens) == ([" a", " b"], 2, 3)
+    assert (answer.input_tokens, answer.reason, answer.over) == (9, "length", True)
+
+
+def test_a_chunk_of_a_chat_without_text_is_no_token() -> None:
+    answer = streamed(
+        "chat",
+        {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
+        {"choices": [{"delta": {"content": "a"}}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+    )
+
+    assert (answer.chunks, answer.tokens, answer.reason) == (1, 1, "stop")
+
+
+def test_a_stream_of_responses_ends_with_its_event() -> None:
+    usage = {"input_tokens": 5, "output_tokens": 2}
+    answer = streamed(
+        "responses",
+        {"type": "response.created", "response": {"status": "in_progress"}},
+        {"type": "response.output_text.delta", "delta": "ab"},
+        {"type": "response.completed", "response": {"status": "completed", "usage": usage}},
+    )
+
+    assert (answer.pieces, answer.tokens, answer.input_tokens) == (["ab"], 2, 5)
+    assert answer.over
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ({"error": {"message": "out of memory", "code": 500}}, "error-in-answer"),
+        ({"choices": [{"text": "", "finish_reason": "abort"}]}, "given-up"),
+        (b'{"choices": [{"te', "protocol"),
+        (b"[1]", "protocol"),
+        ({"type": "response.failed", "response": {"status": "failed"}}, "given-up"),
+    ],
+)
+def test_what_is_no_answer_says_what_it_is(event: object, kind: str) -> None:
+    with pytest.raises(NoAnswerError) as raised:
+        streamed("completions", event)
+
+    assert raised.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("api", "whole"),
+    [
+        ("completions", {"choices": [{"text": "ab", "finish_reason": "length"}]}),
+        ("chat", {"choices": [{"message": {"content": "ab"}, "finish_reason": "length"}]}),
+        ("responses", {"status": "completed", "output": [{"content": [{"text": "ab"}]}]}),
+    ],
+)
+def test_an_answer_that_comes_at_once(api: Api, whole: object) -> None:
+    answer = Answer()
+
+    interface = Interface(api, "m", stream=False)
+    interface.read_whole(json.dumps(whole).encode(), answer)
+
+    assert interface.continuation(answer) == answer_ids("ab")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b'{"choices": []}'])
+def test_a_page_is_no_answer(body: bytes) -> None:
+    with pytest.raises(NoAnswerError):
+        Interface("chat", "m", stream=False).read_whole(body, Answer())
+
+
+def test_answers_in_ids_go_on_with_ids_and_with_as_many_where_there_are_none() -> None:
+    interface = Interface("ids", "m", stream=True)
+    given = streamed("ids", {"choices": [{"text": " a", "token_ids": [300, 4]}]})
+    withheld = streamed("ids", {"choices": [{"text": "ab"}]}, {"choices": [{"text": "cdef"}]})
+
+    assert interface.continuation(given) == [300, 4]
+    assert len(interface.continuation(withheld)) == 2
+
+
+def test_a_body_has_what_was_asked_for_and_no_more() -> None:
+    request = Submit("r1", [1, 2], Sampling(7, 0.5, top_k=20, top_p=0.9, seed=3), extra_key="t1")
+
+    body = json.loads(Interface("ids", "m", stream=True).body(request))
+
+    assert body == {
+        "model": "m",
+        "prompt": [1, 2],
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 20,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "cache_salt": "t1",
+    }
+
+
+def test_the_first_model_of_a_list() -> None:
+    assert first_model(b'{"data": [{"id": "a"}, {"id": "b"}]}') == "a"
+    for body in (b'{"data": []}', b"{}", b"<html>"):
+        with pytest.raises(NoAnswerError):
+            first_model(body)
