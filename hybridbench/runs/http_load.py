@@ -210,6 +210,11 @@ class HttpLoad:
             "client_in_flight": float(self._report.in_flight),
         }
 
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of the client, its start included, as it said last."""
+        return 0.0 if self._report is None else self._report.cpu_s
+
     def take_latencies(self) -> LatencyCounts:
         """Those that were measured since the last call."""
         latencies, self._latencies = self._latencies, {}

@@ -1,0 +1,147 @@
+"""How exactly the load client measures, and what a request costs it.
+
+A server answers with a first token after 20 ms and 10 ms between tokens, and keeps what its own
+clock says of each: sleeps are longer than asked for on a busy machine.  The difference between what
+the client and what the server measured is the client's error.
+
+    python -m benchmarks.load_client [--seconds 20] [--concurrency 8]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from hybridbench.clock import SystemClock
+from hybridbench.latency import ITL, TTFT, LatencyHistogram, add_latencies
+from hybridbench.records.load import LATE
+from hybridbench.runs.http_load import HttpLoad, Traffic, words_of
+from hybridbench.workload.catalog import load_profile
+
+FIRST_S, GAP_S = 0.020, 0.010
+CHUNK = b'data: {"choices": [{"text": " so", "finish_reason": null}]}\n\n'
+LAST = b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [DONE]\n\n'
+
+
+def serve(port: int) -> None:
+    """Answer completions on ``port``, and say on /measured what they took."""
+    measured: dict[str, list[float]] = {TTFT: [], ITL: []}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        begun_s = time.monotonic()
+        asked = await request.json()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        last_s = begun_s
+        for index in range(asked["max_tokens"]):
+            await asyncio.sleep(GAP_S if index else FIRST_S)
+            await response.write(CHUNK)
+            now_s = time.monotonic()
+            measured[ITL if index else TTFT].append(now_s - last_s)
+            last_s = now_s
+        await response.write(LAST)
+        return response
+
+    async def said(_: web.Request) -> web.Response:
+        return web.json_response(measured)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    app.router.add_get("/measured", said)
+    web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None)
+
+
+def traffic(url: str, concurrency: int) -> Traffic:
+    """Chats without aborts, ``concurrency`` at a time."""
+    settings = {"arrival": f"{{process: closed, concurrency: {concurrency}}}", "aborts": "{}"}
+    profile = load_profile("chat-churn").with_overrides({**settings, "bad_input": "{}"})
+    return Traffic(
+        url=url,
+        api="completions",
+        stream=True,
+        profile=profile.for_servers(),
+        source="chat-churn",
+        seed=1,
+        vocab_size=words_of("completions", 0),
+        model="m",
+    )
+
+
+def drive(url: str, seconds: float, concurrency: int) -> tuple[HttpLoad, dict[str, Any]]:
+    """Send for so long, and wait for the last answer; the client, and what it measured."""
+    load = HttpLoad(traffic(url, concurrency).start(""), SystemClock())
+    latencies: dict[str, dict[int, int]] = {}
+    load.start()
+    end_s = time.monotonic() + seconds
+    while not load.rests:
+        if load.failure:
+            raise SystemExit(load.failure)
+        if end_s and time.monotonic() > end_s:
+            load.pause()
+            end_s = 0.0
+        time.sleep(0.05)
+        load.tend()
+        add_latencies(latencies, load.take_latencies())
+    return load, latencies
+
+
+def row(name: str, client: Mapping[int, int], server: Sequence[float]) -> str:
+    """The quantiles of both, and their difference, in ms."""
+    histogram = LatencyHistogram()
+    histogram.add_counts(client)
+    cuts = statistics.quantiles(server, n=100)
+    cells = []
+    for percent in (50, 99):
+        ours = 1e3 * (histogram.quantile_s(percent / 100) or 0.0)
+        theirs = 1e3 * cuts[percent - 1]
+        cells.append(f"p{percent} {ours:.2f} (server {theirs:.2f}, {ours - theirs:+.2f})")
+    return f"{name.upper():5} ms  {'  '.join(cells)}  n {len(server):,}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the client's error, its lateness, and its processor time for a request."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.serve:
+        serve(given.serve)
+        return
+    port = 8745
+    command = [sys.executable, "-m", "benchmarks.load_client", "--serve", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command) as server:
+        try:
+            time.sleep(2.0)
+            load, latencies = drive(url, given.seconds, given.concurrency)
+            with urllib.request.urlopen(f"{url}/measured") as answer:  # noqa: S310
+                measured = json.load(answer)
+        finally:
+            server.terminate()
+    counts = load.counters()
+    load.stop()
+    for name in (TTFT, ITL):
+        print(row(name, latencies[name], measured[name]))
+    late = LatencyHistogram()
+    late.add_counts(latencies[LATE])
+    finished = counts["events.finishes"]
+    print(f"late  ms  p99 {1e3 * (late.quantile_s(0.99) or 0.0):.2f}")
+    print(
+        f"requests  {finished:,.0f} in {given.seconds:.0f} s, {finished / given.seconds:.1f}/s; "
+        f"client {1e3 * load.cpu_s / finished:.2f} ms of processor time each"
+    )
+
+
+if __name__ == "__main__":
+    main()
