@@ -324,7 +324,9 @@ def _lines(
         left = np.sum((y - x @ beta) ** 2, axis=0)
         known = 0.5 * float(first.sum()) * np.log(1.0 - memory * memory)
         slopes.append(beta[: scale.size] / scale[:, None])
-        inverses.append(inverse[: scale.size, : scale.size] / np.outer(scale, scale))
+        # Of a driver that did not move nothing is known: its variance is infinite.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inverses.append(inverse[: scale.size, : scale.size] / np.outer(scale, scale))
         variances.append(np.maximum(left / df, _ROUNDING))
         likelihoods.append(known - 0.5 * rows * np.log(np.maximum(left / rows, _ROUNDING)))
     return _Lines(

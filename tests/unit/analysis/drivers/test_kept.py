@@ -1,0 +1,25 @@
+"""What is kept for each event, fitted to counts alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybridbench.analysis.drivers.kept import Work, kept_under_traffic
+from hybridbench.analysis.drivers.search import TIME
+
+
+def test_a_counter_that_stands_still_in_the_second_half_explains_nothing() -> None:
+    """And its line, which has no slope, is no division by zero: a warning would fail here."""
+    t_s = 10.0 * np.arange(40)
+    requests = 7.0 * np.arange(40) + np.sin(t_s)
+    rejected = np.minimum(requests, requests[10])
+    names = ("finishes", "requests_rejected", TIME)
+    columns = np.column_stack([requests, rejected, t_s])
+    work = Work(names, columns, {"finishes": 0, "requests_rejected": 1}, frozenset({"finishes"}))
+    first = np.zeros(40, dtype=np.bool_)
+    first[0] = True
+
+    (kept,) = kept_under_traffic(np.round(requests)[None, :], first, work, np.zeros((40, 0)))
+
+    assert kept is not None
+    assert kept.driver.counter == "finishes"
