@@ -270,6 +270,7 @@ class WatchedUnderSoak:
             census_every_s=plan.census_every_s,
             idle_every_s=(plan.has_load and plan.idle_every_s) or math.inf,
             reset_url=plan.reset_url,
+            alone=plan.pid is None,
         )
         if self._probes is not None:
             seen = loop.seen_process

@@ -14,7 +14,7 @@ from typing import Final
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
 from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import MEMORY
-from hybridbench.records.events import Census
+from hybridbench.records.events import Census, EngineViolation
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.http_load import HttpLoad
 from hybridbench.runs.load_command import LoadCommand
@@ -33,6 +33,8 @@ _SIGN_EVERY_S: Final = 0.5
 # A tool that is stopped in the middle of a request leaves the server waiting for its end.
 _STUCK_S: Final = 5.0
 _BREATH_S: Final = 0.5
+# A server whose processes have nothing to do for so long finishes no request any more.
+_LEFT_FOR_S: Final = 5.0
 _LOOK_PATIENCE_S: Final = 30.0
 # The load client reports every second.
 _LAST_REPORT_S: Final = 1.5
@@ -116,6 +118,7 @@ class WatchLoop(RunLoop):
         census_every_s: from one census under load to the next.
         idle_every_s: from one idle point to the next; infinite where none is made.
         reset_url: a POST to it empties the target's cache; empty where there is none.
+        alone: whether nobody else can ask the target: the run has started it.
     """
 
     scraper: Scraper | None = None
@@ -124,12 +127,14 @@ class WatchLoop(RunLoop):
     census_every_s: float = 60.0
     idle_every_s: float = math.inf
     reset_url: str = ""
+    alone: bool = False
     heap_scans_wanted: bool = False
     seen: dict[int, ProcessSample] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sign = IdleSign(self.scraper)
+        self._work = IdleSign(None)  # by its processes alone
         self._next_census_s = self._resumed_s = self.now_s
         self._cache_reset = False
         self._stopped_s = self._child_s = 0.0
@@ -170,9 +175,7 @@ class WatchLoop(RunLoop):
             return self.wait_for(self.is_idle, patience_s)
         client = self._client
         if client is not None:
-            client.pause()
-            self.sign.forget(self.now_s)
-            return self.wait_for(lambda: client.rests and self.is_idle(), patience_s)
+            return self._drain_client(client, patience_s)
         end_s = self.target.could_run_s() + patience_s
         while True:
             self.load.pause()
@@ -185,6 +188,35 @@ class WatchLoop(RunLoop):
             # The load was stopped in the middle of a request: let it finish that one.
             self.load.resume()
             self.wait_for(lambda: False, _BREATH_S)
+
+    def _drain_client(self, client: HttpLoad, patience_s: float) -> bool:
+        """Whether nothing runs, or nothing that anybody still asks for."""
+        client.pause()
+        self.sign.forget(self.now_s)
+        self._work.forget(self.now_s)
+        rested = self.wait_for(
+            lambda: client.rests and (self.is_idle() or self._left() > 0), patience_s
+        )
+        left = self._left()
+        if rested and left > 0 and self.alone:
+            self.context.recorder.event(
+                EngineViolation(
+                    kind="in-flight-at-idle",
+                    message=f"{left:g} requests run or wait by the server's own gauges, after all "
+                    "have ended for their client and its processes have come to rest",
+                    count=left,
+                    checkpoint=self.status.checkpoints,
+                )
+            )
+        return rested
+
+    def _left(self) -> float:
+        """Requests in flight by the gauges of a target whose processes do nothing."""
+        scrape = self._scrape()
+        if scrape is None or self.sign.since_s is not None:
+            return 0.0
+        idle = self._work.idle_for_s() >= _LEFT_FOR_S
+        return (scrape.running or 0.0) + (scrape.waiting or 0.0) if idle else 0.0
 
     def is_idle(self) -> bool:
         """Whether nothing has run for some time."""
@@ -238,7 +270,7 @@ class WatchLoop(RunLoop):
             index=index,
             counters=self._counters(),
             cache_reset=self._cache_reset,
-            still_idle=lambda: self.sign.since_s is not None,
+            still_idle=lambda: self.sign.since_s is not None or self._left() > 0,
         )
         look = self.looks.ask_idle(point)
         self.wait_for(lambda: look.answer is not None, _LOOK_PATIENCE_S)
@@ -257,6 +289,7 @@ class WatchLoop(RunLoop):
 
     def _probe(self, now_s: float) -> None:
         self.sign.look(now_s, list(self.seen))
+        self._work.look(now_s, list(self.seen))
         if self.load is not None:
             self.load.tend()
         if self.samples_wanted and self.sampler.begin():

@@ -66,6 +66,8 @@ class Server:
                 response = web.json_response(_whole(request.path, tokens))
         except (ConnectionError, asyncio.CancelledError):
             self.aborted += 1
+            # The fault: who leaves still counts as running.
+            self.running += self.options.fault == "ghosts"
             raise
         else:
             self.answered += 1
