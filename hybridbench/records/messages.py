@@ -79,7 +79,8 @@ class Submit(WireMessage, frozen=True):
     With ``payload_bytes`` it brings a payload of that size, which the worker makes from
     ``payload_seed``: equal seeds give equal payloads, and megabytes need not cross the wire.
     With a ``session_id`` it is that session's next turn, and ``input_ids`` are only what is new.
-    Requests with different ``extra_key`` share no prefix.
+    Requests with different ``extra_key`` share no prefix.  With ``stream`` its tokens are reported
+    after each step, not only at its end.
     """
 
     rid: str
@@ -91,6 +92,7 @@ class Submit(WireMessage, frozen=True):
     session_id: str = ""
     priority: int | None = None
     extra_key: str = ""
+    stream: bool = False
 
 
 class OpenSession(WireMessage, frozen=True):
@@ -308,7 +310,11 @@ class Rejected(WireRecord, frozen=True):
 
 
 class StepEvents(WireMessage, frozen=True):
-    """What the steps since the last such message did, in one piece."""
+    """What the steps since the last such message did, in one piece.
+
+    ``emitted`` are the new tokens of live requests that stream, by ``rid``; the last ones of a
+    request are in the output of its ``Ended``.
+    """
 
     t_s: float
     steps: int
@@ -317,6 +323,7 @@ class StepEvents(WireMessage, frozen=True):
     finished: list[Ended]
     rejected: list[Rejected]
     aborted: list[Ended]
+    emitted: dict[str, list[int]] = {}
 
 
 class CountersReply(WireMessage, frozen=True):

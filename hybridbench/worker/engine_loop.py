@@ -89,7 +89,7 @@ class EngineLoop:
         self._pulse = LoopPulse()
         self._snapshot = Snapshot()
         self._answers = answers
-        self._report = StepReport(metrics, answers)
+        self._report = StepReport(metrics, answers, engine.output_of)
         self._draining = False
         self._leaving = False
         self._steady_told = False
@@ -163,6 +163,7 @@ class EngineLoop:
                 engine.abort(rid)
             case Disconnect(rid):
                 engine.disconnect(rid)
+                self._report.end_stream(rid)
             case AbortAll():
                 engine.abort_all()
             case PauseGeneration(mode):
@@ -212,6 +213,9 @@ class EngineLoop:
             )
         except (DuplicateRequestError, UsageError) as error:
             self._report.reject(message.rid, str(error))
+        else:
+            if message.stream:
+                self._report.stream(message.rid)
 
     def _advance_probes(self) -> None:
         replies = self._probes.advance()

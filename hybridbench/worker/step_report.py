@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,9 +17,17 @@ from hybridbench.worker.metrics import WorkerMetrics
 class StepReport:
     """Gathers events until ``take``; a step without events costs nothing on the wire."""
 
-    def __init__(self, metrics: WorkerMetrics, answers: AnswerSample) -> None:
+    def __init__(
+        self,
+        metrics: WorkerMetrics,
+        answers: AnswerSample,
+        output_of: Callable[[str], Sequence[int] | None],
+    ) -> None:
+        """``output_of`` gives the tokens of a live request so far; None if there is none."""
         self._metrics = metrics
         self._answers = answers
+        self._output_of = output_of
+        self._streamed: dict[str, int] = {}  # by rid, the number of tokens that were reported
         self._steps = 0
         self._events = _no_events()
 
@@ -27,6 +36,16 @@ class StepReport:
         self._steps += 1
         for event in events:
             self._add(event)
+        if self._streamed:
+            self._add_emitted()
+
+    def stream(self, rid: str) -> None:
+        """Report the tokens of the live request ``rid`` from now on."""
+        self._streamed[rid] = 0
+
+    def end_stream(self, rid: str) -> None:
+        """Report no more of them; a request that ends needs no such call."""
+        self._streamed.pop(rid, None)
 
     def reject(self, rid: str, message: str) -> None:
         """A request was refused before it became one."""
@@ -36,12 +55,26 @@ class StepReport:
         """Everything since the last call, or None if nobody needs to know."""
         told = self._events
         if not (
-            told.admitted or told.first_tokens or told.finished or told.rejected or told.aborted
+            told.admitted
+            or told.first_tokens
+            or told.finished
+            or told.rejected
+            or told.aborted
+            or told.emitted
         ):
             return None
         message = msgspec.structs.replace(told, t_s=time.monotonic(), steps=self._steps)
         self._steps, self._events = 0, _no_events()
         return message
+
+    def _add_emitted(self) -> None:
+        for rid, reported in list(self._streamed.items()):
+            output = self._output_of(rid)
+            if output is None:
+                del self._streamed[rid]
+            elif len(output) > reported:
+                self._events.emitted.setdefault(rid, []).extend(output[reported:])
+                self._streamed[rid] = len(output)
 
     def _add(self, event: EngineEvent) -> None:
         kind = event.kind

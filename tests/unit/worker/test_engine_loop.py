@@ -54,6 +54,32 @@ def test_tokens_over_the_wire_are_those_of_the_engine() -> None:
     assert ended.itl_s is not None
 
 
+def test_only_requests_that_stream_have_their_tokens_in_every_step() -> None:
+    engine = make_engine()
+    with in_process_worker(engine) as worker:
+        told = worker.ask(
+            m.Submit("streams", PROMPT, GREEDY, stream=True),
+            m.Submit("waits", PROMPT[:3], GREEDY),
+            m.Submit("refused", [], GREEDY, stream=True),
+            m.Drain(),
+            until=m.Drained,
+        )
+        worker.ask(
+            m.Submit("leaves", PROMPT, GREEDY, stream=True),
+            m.Disconnect("leaves"),
+            m.Submit("leaves", PROMPT, GREEDY),
+            m.Drain(),
+            until=m.Drained,
+        )
+
+    events = [message for message in told if isinstance(message, m.StepEvents)]
+    emitted = [ids for message in events for ids in message.emitted.get("streams", ())]
+    (ended,) = [one for one in events_of(told).finished if one.rid == "streams"]
+    assert len(emitted) == 3
+    assert emitted == ended.output_ids[:3]
+    assert all(set(message.emitted) <= {"streams"} for message in events)
+
+
 def test_what_cannot_be_served_is_rejected_and_the_loop_goes_on() -> None:
     with in_process_worker(make_engine()) as worker:
         told = worker.ask(
