@@ -56,7 +56,7 @@ class LatencyHistogram:
         """The mean duration; None for an empty histogram."""
         if not self._total:
             return None
-        total_s = sum(count * _middle_s(index) for index, count in enumerate(self._counts) if count)
+        total_s = sum(count * middle_s(index) for index, count in enumerate(self._counts) if count)
         return total_s / self._total
 
     def quantile_s(self, share: float) -> float | None:
@@ -68,7 +68,7 @@ class LatencyHistogram:
         for index, count in enumerate(self._counts):
             seen += count
             if seen >= rank:
-                return _middle_s(index)
+                return middle_s(index)
         raise AssertionError("the buckets hold fewer durations than were counted")
 
     def clear(self) -> None:
@@ -85,5 +85,6 @@ def add_latencies(total: dict[str, dict[int, int]], more: LatencyCounts) -> None
             of[bucket] = of.get(bucket, 0) + count
 
 
-def _middle_s(index: int) -> float:
+def middle_s(index: int) -> float:
+    """The duration that stands for those of bucket ``index``."""
     return float(_SMALLEST_S * _GROWTH ** (index - 0.5))

@@ -26,6 +26,7 @@ from hybridbench.cli import (
     prune,
     report,
     selftest,
+    serve,
     soak,
     target,
     watch,
@@ -84,6 +85,7 @@ app.command(
     epilog=watch.EXIT_CODES,
     context_settings={"allow_interspersed_args": False},
 )(watch.watch)
+app.command("serve", cls=Command, epilog=serve.EXIT_CODES)(serve.serve)
 app.command("compare", cls=Command, epilog=compare.EXIT_CODES)(compare.compare)
 app.command("bisect", cls=Command, epilog=bisect.EXIT_CODES)(bisect.bisect)
 app.command("report", cls=Command)(report.report)

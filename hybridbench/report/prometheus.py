@@ -95,13 +95,18 @@ def family_of(spec: MetricSpec) -> Family:
     )
 
 
+def base_value(spec: MetricSpec, value: float) -> float:
+    """``value`` of the metric ``spec`` in the unit that ``family_of`` names."""
+    return value * _UNITS[spec.unit][2]
+
+
 def _sampled(samples: Mapping[str, float]) -> Sequence[Family]:
     families: dict[str, Family] = {}
     for name, value in sorted(samples.items()):
         spec = spec_of(name)
         if spec is not None and math.isfinite(value):
             family = families.setdefault(spec.name, family_of(spec))
-            family.values.append((_labels(spec, name), value * _UNITS[spec.unit][2]))
+            family.values.append((_labels(spec, name), base_value(spec, value)))
     return list(families.values())
 
 

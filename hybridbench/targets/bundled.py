@@ -132,6 +132,15 @@ class BundledTarget:
     def exchange(self, timeout_s: float) -> list[FromWorker]:
         return self._wire.exchange(timeout_s)
 
+    def fileno(self) -> int:
+        """The descriptor of the wire, for a loop that waits for several things at a time."""
+        return self._wire.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a part of what was posted waits until the worker reads on."""
+        return self._wire.has_unsent
+
     def could_run_s(self) -> float:
         return self._could_run.elapsed_s()
 

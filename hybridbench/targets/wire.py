@@ -160,6 +160,15 @@ class ParentWire:
             self._push()
         return self._read_all() if readable else []
 
+    def fileno(self) -> int:
+        """The descriptor, for a loop that waits for it to become readable or writable."""
+        return self._socket.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a part of what was posted waits until the worker reads on."""
+        return bool(self._unsent or self._outbox)
+
     def close(self) -> None:
         """Let go of the socket; the worker reads an end of file and leaves."""
         self._socket.close()

@@ -165,6 +165,20 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--verbose": FLAG,
         },
     ),
+    "serve": (
+        ("--port", "0"),
+        {
+            "--model": MODEL,
+            "--profile": PROFILE,
+            "--defect": DEFECT,
+            "--seed": SEED,
+            "--gc": takes("default", "off"),
+            "--ballast": BALLAST,
+            "--set": takes("pools.mamba_slots=64", "pools.mamba_slot=64"),
+            "--host": takes("localhost", "192.0.2.1"),
+            "--port": takes("0", "65536"),
+        },
+    ),
     "compare": (
         (".", ".", "--profile", "smoke"),
         {
@@ -378,6 +392,7 @@ DOORS: Final = (
     "hybridbench.runs.watch.LaunchedCommand",
     "hybridbench.runs.bundled.BundledTarget",
     "hybridbench.runs.preview.BundledTarget",
+    "hybridbench.serve.run.BundledTarget",
     "hybridbench.series.prometheus_api.read_prometheus",
     "hybridbench.runs.resume.resume_soak",
     "hybridbench.compare.run.run_comparison",

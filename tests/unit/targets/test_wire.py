@@ -52,6 +52,7 @@ TO_WORKER: list[m.ToWorker] = [
     m.Submit("r1", [1, 2, 3], m.Sampling(max_new_tokens=4, stop_token_ids=(7,)), truncate=True),
     m.Submit("r2", [1], m.Sampling(max_new_tokens=4), priority=-5),
     m.Submit("r2", [4], m.Sampling(max_new_tokens=4), session_id="s1"),
+    m.Submit("r3", [4], m.Sampling(max_new_tokens=4), stream=True),
     m.OpenSession("s1", 2.5),
     m.CloseSession("s1"),
     m.Abort("r1"),
@@ -98,6 +99,7 @@ FROM_WORKER: list[m.FromWorker] = [
         rejected=[m.Rejected("b", "too long")],
         aborted=[],
     ),
+    m.StepEvents(1.0, 1, [], [], [], [], [], {"c": [5, 6]}),
     m.CountersReply(1, 2.0, True, True, 0.01, 5, {"rss_bytes": 1.0}),
     HEAP_SCAN,
     m.CheckpointReply(
@@ -273,3 +275,12 @@ def test_a_worker_notices_that_its_parent_is_gone(
         worker.receive()
     with pytest.raises(WireClosedError):
         worker.send(m.Drained(1.0))
+
+
+def test_versions_that_do_not_know_streams_understand_each_other() -> None:
+    older = ["StepEvents", 1.0, 2, ["a"], ["a"], [], [], []]
+    newer = [*older, {"a": [5]}, "a field of later"]
+    decoder = msgspec.msgpack.Decoder(m.StepEvents)
+
+    assert decoder.decode(msgspec.msgpack.encode(older)).emitted == {}
+    assert decoder.decode(msgspec.msgpack.encode(newer)).emitted == {"a": [5]}

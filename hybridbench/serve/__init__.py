@@ -1,0 +1,1 @@
+"""The bundled engine behind an OpenAI-compatible HTTP interface."""

@@ -1,0 +1,363 @@
+"""What a client may send, and what that asks of the engine.
+
+Fields that nobody here reads are ignored, as vLLM does; one that would change the answer and that
+this engine does not have is refused.  A field that is null counts as absent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from hybridbench.records.messages import ALL_TOKENS, Sampling
+from hybridbench.serve.errors import ApiError
+from hybridbench.serve.tokens import chat_prompt, encode
+
+_INT_MAX: Final = 2**31 - 1
+_PROMPTS_MAX: Final = 128
+# Defaults of OpenAI's completions, and of SGLang; a chat may fill the context.
+_COMPLETION_TOKENS: Final = 16
+_GENERATED_TOKENS: Final = 128
+
+TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_INT_MAX)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_INT_MAX)]
+Temperature: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+Share: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
+TopK: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=_INT_MAX)]
+Seed: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-_INT_MAX, le=_INT_MAX)]
+Schema = TypeVar("Schema")
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream tells beside its text."""
+
+    include_usage: bool | None = None
+
+
+class TextPart(msgspec.Struct):
+    """A part of a message; others than text are refused."""
+
+    type: str
+    text: str = ""
+
+
+class ChatMessage(msgspec.Struct):
+    """One turn of a conversation."""
+
+    role: str
+    content: str | list[TextPart] | None = None
+
+
+class SessionParams(msgspec.Struct):
+    """SGLang's: which session a request is the next turn of.  Turns only append."""
+
+    id: str | None = None
+    rid: str | None = None
+    offset: int | None = None
+    replace: bool | None = None
+    drop_previous_output: bool | None = None
+
+
+class GenerationFields(msgspec.Struct, kw_only=True):
+    """What every request for an answer may say; names and defaults are OpenAI's and vLLM's."""
+
+    model: str | None = None
+    max_tokens: Count | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    seed: Seed | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    priority: Priority | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    session_params: SessionParams | None = None
+    # Those that would change the answer; of each the value that asks for nothing.
+    n: int | None = None
+    stop: str | list[str] | None = None
+
+
+class CompletionRequest(GenerationFields, kw_only=True):
+    """The body of ``/v1/completions``."""
+
+    prompt: str | list[TokenId | str | list[TokenId]]
+    best_of: int | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+
+
+class ChatRequest(GenerationFields, kw_only=True):
+    """The body of ``/v1/chat/completions``."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    tools: list[Any] | None = None
+
+
+class GenerateSampling(msgspec.Struct, kw_only=True):
+    """``sampling_params`` of ``/generate``."""
+
+    max_new_tokens: Count | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    sampling_seed: Seed | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+
+
+class GenerateRequest(msgspec.Struct, kw_only=True):
+    """The body of SGLang's ``/generate``."""
+
+    text: str | list[str] | None = None
+    input_ids: list[TokenId | list[TokenId]] | None = None
+    sampling_params: GenerateSampling | None = None
+    stream: bool | None = None
+    session_params: SessionParams | None = None
+    priority: Priority | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    return_logprob: bool | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it has several prompts, or one in a list."""
+        prompts = self.text if self.input_ids is None else self.input_ids
+        return isinstance(prompts, list) and not all(isinstance(one, int) for one in prompts)
+
+
+class OpenSessionRequest(msgspec.Struct):
+    """The body of SGLang's ``/open_session``; other fields are ignored."""
+
+    session_id: str | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
+
+
+class CloseSessionRequest(msgspec.Struct):
+    """The body of SGLang's ``/close_session``."""
+
+    session_id: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for answers, one to each prompt, as the engine takes it.
+
+    Attributes:
+        prompts: token ids.
+        sampling: of each prompt.
+        priority: None leaves it to the engine.
+        extra_key: requests with different ones share no prefix.
+        session_id: the session whose next turn this is; empty for none.
+        stream: whether tokens are sent as they come, ``usage`` whether their number is sent then.
+        token_ids: whether the answer has its token ids beside its text.
+    """
+
+    prompts: Sequence[list[int]]
+    sampling: Sequence[Sampling]
+    priority: int | None
+    extra_key: str
+    session_id: str
+    stream: bool
+    usage: bool
+    token_ids: bool
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the engine serves: its names, the first one shown, and its limits in tokens."""
+
+    names: tuple[str, ...]
+    vocab_size: int
+    context_len: int
+
+
+def parse(body: bytes, schema: type[Schema]) -> Schema:
+    """The JSON in ``body``.
+
+    Raises:
+        ApiError: it is no JSON, or a field is missing or of a wrong type.
+    """
+    try:
+        return msgspec.json.decode(body, type=schema)
+    except msgspec.ValidationError as error:
+        sentence, _, path = str(error).partition(" - at ")
+        param = path.strip("`").removeprefix("$.").removeprefix("$") or None
+        place = f"{param}: " if param else ""
+        raise ApiError(400, f"{place}{sentence}.", param=param) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, "the body is not valid JSON.", code="invalid_json") from error
+
+
+def asked_by_completion(
+    request: CompletionRequest, model: Model, usual_tokens: int = _COMPLETION_TOKENS
+) -> Asked:
+    """What a completion asks for; of ``usual_tokens`` where it sets no limit.
+
+    Raises:
+        ApiError: the engine does not serve that.
+    """
+    _refuse_unless("best_of", request.best_of, 1)
+    _refuse_unless("echo", request.echo, False)
+    _refuse_unless("logprobs", request.logprobs, None)
+    _refuse_unless("suffix", request.suffix, "")
+    prompts = [_ids(prompt, "prompt", model) for prompt in _prompts(request.prompt)]
+    limits = [request.max_tokens or _room(prompt, model, usual_tokens) for prompt in prompts]
+    return _asked(request, prompts, limits, model)
+
+
+def asked_by_chat(request: ChatRequest, model: Model) -> Asked:
+    """What a turn of a conversation asks for; without a limit it may fill the context.
+
+    Raises:
+        ApiError: the engine does not serve that.
+    """
+    _refuse_unless("logprobs", request.logprobs, False)
+    _refuse_unless("tools", request.tools, [])
+    if not request.messages:
+        raise ApiError(400, "messages: give at least one.", param="messages")
+    prompt = _ids(chat_prompt([_turn(one) for one in request.messages]), "messages", model)
+    limit = request.max_completion_tokens or request.max_tokens or _room(prompt, model)
+    return _asked(request, [prompt], [limit], model)
+
+
+def asked_by_generate(request: GenerateRequest, model: Model) -> Asked:
+    """What SGLang's ``/generate`` asks for.
+
+    Raises:
+        ApiError: the engine does not serve that.
+    """
+    _refuse_unless("return_logprob", request.return_logprob, False)
+    prompt = request.text if request.input_ids is None else request.input_ids
+    if prompt is None or (request.text is not None and request.input_ids is not None):
+        raise ApiError(400, "give text or input_ids, and not both.", param="input_ids")
+    sampling = request.sampling_params or GenerateSampling()
+    completion = CompletionRequest(
+        prompt=prompt if isinstance(prompt, str) else [*prompt],
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=sampling.sampling_seed,
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
+        n=sampling.n,
+        stop=sampling.stop,
+        stream=request.stream,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        extra_key=request.extra_key,
+        session_params=request.session_params,
+    )
+    return asked_by_completion(completion, model, _GENERATED_TOKENS)
+
+
+def _room(prompt: list[int], model: Model, usual_tokens: int | None = None) -> int:
+    """How long an answer without a limit may become: what the context has room for."""
+    room = max(1, model.context_len - len(prompt))
+    return room if usual_tokens is None else min(room, usual_tokens)
+
+
+def _asked(
+    request: GenerationFields, prompts: Sequence[list[int]], limits: Sequence[int], model: Model
+) -> Asked:
+    _refuse_unless("n", request.n, 1)
+    _refuse_unless("stop", request.stop, [])
+    if request.model is not None and request.model not in model.names:
+        raise ApiError(
+            404,
+            f"the model does not exist; this server has {model.names[0]}.",
+            param="model",
+            code="model_not_found",
+        )
+    seed = random.getrandbits(31) if request.seed is None else request.seed
+    sampling = [
+        Sampling(
+            max_new_tokens=limit,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_k=request.top_k or ALL_TOKENS,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            seed=seed,
+            ignore_eos=bool(request.ignore_eos),
+            stop_token_ids=tuple(request.stop_token_ids or ()),
+        )
+        for limit in limits
+    ]
+    options = request.stream_options
+    return Asked(
+        prompts=prompts,
+        sampling=sampling,
+        priority=request.priority,
+        extra_key=request.cache_salt or request.extra_key or "",
+        session_id=_session(request.session_params, prompts),
+        stream=bool(request.stream),
+        usage=options is not None and bool(options.include_usage),
+        token_ids=bool(request.return_token_ids),
+    )
+
+
+def _session(params: SessionParams | None, prompts: Sequence[list[int]]) -> str:
+    """The session of ``params``; empty for none."""
+    if params is None or not params.id:
+        return ""
+    _refuse_unless("session_params.offset", params.offset, 0)
+    _refuse_unless("session_params.replace", params.replace, False)
+    _refuse_unless("session_params.drop_previous_output", params.drop_previous_output, False)
+    if len(prompts) != 1:
+        raise ApiError(400, "a turn of a session is one prompt.", param="session_params")
+    return params.id
+
+
+def _refuse_unless(name: str, value: object, nothing: object) -> None:
+    if value is not None and value != nothing:
+        raise ApiError(400, f"{name}: this engine does not have it; leave it out.", param=name)
+
+
+def _prompts(given: str | list[int | str | list[int]]) -> list[str | list[int]]:
+    """One prompt or several, each as text or as token ids.
+
+    Raises:
+        ApiError: forms are mixed, or there are too many.
+    """
+    if isinstance(given, str):
+        return [given]
+    ids = [item for item in given if isinstance(item, int)]
+    if given and len(ids) == len(given):
+        return [ids]
+    prompts = [item for item in given if not isinstance(item, int)]
+    if len({type(item) for item in given}) != 1:
+        raise ApiError(400, "prompt: give text, token ids, or a list of either.", param="prompt")
+    if len(prompts) > _PROMPTS_MAX:
+        raise ApiError(400, f"prompt: at most {_PROMPTS_MAX} in one request.", param="prompt")
+    return prompts
+
+
+def _ids(prompt: str | list[int], param: str, model: Model) -> list[int]:
+    if not isinstance(prompt, str):
+        return prompt
+    try:
+        return encode(prompt, model.vocab_size)
+    except UnicodeEncodeError as error:
+        raise ApiError(400, f"{param}: it is not valid Unicode.", param=param) from error
+
+
+def _turn(message: ChatMessage) -> tuple[str, str]:
+    content = message.content
+    if content is None or isinstance(content, str):
+        return message.role, content or ""
+    if any(part.type != "text" for part in content):
+        raise ApiError(400, "messages: this engine reads text only.", param="messages")
+    return message.role, "".join(part.text for part in content)
