@@ -323,9 +323,9 @@ def _lines(
         beta = inverse @ (x.T @ y)
         left = np.sum((y - x @ beta) ** 2, axis=0)
         known = 0.5 * float(first.sum()) * np.log(1.0 - memory * memory)
-        slopes.append(beta[: scale.size] / scale[:, None])
         # Of a driver that did not move nothing is known: its variance is infinite.
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            slopes.append(beta[: scale.size] / scale[:, None])
             inverses.append(inverse[: scale.size, : scale.size] / np.outer(scale, scale))
         variances.append(np.maximum(left / df, _ROUNDING))
         likelihoods.append(known - 0.5 * rows * np.log(np.maximum(left / rows, _ROUNDING)))
