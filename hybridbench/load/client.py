@@ -120,6 +120,7 @@ class LoadClient:
         self._latencies = {name: LatencyHistogram() for name in _LATENCIES}
         self._wake: asyncio.TimerHandle | None = None
         self._paused = True
+        self._closed = False
         self._held = False  # whether nothing is sent because requests failed
         self._holds = 0  # in a row
         self._lost: Counter[str] = Counter()
@@ -155,7 +156,7 @@ class LoadClient:
 
     async def close(self) -> None:
         """Cut off what is in flight."""
-        self._paused = True
+        self._closed = True
         flights = [flight for flights in self._flights.values() for flight in flights]
         for flight in flights:
             flight.cut = True
@@ -193,11 +194,14 @@ class LoadClient:
     # Sending.
 
     def _pump(self) -> None:
-        """Send all that is due, and come back when more is."""
+        """Do all that is due, and come back when more is.
+
+        A workload that is paused sends nothing, and still cuts off what it wanted to.
+        """
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        if self._paused or self._held:
+        if self._closed:
             return
         now_s = _now_s()
         for _ in range(_ACTIONS_PER_PUMP_MAX):
