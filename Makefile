@@ -19,7 +19,7 @@ JOBS    ?= auto
 RECORDINGS ?= results/limits
 # What `make gpu` takes along to a machine that has PyTorch and Triton, but no network.
 GPU_WHEELS ?= .gpu-wheels
-GPU_NEEDS := annotated-types jinja2 msgspec numpy packaging prometheus-client psutil pydantic pyyaml rich safetensors typer \
+GPU_NEEDS := aiohttp annotated-types jinja2 msgspec numpy packaging prometheus-client psutil pydantic pyyaml rich safetensors typer \
 	hypothesis pytest pytest-timeout pytest-xdist
 GPU_PLATFORMS := $(addprefix --platform ,manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64)
 # What test-fast leaves out: heap scans, workers, other processes, measuring programs, Triton's

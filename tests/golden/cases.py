@@ -32,6 +32,7 @@ from tests.unit.analysis.records import (
     Run,
     checkpoint,
     healthy_record,
+    late_client,
     reference_cycles,
     refused_and_holding,
     with_checkpoints,
@@ -253,6 +254,7 @@ _POOL_LEAK: Final = "ValueError: token_to_kv_pool_allocator memory leak detected
 
 CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "a watched server that serves nothing": _watched_in_vain,
+    "a load client that is late": lambda: late_client(_short(), 0.5, 0.2),
     "healthy": lambda: healthy_record(Run()),
     # At idle checkpoints.
     "slots lost by closes": _slots_lost_by_closes,

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.analysis.record import FloatArray, LatencySeries, RunRecord, Series
+from hybridbench.latency import TTFT, LatencyHistogram
 from hybridbench.records.events import Checkpoint, Event, Phase, Steady
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.load import LATE
 from hybridbench.records.manifest import manifest_from_json, manifest_to_json
 from hybridbench.records.verdict import MetricResult, Rate, Verdict
 from tests.unit.analysis.traces import ar1
@@ -198,3 +200,19 @@ def refused_and_holding(record: RunRecord) -> RunRecord:
         Series("events.refusals", t, np.cumsum(refusals)),
         Series("pool.mamba.waiting_held", t, held),
     )
+
+
+def late_client(record: RunRecord, late_s: float, cpu_share: float) -> RunRecord:
+    """``record`` with a load client so late and so busy; first tokens come after half a second."""
+    t_s = record.series["rss_anon_swap_bytes"].t_s
+    share = Series("client_cpu_share", t_s, np.full(len(t_s), cpu_share))
+    latencies = {TTFT: _always(0.5, t_s), LATE: _always(late_s, t_s)}
+    return replace(with_series(record, share), latencies=latencies)
+
+
+def _always(duration_s: float, t_s: FloatArray) -> LatencySeries:
+    """A latency that was ``duration_s`` in every interval."""
+    histogram = LatencyHistogram()
+    histogram.add(duration_s)
+    (bucket,) = histogram.counts()
+    return LatencySeries(t_s, np.full(len(t_s), bucket), np.ones(len(t_s), np.int64))

@@ -11,16 +11,15 @@ import pytest
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.validity import validity_findings
 from hybridbench.analysis.judge import judge
-from hybridbench.analysis.record import FloatArray, LatencySeries, RunRecord, Series
-from hybridbench.latency import TTFT, LatencyHistogram
+from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import Crash, Event, Gap, Interrupted, Phase, WorkloadFailed
-from hybridbench.records.load import LATE
 from hybridbench.records.manifest import OBSERVED, TargetFacts
 from hybridbench.records.verdict import Covered, VerdictKind
 from tests.unit.analysis.records import (
     MB,
     Run,
     healthy_record,
+    late_client,
     with_events,
     with_manifest,
     with_series,
@@ -101,21 +100,9 @@ def test_a_client_that_is_late_or_has_no_time_measured_itself(
     late_s: float, cpu_share: float, is_told: bool
 ) -> None:
     """Against a time to first token of half a second."""
-    record = healthy_record(RUN)
-    memory = record.series["rss_anon_swap_bytes"]
-    share = Series("client_cpu_share", memory.t_s, np.full(len(memory), cpu_share))
-    latencies = {TTFT: always(0.5, memory.t_s), LATE: always(late_s, memory.t_s)}
-    run = replace(with_series(record, share), latencies=latencies)
+    run = late_client(healthy_record(RUN), late_s, cpu_share)
 
     assert ("client-late" in kinds(run)) == is_told
-
-
-def always(duration_s: float, t_s: FloatArray) -> LatencySeries:
-    """A latency that was ``duration_s`` in every interval."""
-    histogram = LatencyHistogram()
-    histogram.add(duration_s)
-    (bucket,) = histogram.counts()
-    return LatencySeries(t_s, np.full(len(t_s), bucket), np.ones(len(t_s), np.int64))
 
 
 def test_a_host_that_swaps_is_told() -> None:
