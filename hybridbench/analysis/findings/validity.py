@@ -139,10 +139,10 @@ class ClientLate(_Void, frozen=True, kw_only=True):
     cpu_share: float
 
     def words(self, found: Finding) -> Words:
-        share, late = format_percent(self.cpu_share), format_duration(self.late_s)
+        share, late_ms = format_percent(self.cpu_share), 1000.0 * self.late_s
         return Words(
-            f"the load client was {late} late at the 99th percentile and took {share} of a "
-            "processor: the load is not what was asked for"
+            f"the load client was {late_ms:,.0f} ms late at the 99th percentile and took {share} "
+            "of a processor: the load is not what was asked for"
         )
 
     def advice(self, found: Finding) -> str:

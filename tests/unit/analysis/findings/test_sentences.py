@@ -822,8 +822,8 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     "a late client": (
         found("client-late", {"late_s": 1.25, "cpu_share": 0.97}),
         Words(
-            "the load client was 1s late at the 99th percentile and took 97% of a processor: the "
-            "load is not what was asked for"
+            "the load client was 1,250 ms late at the 99th percentile and took 97% of a "
+            "processor: the load is not what was asked for"
         ),
     ),
     "paths not taken": (
