@@ -81,7 +81,7 @@ IdleEvery = Annotated[
         rich_help_panel=Panel.PROBES,
         metavar="TIME",
         help="From one idle point to the next; 0 for none.  There the load pauses, and what "
-        "is left is counted.  Without --load, points at which the target is idle by itself.  "
+        "is left is counted.  Without a load of ours, points at which the target is idle.  "
         "Default: 60s, or less in a short run.",
     ),
 ]
@@ -238,21 +238,22 @@ def run_observed(plan: WatchPlan, shown: OutputOptions, listen: int | None) -> i
 def _target(command: Sequence[str], pid: int | None) -> tuple[str, ...]:
     if bool(command) == (pid is not None):
         raise UsageError(
-            "and COMMAND: give one of them, for example hybridbench watch -- python server.py.",
+            "and COMMAND: give one of them, for example -- python server.py.",
             code=ErrorCode.OPTION_CONFLICT if command else ErrorCode.MISSING_ARGUMENT,
             option="--pid",
         )
     return tuple(command)
 
 
-def check_url(option: str, url: str | None) -> None:
-    """
+def check_url(option: str, url: str | None, path: str = "/metrics") -> None:
+    """``path`` is that of the example which an error gives.
+
     Raises:
         UsageError: the value of ``option`` is no address of HTTP.
     """
     if url is not None and not is_http_address(url):
         raise UsageError(
-            ": not an address of HTTP; write for example http://127.0.0.1:8000/metrics.",
+            f": not an address of HTTP; write for example http://127.0.0.1:8000{path}.",
             option=option,
         )
 

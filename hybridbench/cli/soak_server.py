@@ -51,7 +51,7 @@ class Requests:
         Raises:
             UsageError, ConfigError: one of them cannot be as it is.
         """
-        check_url("--url", self.url)
+        check_url("--url", self.url, "")
         api = self.api or ApiName.COMPLETIONS
         if self.vocab is not None and api is not ApiName.IDS:
             raise UsageError(

@@ -222,9 +222,7 @@ class LoadClient:
         elif isinstance(action, Abort | Disconnect):
             for flight in self._flights.get(action.rid, ())[:1]:
                 self._cut(flight)
-        else:
-            # Sessions and controls are no part of this interface.
-            self._counts["not_over_http"] += 1
+        # Nothing else comes: ``Profile.for_servers`` has neither sessions nor controls.
 
     def _send(self, request: Submit, now_s: float) -> None:
         due_s = min(self._workload.due_s, now_s)

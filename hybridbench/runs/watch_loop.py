@@ -202,8 +202,8 @@ class WatchLoop(RunLoop):
             self.context.recorder.event(
                 EngineViolation(
                     kind="in-flight-at-idle",
-                    message=f"{left:g} requests run or wait by the server's own gauges, after all "
-                    "have ended for their client and its processes have come to rest",
+                    message=f"{left:g} requests run or wait by the server's own gauges, although "
+                    "all have ended for the client and the server's processes do nothing",
                     count=left,
                     checkpoint=self.status.checkpoints,
                 )
@@ -289,7 +289,8 @@ class WatchLoop(RunLoop):
 
     def _probe(self, now_s: float) -> None:
         self.sign.look(now_s, list(self.seen))
-        self._work.look(now_s, list(self.seen))
+        if self._client is not None:
+            self._work.look(now_s, list(self.seen))
         if self.load is not None:
             self.load.tend()
         if self.samples_wanted and self.sampler.begin():
