@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -156,6 +157,10 @@ class GarbageOfType(msgspec.Struct, frozen=True):
     type: str = ""
     count: int = 0
     bytes: int = 0
+
+
+# The part of a pool that a server's gauges call in use, where its account has no more parts.
+IN_USE: Final = "in_use"
 
 
 class Checkpoint(Event, frozen=True):

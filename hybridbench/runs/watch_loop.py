@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
 from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import MEMORY
-from hybridbench.records.events import Census, EngineViolation
+from hybridbench.records.events import Census, Checkpoint, EngineViolation
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.http_load import HttpLoad
 from hybridbench.runs.load_command import LoadCommand
@@ -263,6 +264,7 @@ class WatchLoop(RunLoop):
     def post_checkpoint(self, index: int, *, audit: bool) -> Look | Answered:
         """Ask every probe what its process holds at rest, and wait: the load goes on after it."""
         del audit
+        self._record_pools(index)
         self.status.checkpoints += 1
         if self.looks is None:
             return Answered()
@@ -275,6 +277,22 @@ class WatchLoop(RunLoop):
         look = self.looks.ask_idle(point)
         self.wait_for(lambda: look.answer is not None, _LOOK_PATIENCE_S)
         return look
+
+    def _record_pools(self, index: int) -> None:
+        """What the target's pools have at rest, where its metrics page says so."""
+        scrape = self._scrape()
+        if scrape is None or not scrape.pools:
+            return
+        self.context.recorder.event(
+            Checkpoint(
+                index=index,
+                idle=True,
+                pools={pool: dict(parts) for pool, parts in scrape.pools.items()},
+                running=scrape.running or 0.0,
+                waiting=scrape.waiting or 0.0,
+                counters={bare(name): count for name, count in self._counters().items()},
+            )
+        )
 
     def reclaim(self, patience_s: float) -> None:
         """A target that others wrote is not asked to give anything back."""

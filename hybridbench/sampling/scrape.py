@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -29,6 +29,7 @@ from prometheus_client.samples import Sample
 from hybridbench.errors import UsageError
 from hybridbench.foreign import MIB, is_http_address
 from hybridbench.safe_output import visible
+from hybridbench.sampling.scraped_names import pools_of, series_names
 
 PAGE_BYTES_MAX: Final = 8 * MIB
 _NAMES_MAX: Final = 500
@@ -74,8 +75,9 @@ class Scrape:
 
     Attributes:
         counters: ``scraped.NAME``, which never fall: a server that starts anew goes on from there.
-        gauges: ``gauge.NAME``.
+        gauges: ``gauge.NAME``.  What the bundled engine says has the names of a soak in both.
         running, waiting: requests; None where no gauge of that meaning is known.
+        pools: what is known of the engine's pools, by pool and part.
         series: number of series on the page.
         failed: why there is no page now, or what was left out of it; one sentence.
         asked_s: monotonic time at which the page was asked for: what it says is no older.
@@ -85,6 +87,7 @@ class Scrape:
     gauges: Mapping[str, float] = field(default_factory=dict)
     running: float | None = None
     waiting: float | None = None
+    pools: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     series: int = 0
     failed: str = ""
     asked_s: float = 0.0
@@ -125,16 +128,7 @@ class Scraper:
             found = read_page(text, open_metrics="openmetrics" in kind)
         except (OSError, http.client.HTTPException, NoMetricsError) as error:
             return self._failure(_reason(error))
-        counters = self._counters.after(found.counters)
-        return Scrape(
-            counters,
-            found.gauges,
-            found.running,
-            found.waiting,
-            found.series,
-            found.failed,
-            asked_s,
-        )
+        return replace(found, counters=self._counters.after(found.counters), asked_s=asked_s)
 
     def close(self) -> None:
         """Ask no more; an answer that is awaited is given up."""
@@ -208,9 +202,12 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
     more = len(found.left_out)
     left_out = f"{more} more names on the metrics page were left out" if more else ""
     running, waiting = (_matching(found.gauges, known) for known in (_RUNNING, _WAITING))
-    gauges = {f"gauge.{name}": value for name, value in found.gauges.items()}
-    counters = {f"scraped.{name}": value for name, value in found.counters.items()}
-    return Scrape(counters, gauges, running, waiting, series, left_out)
+    ours = series_names([*found.gauges, *found.counters])
+    levels = {ours.get(name, name): value for name, value in found.gauges.items()}
+    gauges = {ours.get(name, f"gauge.{name}"): value for name, value in found.gauges.items()}
+    counters = {ours.get(name, f"scraped.{name}"): n for name, n in found.counters.items()}
+    pools = pools_of(levels)
+    return Scrape(counters, gauges, running, waiting, pools, series, left_out)
 
 
 class _Found:

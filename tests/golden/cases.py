@@ -101,6 +101,18 @@ def _locks(count: int) -> RunRecord:
     return with_checkpoints(_short(), [rest])
 
 
+def _in_use_at_rest() -> RunRecord:
+    """By its page a server has two more KV blocks in use after each abort in decode."""
+    aborts = np.floor(np.maximum(_T - 20, 0) / 5.0)
+    rests = [
+        msgspec.structs.replace(
+            checkpoint(at, kv_blocks={"in_use": 2.0 * n}), counters={"abort_decode": n}
+        )
+        for at, n in ((60.0, 8.0), (107.0, 17.0), (160.0, 28.0), (235.0, 43.0))
+    ]
+    return with_checkpoints(_short(events__abort_decode=aborts), rests)
+
+
 def _slots_lost_by_closes() -> RunRecord:
     """Three state slots for each closed session, with their numbers and last holders."""
     closes = np.floor(np.maximum(_T - 20, 0) / 10.0)
@@ -260,6 +272,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "slots lost by closes": _slots_lost_by_closes,
     "slots below zero": lambda: _rests(mamba={"residual": -1.0}),
     "slots of no request": lambda: _rests(kv={"in_flight": 40.0}),
+    "in use at rest": _in_use_at_rest,
     "locks held": lambda: _locks(2),
     "locks below zero": lambda: _locks(-1),
     # Requests.

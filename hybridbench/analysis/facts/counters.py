@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import SCRAPED, FloatArray, RunRecord, Series
 
 _PREFIX = "events."
+# The event counters of the bundled engine on the metrics page of ``serve``.
+_OURS_BEHIND_HTTP = "hybridbench_events_"
 
 # What a reader calls one event; names that only lose a plural s need no entry.
 _SINGULAR: Mapping[str, str] = {
@@ -120,7 +122,8 @@ def expectation(name: str, expected: Sequence[str]) -> int | None:
 
 def telling(name: str) -> int:
     """Rank of a counter among those that moved alike: the lowest is named."""
-    return _TELLING.index(name) if name in _TELLING else len(_TELLING)
+    known = name.removeprefix(_OURS_BEHIND_HTTP).removesuffix("_total")
+    return _TELLING.index(known) if known in _TELLING else len(_TELLING)
 
 
 def singular(counter: str) -> str:
@@ -131,7 +134,7 @@ def singular(counter: str) -> str:
     name, _, value = bare(counter).rpartition(":")[2].partition(".")
     if value:
         return f"{singular(name)} ({value})"  # one with a label of that value
-    name = name.removesuffix("_total")
+    name = name.removeprefix(_OURS_BEHIND_HTTP).removesuffix("_total")
     if name in _SINGULAR:
         return _SINGULAR[name]
     words = name.replace("_", " ")

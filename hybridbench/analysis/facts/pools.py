@@ -13,6 +13,7 @@ from hybridbench.records.events import Checkpoint, EngineViolation
 _WORDS: Mapping[str, str] = {
     "mamba": "state slots",
     "kv": "KV tokens",
+    "kv_blocks": "KV blocks",
     "swa": "KV tokens in sliding windows",
     "req": "request rows",
     "host_kv": "KV tokens on the host",

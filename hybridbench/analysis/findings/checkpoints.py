@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import ClassVar
 
 import msgspec
@@ -28,7 +29,7 @@ from hybridbench.analysis.facts.pools import (
 )
 from hybridbench.analysis.findings.words import driver_evidence, per_event, readings
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.records.events import Checkpoint, EngineViolation
+from hybridbench.records.events import IN_USE, Checkpoint, EngineViolation
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration, format_percent
@@ -40,6 +41,8 @@ _TAIL_SAMPLES = 5
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
 _SLOTS_NAMED = 10
 _CHECKPOINTS_NAMED = 5
+# Rises from one idle point to the next, and no fall: a gauge that is late would fall as well.
+_RISES_OF_GAUGES = 3
 # What the engine's own check calls missing slots.
 _VIOLATION = "residual"
 _LOCKED_POOL = {"full": "kv", "swa": "swa", "mamba": "mamba"}
@@ -201,6 +204,44 @@ class HeldAtIdle(Basis, frozen=True, kw_only=True):
         )
 
 
+class InUseAtIdle(Basis, frozen=True, kw_only=True):
+    """Slots that a server's own page calls in use at idle points, where they only become more.
+
+    One reading decides nothing: what a server keeps for itself, or shows late, is no loss.
+    """
+
+    kind: ClassVar[str] = "in-use-at-idle"
+    meaning: ClassVar[str] = (
+        "By the server's own gauges ever more of a pool is in use while no request runs or waits."
+    )
+    question: ClassVar[str] = "what is in use of a pool at idle does not only grow"
+    names_mechanism: ClassVar[bool] = True
+    from_checkpoints: ClassVar[bool] = True
+
+    pool: str
+    in_use: float
+    at_checkpoints: tuple[float, ...]
+
+    def words(self, found: Finding) -> Words:
+        return Words(
+            f"{self.in_use:,.0f} {pool_unit(self.pool)} are in use with no request in the server"
+            f"{per_event(found)}",
+            cause="they are neither free nor left in the prefix cache, and no request holds them",
+            evidence=(
+                f"in use at the last idle points: {readings(self.at_checkpoints)}",
+                *driver_evidence(found),
+            ),
+        )
+
+    def advice(self, found: Finding) -> str:
+        slots = pool_unit(self.pool)
+        if found.driver is not None:
+            return (
+                f"Find where a {singular(found.driver)} takes {slots}, and what should free them."
+            )
+        return f"Repeat the run with traffic of one kind, to see which kind leaves {slots} behind."
+
+
 class _Locks(Basis, frozen=True, kw_only=True):
     """The count of one component's locks on tree nodes, at the last idle checkpoints."""
 
@@ -263,6 +304,7 @@ def checkpoint_findings(facts: Facts) -> list[Finding]:
     for pool in pool_names(facts.record):
         findings.extend(_residuals(facts, pool))
         findings.extend(_orphans(facts, pool))
+        findings.extend(_in_use(facts, pool))
     findings.extend(_locks(facts))
     return findings
 
@@ -365,6 +407,25 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
         since_s=facts.idle[-1].t_s,
     )
     yield explained(found, driver, unit)
+
+
+def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
+    """Slots in use by a server's own gauges, if they only become more from one idle point to the
+    next.
+    """
+    seen = facts.idle_readings(lambda at: at.pools.get(pool, {}).get(IN_USE))
+    rises = [b.value - a.value for a, b in pairwise(seen)]
+    if sum(rise > 0 for rise in rises) < _RISES_OF_GAUGES or any(rise < 0 for rise in rises):
+        return
+    driver = _driver(facts, f"pool.{pool}.{IN_USE}", seen)
+    basis = InUseAtIdle(
+        pool=pool,
+        in_use=seen[-1].value,
+        at_checkpoints=tuple(reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
+    )
+    since_s = next(reading.t_s for reading in seen if reading.value > 0)
+    found = Finding(basis, VerdictKind.LEAK, pool_words(pool), since_s=since_s)
+    yield explained(found, driver, pool_unit(pool))
 
 
 def _locks(facts: Facts) -> Iterable[Finding]:

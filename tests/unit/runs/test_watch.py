@@ -16,7 +16,14 @@ import pytest
 
 from hybridbench.clock import FakeClock
 from hybridbench.metrics import MEMORY
-from hybridbench.records.events import Census, IdleLook, Note, StoppedEarly, WorkloadFailed
+from hybridbench.records.events import (
+    Census,
+    Checkpoint,
+    IdleLook,
+    Note,
+    StoppedEarly,
+    WorkloadFailed,
+)
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.log_watch import LogWatch
@@ -115,7 +122,7 @@ class Server:
         )
         counters = {"scraped.requests_total": float(int(self.requests))}
         asked_s = self.clock.monotonic_s()
-        return Scrape(counters, {"gauge.queue": 0.0}, float(busy), 0.0, 3, "", asked_s)
+        return Scrape(counters, {"gauge.queue": 0.0}, float(busy), 0.0, series=3, asked_s=asked_s)
 
     # As its probe.
 
@@ -281,6 +288,22 @@ def test_counters_of_an_idle_point_are_those_of_its_looks() -> None:
 
     for look in run.looks():
         assert look.blocks == 1000 + 3 * look.counters["scraped.requests_total"]
+
+
+def test_pools_at_rest_are_recorded_where_the_page_has_them() -> None:
+    server = Server(FakeClock(start_s=500.0))
+    page = server.latest
+    server.latest = lambda: replace(page(), pools={"kv": {"in_use": 3.0}})  # type: ignore[method-assign]
+    run = watched(server)
+    run.steps.run()
+
+    rests = run.sink.all_events(Checkpoint)
+    assert [rest.index for rest in rests] == [0, 1, 2, 3, 4, 5, 6]
+    assert all(rest.pools == {"kv": {"in_use": 3.0}} for rest in rests)
+    # The same counters as those of the looks at the processes.
+    assert [rest.counters["requests_total"] for rest in rests] == [
+        look.counters["scraped.requests_total"] for look in run.looks()
+    ]
 
 
 def test_each_census_goes_on_from_the_one_before() -> None:

@@ -135,6 +135,94 @@ def test_the_size_of_the_kv_cache_is_in_the_labels_of_vllm(
     assert page.gauges == known
 
 
+def test_the_bundled_engine_has_the_names_of_a_soak() -> None:
+    page = read_page(
+        "# TYPE hybridbench_pool_host_mamba_residual_slots gauge\n"
+        "hybridbench_pool_host_mamba_residual_slots 3\n"
+        "# TYPE hybridbench_pool_mamba_available_slots gauge\n"
+        "hybridbench_pool_mamba_available_slots 40\n"
+        "hybridbench_lost_taken_host_mamba_host_evictions_slots_total 3\n"
+        "hybridbench_waiting_taken_mamba_host_loads_slots_total 2\n"
+        "hybridbench_lost_taken_tree_splits_slots_total 1\n"
+        "hybridbench_events_refusals_total 9\n"
+        "hybridbench_steps_with_abort_queued_total 2\n"
+        "hybridbench_events_abort_queued_total 4\n"
+        "# TYPE hybridbench_oldest_silence_seconds gauge\n"
+        "hybridbench_oldest_silence_seconds 0.5\n"
+        "# TYPE hybridbench_allocated_blocks gauge\n"
+        "hybridbench_allocated_blocks 7\n"
+    )
+
+    assert page.gauges == {
+        "pool.host_mamba.residual": 3.0,
+        "pool.mamba.available": 40.0,
+        "oldest_silence_s": 0.5,
+        "gauge.hybridbench_allocated_blocks": 7.0,
+    }
+    assert page.counters == {
+        "lost_taken.host_mamba.host_evictions": 3.0,
+        "waiting_taken.mamba.host_loads": 2.0,
+        # Of a pool that the page does not have.
+        "scraped.hybridbench_lost_taken_tree_splits_slots_total": 1.0,
+        "events.refusals": 9.0,
+        "steps_with.abort_queued": 2.0,
+        # The load client counts these, too.
+        "scraped.hybridbench_events_abort_queued_total": 4.0,
+    }
+    assert page.pools == {"host_mamba": {"residual": 3.0}, "mamba": {"available": 40.0}}
+    assert all(declared(name) for name in [*page.counters, *page.gauges])
+
+
+@pytest.mark.parametrize(("held", "locked"), [(0, {"in_use": 48.0}), (5, {})])
+def test_slots_of_locked_nodes_are_in_use_unless_a_session_may_hold_the_lock(
+    held: int, locked: dict[str, float]
+) -> None:
+    page = read_page(
+        "# TYPE hybridbench_pool_kv_protected_slots gauge\n"
+        "hybridbench_pool_kv_protected_slots 48\n"
+        "# TYPE hybridbench_pool_mamba_session_held_slots gauge\n"
+        f"hybridbench_pool_mamba_session_held_slots {held}\n"
+    )
+
+    assert page.pools["kv"] == {"protected": 48.0, **locked}
+
+
+_SGLANG_POOLS = """\
+# TYPE sglang:kv_used_tokens gauge
+sglang:kv_used_tokens{dp_rank="0"} 100
+sglang:kv_used_tokens{dp_rank="1"} 20
+# TYPE sglang:mamba_used_tokens gauge
+sglang:mamba_used_tokens 5
+# TYPE sglang:num_streaming_sessions gauge
+sglang:num_streaming_sessions {sessions}
+# TYPE sglang:streaming_session_held_tokens gauge
+sglang:streaming_session_held_tokens {held}
+"""
+_VLLM_POOLS = """\
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc 0.1
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",num_gpu_blocks="31"} 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "in_use"),
+    [
+        (_VLLM_POOLS, {"kv_blocks": 3.0}),
+        (VLLM, {}),
+        (_SGLANG_POOLS.replace("{sessions}", "0").replace("{held}", "0"), {"kv": 120, "mamba": 5}),
+        # What an open session holds is in use for a reason; of states its page does not say.
+        (_SGLANG_POOLS.replace("{sessions}", "2").replace("{held}", "110"), {"kv": 10}),
+        (LLAMA, {}),
+    ],
+)
+def test_pools_in_use_are_known_by_the_names_of_their_engines(
+    text: str, in_use: dict[str, float]
+) -> None:
+    assert read_page(text).pools == {pool: {"in_use": n} for pool, n in in_use.items()}
+
+
 def test_open_metrics_is_read_too() -> None:
     text = (
         '# TYPE requests counter\nrequests_total{code="200"} 3\nrequests_created{code="200"} 1\n'

@@ -113,6 +113,36 @@ def test_slots_of_requests_that_no_longer_exist_are_a_leak() -> None:
     assert (finding.kind, finding.verdict) == ("held-at-idle", VerdictKind.LEAK)
 
 
+def in_use_at_rest(*values: float) -> RunRecord:
+    """Idle points of a server whose gauges say that so many blocks are in use."""
+    rests = [checkpoint(30.0 * (i + 1), kv_blocks={"in_use": v}) for i, v in enumerate(values)]
+    return with_checkpoints(healthy_record(RUN), rests)
+
+
+def test_blocks_that_stay_in_use_at_rest_are_a_leak() -> None:
+    (finding,) = found(in_use_at_rest(0.0, 0.0, 2.0, 3.0, 3.0, 7.0))
+
+    assert (finding.kind, finding.verdict) == ("in-use-at-idle", VerdictKind.LEAK)
+    assert finding.subject == "kv_blocks: KV blocks"
+    assert finding.data["in_use"] == 7.0
+    assert finding.since_s == 90.0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # What a server keeps for itself; what its gauges show late; too few to tell.
+        (4.0, 4.0, 4.0, 4.0, 4.0),
+        (0.0, 3.0, 5.0, 2.0, 6.0, 7.0),
+        (0.0, 3.0, 5.0),
+    ],
+)
+def test_blocks_in_use_at_rest_prove_nothing_unless_they_only_become_more(
+    values: tuple[float, ...],
+) -> None:
+    assert found(in_use_at_rest(*values)) == []
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(2, VerdictKind.LEAK), (-1, VerdictKind.INVARIANT)])
 def test_locks_at_rest_have_no_holder(count: int, verdict: VerdictKind) -> None:
     rest = checkpoint(239.0)

@@ -128,6 +128,14 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=("in flight at the checkpoint at 1m15s",),
         ),
     ),
+    "blocks in use at idle": (
+        found("in-use-at-idle", {"pool": "kv_blocks", "in_use": 9.0, "at_checkpoints": [3, 6, 9]}),
+        Words(
+            "9 KV blocks are in use with no request in the server",
+            "they are neither free nor left in the prefix cache, and no request holds them",
+            ("in use at the last idle points: 3, 6, 9",),
+        ),
+    ),
     "slots of transfers that never ended": (
         found("held-at-idle", {"pool": "host_kv", "held": 4.0}),
         Words(

@@ -1,0 +1,92 @@
+"""What a metrics page says of an engine, by the names of each engine.
+
+The bundled engine behind ``serve`` says there what it says in a soak: its metrics keep the names
+that they have in a soak, so that the same is found.  Of the pools of others a page has what is in
+use: neither free nor in the prefix cache, where it could be evicted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from hybridbench.records.events import IN_USE
+from hybridbench.records.load import COUNTED
+
+_OURS: Final = "hybridbench_"
+_POOL: Final = re.compile(
+    r"pool_(?P<pool>\w+)_(?P<part>total|available|evictable|protected|in_flight|session_held|"
+    r"waiting_held|residual)_slots"
+)
+_TAKEN: Final = re.compile(r"(?P<family>waiting_taken|lost_taken)_(?P<rest>\w+)_slots_total")
+_EVENT: Final = re.compile(r"(?P<family>events|steps_with)_(?P<event>\w+)_total")
+# Of requests that nobody asks for any more, or that are stuck.
+_LEVELS: Final[Mapping[str, str]] = {
+    "requests_without_client": "requests_without_client",
+    "oldest_request_seconds": "oldest_request_s",
+    "oldest_silence_seconds": "oldest_silence_s",
+}
+_SGLANG: Final = re.compile(r"sglang:(?P<pool>kv|swa|mamba)_used_tokens")
+_SGLANG_SESSIONS: Final = "sglang:num_streaming_sessions"
+_SGLANG_HELD: Final = "sglang:streaming_session_held_tokens"
+# vLLM and what is made from it: a share of the blocks, of which one is never handed out.
+_VLLM: Final = re.compile(r"(?P<engine>\w+):(kv|gpu)_cache_usage_perc")
+
+
+def series_names(page: Collection[str]) -> Mapping[str, str]:
+    """The series of the bundled engine that metrics of ``page`` are, by their names there.
+
+    Events that the load client counts as well stay under the name on the page.
+    """
+    ours = [name.removeprefix(_OURS) for name in page if name.startswith(_OURS)]
+    pools = {found["pool"] for name in ours if (found := _POOL.fullmatch(name))}
+    named = {name: _series(name, pools) for name in ours}
+    return {f"{_OURS}{name}": series for name, series in named.items() if series}
+
+
+def _series(name: str, pools: Collection[str]) -> str:
+    if found := _POOL.fullmatch(name):
+        return f"pool.{found['pool']}.{found['part']}"
+    if found := _TAKEN.fullmatch(name):
+        of = max((p for p in pools if found["rest"].startswith(f"{p}_")), key=len, default="")
+        event = found["rest"].removeprefix(f"{of}_")
+        return f"{found['family']}.{of}.{event}" if of else ""
+    if found := _EVENT.fullmatch(name):
+        series = f"{found['family']}.{found['event']}"
+        return "" if found["event"] in COUNTED and found["family"] == "events" else series
+    return _LEVELS.get(name, "")
+
+
+def pools_of(levels: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Pool to part to slots, by the series and gauges of a page; empty for an engine that has none.
+
+    Args:
+        levels: by the names of ``series_names``, or else those on the page.
+    """
+    pools: dict[str, dict[str, float]] = {}
+    for name, value in levels.items():
+        if name.startswith("pool."):
+            _, pool, part = name.split(".")
+            pools.setdefault(pool, {})[part] = value
+        elif sglang := _SGLANG.fullmatch(name):
+            held = _held_by_sessions(sglang["pool"], levels)
+            if held is not None:
+                pools[sglang["pool"]] = {IN_USE: value - held}
+        elif vllm := _VLLM.fullmatch(name):
+            blocks = levels.get(f"{vllm['engine']}:num_gpu_blocks")
+            if blocks is not None:
+                pools["kv_blocks"] = {IN_USE: float(round(value * (blocks - 1)))}
+    if not any(parts.get("session_held") for parts in pools.values()):
+        # No request and no session is left at rest that could hold a lock.
+        for parts in pools.values():
+            if "protected" in parts:
+                parts[IN_USE] = parts["protected"]
+    return pools
+
+
+def _held_by_sessions(pool: str, levels: Mapping[str, float]) -> float | None:
+    """What open sessions of SGLang hold of a pool; None where its page does not say."""
+    if not levels.get(_SGLANG_SESSIONS):
+        return 0.0
+    return levels.get(_SGLANG_HELD) if pool == "kv" else None
