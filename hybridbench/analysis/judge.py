@@ -31,6 +31,7 @@ from hybridbench.analysis.findings.incomplete import (
     workload_findings,
 )
 from hybridbench.analysis.findings.instances import instance_findings, with_split
+from hybridbench.analysis.findings.repeated_answers import repeated_answer_findings
 from hybridbench.analysis.findings.requests import liveness_findings, waiting_findings
 from hybridbench.analysis.findings.sanity import sanity_findings
 from hybridbench.analysis.findings.validity import (
@@ -107,7 +108,8 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     findings += boundary.listed("the workload", workload_findings, facts, findings)
     findings += unreadable_findings(beyond)
     # Of all segments together: two wrong answers are two, whichever worker gave them.
-    findings += boundary.listed("the answers", wrong_answer_findings, facts.record)
+    for answers in (wrong_answer_findings, repeated_answer_findings):
+        findings += boundary.listed("the answers", answers, facts.record)
     verdict = _verdict(facts, result, findings, boundary)
     return _worded(replace(verdict, thresholds=checked.results, levels=levels), boundary)
 

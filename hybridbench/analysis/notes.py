@@ -7,6 +7,7 @@ from typing import Final
 
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.limits import planned_s
+from hybridbench.analysis.findings.repeated_answers import repeated_answer_notes
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.findings.wrong_answers import answer_notes
 from hybridbench.analysis.record import RunRecord
@@ -57,6 +58,7 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
     yield from _levelled_off(facts, metrics)
     yield from _reclaimed(record)
     yield from answer_notes(record)
+    yield from repeated_answer_notes(record)
     yield from _measurement_overhead(record)
     yield from _cpu_wait(facts)
 

@@ -63,7 +63,7 @@ from hybridbench.cli.run_options import (
     listening,
     render_outcome,
 )
-from hybridbench.cli.soak_server import ApiName, Requests, server_plan
+from hybridbench.cli.soak_server import ApiName, Requests, parse_answers, server_plan
 from hybridbench.cli.user_settings import option_name, typed_command
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.units import format_duration
@@ -87,7 +87,6 @@ _OF_BUNDLED: Final = frozenset(
         "malloc",
         "watchdog",
         "diagnose",
-        "answers",
         "on_leak",
         "memray",
         "resume",
@@ -289,7 +288,9 @@ def soak(
             metavar="TIME",
             help="Time after the traffic in which finished greedy answers are computed anew by a "
             "reference without reuse, 3m at least once one is wrong; 0 compares none.  "
-            "Default: a tenth of --duration, 10s to 2m.",
+            "Default: a tenth of --duration, 10s to 2m.  With --url: time at each idle point in "
+            "which a server is asked for answers again, without its cache.  Default: a tenth of "
+            "--idle-every.",
         ),
     ] = None,
     on_leak: Annotated[
@@ -362,7 +363,7 @@ def soak(
         _refuse(context, _OF_BUNDLED, "is of the bundled engine, and --url names another")
         target = TargetOptions(command, pid, metrics, ready, log)
         probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
-        asked = Requests(url, api, stream, vocab, model, profile, seed, set_ or [], replay)
+        asked = Requests(url, api, stream, vocab, model, profile, seed, set_ or [], replay, answers)
         course = Course(store, duration, ui, stop, extend, threshold or [])
         raise typer.Exit(run_observed(server_plan(asked, target, probes, course), shown, listen))
     _refuse(context, _OF_SERVERS, "needs --url, which names a server")
@@ -508,7 +509,7 @@ def _answers(given: str | None, duration_s: float) -> float:
 
     if given is None:
         return default_answers_s(duration_s)
-    return 0.0 if given == "0" else parse_seconds("--answers", given)
+    return parse_answers(given)
 
 
 # A worker that has nothing to do speaks when it is asked, every 10 s in a long run, and a probe may

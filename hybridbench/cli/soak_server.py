@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions, check_url, observed_plan
-from hybridbench.cli.options import parse_overrides
+from hybridbench.cli.options import parse_overrides, parse_seconds
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.foreign import SEED_MAX
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hybridbench.workload.trace_replay import TraceOptions
 
 _VOCAB_DEFAULT = 256
+# Of the time between two idle points.
+_OF_IDLE_POINTS = 0.1
 
 
 class ApiName(StrEnum):
@@ -44,6 +46,17 @@ class Requests:
     seed: int | None
     set_: Sequence[str]
     trace: TraceOptions | None
+    answers: str | None
+
+    def answers_s(self, idle_every_s: float) -> float:
+        """Seconds at each idle point in which answers are asked for again.
+
+        Raises:
+            UsageError: it is no time.
+        """
+        if self.answers is None:
+            return _OF_IDLE_POINTS * idle_every_s
+        return parse_answers(self.answers)
 
     def traffic(self) -> Traffic:
         """What they ask for.
@@ -95,10 +108,19 @@ def server_plan(
     plan = observed_plan(target, probes, course, traffic.profile.duration_s)
     return replace(
         plan,
-        traffic=traffic,
+        traffic=replace(traffic, answers_s=asked.answers_s(plan.idle_every_s)),
         metrics_url=plan.metrics_url or f"{traffic.url}/metrics",
         thresholds=tuple(dict.fromkeys((*traffic.profile.thresholds, *plan.thresholds))),
     )
+
+
+def parse_answers(given: str) -> float:
+    """Seconds by ``--answers``.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    return 0.0 if given == "0" else parse_seconds("--answers", given)
 
 
 def _base(url: str) -> str:

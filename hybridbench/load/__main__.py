@@ -51,11 +51,18 @@ async def _serve(connection: socket.socket) -> None:
     ]
     try:
         await client.learn_model()
+        if start.repeats:
+            client.keep_for_repeats(start.seed)
         while line := await reader.readline():
-            if _ORDER.decode(line).do == "pause":
+            order = _ORDER.decode(line)
+            if order.do == "pause":
                 client.pause()
+            elif order.do == "repeat":
+                client.repeat(order.seconds)
             else:
                 client.resume()
+            client.orders += 1
+            report()
     except NoAnswerError:
         client.failure = f"{start.url}/v1/models lists no model; name one with --model"
         report()

@@ -17,9 +17,11 @@ from types import SimpleNamespace
 from typing import Final
 
 import aiohttp
+import msgspec
 
 from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.interfaces import Answer, Interface, NoAnswerError, first_model
+from hybridbench.load.repeats import Repeats
 from hybridbench.records.load import COUNTED, LATE, LoadReport
 from hybridbench.records.messages import Abort, Disconnect, Submit
 from hybridbench.sampling.process import own_private_bytes
@@ -74,6 +76,8 @@ class _Flight:
     request: Submit
     due_s: float
     task: asyncio.Task[None] | None = None
+    again: bytes = b""  # the body of one that asks for an answer again
+    end: _End | None = None
     reused: bool = False  # whether it goes over a connection that another had
     sent: bool = False
     begun: bool = False
@@ -126,21 +130,29 @@ class LoadClient:
         self._lost: Counter[str] = Counter()
         self._closes = False  # whether the server closes connections between two requests
         self._takes_s = 0.0  # a running mean over answers
+        self._repeats: Repeats | None = None
+        self._repeating: asyncio.Task[None] | None = None
+        self.orders = 0  # followed so far
         self.failure = ""
 
     async def learn_model(self) -> None:
-        """Ask the server what it calls its model, unless that is known.
+        """Ask the server what it calls its model, unless that is known, and who made it.
 
         Raises:
             NoAnswerError: it lists none.
         """
-        if self._interface.model:
-            return
         try:
             async with self._session.get(f"{self._base}/v1/models") as response:
-                self._interface.model = first_model(await response.read())
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise NoAnswerError("no-model") from error
+                model, self._interface.owner = first_model(await response.read())
+        except (aiohttp.ClientError, TimeoutError, NoAnswerError) as error:
+            if not self._interface.model:
+                raise NoAnswerError("no-model") from error
+        else:
+            self._interface.model = self._interface.model or model
+
+    def keep_for_repeats(self, seed: int) -> None:
+        """Keep a sample of requests with their answers, for ``repeat``."""
+        self._repeats = Repeats(seed, self._interface.not_repeated)
 
     def pause(self) -> None:
         """Send nothing more; what is in flight goes on."""
@@ -148,8 +160,17 @@ class LoadClient:
         self._workload.pause(_now_s())
         self._rest_if_idle()
 
+    def repeat(self, seconds: float) -> None:
+        """Ask for a sample of answers again, for at most twice ``seconds``, at rest."""
+        if self._repeats is not None:
+            compare = self._repeats.compare(self._again, seconds)
+            self._repeating = asyncio.get_running_loop().create_task(compare)
+            self._repeating.add_done_callback(self._repeated)
+
     def resume(self) -> None:
         """Send from now on."""
+        if self._repeating is not None:
+            self._repeating.cancel()
         self._paused = self._held = False
         self._workload.resume(_now_s())
         self._pump()
@@ -187,7 +208,9 @@ class LoadClient:
             latencies=latencies,
             cpu_s=time.process_time(),
             private_bytes=own_private_bytes(),
-            paused=self._paused,
+            paused=self._paused and self._repeating is None,
+            orders=self.orders,
+            repeated=None if self._repeats is None else self._repeats.so_far(),
             failure=self.failure or self._workload.failure,
         )
 
@@ -229,11 +252,8 @@ class LoadClient:
         if due_s < now_s:
             self._latencies[LATE].add(now_s - due_s)
         flight = _Flight(request, due_s)
-        self._flights.setdefault(request.rid, []).append(flight)
-        self._in_flight += 1
-        self._counts["requests_submitted"] += 1
+        flight.task = self._take_off(flight)
         loop = asyncio.get_running_loop()
-        flight.task = loop.create_task(self._fly(flight))
         if not self._interface.streams:
             loop.call_later(_ADMITTED * self._takes_s, self._admitted, flight)
             loop.call_later(_FIRST_TOKEN * self._takes_s, self._first_token, flight)
@@ -244,7 +264,26 @@ class LoadClient:
         if flight.sent and flight.task is not None:
             flight.task.cancel()
 
+    def _repeated(self, _: object) -> None:
+        self._repeating = None
+        self._rest_if_idle()
+
+    async def _again(self, request: Submit, with_logprobs: bool) -> Answer | None:
+        """The answer to ``request`` without the server's cache; None if there is none."""
+        # The workload knows nothing of it.
+        flight = _Flight(msgspec.structs.replace(request, rid=f"again {request.rid}"), _now_s())
+        flight.again = self._interface.cold_body(request, logprobs=with_logprobs)
+        flight.task = self._take_off(flight)
+        await asyncio.wait([flight.task])
+        return flight.answer if flight.end is _End.FINISHED else None
+
     # One request.
+
+    def _take_off(self, flight: _Flight) -> asyncio.Task[None]:
+        self._flights.setdefault(flight.request.rid, []).append(flight)
+        self._in_flight += 1
+        self._counts["requests_submitted"] += 1
+        return asyncio.get_running_loop().create_task(self._fly(flight))
 
     async def _fly(self, flight: _Flight) -> None:
         end, detail = _End.FAILED, "client"
@@ -280,7 +319,7 @@ class LoadClient:
     async def _ask(self, flight: _Flight) -> tuple[_End, str]:
         asked = self._session.post(
             self._url,
-            data=self._interface.body(flight.request),
+            data=flight.again or self._interface.body(flight.request),
             headers={"Connection": "close"} if self._closes else None,
             trace_request_ctx=flight,
         )
@@ -300,7 +339,7 @@ class LoadClient:
                 while body and not response.content.at_eof() and len(body) < _ANSWER_BYTES:
                     body += await response.content.read(_ANSWER_BYTES)
                 self._interface.read_whole(body, flight.answer)
-                self._latencies[E2E].add(_now_s() - flight.due_s)
+                self._took(E2E, _now_s() - flight.due_s, flight)
             return _End.FINISHED, ""
 
     async def _read_stream(self, flight: _Flight, content: aiohttp.StreamReader) -> None:
@@ -314,22 +353,27 @@ class LoadClient:
             if self._interface.read_line(line, answer):
                 now_s = _now_s()
                 if answer.chunks == 1:
-                    self._latencies[TTFT].add(now_s - flight.due_s)
+                    self._took(TTFT, now_s - flight.due_s, flight)
                     self._first_token(flight)
                 else:
-                    self._latencies[ITL].add(now_s - last_s)
+                    self._took(ITL, now_s - last_s, flight)
                 last_s = now_s
             if answer.over:
                 break
         if not answer.over and not answer.reason:
             raise NoAnswerError("cut-off")
-        self._latencies[E2E].add((last_s or _now_s()) - flight.due_s)
+        self._took(E2E, (last_s or _now_s()) - flight.due_s, flight)
         try:
             # What is read to its end leaves the connection to the next request.
             async with asyncio.timeout(_TAIL_S):
                 await content.read(_LINE_BYTES)
         except (TimeoutError, aiohttp.ClientError):
             return
+
+    def _took(self, what: str, seconds: float, flight: _Flight) -> None:
+        # What is asked again is asked at rest, and without the cache.
+        if not flight.again:
+            self._latencies[what].add(seconds)
 
     def _admitted(self, flight: _Flight) -> None:
         if self._is_known(flight):
@@ -342,48 +386,63 @@ class LoadClient:
             self._pump()
 
     def _is_known(self, flight: _Flight) -> bool:
-        return flight in self._flights.get(flight.request.rid, ())
+        return not flight.again and flight in self._flights.get(flight.request.rid, ())
 
     # Its end.
 
     def _land(self, flight: _Flight, end: _End, detail: str) -> None:
-        """Count it, tell the workload, and send what is due because of it."""
-        rid, now_s = flight.request.rid, _now_s()
-        flights = self._flights[rid]
+        """Count it, and unless it asked again tell the workload, and send what is due then."""
+        flights = self._flights[flight.request.rid]
         flights.remove(flight)
         if not flights:
-            del self._flights[rid]
+            del self._flights[flight.request.rid]
         self._in_flight -= 1
+        flight.end = end
+        self._count(flight, end, detail)
+        if not flight.again:
+            self._tell(flight, end, detail)
+        self._rest_if_idle()
+
+    def _count(self, flight: _Flight, end: _End, detail: str) -> None:
+        answer, counts = flight.answer, self._counts
+        if end is _End.FINISHED:
+            counts["finishes"] += 1
+            self._lost.clear()
+            counts["output_tokens"] += answer.tokens
+            read = answer.input_tokens
+            counts["prompt_tokens"] += len(flight.request.input_ids) if read is None else read
+        elif end is _End.REJECTED:
+            counts["requests_rejected"] += 1
+            counts[f"requests_rejected.{detail}"] += 1
+        elif end is _End.CUT:
+            counts[_stage(flight)] += 1
+        else:
+            counts["requests_failed"] += 1
+            counts[f"requests_failed.{detail}"] += 1
+            if detail in _BROKEN:
+                self._lost[flight.kind] += 1
+
+    def _tell(self, flight: _Flight, end: _End, detail: str) -> None:
+        rid, now_s = flight.request.rid, _now_s()
         if end is _End.FINISHED:
             self._finished(flight, now_s)
         elif end is _End.REJECTED:
-            self._counts["requests_rejected"] += 1
-            self._counts[f"requests_rejected.{detail}"] += 1
             self._workload.on_rejected(rid, detail)
         elif end is _End.CUT:
-            self._counts[_stage(flight)] += 1
             ids = self._interface.continuation(flight.answer)
             self._workload.on_finished(rid, ids, "abort", now_s)
         else:
-            self._counts["requests_failed"] += 1
-            self._counts[f"requests_failed.{detail}"] += 1
-            if detail in _BROKEN:
-                self._lost[flight.kind] += 1
             self._workload.on_finished(rid, [], "failed", now_s)
             self._back_off(now_s)
         if end in (_End.FINISHED, _End.REJECTED):
             self._holds = 0
             self._come_back()
         self._pump()
-        self._rest_if_idle()
 
     def _finished(self, flight: _Flight, now_s: float) -> None:
-        answer, counts = flight.answer, self._counts
-        counts["finishes"] += 1
-        self._lost.clear()
-        counts["output_tokens"] += answer.tokens
-        read = answer.input_tokens
-        counts["prompt_tokens"] += len(flight.request.input_ids) if read is None else read
+        answer = flight.answer
+        if self._repeats is not None:
+            self._repeats.saw(flight.request, answer)
         took_s = now_s - flight.due_s
         self._takes_s += _NEWEST_WEIGHT * (took_s - self._takes_s)
         reason = "length" if answer.tokens >= flight.request.sampling.max_new_tokens else "stop"
@@ -408,7 +467,7 @@ class LoadClient:
             self._pump()
 
     def _rest_if_idle(self) -> None:
-        if self._paused and not self._in_flight:
+        if self._paused and not self._in_flight and self._repeating is None:
             self._on_rest()
 
 

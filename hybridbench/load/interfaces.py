@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Final
 
 import msgspec
 
+from hybridbench.load.logprobs import Token, tokens_in
 from hybridbench.load.texts import answer_ids, as_messages, as_text
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.load import Api
@@ -23,6 +25,17 @@ _PATHS: Final[Mapping[Api, str]] = {
     "responses": "/v1/responses",
 }
 _DONE: Final = b"[DONE]"
+# The word by which a request leaves out what is cached, by who made the server: a key that no other
+# request has, or llama.cpp's word for it.
+_LLAMA: Final = "llamacpp"
+_COLD: Final = {
+    "vllm": "cache_salt",
+    "sglang": "extra_key",
+    "hybridbench": "cache_salt",
+    _LLAMA: "cache_prompt",
+}
+# Tokens whose probability is asked for at each place.
+_LIKELIEST: Final = 10
 # Reasons of an end that is none of the model's.
 _GIVEN_UP: Final = frozenset({"abort", "error", "failed", "cancelled"})
 
@@ -41,6 +54,7 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    logprobs: msgspec.Raw = msgspec.Raw()
     text: str | None = None
     delta: _Delta | None = None
     message: _Delta | None = None
@@ -48,7 +62,12 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
+    prompt_tokens_details: _Details | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     input_tokens: int | None = None
@@ -84,6 +103,7 @@ class _Chunk(msgspec.Struct):
 
 class _Model(msgspec.Struct):
     id: str
+    owned_by: str = ""
 
 
 class _Models(msgspec.Struct):
@@ -103,6 +123,8 @@ class Answer:
         ids: its token ids, if the server gives them.
         chunks: chunks that had some of it.
         input_tokens, output_tokens: as the server counts them; None before it has said.
+        cached_tokens: of the prompt, taken from the server's cache; None where it does not say.
+        logprobs: of its tokens, if they were asked for.
         reason: why it ended; empty while it has not.
         over: whether nothing more is to come.
     """
@@ -112,6 +134,8 @@ class Answer:
     chunks: int = 0
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int | None = None
+    logprobs: list[Token] = field(default_factory=list)
     reason: str = ""
     over: bool = False
 
@@ -129,17 +153,38 @@ class Interface:
     Args:
         api: which.
         model: the name that the server knows.
+        owner: who made the server, as its list of models says.
         stream: whether answers come token by token.
     """
 
     def __init__(self, api: Api, model: str, *, stream: bool) -> None:
         self._api: Api = api
         self.model = model
+        self.owner = ""
         self.streams = stream
         self.path = _PATHS[api]
 
     def body(self, request: Submit) -> bytes:
         """The request as JSON."""
+        return msgspec.json.encode(self._said(request))
+
+    @property
+    def not_repeated(self) -> str:
+        """Why no answer can be asked for again without the server's cache; empty where it can."""
+        if self._api == "responses":
+            return "interface"
+        return "" if self.owner in _COLD else "no-cold-way"
+
+    def cold_body(self, request: Submit, *, logprobs: bool) -> bytes:
+        """The request as JSON, to be computed without anything from the server's cache."""
+        said = self._said(request) | {_COLD[self.owner]: _cold_value(self.owner)}
+        if logprobs and self._api == "chat":
+            said |= {"logprobs": True, "top_logprobs": _LIKELIEST}
+        elif logprobs:
+            said |= {"logprobs": _LIKELIEST, "return_tokens_as_token_ids": self._api == "ids"}
+        return msgspec.json.encode(said)
+
+    def _said(self, request: Submit) -> dict[str, JsonValue]:
         sampling = request.sampling
         said: dict[str, JsonValue] = {"model": self.model, **self._prompt(request)}
         longest = "max_output_tokens" if self._api == "responses" else "max_tokens"
@@ -163,7 +208,7 @@ class Interface:
             said["return_token_ids"] = True
         if request.extra_key:
             said["cache_salt"] = request.extra_key
-        return msgspec.json.encode(said)
+        return said
 
     def _prompt(self, request: Submit) -> dict[str, JsonValue]:
         ids = request.input_ids
@@ -210,8 +255,8 @@ class Interface:
         return answer.ids or list(text.encode())[: answer.tokens]
 
 
-def first_model(body: bytes) -> str:
-    """The name of the first model that a server lists.
+def first_model(body: bytes) -> tuple[str, str]:
+    """The name of the first model that a server lists, and who made the server.
 
     Raises:
         NoAnswerError: it lists none.
@@ -222,7 +267,11 @@ def first_model(body: bytes) -> str:
         raise NoAnswerError("no-model") from error
     if not models:
         raise NoAnswerError("no-model")
-    return models[0].id
+    return models[0].id, models[0].owned_by
+
+
+def _cold_value(owner: str) -> JsonValue:
+    return False if owner == _LLAMA else token_hex(16)
 
 
 def _take(data: bytes, answer: Answer) -> bool:
@@ -251,6 +300,8 @@ def _take_choice(choice: _Choice, answer: Answer) -> None:
         answer.chunks += 1
         answer.pieces.append(text)
         answer.ids += choice.token_ids or ()
+    if choice.logprobs:
+        answer.logprobs += tokens_in(choice.logprobs)
     _end(choice.finish_reason, answer)
 
 
@@ -286,5 +337,7 @@ def _count(usage: _Usage | None, answer: Answer) -> None:
         read = usage.prompt_tokens if usage.prompt_tokens is not None else usage.input_tokens
         written = usage.completion_tokens
         written = usage.output_tokens if written is None else written
+        if usage.prompt_tokens_details is not None:
+            answer.cached_tokens = usage.prompt_tokens_details.cached_tokens
         answer.input_tokens = answer.input_tokens if read is None else read
         answer.output_tokens = answer.output_tokens if written is None else written

@@ -16,6 +16,7 @@ from hybridbench.labels import of_process
 from hybridbench.records.codec import OpenRecord, by_name, of_names
 from hybridbench.records.heap import CallSite, InstanceCount, SiteRecord, StageReading, Survey
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.load import Repeated
 
 _BEFORE_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -373,6 +374,12 @@ class AnswersCompared(Event, frozen=True):
     left_out: dict[str, int] = {}
     cpu_s: float = 0.0
     run_s: float = 0.0
+
+
+class AnswersRepeated(Event, frozen=True):
+    """What has come so far of answers that a server was asked for again, without its cache."""
+
+    so_far: Repeated = Repeated()
 
 
 class Reclaim(Event, frozen=True):

@@ -43,6 +43,7 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
         vocab_size: token ids are below this; of text it is the number of words.
         trace: a recorded trace instead of the profile's traffic: path, scale of lengths, speedup,
             unit of times; None for none.
+        repeats: whether answers are to be asked for again.
     """
 
     url: str
@@ -54,12 +55,61 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     vocab_size: int
     trace: tuple[str, str, float, str] | None = None
+    repeats: bool = False
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
-    """Each further line to the client."""
+    """Each further line to the client.
 
-    do: Literal["pause", "resume"]
+    To repeat is to ask for a sample of answers again, for ``seconds``; the client must be at rest.
+    """
+
+    do: Literal["pause", "resume", "repeat"]
+    seconds: float = 0.0
+
+
+class Differing(msgspec.Struct, frozen=True):
+    """An answer that is not the one that its request has alone, without the server's cache.
+
+    Args:
+        place: of the first token that differs, or where that is not known of the character.
+        prompt_tokens: of the request.
+        margin: how much likelier the token was that the request has alone, in nats; None where the
+            server does not say.
+        reused: whether the server had taken some of the prompt from its cache; None as before.
+    """
+
+    place: int
+    prompt_tokens: int
+    margin: float | None = None
+    reused: bool | None = None
+
+
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of answers that were asked for again without the server's cache.
+
+    Args:
+        compared: answers, which had so many ``tokens``.
+        known: of them those of which the server said whether they had reused something; so many had
+            ``reused``.
+        served_differ: answers that are not those that their requests have alone.
+        control_differ: the same of the answers that several requests got at once, without cache.
+        served, control: the first of them.
+        usual_gap: between the likeliest token and the next, in nats: the median; None where the
+            server says nothing of them.
+        left_out: finished requests that were not compared, by the reason.
+    """
+
+    compared: int = 0
+    tokens: int = 0
+    known: int = 0
+    reused: int = 0
+    served_differ: int = 0
+    control_differ: int = 0
+    served: tuple[Differing, ...] = ()
+    control: tuple[Differing, ...] = ()
+    usual_gap: float | None = None
+    left_out: dict[str, int] = {}
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +126,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
         cpu_s: processor time of the client so far.
         private_bytes: its private memory, in RAM or swapped out.
         paused: whether it sends nothing.
+        orders: how many it has followed so far.
+        repeated: what came of answers that were asked for again; None where none were.
         failure: why it can send nothing more; empty while it can.
     """
 
@@ -86,4 +138,6 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
     private_bytes: int
     paused: bool
+    orders: int
+    repeated: Repeated | None = None
     failure: str = ""

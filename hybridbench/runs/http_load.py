@@ -16,7 +16,15 @@ from hybridbench.clock import Clock
 from hybridbench.errors import ErrorCode, WorkerFailedError
 from hybridbench.latency import LatencyCounts, add_latencies
 from hybridbench.records.json_value import JsonValue, plain_mapping
-from hybridbench.records.load import COUNTED, TEXT_WORDS, Api, LoadOrder, LoadReport, LoadStart
+from hybridbench.records.load import (
+    COUNTED,
+    TEXT_WORDS,
+    Api,
+    LoadOrder,
+    LoadReport,
+    LoadStart,
+    Repeated,
+)
 from hybridbench.records.manifest import ResolvedProfile
 from hybridbench.targets.background_process import ONE_THREAD, BackgroundProcess
 from hybridbench.targets.target import ExitStatus
@@ -45,6 +53,7 @@ class Traffic:
         vocab_size: token ids are below this.
         model: the name that the server knows; empty for the first that it lists.
         trace: a recorded trace instead of the profile's own traffic.
+        answers_s: seconds at each idle point in which answers are asked for again; 0 for none.
     """
 
     url: str
@@ -56,6 +65,7 @@ class Traffic:
     vocab_size: int
     model: str = ""
     trace: TraceOptions | None = None
+    answers_s: float = 0.0
 
     def start(self, key: str) -> LoadStart:
         """What the load client must know; ``key`` is sent as a bearer's token."""
@@ -72,6 +82,7 @@ class Traffic:
             trace=None
             if trace is None
             else (str(trace.path), str(trace.length_scale), trace.speedup, trace.time_unit),
+            repeats=self.answers_s > 0,
         )
 
     def resolved(self) -> ResolvedProfile:
@@ -117,6 +128,7 @@ class HttpLoad:
         self._report: LoadReport | None = None
         self._latencies: dict[str, dict[int, int]] = {}
         self._rests = False
+        self._orders = 0  # given so far
         self._cpu = (0.0, 0.0)  # processor time of the client, and when it said so
         self._cpu_share = 0.0
         self.failure = ""
@@ -160,7 +172,7 @@ class HttpLoad:
         self._socket = ours
         self._tell(self._start)
         ours.setblocking(False)
-        self._tell(LoadOrder("resume"))
+        self._order(LoadOrder("resume"))
 
     def tend(self) -> None:
         """Take in what it has reported; ``failure`` says when it has ended, or can send no more."""
@@ -177,13 +189,20 @@ class HttpLoad:
 
     def pause(self) -> None:
         """Let it send nothing more; what it has sent is answered."""
-        self._rests = False
-        self._tell(LoadOrder("pause"))
+        self._order(LoadOrder("pause"))
 
     def resume(self) -> None:
         """Let it go on."""
-        self._rests = False
-        self._tell(LoadOrder("resume"))
+        self._order(LoadOrder("resume"))
+
+    def repeat(self, seconds: float) -> None:
+        """Let it ask for a sample of answers again, at rest, for at most twice ``seconds``."""
+        self._order(LoadOrder("repeat", seconds))
+
+    @property
+    def repeated(self) -> Repeated | None:
+        """What has come of answers that were asked for again; None where none were."""
+        return None if self._report is None else self._report.repeated
 
     def stop(self) -> None:
         """End it, and what it waits for."""
@@ -234,9 +253,16 @@ class HttpLoad:
             self._cpu_share = (report.cpu_s - before_s) / (now_s - said_s)
         self._cpu = report.cpu_s, now_s
         self._report = report
-        self._rests = report.paused and not report.in_flight
+        followed = report.orders == self._orders
+        self._rests = followed and report.paused and not report.in_flight
         add_latencies(self._latencies, report.latencies)
         self.failure = self.failure or report.failure
+
+    def _order(self, order: LoadOrder) -> None:
+        # What the client has said before it follows does not count.
+        self._rests = False
+        self._orders += 1
+        self._tell(order)
 
     def _tell(self, order: LoadStart | LoadOrder) -> None:
         # A client that is gone is seen by ``tend``.

@@ -270,6 +270,7 @@ class WatchedUnderSoak:
             census_every_s=plan.census_every_s,
             idle_every_s=(plan.has_load and plan.idle_every_s) or math.inf,
             reset_url=plan.reset_url,
+            answers_s=0.0 if plan.traffic is None else plan.traffic.answers_s,
             alone=plan.pid is None,
         )
         if self._probes is not None:
@@ -284,6 +285,8 @@ class WatchedUnderSoak:
             shows.add(Capability.EVENT_COUNTERS)
         if plan.traffic is not None:
             shows |= {Capability.TRAFFIC, Capability.DISCONNECT}
+            if plan.traffic.answers_s and plan.idle_every_s:
+                shows.add(Capability.ANSWERS)
         if plan.idle_every_s:
             shows.add(Capability.DRAIN)
         if self._probes is not None:

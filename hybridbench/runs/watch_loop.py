@@ -15,7 +15,7 @@ from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
 from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import MEMORY
-from hybridbench.records.events import Census, Checkpoint, EngineViolation
+from hybridbench.records.events import AnswersRepeated, Census, Checkpoint, EngineViolation
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.http_load import HttpLoad
 from hybridbench.runs.load_command import LoadCommand
@@ -37,6 +37,8 @@ _BREATH_S: Final = 0.5
 # A server whose processes have nothing to do for so long finishes no request any more.
 _LEFT_FOR_S: Final = 5.0
 _LOOK_PATIENCE_S: Final = 30.0
+# Times the seconds in which answers are asked for again: as many for those that differ.
+_REPEAT_PATIENCE: Final = 2.0
 # The load client reports every second.
 _LAST_REPORT_S: Final = 1.5
 _KINDS_NAMED: Final = 3
@@ -119,6 +121,7 @@ class WatchLoop(RunLoop):
         census_every_s: from one census under load to the next.
         idle_every_s: from one idle point to the next; infinite where none is made.
         reset_url: a POST to it empties the target's cache; empty where there is none.
+        answers_s: seconds at each idle point in which answers are asked for again; 0 for none.
         alone: whether nobody else can ask the target: the run has started it.
     """
 
@@ -128,6 +131,7 @@ class WatchLoop(RunLoop):
     census_every_s: float = 60.0
     idle_every_s: float = math.inf
     reset_url: str = ""
+    answers_s: float = 0.0
     alone: bool = False
     heap_scans_wanted: bool = False
     seen: dict[int, ProcessSample] = field(default_factory=dict)
@@ -266,6 +270,11 @@ class WatchLoop(RunLoop):
         del audit
         self._record_pools(index)
         self.status.checkpoints += 1
+        look = self._look_at_rest(index)
+        self._repeat_answers()
+        return look
+
+    def _look_at_rest(self, index: int) -> Look | Answered:
         if self.looks is None:
             return Answered()
         point = IdlePoint(
@@ -277,6 +286,16 @@ class WatchLoop(RunLoop):
         look = self.looks.ask_idle(point)
         self.wait_for(lambda: look.answer is not None, _LOOK_PATIENCE_S)
         return look
+
+    def _repeat_answers(self) -> None:
+        """Have our load client ask for answers again, after all looks at what is held at rest."""
+        client = self._client
+        if client is None or not client.wanted or not client.rests or not self.answers_s:
+            return
+        client.repeat(self.answers_s)
+        self.wait_for(lambda: client.rests, _REPEAT_PATIENCE * self.answers_s + _LOOK_PATIENCE_S)
+        if client.repeated is not None:
+            self.context.recorder.event(AnswersRepeated(so_far=client.repeated))
 
     def _record_pools(self, index: int) -> None:
         """What the target's pools have at rest, where its metrics page says so."""

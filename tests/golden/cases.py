@@ -14,6 +14,7 @@ from hybridbench.analysis.findings.growth import HELD_BY_PROBES
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import (
     AnswersCompared,
+    AnswersRepeated,
     BenchFailed,
     ClockJump,
     Crash,
@@ -27,6 +28,7 @@ from hybridbench.records.events import (
     WorkloadFailed,
     WrongAnswer,
 )
+from hybridbench.records.load import Differing, Repeated
 from tests.unit.analysis.records import (
     MB,
     Run,
@@ -88,6 +90,24 @@ def _wrong_answers() -> RunRecord:
     return with_events(healthy_record(_SHORT), compared)
 
 
+def _answers_not_given_again() -> RunRecord:
+    """A dozen answers of requests that had reused something, and one that rounding decided."""
+    wrong = (Differing(4, 210, 3.25, reused=True),) * 12
+    so_far = Repeated(
+        compared=900,
+        tokens=14_000,
+        known=900,
+        reused=400,
+        served_differ=13,
+        control_differ=1,
+        served=(*wrong, Differing(9, 80, 0.004, reused=False)),
+        control=(Differing(2, 75, 0.006),),
+        usual_gap=0.4,
+        left_out={"sampled": 700, "time": 15},
+    )
+    return with_events(healthy_record(_SHORT), AnswersRepeated(t_s=239.0, so_far=so_far))
+
+
 _T: Final = healthy_record(_SHORT).series["events.finishes"].t_s
 
 
@@ -106,7 +126,7 @@ def _in_use_at_rest() -> RunRecord:
     aborts = np.floor(np.maximum(_T - 20, 0) / 5.0)
     rests = [
         msgspec.structs.replace(
-            checkpoint(at, kv_blocks={"in_use": 2.0 * n}), counters={"abort_decode": n}
+            checkpoint(at), pools={"kv_blocks": {"in_use": 2.0 * n}}, counters={"abort_decode": n}
         )
         for at, n in ((60.0, 8.0), (107.0, 17.0), (160.0, 28.0), (235.0, 43.0))
     ]
@@ -356,6 +376,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "a full disk": lambda: with_events(_short(), DiskFull("cannot write: no space", t_s=230.0)),
     "a silent worker": _silent,
     "wrong answers": _wrong_answers,
+    "answers that are not given again": _answers_not_given_again,
     "a clock that jumped": lambda: with_events(_short(), ClockJump(seconds=3600.0, t_s=150.0)),
     "no processor": lambda: _short(worker_cpu_wait_s=0.95 * _T),
     "a stolen processor": lambda: _short(host_steal_s=0.6 * _T),

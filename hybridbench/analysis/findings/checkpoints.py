@@ -205,16 +205,17 @@ class HeldAtIdle(Basis, frozen=True, kw_only=True):
 
 
 class InUseAtIdle(Basis, frozen=True, kw_only=True):
-    """Slots that a server's own page calls in use at idle points, where they only become more.
+    """Slots that a server's own page calls in use at idle points.
 
-    One reading decides nothing: what a server keeps for itself, or shows late, is no loss.
+    One reading of a gauge decides nothing: what a server keeps for itself, or shows late, is no
+    loss.
     """
 
     kind: ClassVar[str] = "in-use-at-idle"
     meaning: ClassVar[str] = (
-        "By the server's own gauges ever more of a pool is in use while no request runs or waits."
+        "By the server's own metrics a part of a pool is in use that no request or session holds."
     )
-    question: ClassVar[str] = "what is in use of a pool at idle does not only grow"
+    question: ClassVar[str] = "no more and more of a pool is in use at idle points"
     names_mechanism: ClassVar[bool] = True
     from_checkpoints: ClassVar[bool] = True
 
@@ -410,12 +411,15 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
 
 
 def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
-    """Slots in use by a server's own gauges, if they only become more from one idle point to the
-    next.
+    """Slots in use by a server's own page: by an account of every slot at the last idle point, or
+    by gauges that only rise from one idle point to the next.
     """
     seen = facts.idle_readings(lambda at: at.pools.get(pool, {}).get(IN_USE))
+    if not seen or seen[-1].value <= 0:
+        return
     rises = [b.value - a.value for a, b in pairwise(seen)]
-    if sum(rise > 0 for rise in rises) < _RISES_OF_GAUGES or any(rise < 0 for rise in rises):
+    only_rises = sum(rise > 0 for rise in rises) >= _RISES_OF_GAUGES and min(rises) >= 0
+    if not only_rises and "residual" not in facts.idle[-1].pools[pool]:
         return
     driver = _driver(facts, f"pool.{pool}.{IN_USE}", seen)
     basis = InUseAtIdle(

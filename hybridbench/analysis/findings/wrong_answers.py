@@ -30,6 +30,12 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
     "reference-failed": "on which the reference failed",
     "not-measured": "of a data type, device or size whose rounding is not measured",
     "memory": "for lack of memory for a reference",
+    "session": "of a session",
+    "options": "with options that change answers",
+    "failed": "that got no second answer",
+    "unsteady": "to which the server gave several answers, alone",
+    "no-cold-way": "as no way is known to have this server leave its cache out",
+    "interface": "as this interface has no logprobs",
 }
 
 

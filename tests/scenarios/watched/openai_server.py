@@ -1,6 +1,8 @@
 """An OpenAI-compatible server without a model: its answers, delays and faults are known.
 
-python openai_server.py PORT [--first-s 0.02] [--gap-s 0.01] [--keep] [--fault NAME]
+python openai_server.py PORT [--first-s 0.02] [--gap-s 0.01] [--keep] [--fault NAME] [--owner NAME]
+
+Of an owner whose servers give logprobs, answers have words of their own for each prompt.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import asyncio
 import json
 import os
 import sys
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +37,8 @@ class Server:
         self.seen = self.answered = self.aborted = self.running = 0
 
     async def models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "fake"}]})
+        model = {"id": "fake", "owned_by": self.options.owner}
+        return web.json_response({"object": "list", "data": [model]})
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(
@@ -60,10 +64,11 @@ class Server:
         self.running += 1
         try:
             if asked.get("stream"):
-                response = await self._stream(request, tokens)
+                response = await self._stream(request, asked, self._words(prompt, tokens))
             else:
                 await asyncio.sleep(self.options.first_s + self.options.gap_s * (tokens - 1))
-                response = web.json_response(_whole(request.path, tokens))
+                whole = _whole(request.path, self._words(prompt, tokens), asked)
+                response = web.json_response(whole)
         except (ConnectionError, asyncio.CancelledError):
             self.aborted += 1
             # The fault: who leaves still counts as running.
@@ -74,6 +79,13 @@ class Server:
             return response
         finally:
             self.running -= 1
+
+    def _words(self, prompt: Any, tokens: int) -> list[int]:
+        """The answer; the fault: one of ten has that of another prompt."""
+        if not self.options.owner:
+            return [42] * tokens
+        own = repr(prompt) + "x" * (self.options.fault == "swaps" and self.seen % 10 == 0)
+        return [zlib.crc32(f"{own} {index}".encode()) % 900 for index in range(tokens)]
 
     async def _refusal(self, prompt: Any) -> web.Response | None:
         fault = self.options.fault
@@ -89,23 +101,25 @@ class Server:
             return web.json_response({"error": {"message": "too long"}}, status=400)
         return None
 
-    async def _stream(self, request: web.Request, tokens: int) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, asked: Mapping[str, Any], words: list[int]
+    ) -> web.StreamResponse:
         fault = self.options.fault
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         if fault == "closes":
             response.force_close()
         await response.prepare(request)
         await asyncio.sleep(self.options.first_s)
-        for index in range(tokens):
+        for index, word in enumerate(words):
             if index:
                 await asyncio.sleep(self.options.gap_s)
-            if fault == "half" and index == tokens // 2:
+            if fault == "half" and index == len(words) // 2:
                 await response.write(b'data: {"choices": [{"te')
                 assert request.transport is not None
                 request.transport.close()
                 return response
-            await response.write(_event(_chunk(request.path)))
-        for event in _last(request.path, tokens):
+            await response.write(_event(_chunk(request.path, word, asked)))
+        for event in _last(request.path, len(words)):
             await response.write(event)
         return response
 
@@ -118,12 +132,44 @@ def _usage(tokens: int) -> dict[str, int]:
     return {"prompt_tokens": 7, "completion_tokens": tokens}
 
 
-def _chunk(path: str) -> dict[str, Any]:
+def _text(word: int) -> str:
+    return " indeed" if word == 42 else f" word{word}"
+
+
+def _chunk(path: str, word: int, asked: Mapping[str, Any]) -> dict[str, Any]:
     if path.endswith("responses"):
-        return {"type": "response.output_text.delta", "delta": " indeed"}
+        return {"type": "response.output_text.delta", "delta": _text(word)}
+    choice: dict[str, Any] = {"finish_reason": None}
     if path.endswith("chat/completions"):
-        return {"choices": [{"delta": {"content": " indeed"}, "finish_reason": None}]}
-    return {"choices": [{"text": " indeed", "token_ids": [42], "finish_reason": None}]}
+        choice["delta"] = {"content": _text(word)}
+    else:
+        choice |= {"text": _text(word), **_ids([word], asked)}
+    return {"choices": [choice | _logprobs([word], asked)]}
+
+
+def _ids(words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token_ids": words} if asked.get("return_token_ids") else {}
+
+
+def _logprobs(words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Each word is the likeliest by far, and the next is no other answer's."""
+    if not asked.get("logprobs"):
+        return {}
+    by_id = asked.get("return_tokens_as_token_ids")
+    names = [f"token_id:{word}" if by_id else _text(word) for word in words]
+    tops = [{name: -0.01, " nothing": -5.01} for name in names]
+    if "messages" not in asked:
+        values = [-0.01] * len(names)
+        return {"logprobs": {"tokens": names, "token_logprobs": values, "top_logprobs": tops}}
+    content = [
+        {
+            "token": name,
+            "logprob": -0.01,
+            "top_logprobs": [{"token": token, "logprob": value} for token, value in top.items()],
+        }
+        for name, top in zip(names, tops, strict=True)
+    ]
+    return {"logprobs": {"content": content}}
 
 
 def _last(path: str, tokens: int) -> list[bytes]:
@@ -135,17 +181,17 @@ def _last(path: str, tokens: int) -> list[bytes]:
     return [_event(last), _event({"choices": [], "usage": _usage(tokens)}), b"data: [DONE]\n\n"]
 
 
-def _whole(path: str, tokens: int) -> dict[str, Any]:
-    text = " indeed" * tokens
+def _whole(path: str, words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
+    text, tokens = "".join(map(_text, words)), len(words)
     if path.endswith("responses"):
         usage = {"input_tokens": 7, "output_tokens": tokens}
         output = [{"type": "message", "content": [{"type": "output_text", "text": text}]}]
         return {"status": "completed", "output": output, "usage": usage}
-    choice: dict[str, Any] = {"finish_reason": "length"}
+    choice: dict[str, Any] = {"finish_reason": "length"} | _logprobs(words, asked)
     if path.endswith("chat/completions"):
         choice["message"] = {"role": "assistant", "content": text}
     else:
-        choice |= {"text": text, "token_ids": [42] * tokens}
+        choice |= {"text": text, **_ids(words, asked)}
     return {"choices": [choice], "usage": _usage(tokens)}
 
 
@@ -158,6 +204,7 @@ def options_of(*words: str) -> argparse.Namespace:
     parser.add_argument("--longest", type=int, default=1 << 30)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--fault", default="")
+    parser.add_argument("--owner", default="")
     return parser.parse_args(words)
 
 

@@ -128,7 +128,7 @@ def checkpoint(t_s: float, **pools: Mapping[str, float]) -> Checkpoint:
     """A rest with nothing wrong but what is given: ``mamba={"residual": 3}``."""
     empty = {"total": 64.0, "in_flight": 0.0, "session_held": 0.0, "waiting_held": 0.0}
     shown: dict[str, dict[str, float]] = {
-        pool: {**empty, "residual": 0.0, **pools.get(pool, {})} for pool in ("kv", "mamba", *pools)
+        pool: {**empty, "residual": 0.0, **pools.get(pool, {})} for pool in ("kv", "mamba")
     }
     return Checkpoint(
         index=0, pools=shown, running=0, waiting=0, locks={"full": 0, "mamba": 0}, t_s=t_s

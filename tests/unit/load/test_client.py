@@ -58,8 +58,11 @@ def serve(
     for_s: float = 0.5,
     beside: Callable[[], Awaitable[None]] | None = None,
     settings: Mapping[str, str] = NO_ABORTS,
+    repeat_s: float = 0.0,
 ) -> Served:
-    """Send the traffic of chat-churn, with ``settings``, and wait until all of it has ended."""
+    """Send the traffic of chat-churn, with ``settings``, and wait until all of it has ended; for
+    ``repeat_s`` ask for answers again.
+    """
     profile = load_profile("chat-churn").with_overrides({**QUICK, **settings}).for_servers()
     server = Server(options_of(*options))
 
@@ -73,10 +76,16 @@ def serve(
         interface = Interface(api, "", stream=stream)
         client = LoadClient(workload, interface, f"http://127.0.0.1:{port}", "", rests.set)
         await client.learn_model()
+        if repeat_s:
+            client.keep_for_repeats(seed=1)
         client.resume()
         await asyncio.gather(asyncio.sleep(for_s), *([] if beside is None else [beside()]))
         client.pause()
         await asyncio.wait_for(rests.wait(), 30.0)
+        if repeat_s:
+            rests.clear()
+            client.repeat(repeat_s)
+            await asyncio.wait_for(rests.wait(), 30.0)
         report = client.report()
         await client.close()
         # What was cut off is seen by the server a moment later.
@@ -117,6 +126,54 @@ def test_a_conversation_goes_on_with_what_the_server_said() -> None:
         said = prompt.rindex(" indeed")
         answered = len(prompt[: said + len(" indeed")].removesuffix(" indeed").rstrip())
         assert any(len(p) <= answered + 1 and prompt.startswith(p) for p in prompts if p != prompt)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("api", ["completions", "ids", "chat"])
+def test_answers_are_asked_for_again_without_the_cache(api: Api, stream: bool) -> None:
+    served = serve("--owner", "vllm", api=api, stream=stream, repeat_s=5.0)
+
+    found = served.report.repeated
+    assert found is not None
+    assert found.compared > 20
+    assert (found.served_differ, found.control_differ) == (0, 0)
+    assert set(found.left_out) == {"sampled"}
+    # They are requests like all others, and no latency is measured of them.
+    assert served.counts["finishes"] == found.compared + _first_asked(served)
+    assert sum(served.report.latencies[E2E].values()) == _first_asked(served)
+
+
+def _first_asked(served: Served) -> int:
+    assert served.report.repeated is not None
+    return served.report.repeated.compared + served.report.repeated.left_out["sampled"]
+
+
+@pytest.mark.parametrize("api", ["completions", "ids", "chat"])
+def test_swapped_answers_differ_by_far(api: Api) -> None:
+    settings = {**NO_ABORTS, "sampling": "{temperature: 0}", "output.tokens": "[6, 12]"}
+    served = serve("--owner", "vllm", "--fault", "swaps", api=api, settings=settings, repeat_s=5.0)
+
+    found = served.report.repeated
+    assert found is not None
+    assert found.served_differ + found.left_out.get("unsteady", 0) > 0.05 * found.compared
+    assert found.served_differ > 0
+    assert {one.margin for one in found.served} == {5.0}
+    assert found.usual_gap == 5.0
+
+
+@pytest.mark.parametrize(
+    ("owner", "api", "reason"),
+    [("", "completions", "no-cold-way"), ("vllm", "responses", "interface")],
+)
+def test_a_server_whose_answers_cannot_be_compared_is_asked_nothing(
+    owner: str, api: Api, reason: str
+) -> None:
+    served = serve("--owner", owner, api=api, for_s=0.2, repeat_s=1.0)
+
+    found = served.report.repeated
+    assert found is not None
+    assert (found.compared, set(found.left_out)) == (0, {reason})
+    assert served.counts["finishes"] == found.left_out[reason]
 
 
 def test_latencies_are_at_least_those_of_the_server() -> None:

@@ -127,7 +127,8 @@ def test_a_body_has_what_was_asked_for_and_no_more() -> None:
 
 
 def test_the_first_model_of_a_list() -> None:
-    assert first_model(b'{"data": [{"id": "a"}, {"id": "b"}]}') == "a"
+    assert first_model(b'{"data": [{"id": "a", "owned_by": "vllm"}, {"id": "b"}]}') == ("a", "vllm")
+    assert first_model(b'{"data": [{"id": "a"}]}') == ("a", "")
     for body in (b'{"data": []}', b"{}", b"<html>"):
         with pytest.raises(NoAnswerError):
             first_model(body)

@@ -115,7 +115,10 @@ def test_slots_of_requests_that_no_longer_exist_are_a_leak() -> None:
 
 def in_use_at_rest(*values: float) -> RunRecord:
     """Idle points of a server whose gauges say that so many blocks are in use."""
-    rests = [checkpoint(30.0 * (i + 1), kv_blocks={"in_use": v}) for i, v in enumerate(values)]
+    rests = [
+        msgspec.structs.replace(checkpoint(30.0 * (i + 1)), pools={"kv_blocks": {"in_use": v}})
+        for i, v in enumerate(values)
+    ]
     return with_checkpoints(healthy_record(RUN), rests)
 
 
@@ -126,6 +129,14 @@ def test_blocks_that_stay_in_use_at_rest_are_a_leak() -> None:
     assert finding.subject == "kv_blocks: KV blocks"
     assert finding.data["in_use"] == 7.0
     assert finding.since_s == 90.0
+
+
+def test_an_account_of_every_slot_decides_at_once() -> None:
+    locked = checkpoint(100.0, kv={"in_use": 48.0})
+
+    (finding,) = found(with_checkpoints(healthy_record(RUN), [locked]))
+
+    assert (finding.kind, finding.subject) == ("in-use-at-idle", "kv: KV tokens")
 
 
 @pytest.mark.parametrize(

@@ -956,6 +956,42 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             ),
         ),
     ),
+    "answers that a server does not give again": (
+        found(
+            "answers-differ",
+            {
+                "wrong": 17,
+                "compared": 412,
+                "tokens": 6000,
+                "tolerance": 0.5,
+                "control": 2,
+                "control_largest": 0.05,
+                "usual_gap": 0.04,
+                "chance": 1e-9,
+                "examples": [{"place": 3, "prompt_tokens": 90, "margin": 2.5}],
+                "wrong_reused": 17,
+                "wrong_known": 17,
+                "right_reused": 40,
+                "right_known": 395,
+                "left_out": {"sampled": 30, "unsteady": 2},
+            },
+        ),
+        Words(
+            "17 of 412 answers differ from those to the same requests alone, without cache",
+            cause="the server computed them from a state or KV that was not theirs, or gave them "
+            "to the wrong request",
+            evidence=(
+                "17 of 17 had reused a prefix, 40 of 395 right ones had",
+                "a request of 90 prompt tokens: output token 4 was less likely by 2.5 nats than "
+                "the one that the server gives it alone, three times",
+                "margins up to 0.5 nats count as rounding: the likeliest token usually leads by "
+                "0.04, and of the same requests computed together, without the cache, the largest "
+                "was 0.05, 2 beyond that lead",
+                "not compared: 30 sampled at a temperature, 2 to which the server gave several "
+                "answers, alone",
+            ),
+        ),
+    ),
     "a machine that ended the run": (
         found("stopped-early", {"message": "3 MiB left"}),
         Words("stopped before the planned end: 3 MiB left"),

@@ -1,0 +1,137 @@
+"""What a server says of each token of an answer: how likely it was, and what else was likely.
+
+The forms are those of OpenAI's completions, of its chats (llama.cpp has that one for both), and of
+SGLang's ``/generate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+# vLLM calls a token so where it is asked to: several tokens may have the same text.
+_BY_ID: Final = "token_id:"
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token of an answer.
+
+    Args:
+        name: its text, or ``token_id:N``.
+        logprob: natural logarithm of its probability.
+        others: of the likeliest tokens at its place, by name; it may be one of them.
+    """
+
+    name: str
+    logprob: float
+    others: Mapping[str, float]
+
+    @property
+    def gap(self) -> float | None:
+        """How much likelier it was than the next token, in nats; None where that is not known."""
+        next_best = [value for name, value in self.others.items() if name != self.name]
+        return self.logprob - max(next_best) if next_best else None
+
+
+class _Candidate(msgspec.Struct):
+    token: str
+    logprob: float
+
+
+class _OfChat(msgspec.Struct):
+    token: str
+    logprob: float
+    top_logprobs: list[_Candidate] = []
+
+
+class _Logprobs(msgspec.Struct):
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+    content: list[_OfChat] | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Logprobs)
+
+
+def tokens_in(logprobs: bytes) -> list[Token]:
+    """The tokens of a ``logprobs`` object; none where it has another form."""
+    try:
+        found = _DECODER.decode(logprobs)
+    except msgspec.DecodeError:
+        return []
+    if found.content is not None:
+        return [
+            Token(
+                one.token, one.logprob, {other.token: other.logprob for other in one.top_logprobs}
+            )
+            for one in found.content
+        ]
+    names, values = found.tokens or [], found.token_logprobs or []
+    tops = found.top_logprobs or []
+    if not len(names) == len(values) == len(tops):
+        return []
+    return [
+        Token(name, value, top or {})
+        for name, value, top in zip(names, values, tops, strict=True)
+        if value is not None
+    ]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where an answer leaves the one that its request has alone.
+
+    Args:
+        place: of the first token that differs.
+        margin: how much likelier, in nats, the token was that the request has alone; a lower bound
+            where the other is not among the likeliest; None where the server does not say.
+    """
+
+    place: int
+    margin: float | None
+
+
+def first_difference(
+    answer: str | Sequence[int], alone: str | Sequence[int], tokens: Sequence[Token]
+) -> Difference:
+    """Where ``answer`` leaves ``alone``, which has ``tokens``; both are texts, or both token ids.
+
+    They differ.
+    """
+    place = next((i for i, (a, b) in enumerate(zip(answer, alone, strict=False)) if a != b), None)
+    if place is None:
+        return Difference(min(len(answer), len(alone)), None)  # one is the beginning of the other
+    if isinstance(answer, str):
+        return _in_text(answer, str(alone), tokens, place)
+    if [token.name for token in tokens] != [f"{_BY_ID}{one}" for one in alone]:
+        return Difference(place, None)
+    token = tokens[place]
+    return Difference(place, _margin(token, [f"{_BY_ID}{answer[place]}"]))
+
+
+def _in_text(answer: str, alone: str, tokens: Sequence[Token], place: int) -> Difference:
+    begun = 0
+    for at, token in enumerate(tokens):
+        if not alone.startswith(token.name, begun):
+            break  # a part of a character has no text of its own
+        if place < begun + len(token.name):
+            rest = answer[begun:]
+            same = [name for name in token.others if name and rest.startswith(name)]
+            longest = sorted((name for name in same if name != token.name), key=len)[-1:]
+            return Difference(at, _margin(token, longest))
+        begun += len(token.name)
+    return Difference(place, None)
+
+
+def _margin(token: Token, served: Sequence[str]) -> float | None:
+    """How much likelier ``token`` was than the one of these names that was served instead."""
+    known = [token.others[name] for name in served if name in token.others]
+    rest = [value for name, value in token.others.items() if name != token.name]
+    if not known and not rest:
+        return None
+    return token.logprob - (known[0] if known else min(rest))

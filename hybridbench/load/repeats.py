@@ -1,0 +1,178 @@
+"""Answers that are asked for again: are they those that the server gives without reuse?
+
+Each greedy request of a sample is sent again at rest, without the server's cache.  First several at
+once: an answer that is the same has been computed twice.  One that is not decides nothing, since
+requests that are computed together round otherwise than alone.  So its request is sent three times
+more, alone; where these agree, both earlier answers are held against theirs.  Those that were
+computed together, without reuse, show what rounding does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from hybridbench.load.interfaces import Answer
+from hybridbench.load.logprobs import first_difference
+from hybridbench.records.load import Differing, Repeated
+from hybridbench.records.messages import Submit
+
+# Requests of which the answers are kept from one idle point to the next, and their tokens.
+_PLACES: Final = 256
+_TOKENS_MOST: Final = 1 << 19
+_AT_ONCE: Final = 16
+_ALONE: Final = 3
+# Differences that are kept one by one.
+_KEPT: Final = 300
+_GAPS_KEPT: Final = 4096
+
+# Sends a request without the server's cache, with or without logprobs; None where no answer came.
+Ask = Callable[[Submit, bool], Awaitable[Answer | None]]
+
+
+class Repeats:
+    """Owns the sample, and what came of it.
+
+    Args:
+        seed: of what is drawn.
+        left_out: why no answer can be compared; empty where they can.
+    """
+
+    def __init__(self, seed: int, left_out: str = "") -> None:
+        self._random = random.Random(seed)
+        self._left_out = left_out
+        self._sample: list[tuple[Submit, Answer]] = []
+        self._drawn_from = 0
+        self._tokens = 0
+        self._counts: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._served: list[Differing] = []
+        self._control: list[Differing] = []
+        self._gaps: list[float] = []
+
+    def saw(self, request: Submit, answer: Answer) -> None:
+        """A request has its answer: it may be drawn."""
+        reason = self._left_out or ("sampled" if request.sampling.temperature else "")
+        if reason or request.session_id:
+            self._reasons[reason or "session"] += 1
+            return
+        self._drawn_from += 1
+        size = len(request.input_ids) + answer.tokens
+        if len(self._sample) < _PLACES:
+            if self._tokens + size > _TOKENS_MOST:
+                self._reasons["not-drawn"] += 1
+                return
+            self._sample.append((request, answer))
+        else:
+            self._reasons["not-drawn"] += 1
+            place = self._random.randrange(self._drawn_from)
+            if place >= _PLACES or self._tokens + size > _TOKENS_MOST:
+                return
+            old_request, old = self._sample[place]
+            self._tokens -= len(old_request.input_ids) + old.tokens
+            self._sample[place] = (request, answer)
+        self._tokens += size
+
+    async def compare(self, ask: Ask, budget_s: float) -> None:
+        """Have the sample computed again, for about ``budget_s`` seconds, and begin a new one."""
+        sample, self._sample = self._sample, []
+        self._drawn_from = self._tokens = 0
+        self._random.shuffle(sample)
+        end_s = _now_s() + budget_s
+        left = iter(sample)
+        other: list[tuple[Submit, Answer, Answer]] = []
+        workers = (self._together(ask, left, other, end_s) for _ in range(_AT_ONCE))
+        await asyncio.gather(*workers)
+        for request, served, control in other:
+            # As much time again, so that a difference is not left open for want of time.
+            if _now_s() < end_s + budget_s:
+                await self._alone(ask, request, served, control)
+            else:
+                self._reasons["time"] += 1
+        self._reasons["time"] += sum(1 for _ in left)
+
+    def so_far(self) -> Repeated:
+        """What came of all that was compared."""
+        return Repeated(
+            compared=self._counts["compared"],
+            tokens=self._counts["tokens"],
+            reused=self._counts["reused"],
+            known=self._counts["known"],
+            served_differ=self._counts["served"],
+            control_differ=self._counts["control"],
+            served=tuple(self._served),
+            control=tuple(self._control),
+            usual_gap=median(self._gaps) if self._gaps else None,
+            left_out={name: count for name, count in self._reasons.items() if count},
+        )
+
+    async def _together(
+        self,
+        ask: Ask,
+        left: Iterator[tuple[Submit, Answer]],
+        other: list[tuple[Submit, Answer, Answer]],
+        end_s: float,
+    ) -> None:
+        while _now_s() < end_s:
+            drawn = next(left, None)
+            if drawn is None:
+                return
+            request, served = drawn
+            control = await ask(request, False)
+            if control is None:
+                self._reasons["failed"] += 1
+            elif _content(served) == _content(control):
+                self._compared(served)
+            else:
+                other.append((request, served, control))
+
+    async def _alone(self, ask: Ask, request: Submit, served: Answer, control: Answer) -> None:
+        answers = []
+        for _ in range(_ALONE):
+            answer = await ask(request, True)
+            if answer is None:
+                self._reasons["failed"] += 1
+                return
+            answers.append(answer)
+        alone = answers[0]
+        if any(_content(answer) != _content(alone) for answer in answers[1:]):
+            self._reasons["unsteady"] += 1
+            return
+        self._compared(served)
+        gaps = [token.gap for token in alone.logprobs]
+        self._gaps += [gap for gap in gaps if gap is not None][: _GAPS_KEPT - len(self._gaps)]
+        for name, answer, kept in (
+            ("served", served, self._served),
+            ("control", control, self._control),
+        ):
+            if _content(answer) == _content(alone):
+                continue
+            self._counts[name] += 1
+            found = first_difference(_content(answer), _content(alone), alone.logprobs)
+            if len(kept) < _KEPT:
+                prompt, reused = len(request.input_ids), _reused(served)
+                kept.append(Differing(found.place, prompt, found.margin, reused))
+
+    def _compared(self, served: Answer) -> None:
+        self._counts["compared"] += 1
+        self._counts["tokens"] += served.tokens
+        reused = _reused(served)
+        self._counts["known"] += reused is not None
+        self._counts["reused"] += reused is True
+
+
+def _content(answer: Answer) -> str | Sequence[int]:
+    return answer.ids or "".join(answer.pieces)
+
+
+def _reused(answer: Answer) -> bool | None:
+    """Whether some of its prompt came from the server's cache; None where that does not say."""
+    return None if answer.cached_tokens is None else answer.cached_tokens > 0
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

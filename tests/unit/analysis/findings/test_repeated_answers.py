@@ -1,0 +1,108 @@
+"""When answers that a server does not give again are called wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridbench.analysis.findings.repeated_answers import (
+    repeated_answer_findings,
+    repeated_answer_notes,
+)
+from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunRecord
+from hybridbench.errors import ExitCode
+from hybridbench.records.events import AnswersRepeated
+from hybridbench.records.load import Differing, Repeated
+from hybridbench.records.verdict import VerdictKind
+from tests.unit.analysis.records import Run, healthy_record, with_events
+
+RUN = Run(duration_s=240.0, steady_s=60.0)
+
+
+def differing(*margins: float | None, reused: bool | None = None) -> tuple[Differing, ...]:
+    return tuple(Differing(3, 100, margin, reused) for margin in margins)
+
+
+def record(
+    served: tuple[Differing, ...],
+    control: tuple[Differing, ...] = (),
+    *,
+    usual_gap: float | None = 0.5,
+    known: int = 0,
+    reused: int = 0,
+) -> RunRecord:
+    so_far = Repeated(
+        compared=1000,
+        tokens=16_000,
+        served_differ=len(served),
+        control_differ=len(control),
+        served=served,
+        control=control,
+        usual_gap=usual_gap,
+        left_out={"sampled": 40},
+        known=known,
+        reused=reused,
+    )
+    return with_events(healthy_record(RUN), AnswersRepeated(so_far=so_far, t_s=230.0))
+
+
+def test_wrong_answers_that_chance_does_not_explain_are_corrupt() -> None:
+    verdict = judge(record(differing(*[3.0] * 12, 0.01), differing(0.02)))
+
+    assert verdict.kind is VerdictKind.CORRUPT
+    assert verdict.exit_code is ExitCode.CORRUPT
+    (finding,) = (one for one in verdict.findings if one.kind == "answers-differ")
+    assert finding.data["wrong"] == 12
+    assert "12 of 1,000 answers differ" in finding.title
+    assert not any("asked for again" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize(
+    ("served", "control", "usual_gap"),
+    [
+        # What rounding decides, even where reuse makes it decide more often.
+        (differing(*[0.4] * 200), (), 0.5),
+        # Ten times the largest margin that rounding was seen to decide.
+        (differing(*[3.0] * 40), differing(0.4), 0.5),
+        # Few, or as many without reuse.
+        (differing(*[3.0] * 9), (), 0.5),
+        (differing(*[3.0] * 30), differing(*[0.29] * 25), 0.1),
+        # The server says nothing of its tokens.
+        (differing(*[None] * 40), (), None),
+    ],
+)
+def test_differences_that_rounding_or_chance_may_explain_are_a_note(
+    served: tuple[Differing, ...], control: tuple[Differing, ...], usual_gap: float | None
+) -> None:
+    found = record(served, control, usual_gap=usual_gap)
+
+    assert repeated_answer_findings(found) == []
+    (note,) = repeated_answer_notes(found)
+    assert f"{len(served)} differ, {len(control)} do without reuse" in note
+
+
+def test_the_last_event_has_all_that_came_before() -> None:
+    earlier = AnswersRepeated(so_far=Repeated(compared=5), t_s=100.0)
+
+    (note,) = repeated_answer_notes(with_events(record(()), earlier))
+
+    assert "1,000 answers (16,000 tokens) were asked for again" in note
+    assert "all agree; not compared: 40 sampled at a temperature" in note
+
+
+def test_reuse_is_named_where_it_is_no_chance() -> None:
+    of_both = differing(*[3.0] * 6, reused=True) + differing(*[3.0] * 6, reused=False)
+    (named,) = repeated_answer_findings(
+        record(differing(*[3.0] * 12, reused=True), known=1000, reused=300)
+    )
+    (mixed,) = repeated_answer_findings(record(of_both, known=1000, reused=300))
+
+    assert "12 of 12 had reused a prefix, 288 of 988 right ones had" in named.evidence
+    assert not any("prefix" in line for line in mixed.evidence)
+
+
+def test_a_server_that_was_asked_nothing_again_has_no_note() -> None:
+    assert list(repeated_answer_notes(healthy_record(RUN))) == []
+    nothing = AnswersRepeated(so_far=Repeated(left_out={"no-cold-way": 7}), t_s=1.0)
+    (note,) = repeated_answer_notes(with_events(healthy_record(RUN), nothing))
+    assert note.startswith("no answer was asked for again; not compared: 7 as no way is known")

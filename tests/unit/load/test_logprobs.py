@@ -1,0 +1,86 @@
+"""What servers say of their tokens, and where two answers part."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hybridbench.load.logprobs import Difference, Token, first_difference, tokens_in
+
+LEGACY = {
+    "tokens": [" a", " b"],
+    "token_logprobs": [-0.5, -1.0],
+    "top_logprobs": [{" a": -0.5, " c": -2.0}, {" b": -1.0, " d": -1.25}],
+    "text_offset": [0, 2],
+}
+OF_CHAT = {
+    "content": [
+        {
+            "token": " a",
+            "logprob": -0.5,
+            "bytes": [32, 97],
+            "top_logprobs": [{"token": " a", "logprob": -0.5}, {"token": " c", "logprob": -2.0}],
+        },
+        {
+            "token": " b",
+            "logprob": -1.0,
+            "top_logprobs": [{"token": " b", "logprob": -1.0}, {"token": " d", "logprob": -1.25}],
+        },
+    ]
+}
+TOKENS = [
+    Token(" a", -0.5, {" a": -0.5, " c": -2.0}),
+    Token(" b", -1.0, {" b": -1.0, " d": -1.25}),
+]
+BY_ID = [
+    Token("token_id:7", -0.5, {"token_id:7": -0.5, "token_id:9": -2.0}),
+    Token("token_id:8", -1.0, {"token_id:8": -1.0, "token_id:3": -1.25}),
+]
+
+
+@pytest.mark.parametrize("said", [LEGACY, OF_CHAT])
+def test_both_forms_say_the_same(said: object) -> None:
+    tokens = tokens_in(json.dumps(said).encode())
+
+    assert tokens == TOKENS
+    assert [token.gap for token in tokens] == [1.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, 3, {}, {"tokens": [" a"]}, {"content": None}, {"tokens": "a"}, {**LEGACY, "tokens": []}],
+)
+def test_another_form_says_nothing(said: object) -> None:
+    assert tokens_in(json.dumps(said).encode()) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "place", "margin"),
+    [
+        (" a d e", 1, 0.25),
+        (" c b", 0, 1.5),
+        # Not among the likeliest: it was no likelier than the last of these.
+        (" x b", 0, 1.5),
+        # Its end is missing, or there is more of it: no token of the other says how likely that is.
+        (" a", 2, None),
+        (" a b c", 4, None),
+    ],
+)
+def test_the_margin_is_that_of_the_first_token_that_differs(
+    answer: str, place: int, margin: float | None
+) -> None:
+    assert first_difference(answer, " a b", TOKENS) == Difference(place, margin)
+
+
+def test_ids_are_compared_one_by_one() -> None:
+    assert first_difference([7, 3], [7, 8], BY_ID) == Difference(1, 0.25)
+    assert first_difference([5, 8], [7, 8], BY_ID) == Difference(0, 1.5)
+    # Texts instead of ids say nothing of ids.
+    assert first_difference([7, 3], [7, 8], TOKENS) == Difference(1, None)
+
+
+def test_a_character_of_several_tokens_has_no_margin() -> None:
+    tokens = [Token("\ufffd", -0.5, {}), Token("\ufffd", -0.5, {}), Token(" b", -1.0, {" d": -2.0})]
+
+    assert first_difference("é d", "é b", tokens) == Difference(2, None)

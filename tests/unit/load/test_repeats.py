@@ -1,0 +1,129 @@
+"""Answers that are asked for again, of servers whose faults are known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from hybridbench.load.interfaces import Answer
+from hybridbench.load.logprobs import Token
+from hybridbench.load.repeats import Ask, Repeats
+from hybridbench.records.load import Repeated
+from hybridbench.records.messages import Sampling, Submit
+
+RIGHT, OTHER, NEAR = " a b", " a d", " a c"
+TOKENS = [
+    Token(" a", -0.1, {" a": -0.1, " x": -3.1}),
+    Token(" b", -0.7, {" b": -0.7, " c": -0.71, " d": -4.7}),
+]
+
+
+def request(number: int, temperature: float = 0.0) -> Submit:
+    return Submit(f"r{number}", [number] * 8, Sampling(2, temperature=temperature))
+
+
+def answer(text: str, cached_tokens: int | None = None) -> Answer:
+    return Answer([text], output_tokens=2, cached_tokens=cached_tokens, logprobs=list(TOKENS))
+
+
+def compared(served: list[Answer], ask: Ask, *, budget_s: float = 5.0) -> Repeated:
+    async def run() -> Repeated:
+        repeats = Repeats(1)
+        for number, one in enumerate(served):
+            repeats.saw(request(number), one)
+        await repeats.compare(ask, budget_s)
+        return repeats.so_far()
+
+    return asyncio.run(run())
+
+
+def server(
+    together: Callable[[int], str] = lambda _: RIGHT, alone: Callable[[int], str] = lambda _: RIGHT
+) -> Ask:
+    """What it answers the requests by their numbers, beside others and alone."""
+
+    async def ask(again: Submit, with_logprobs: bool) -> Answer | None:
+        text = (alone if with_logprobs else together)(again.input_ids[0])
+        return answer(text) if text else None
+
+    return ask
+
+
+def test_answers_that_come_again_agree() -> None:
+    found = compared([answer(RIGHT, 4), answer(RIGHT, 0), answer(RIGHT)], server())
+
+    assert found == Repeated(compared=3, tokens=6, known=2, reused=1)
+
+
+def test_a_served_answer_that_no_request_gets_again_is_named_with_its_margin() -> None:
+    found = compared([answer(RIGHT), answer(OTHER, 4), answer(RIGHT)], server())
+
+    (one,) = found.served
+    assert (one.place, one.prompt_tokens, one.margin, one.reused) == (1, 8, 4.0, True)
+    assert (found.compared, found.served_differ, found.control_differ) == (3, 1, 0)
+    assert found.control == ()
+    # Of " a" it is 3.0, of " b" 0.01.
+    assert found.usual_gap is not None
+    assert abs(found.usual_gap - 1.505) < 1e-9
+
+
+def test_what_is_computed_beside_others_shows_what_rounding_does() -> None:
+    found = compared([answer(RIGHT)] * 2, server(lambda number: NEAR if number else RIGHT))
+
+    assert (found.served_differ, found.control_differ) == (0, 1)
+    (one,) = found.control
+    assert one.margin is not None
+    assert abs(one.margin - 0.01) < 1e-9
+
+
+def test_a_server_that_does_not_agree_with_itself_is_not_compared() -> None:
+    asked = []
+
+    def alone(number: int) -> str:
+        asked.append(number)
+        return RIGHT if len(asked) % 2 else NEAR
+
+    found = compared([answer(OTHER)], server(alone=alone))
+
+    assert (found.compared, found.served_differ, found.left_out) == (0, 0, {"unsteady": 1})
+
+
+def test_no_answer_decides_nothing() -> None:
+    refused = compared([answer(RIGHT)], server(lambda _: ""))
+    lost = compared([answer(OTHER)], server(alone=lambda _: ""))
+
+    assert refused.left_out == lost.left_out == {"failed": 1}
+    assert refused.compared == lost.compared == 0
+
+
+def test_what_the_time_is_too_short_for_is_said() -> None:
+    assert compared([answer(RIGHT)] * 3, server(), budget_s=0.0).left_out == {"time": 3}
+
+
+def test_sampled_answers_and_turns_of_sessions_are_left_out() -> None:
+    repeats = Repeats(1)
+    repeats.saw(request(1, temperature=0.5), answer(RIGHT))
+    repeats.saw(Submit("r2", [1], Sampling(2), session_id="s"), answer(RIGHT))
+
+    assert repeats.so_far().left_out == {"sampled": 1, "session": 1}
+
+
+def test_of_a_server_that_cannot_leave_its_cache_out_nothing_is_kept() -> None:
+    repeats = Repeats(1, "no-cold-way")
+    repeats.saw(request(1), answer(RIGHT))
+
+    assert repeats.so_far().left_out == {"no-cold-way": 1}
+
+
+def test_the_sample_is_drawn_from_all_and_bounded() -> None:
+    numbers: list[int] = []
+
+    async def ask(again: Submit, with_logprobs: bool) -> Answer | None:
+        numbers.append(again.input_ids[0])
+        return answer(RIGHT)
+
+    found = compared([answer(RIGHT)] * 3000, ask)
+
+    assert len(numbers) == found.compared == 256
+    assert found.left_out == {"not-drawn": 3000 - 256}
+    assert sum(number >= 1500 for number in numbers) > 90
