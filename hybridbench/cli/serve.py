@@ -88,7 +88,7 @@ def serve(
     # What a watcher put there, such as its probe, is for the worker, too.
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     engine = SoakPlan(
-        profile=chosen,
+        profile=chosen.for_replay(),
         model=chosen_model(model, chosen, source),
         store=Path(),
         duration_s=chosen.duration_s,

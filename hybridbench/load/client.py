@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import SimpleNamespace
@@ -20,12 +20,20 @@ import aiohttp
 import msgspec
 
 from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
-from hybridbench.load.interfaces import Answer, Interface, NoAnswerError, first_model
+from hybridbench.load.http_request import HttpRequest
+from hybridbench.load.interfaces import (
+    REFUSED,
+    Answer,
+    Interface,
+    NoAnswerError,
+    RefusedError,
+    first_model,
+)
 from hybridbench.load.repeats import Repeats
 from hybridbench.records.load import COUNTED, LATE, LoadReport
-from hybridbench.records.messages import Abort, Disconnect, Submit
+from hybridbench.records.messages import Abort, CloseSession, Disconnect, OpenSession, Submit
 from hybridbench.sampling.process import own_private_bytes
-from hybridbench.workload.actions import Action, TimedWorkload, WaitUntil
+from hybridbench.workload.actions import Action, ServerSubmit, TimedWorkload, WaitUntil
 
 _ACTIONS_PER_PUMP_MAX: Final = 512
 _CONNECT_S: Final = 10.0
@@ -33,6 +41,10 @@ _CONNECT_S: Final = 10.0
 _SILENT_S: Final = 120.0
 # From the last word of a stream to its end: longer, and the connection is not used again.
 _TAIL_S: Final = 1.0
+# Half of a body has arrived after so long, and the connection is closed.
+_HALF_SENT_S: Final = 0.2
+# Kinds of requests that a server has broken are counted apart, up to so many.
+_LOST_KINDS_MOST: Final = 64
 # A server that has closed a connection does not see what is sent over it afterwards.
 _TRIES: Final = 3
 # After a failure nothing is sent for so long, twice as long after each that follows at once.
@@ -47,7 +59,7 @@ _ANSWER_BYTES: Final = 1 << 24
 _ADMITTED, _FIRST_TOKEN = 0.25, 0.5
 _NEWEST_WEIGHT: Final = 0.1
 _OK: Final = 200
-_REFUSED_FROM, _FAILED_FROM = 400, 500
+_STREAM: Final = "text/event-stream"
 # Failures by which a server that dies is known.
 _BROKEN: Final = frozenset({"disconnected", "cut-off"})
 # Refusals of a server that has too much to do.
@@ -74,10 +86,12 @@ class _Flight:
     """
 
     request: Submit
+    http: HttpRequest
     due_s: float
     task: asyncio.Task[None] | None = None
-    again: bytes = b""  # the body of one that asks for an answer again
+    again: bool = False  # whether it asks for an answer again
     end: _End | None = None
+    session_call: asyncio.Task[None] | None = None  # which it waits for
     reused: bool = False  # whether it goes over a connection that another had
     sent: bool = False
     begun: bool = False
@@ -90,6 +104,11 @@ class _Flight:
         length = max(1, len(self.request.input_ids))
         low = 1 << (length.bit_length() - 1)
         how = "sampled" if self.request.sampling.temperature else "greedy"
+        marks = ", ".join(self.http.marks)
+        if isinstance(self.request, ServerSubmit) and self.request.malformed is not None:
+            how = f"malformed ({marks}{', large' if self.request.large else ''})"
+        elif marks:
+            how = f"{how}, with {marks}"
         return f"prompt of {low} to {2 * low - 1} tokens, {how}"
 
 
@@ -115,11 +134,12 @@ class LoadClient:
         self._workload = workload
         self._interface = interface
         self._base = url
-        self._url = f"{url}{interface.path}"
         self._on_rest = on_rest
         self._session = _session(key)
         self._flights: dict[str, list[_Flight]] = {}
         self._in_flight = 0
+        # The last call for each session that has been sent and not answered.
+        self._session_calls: dict[str, asyncio.Task[None]] = {}
         self._counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
         self._latencies = {name: LatencyHistogram() for name in _LATENCIES}
         self._wake: asyncio.TimerHandle | None = None
@@ -141,6 +161,8 @@ class LoadClient:
         Raises:
             NoAnswerError: it lists none.
         """
+        if not self._interface.names_model:
+            return
         try:
             async with self._session.get(f"{self._base}/v1/models") as response:
                 model, self._interface.owner = first_model(await response.read())
@@ -158,6 +180,7 @@ class LoadClient:
         """Send nothing more; what is in flight goes on."""
         self._paused = True
         self._workload.pause(_now_s())
+        self._pump()
         self._rest_if_idle()
 
     def repeat(self, seconds: float) -> None:
@@ -184,6 +207,9 @@ class LoadClient:
             if flight.task is not None:
                 flight.task.cancel()
         tasks = [flight.task for flight in flights if flight.task is not None]
+        for call in self._session_calls.values():
+            call.cancel()
+            tasks.append(call)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
 
@@ -208,7 +234,7 @@ class LoadClient:
             latencies=latencies,
             cpu_s=time.process_time(),
             private_bytes=own_private_bytes(),
-            paused=self._paused and self._repeating is None,
+            paused=self._paused and self._repeating is None and not self._session_calls,
             orders=self.orders,
             repeated=None if self._repeats is None else self._repeats.so_far(),
             failure=self.failure or self._workload.failure,
@@ -219,7 +245,8 @@ class LoadClient:
     def _pump(self) -> None:
         """Do all that is due, and come back when more is.
 
-        A workload that is paused sends nothing, and still cuts off what it wanted to.
+        A workload that is paused sends no request, and still cuts off what it wanted to, and closes
+        sessions.
         """
         if self._wake is not None:
             self._wake.cancel()
@@ -245,16 +272,23 @@ class LoadClient:
         elif isinstance(action, Abort | Disconnect):
             for flight in self._flights.get(action.rid, ())[:1]:
                 self._cut(flight)
-        # Nothing else comes: ``Profile.for_servers`` has neither sessions nor controls.
+        elif isinstance(action, OpenSession):
+            opening = self._interface.open_session(action)
+            self._call_session(action.session_id, opening, "session_opens")
+        elif isinstance(action, CloseSession):
+            closing = self._interface.close_session(action.session_id)
+            self._call_session(action.session_id, closing, "session_closes")
+        # Nothing else comes: ``Profile.for_servers`` has no controls.
 
     def _send(self, request: Submit, now_s: float) -> None:
         due_s = min(self._workload.due_s, now_s)
         if due_s < now_s:
             self._latencies[LATE].add(now_s - due_s)
-        flight = _Flight(request, due_s)
+        flight = _Flight(request, self._interface.request(request), due_s)
+        flight.session_call = self._session_calls.get(request.session_id)
         flight.task = self._take_off(flight)
         loop = asyncio.get_running_loop()
-        if not self._interface.streams:
+        if not flight.http.streams:
             loop.call_later(_ADMITTED * self._takes_s, self._admitted, flight)
             loop.call_later(_FIRST_TOKEN * self._takes_s, self._first_token, flight)
 
@@ -271,11 +305,41 @@ class LoadClient:
     async def _again(self, request: Submit, with_logprobs: bool) -> Answer | None:
         """The answer to ``request`` without the server's cache; None if there is none."""
         # The workload knows nothing of it.
-        flight = _Flight(msgspec.structs.replace(request, rid=f"again {request.rid}"), _now_s())
-        flight.again = self._interface.cold_body(request, logprobs=with_logprobs)
+        http = self._interface.cold_request(request, logprobs=with_logprobs)
+        unknown = msgspec.structs.replace(request, rid=f"again {request.rid}")
+        flight = _Flight(unknown, http, _now_s(), again=True)
         flight.task = self._take_off(flight)
         await asyncio.wait([flight.task])
         return flight.answer if flight.end is _End.FINISHED else None
+
+    def _call_session(self, session_id: str, call: HttpRequest, counted: str) -> None:
+        """Open or close a session, after what is under way for it."""
+        before = self._session_calls.get(session_id)
+        task = asyncio.get_running_loop().create_task(self._session_call(before, call, counted))
+        self._session_calls[session_id] = task
+
+        def done(_: asyncio.Task[None]) -> None:
+            if self._session_calls.get(session_id) is task:
+                del self._session_calls[session_id]
+                self._rest_if_idle()
+
+        task.add_done_callback(done)
+
+    async def _session_call(
+        self, before: asyncio.Task[None] | None, call: HttpRequest, counted: str
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        headers = {"Content-Type": call.content_type}
+        try:
+            async with self._session.post(
+                f"{self._base}{call.path}", data=call.body, headers=headers
+            ) as response:
+                await response.read()
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError):
+            status = 0
+        self._counts[counted if status == _OK else "session_calls_failed"] += 1
 
     # One request.
 
@@ -288,6 +352,8 @@ class LoadClient:
     async def _fly(self, flight: _Flight) -> None:
         end, detail = _End.FAILED, "client"
         try:
+            if flight.session_call is not None:
+                await asyncio.wait([flight.session_call])
             end, detail = await self._exchange(flight)
         except asyncio.CancelledError:
             end, detail = _End.CUT, ""
@@ -300,6 +366,8 @@ class LoadClient:
             flight.reused = flight.sent = False
             try:
                 return await self._ask(flight)
+            except RefusedError as error:
+                return _End.REJECTED, error.kind
             except NoAnswerError as error:
                 return _End.FAILED, error.kind
             except (TimeoutError, aiohttp.ServerTimeoutError):
@@ -317,21 +385,28 @@ class LoadClient:
         return _End.FAILED, "disconnected"
 
     async def _ask(self, flight: _Flight) -> tuple[_End, str]:
-        asked = self._session.post(
-            self._url,
-            data=flight.again or self._interface.body(flight.request),
-            headers={"Connection": "close"} if self._closes else None,
+        http, body = flight.http, flight.http.body
+        headers = {"Content-Type": http.content_type}
+        if self._closes:
+            headers["Connection"] = "close"
+        if http.is_cut_off:
+            headers["Content-Length"] = str(len(body))
+        asked = self._session.request(
+            http.method,
+            f"{self._base}{http.path}",
+            data=_half(flight, body) if http.is_cut_off else body,
+            headers=headers,
             trace_request_ctx=flight,
         )
         async with asked as response:
             flight.begun = True
             if response.status != _OK:
                 status = str(response.status)
-                refused = _REFUSED_FROM <= response.status < _FAILED_FROM
-                if refused or response.status in _BUSY:
+                if response.status in REFUSED or response.status in _BUSY:
                     return _End.REJECTED, status
                 return _End.FAILED, status
-            if self._interface.streams:
+            # A malformed one may get another kind of answer than it asked for.
+            if response.content_type == _STREAM if http.marks else http.streams:
                 self._admitted(flight)
                 await self._read_stream(flight, response.content)
             else:
@@ -405,6 +480,10 @@ class LoadClient:
 
     def _count(self, flight: _Flight, end: _End, detail: str) -> None:
         answer, counts = flight.answer, self._counts
+        for mark in flight.http.marks:
+            counts[f"requests_with.{mark}"] += 1
+            if end is _End.FAILED:
+                counts[f"requests_failed_with.{mark}"] += 1
         if end is _End.FINISHED:
             counts["finishes"] += 1
             self._lost.clear()
@@ -420,7 +499,9 @@ class LoadClient:
             counts["requests_failed"] += 1
             counts[f"requests_failed.{detail}"] += 1
             if detail in _BROKEN:
-                self._lost[flight.kind] += 1
+                kind = flight.kind
+                is_named = kind in self._lost or len(self._lost) < _LOST_KINDS_MOST
+                self._lost[kind if is_named else "request of another kind"] += 1
 
     def _tell(self, flight: _Flight, end: _End, detail: str) -> None:
         rid, now_s = flight.request.rid, _now_s()
@@ -446,7 +527,8 @@ class LoadClient:
         took_s = now_s - flight.due_s
         self._takes_s += _NEWEST_WEIGHT * (took_s - self._takes_s)
         reason = "length" if answer.tokens >= flight.request.sampling.max_new_tokens else "stop"
-        ids = self._interface.continuation(answer)
+        # One that begins with its prompt is no next turn.
+        ids = [] if "echo" in flight.http.marks else self._interface.continuation(answer)
         self._workload.on_finished(flight.request.rid, ids, reason, now_s)
 
     def _back_off(self, now_s: float) -> None:
@@ -467,8 +549,18 @@ class LoadClient:
             self._pump()
 
     def _rest_if_idle(self) -> None:
-        if self._paused and not self._in_flight and self._repeating is None:
+        if self._paused and not (self._in_flight or self._repeating or self._session_calls):
             self._on_rest()
+
+
+async def _half(flight: _Flight, body: bytes) -> AsyncIterator[bytes]:
+    """The first half of ``body``; the connection is closed while the server waits for the rest."""
+    yield body[: len(body) // 2]
+    await asyncio.sleep(_HALF_SENT_S)
+    flight.cut = True
+    if flight.task is not None:
+        flight.task.cancel()
+    await asyncio.sleep(_SILENT_S)
 
 
 def _stage(flight: _Flight) -> str:
@@ -490,10 +582,7 @@ def _session(key: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENT_S, total=None),
-        headers={
-            "Content-Type": "application/json",
-            **({"Authorization": f"Bearer {key}"} if key else {}),
-        },
+        headers={"Authorization": f"Bearer {key}"} if key else None,
         read_bufsize=_LINE_BYTES // 2,
         trace_configs=[traces],
         # The server is near, and a proxy of the environment may not be.

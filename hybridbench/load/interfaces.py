@@ -1,4 +1,4 @@
-"""The interfaces of OpenAI-compatible servers: what a request says, and what an answer has.
+"""The interfaces of servers, OpenAI's and SGLang's: what a request says, and what an answer has.
 
 Only what every server of the field takes is sent, and of an answer only what is counted is read.
 """
@@ -12,18 +12,27 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.load.logprobs import Token, tokens_in
+from hybridbench.load.http_request import HttpRequest, Values
+from hybridbench.load.logprobs import Token, generated_tokens, tokens_in
+from hybridbench.load.malformed import spoil
+from hybridbench.load.options import add_options
 from hybridbench.load.texts import answer_ids, as_messages, as_text
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.load import Api
-from hybridbench.records.messages import ALL_TOKENS, Submit
+from hybridbench.records.messages import ALL_TOKENS, OpenSession, Submit
+from hybridbench.workload.actions import ServerSubmit
 
 _PATHS: Final[Mapping[Api, str]] = {
     "completions": "/v1/completions",
     "ids": "/v1/completions",
     "chat": "/v1/chat/completions",
     "responses": "/v1/responses",
+    "generate": "/generate",
 }
+# Statuses of HTTP that say that a request was wrong.
+REFUSED: Final = range(400, 500)
+# SGLang wants to know how long a session may become, and does nothing with it.
+_SESSION_CHARACTERS: Final = 1 << 20
 _DONE: Final = b"[DONE]"
 # The word by which a request leaves out what is cached, by who made the server: a key that no other
 # request has, or llama.cpp's word for it.
@@ -48,12 +57,17 @@ class NoAnswerError(Exception):
         self.kind = kind
 
 
+class RefusedError(NoAnswerError):
+    """The server refuses the request in the middle of its answer; ``kind`` is the status."""
+
+
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
 
 
 class _Choice(msgspec.Struct):
+    index: int = 0
     logprobs: msgspec.Raw = msgspec.Raw()
     text: str | None = None
     delta: _Delta | None = None
@@ -88,8 +102,25 @@ class _Response(msgspec.Struct):
     usage: _Usage | None = None
 
 
+class _Finish(msgspec.Struct):
+    type: str
+    status_code: int | None = None
+
+
+class _Meta(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_token_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
+    output_top_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
+    finish_reason: _Finish | None = None
+
+
 class _Chunk(msgspec.Struct):
-    """A chunk of a stream, or a whole answer, of any of the interfaces."""
+    """A chunk of a stream, or a whole answer, of any of the interfaces.
+
+    ``/generate`` has the last four; ``text`` and ``output_ids`` are all so far, or what is new.
+    """
 
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
@@ -99,6 +130,10 @@ class _Chunk(msgspec.Struct):
     response: _Response | None = None
     status: str | None = None
     output: list[_Item] | None = None
+    text: str | None = None
+    output_ids: list[int] | None = None
+    meta_info: _Meta | None = None
+    index: int = 0
 
 
 class _Model(msgspec.Struct):
@@ -111,7 +146,8 @@ class _Models(msgspec.Struct):
 
 
 _MODELS: Final = msgspec.json.Decoder(_Models)
-_CHUNK: Final = msgspec.json.Decoder(_Chunk)
+# Of several answers to one prompt ``/generate`` makes a list.
+_CHUNK: Final = msgspec.json.Decoder(_Chunk | list[_Chunk])
 
 
 @dataclass
@@ -154,19 +190,34 @@ class Interface:
         api: which.
         model: the name that the server knows.
         owner: who made the server, as its list of models says.
-        stream: whether answers come token by token.
+        stream: whether answers come token by token, where a request does not say otherwise.
     """
 
     def __init__(self, api: Api, model: str, *, stream: bool) -> None:
         self._api: Api = api
         self.model = model
         self.owner = ""
-        self.streams = stream
-        self.path = _PATHS[api]
+        self._streams = stream
+        # A server that has served another run may still have its sessions.
+        self._run = token_hex(4)
 
-    def body(self, request: Submit) -> bytes:
-        """The request as JSON."""
-        return msgspec.json.encode(self._said(request))
+    @property
+    def names_model(self) -> bool:
+        """Whether a request says which model it is for."""
+        return self._api != "generate"
+
+    def request(self, request: Submit) -> HttpRequest:
+        """The request, as it goes over HTTP."""
+        fields = self._generate(request) if self._api == "generate" else self._openai(request)
+        put = HttpRequest(self._api, _PATHS[self._api], fields)
+        if isinstance(request, ServerSubmit):
+            most_tokens = request.sampling.max_new_tokens
+            values = Values(request.draw, most_tokens, large=request.large)
+            if request.malformed is not None:
+                spoil(put, request.malformed, values)
+            else:
+                add_options(put, values, request.options)
+        return put
 
     @property
     def not_repeated(self) -> str:
@@ -175,23 +226,69 @@ class Interface:
             return "interface"
         return "" if self.owner in _COLD else "no-cold-way"
 
-    def cold_body(self, request: Submit, *, logprobs: bool) -> bytes:
-        """The request as JSON, to be computed without anything from the server's cache."""
-        said = self._said(request) | {_COLD[self.owner]: _cold_value(self.owner)}
+    def cold_request(self, request: Submit, *, logprobs: bool) -> HttpRequest:
+        """The request, to be computed without anything from the server's cache."""
+        put = self.request(request)
+        put.fields[_COLD[self.owner]] = _cold_value(self.owner)
         if logprobs and self._api == "chat":
-            said |= {"logprobs": True, "top_logprobs": _LIKELIEST}
+            put.fields |= {"logprobs": True, "top_logprobs": _LIKELIEST}
+        elif logprobs and self._api == "generate":
+            put.fields |= {"return_logprob": True, "top_logprobs_num": _LIKELIEST}
         elif logprobs:
-            said |= {"logprobs": _LIKELIEST, "return_tokens_as_token_ids": self._api == "ids"}
-        return msgspec.json.encode(said)
+            by_id = self._api == "ids"
+            put.fields |= {"logprobs": _LIKELIEST, "return_tokens_as_token_ids": by_id}
+        return put
 
-    def _said(self, request: Submit) -> dict[str, JsonValue]:
+    def open_session(self, opened: OpenSession) -> HttpRequest:
+        """The opening of a session."""
+        fields: dict[str, JsonValue] = {
+            "session_id": self._session(opened.session_id),
+            "capacity_of_str_len": _SESSION_CHARACTERS,
+            "streaming": True,
+        }
+        if opened.timeout_s:
+            fields["timeout"] = opened.timeout_s
+        return HttpRequest(self._api, "/open_session", fields)
+
+    def close_session(self, session_id: str) -> HttpRequest:
+        """The close of a session."""
+        return HttpRequest(self._api, "/close_session", {"session_id": self._session(session_id)})
+
+    def _session(self, session_id: str) -> str:
+        return f"{self._run}-{session_id}"
+
+    def _generate(self, request: Submit) -> dict[str, JsonValue]:
+        sampling = request.sampling
+        chosen: dict[str, JsonValue] = {
+            "max_new_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "ignore_eos": sampling.ignore_eos,
+        }
+        if sampling.temperature:
+            chosen["top_p"] = sampling.top_p
+            if sampling.top_k != ALL_TOKENS:
+                chosen["top_k"] = sampling.top_k
+        if sampling.stop_token_ids:
+            chosen["stop_token_ids"] = list(sampling.stop_token_ids)
+        said: dict[str, JsonValue] = {
+            "input_ids": list(request.input_ids),
+            "sampling_params": chosen,
+            "stream": self._streams,
+        }
+        if request.session_id:
+            said["session_params"] = {"id": self._session(request.session_id)}
+        if request.extra_key:
+            said["extra_key"] = request.extra_key
+        return said
+
+    def _openai(self, request: Submit) -> dict[str, JsonValue]:
         sampling = request.sampling
         said: dict[str, JsonValue] = {"model": self.model, **self._prompt(request)}
         longest = "max_output_tokens" if self._api == "responses" else "max_tokens"
         said |= {
             longest: sampling.max_new_tokens,
             "temperature": sampling.temperature,
-            "stream": self.streams,
+            "stream": self._streams,
         }
         if sampling.temperature:
             said["top_p"] = sampling.top_p
@@ -202,7 +299,7 @@ class Interface:
             said["ignore_eos"] = sampling.ignore_eos
             if sampling.stop_token_ids and self._api == "ids":
                 said["stop_token_ids"] = list(sampling.stop_token_ids)
-            if self.streams:
+            if self._streams:
                 said["stream_options"] = {"include_usage": True}
         if self._api == "ids":
             said["return_token_ids"] = True
@@ -223,6 +320,7 @@ class Interface:
         """Take in one line of a stream; whether it had some of the answer.
 
         Raises:
+            RefusedError: it says that the request was wrong.
             NoAnswerError: it is none.
         """
         if not line.startswith(b"data:"):
@@ -237,6 +335,7 @@ class Interface:
         """Take in an answer that came at once.
 
         Raises:
+            RefusedError: it says that the request was wrong.
             NoAnswerError: it is none.
         """
         _take(body, answer)
@@ -250,7 +349,7 @@ class Interface:
         Of a server that gives no ids for prompts of ids, as many others stand for them.
         """
         text = "".join(answer.pieces)
-        if self._api != "ids":
+        if self._api not in ("ids", "generate"):
             return answer_ids(text)
         return answer.ids or list(text.encode())[: answer.tokens]
 
@@ -276,13 +375,21 @@ def _cold_value(owner: str) -> JsonValue:
 
 def _take(data: bytes, answer: Answer) -> bool:
     try:
-        chunk = _CHUNK.decode(data)
+        decoded = _CHUNK.decode(data)
     except msgspec.DecodeError as error:
         raise NoAnswerError("protocol") from error
+    before = answer.chunks
+    for chunk in decoded if isinstance(decoded, list) else [decoded]:
+        _take_chunk(chunk, answer)
+    return answer.chunks > before
+
+
+def _take_chunk(chunk: _Chunk, answer: Answer) -> None:
     if chunk.error is not None:
+        status = chunk.error.get("code") if isinstance(chunk.error, dict) else None
+        _refuse_if(status)
         raise NoAnswerError("error-in-answer")
     _count(chunk.usage, answer)
-    before = answer.chunks
     for choice in chunk.choices or ():
         _take_choice(choice, answer)
     if chunk.type is not None and chunk.type.startswith("response."):
@@ -290,7 +397,17 @@ def _take(data: bytes, answer: Answer) -> bool:
     elif chunk.output is not None:
         _take_items(chunk.output, answer)
         _end(chunk.status, answer)
-    return answer.chunks > before
+    elif chunk.meta_info is not None:
+        _take_generated(chunk, chunk.meta_info, answer)
+
+
+def _refuse_if(status: object) -> None:
+    """
+    Raises:
+        RefusedError: ``status`` says that the request was wrong.
+    """
+    if isinstance(status, int) and status in REFUSED:
+        raise RefusedError(str(status))
 
 
 def _take_choice(choice: _Choice, answer: Answer) -> None:
@@ -298,11 +415,36 @@ def _take_choice(choice: _Choice, answer: Answer) -> None:
     text = choice.text or (of and (of.content or of.reasoning_content)) or ""
     if text or choice.token_ids:
         answer.chunks += 1
-        answer.pieces.append(text)
-        answer.ids += choice.token_ids or ()
-    if choice.logprobs:
-        answer.logprobs += tokens_in(choice.logprobs)
+        # Of several answers a conversation goes on with the first.
+        if not choice.index:
+            answer.pieces.append(text)
+            answer.ids += choice.token_ids or ()
+            answer.logprobs += tokens_in(choice.logprobs) if choice.logprobs else ()
     _end(choice.finish_reason, answer)
+
+
+def _take_generated(chunk: _Chunk, meta: _Meta, answer: Answer) -> None:
+    """A part of an answer of ``/generate``."""
+    ids, text = chunk.output_ids or [], chunk.text or ""
+    known = len(answer.ids)
+    if chunk.index:
+        answer.chunks += 1
+    elif meta.completion_tokens is None or len(ids) == meta.completion_tokens:
+        answer.ids, answer.pieces = ids, [text]
+    else:
+        answer.ids += ids
+        answer.pieces.append(text)
+    answer.chunks += len(answer.ids) > known or (bool(text) and not ids)
+    if not chunk.index:
+        answer.input_tokens, answer.output_tokens = meta.prompt_tokens, meta.completion_tokens
+        answer.cached_tokens = meta.cached_tokens
+        # All so far, or what is new, as with the ids.
+        new = generated_tokens(meta.output_token_logprobs, meta.output_top_logprobs)
+        answer.logprobs = new if len(new) == len(answer.ids) else [*answer.logprobs, *new]
+    finish = meta.finish_reason
+    if finish is not None:
+        _refuse_if(finish.status_code)
+        _end(finish.type, answer)
 
 
 def _take_event(chunk: _Chunk, answer: Answer) -> None:

@@ -56,6 +56,10 @@ class _Logprobs(msgspec.Struct):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Logprobs)
+# Of ``/generate``: logarithm, id and text, or null, of a token.
+_Triple = tuple[float | None, int, str | None]
+_CHOSEN: Final = msgspec.json.Decoder(list[_Triple])
+_LIKELIEST: Final = msgspec.json.Decoder(list[list[_Triple] | None])
 
 
 def tokens_in(logprobs: bytes) -> list[Token]:
@@ -80,6 +84,30 @@ def tokens_in(logprobs: bytes) -> list[Token]:
         for name, value, top in zip(names, values, tops, strict=True)
         if value is not None
     ]
+
+
+def generated_tokens(chosen: bytes, likeliest: bytes) -> list[Token]:
+    """The tokens of an answer of ``/generate``, by their ids; none where it has another form.
+
+    Args:
+        chosen: its ``output_token_logprobs``.
+        likeliest: its ``output_top_logprobs``.
+    """
+    try:
+        tokens, tops = _CHOSEN.decode(chosen), _LIKELIEST.decode(likeliest)
+    except msgspec.DecodeError:
+        return []
+    if len(tokens) != len(tops):
+        return []
+    return [
+        Token(f"{_BY_ID}{token}", value, _by_id(top or ()))
+        for (value, token, _), top in zip(tokens, tops, strict=True)
+        if value is not None
+    ]
+
+
+def _by_id(triples: Sequence[_Triple]) -> dict[str, float]:
+    return {f"{_BY_ID}{token}": value for value, token, _ in triples if value is not None}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hybridbench.load.interfaces import Answer
 from hybridbench.load.logprobs import first_difference
 from hybridbench.records.load import Differing, Repeated
 from hybridbench.records.messages import Submit
+from hybridbench.workload.actions import ServerSubmit
 
 # Requests of which the answers are kept from one idle point to the next, and their tokens.
 _PLACES: Final = 256
@@ -56,9 +57,9 @@ class Repeats:
 
     def saw(self, request: Submit, answer: Answer) -> None:
         """A request has its answer: it may be drawn."""
-        reason = self._left_out or ("sampled" if request.sampling.temperature else "")
-        if reason or request.session_id:
-            self._reasons[reason or "session"] += 1
+        reason = self._left_out or _unfit(request)
+        if reason:
+            self._reasons[reason] += 1
             return
         self._drawn_from += 1
         size = len(request.input_ids) + answer.tokens
@@ -163,6 +164,16 @@ class Repeats:
         reused = _reused(served)
         self._counts["known"] += reused is not None
         self._counts["reused"] += reused is True
+
+
+def _unfit(request: Submit) -> str:
+    """Why the same request may have another answer; empty where it may not."""
+    if request.sampling.temperature:
+        return "sampled"
+    if request.session_id:
+        return "session"
+    is_plain = not isinstance(request, ServerSubmit) or not (request.options or request.malformed)
+    return "" if is_plain else "options"
 
 
 def _content(answer: Answer) -> str | Sequence[int]:

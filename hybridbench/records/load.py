@@ -8,7 +8,10 @@ import msgspec
 
 from hybridbench.records.json_value import JsonValue
 
-Api: TypeAlias = Literal["completions", "ids", "chat", "responses"]
+Api: TypeAlias = Literal["completions", "ids", "chat", "responses", "generate"]
+# Those whose prompts are token ids, and those that have sessions.
+OF_IDS: Final[frozenset[Api]] = frozenset({"ids", "generate"})
+OF_SESSIONS: Final[frozenset[Api]] = frozenset({"generate"})
 # Prompts as text are made of so many words.
 TEXT_WORDS: Final = 128
 
@@ -34,7 +37,7 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         url: of the server, without ``/v1``.
-        api: which of its interfaces, with prompts as text or, for "ids", as token ids.
+        api: which of its interfaces; those ``OF_IDS`` get prompts as token ids, others as text.
         stream: whether answers come token by token.
         model: the name that the server knows; empty for the first that it lists.
         key: sent as a bearer's token; empty for none.  It is in no artefact.

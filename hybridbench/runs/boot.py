@@ -33,10 +33,11 @@ def await_ready(target: WireTarget, plan: SoakPlan, interrupts: Interrupts) -> R
 
     Raises:
         ConfigError: what was asked for cannot be built, in the worker's own sentence, or its engine
-            does not take the profile's traffic.
+            does not take the profile's traffic, or only a server does.
         WorkerLostError: it died, or was not ready in time, though it could have run.
         WorkerFailedError: it speaks another version of the wire.
     """
+    _refuse_traffic_of_servers(plan.profile)
     while interrupts.first is None:
         if target.could_run_s() > plan.boot_limit_s:
             raise WorkerLostError("hang", f"the worker was not ready in {plan.boot_limit_s:.0f} s")
@@ -53,6 +54,15 @@ def await_ready(target: WireTarget, plan: SoakPlan, interrupts: Interrupts) -> R
             if isinstance(message, Fatal):
                 raise WorkerLostError("exit", message.message)
     return None
+
+
+def _refuse_traffic_of_servers(profile: Profile) -> None:
+    key = profile.of_servers_alone
+    if key:
+        raise ConfigError(
+            f"profile {profile.name}: {key} is for requests over HTTP; give a server with --url, "
+            "such as `hybridbench serve`."
+        )
 
 
 def check_capabilities(profile: Profile, capabilities: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ from hybridbench.latency import LatencyCounts, add_latencies
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.load import (
     COUNTED,
+    OF_IDS,
     TEXT_WORDS,
     Api,
     LoadOrder,
@@ -45,7 +46,7 @@ class Traffic:
 
     Args:
         url: of the server, without ``/v1``.
-        api: which of its interfaces, with prompts as text or, for "ids", as token ids.
+        api: which of its interfaces; those ``OF_IDS`` get prompts as token ids, others as text.
         stream: whether answers come token by token.
         profile: what is sent; its pools and the engine's settings are those of another engine.
         source: where the profile was found.
@@ -109,7 +110,7 @@ class Traffic:
 
 def words_of(api: Api, vocab_size: int) -> int:
     """How many token ids the prompts of ``api`` are drawn from."""
-    return vocab_size if api == "ids" else TEXT_WORDS
+    return vocab_size if api in OF_IDS else TEXT_WORDS
 
 
 class HttpLoad:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.messages import Request
+from hybridbench.records.messages import Request, Submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,47 @@ class WaitUntil:
     """Nothing to do before ``due_s`` on the driver's clock; None: not before some feedback."""
 
     due_s: float | None
+
+
+class Malformed(StrEnum):
+    """What is wrong with a request to a server, in the order in which servers notice it."""
+
+    UNKNOWN_METHOD = "unknown_method"
+    UNKNOWN_PATH = "unknown_path"
+    CONTENT_TYPE = "content_type"
+    CUT_BODY = "cut_body"
+    BAD_JSON = "bad_json"
+    DEEP_JSON = "deep_json"
+    BAD_UNICODE = "bad_unicode"
+    WRONG_TYPE = "wrong_type"
+    UNKNOWN_MODEL = "unknown_model"
+    EMPTY_PROMPT = "empty_prompt"
+    BAD_PROMPT = "bad_prompt"
+    LONG_PROMPT = "long_prompt"
+    LONG_OUTPUT = "long_output"
+    BAD_SAMPLING = "bad_sampling"
+    BAD_STOP = "bad_stop"
+    BAD_N = "bad_n"
+    BAD_LOGPROBS = "bad_logprobs"
+    BAD_FORMAT = "bad_format"
+
+
+class ServerSubmit(Submit, frozen=True, kw_only=True):
+    """A request with what only the interface of a server has a word for; it is on no wire.
+
+    The workload says what kind of request it is.  Its client knows the interface, and draws the
+    values from ``draw``: equal numbers give equal requests.
+
+    Args:
+        malformed: what is wrong with it; None for nothing.
+        large: whether the wrong value is large.
+        options: how many options it has, of those that the interface knows.
+    """
+
+    malformed: Malformed | None = None
+    large: bool = False
+    options: int = 0
+    draw: int = 0
 
 
 Action: TypeAlias = Request | WaitUntil

@@ -6,6 +6,7 @@ Times are seconds of traffic: pauses are taken out by the caller.
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from random import Random
 from typing import Protocol
 
@@ -31,7 +32,8 @@ def build_arrivals(arrival: Arrival, random: Random) -> Arrivals:
     """The process a checked profile asks for."""
     if arrival.process == "closed":
         assert arrival.concurrency is not None, "check_consistency lets no such profile pass"
-        return ClosedLoop(arrival.concurrency, arrival.bursts, arrival.ramp)
+        closed = ClosedLoop(arrival.concurrency, arrival.bursts, arrival.ramp)
+        return Thinking(closed, arrival.think_s, random) if arrival.think_s else closed
     assert arrival.rate_per_s is not None, "check_consistency lets no such profile pass"
     return Poisson(arrival, random)
 
@@ -67,6 +69,39 @@ class ClosedLoop:
             # It rises all the time; a hundred looks are as good.
             changes.append(time_s + self._ramp.over_s / 100)
         return min(changes, default=None)
+
+
+class Thinking:
+    """A closed loop whose clients think for ``think_s`` on average after each answer."""
+
+    def __init__(self, closed: ClosedLoop, think_s: float, random: Random) -> None:
+        self.dropped = 0
+        self.arrived_s = 0.0
+        self._closed = closed
+        self._think_s = think_s
+        self._random = random
+        self._in_flight = 0  # at the last look
+        self._ends_s: list[float] = []  # of those who think, the first one first
+
+    def due(self, time_s: float, in_flight: int) -> bool:
+        self._look(time_s, in_flight)
+        self.arrived_s = time_s
+        is_due = self._closed.due(time_s, in_flight + len(self._ends_s))
+        self._in_flight += is_due
+        return is_due
+
+    def next_s(self, time_s: float, in_flight: int) -> float | None:
+        self._look(time_s, in_flight)
+        next_s = self._closed.next_s(time_s, in_flight + len(self._ends_s))
+        times_s = [*self._ends_s[:1], *([] if next_s is None else [next_s])]
+        return min(times_s, default=None)
+
+    def _look(self, time_s: float, in_flight: int) -> None:
+        while self._ends_s and self._ends_s[0] <= time_s:
+            heappop(self._ends_s)
+        for _ in range(self._in_flight - in_flight):
+            heappush(self._ends_s, time_s + self._think_s * (0.5 + self._random.random()))
+        self._in_flight = in_flight
 
 
 class Poisson:

@@ -8,7 +8,7 @@ from typing import Final
 from hybridbench.engine_config import EngineConfigError
 from hybridbench.setting_types import yaml_key
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
-from hybridbench.workload.settings import ProfileKeys
+from hybridbench.workload.settings import Arrival, ProfileKeys
 from hybridbench.workload.validation import KeyFault, KeyFaultError, nearest
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
@@ -98,10 +98,7 @@ def _arrival(profile: ProfileKeys) -> Iterator[Fault]:
         if arrival.rate_per_s is not None:
             yield ("arrival", "rate"), "has no effect in a closed loop; use process: poisson"
     else:
-        if arrival.rate_per_s is None:
-            yield ("arrival", "rate"), "is missing; poisson arrivals need it, for example 40/s"
-        if arrival.concurrency is not None:
-            yield ("arrival", "concurrency"), "has no effect with poisson arrivals; use rate"
+        yield from _open_loop(arrival)
     if arrival.ramp is not None and arrival.ramp.over_s <= 0:
         yield ("arrival", "ramp", "over"), "must be more than 0s"
     bursts = arrival.bursts
@@ -116,6 +113,15 @@ def _arrival(profile: ProfileKeys) -> Iterator[Fault]:
         yield ("arrival", "bursts", "factor"), f"{bursts.factor:g} must be at least 1"
 
 
+def _open_loop(arrival: Arrival) -> Iterator[Fault]:
+    if arrival.rate_per_s is None:
+        yield ("arrival", "rate"), "is missing; poisson arrivals need it, for example 40/s"
+    if arrival.concurrency is not None:
+        yield ("arrival", "concurrency"), "has no effect with poisson arrivals; use rate"
+    if arrival.think_s > 0:
+        yield ("arrival", "think"), "has no effect with poisson arrivals; use process: closed"
+
+
 def _shares(profile: ProfileKeys) -> Iterator[Fault]:
     aborts, bad = profile.aborts, profile.bad_input
     ends = aborts.queued + aborts.prefill + aborts.decode + aborts.disconnect
@@ -123,6 +129,9 @@ def _shares(profile: ProfileKeys) -> Iterator[Fault]:
         yield ("aborts",), f"take {ends:g} of the requests in all; at most 1"
     if bad.overlong + bad.truncate > 0.5:
         yield ("bad_input",), "may make at most half of the requests too long"
+    taken = bad.overlong + bad.truncate + bad.malformed
+    if taken > 1:
+        yield ("bad_input",), f"takes {taken:g} of the requests in all; at most 1"
 
 
 def _queue(profile: ProfileKeys) -> Iterator[Fault]:

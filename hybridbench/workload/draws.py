@@ -10,8 +10,18 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
-from hybridbench.records.messages import ALL_TOKENS, Sampling
-from hybridbench.workload.settings import Aborts, PriorityShare, Prompts, SamplingSettings
+from msgspec.structs import asdict
+
+from hybridbench.records.messages import ALL_TOKENS, Sampling, Submit
+from hybridbench.workload.actions import Malformed, ServerSubmit
+from hybridbench.workload.settings import (
+    Aborts,
+    BadInput,
+    PriorityShare,
+    Prompts,
+    RequestOptions,
+    SamplingSettings,
+)
 
 # The reasons of an end that is an answer; any other is that of an abort.
 ANSWERED: Final = frozenset({"length", "stop"})
@@ -145,3 +155,30 @@ class SamplingDraws:
             ignore_eos=not stop_ids,
             stop_token_ids=stop_ids,
         )
+
+
+class OptionDraws:
+    """Which requests have options, and how many."""
+
+    def __init__(self, settings: RequestOptions, random: Random) -> None:
+        """``random`` is used by these draws alone."""
+        self._settings = settings
+        self._random = random
+
+    def add(self, request: Submit) -> Submit:
+        """``request``, with options or without."""
+        settings = self._settings
+        if not settings.share or self._random.random() >= settings.share:
+            return request
+        count = self._random.randint(1, settings.most)
+        return ServerSubmit(**asdict(request), options=count, draw=self._random.randrange(_SEEDS))
+
+
+def spoiled(request: Submit, settings: BadInput, random: Random) -> ServerSubmit:
+    """``request`` with something wrong, drawn from ``random``; each kind is as likely."""
+    return ServerSubmit(
+        **asdict(request),
+        malformed=random.choice(tuple(Malformed)),
+        large=random.random() < settings.large,
+        draw=random.randrange(_SEEDS),
+    )

@@ -90,16 +90,27 @@ class Profile(ProfileKeys):
 
         Nothing is asserted as covered either, since the trace decides what happens.
         """
-        own = ("assert_coverage", "aborts", "bad_input", "controls")
+        own = ("assert_coverage", "aborts", "bad_input", "controls", "options")
         return self.with_overrides({**dict.fromkeys(own, "{}"), "priorities": "[]"})
 
-    def for_servers(self) -> Profile:
+    def for_servers(self, *, sessions: bool = False) -> Profile:
         """This profile as requests to a server of others: what its interface has no word for goes,
         and what is asserted of the bundled engine.
+
+        Args:
+            sessions: whether the interface has them.
         """
-        nothing = ("assert_coverage", "controls", "force", "sessions")
+        nothing = ["assert_coverage", "controls", "force"]
+        nothing += [] if sessions else ["sessions"]
         more = {"priorities": "[]", "prompts.payload": "0"}
         return self.with_overrides({**dict.fromkeys(nothing, "{}"), **more})
+
+    @property
+    def of_servers_alone(self) -> str:
+        """The key that asks for what only a server can be sent, over HTTP; empty for none."""
+        if self.bad_input.malformed > 0:
+            return "bad_input.malformed"
+        return "options.share" if self.options.share > 0 else ""
 
     def limits_for(self, duration_s: float) -> Limits:
         """What CLEAN means for a run of ``duration_s``; shorter runs than any have no limit."""

@@ -30,10 +30,12 @@ from hybridbench.workload.draws import (
     ANSWERED,
     Ending,
     EndingPlan,
+    OptionDraws,
     PayloadDraws,
     PriorityDraws,
     SamplingDraws,
     TokenPace,
+    spoiled,
 )
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.rng_streams import TokenSource, draw_tokens, stream
@@ -75,6 +77,7 @@ class Scenario:
         self._priorities = PriorityDraws(profile.priorities, stream(self._seed, "priorities"))
         self._controls = ControlPlan(profile.controls)
         self._payloads = PayloadDraws(profile.prompts, stream(self._seed, "payloads"))
+        self._options = OptionDraws(profile.options, stream(self._seed, "options"))
         self._bad = stream(self._seed, "bad input")
         self._bad_tokens = TokenSource(self._seed, vocab_size, "bad input")
         self._live: dict[str, _Live] = {}
@@ -200,6 +203,8 @@ class Scenario:
         draw = self._bad.random()
         if draw < bad.overlong + bad.truncate:
             return self._submit_overlong(rid, truncate=draw >= bad.overlong)
+        if draw < bad.overlong + bad.truncate + bad.malformed:
+            return self._submit_malformed(rid)
         ending = self._endings.draw()
         turn = self._conversations.next_turn(
             long_input=ending is Ending.ABORT_PREFILL, long_output=ending.in_decode
@@ -212,15 +217,17 @@ class Scenario:
             return self._submit_turn(rid, live, turn, sampling)
         size_bytes, payload_seed = self._payloads.draw()
         priority = self._priorities.draw()
-        request = Submit(
-            rid,
-            turn.prompt,
-            sampling,
-            False,
-            size_bytes,
-            payload_seed,
-            priority=priority,
-            extra_key=self._extra_key(turn),
+        request = self._options.add(
+            Submit(
+                rid,
+                turn.prompt,
+                sampling,
+                False,
+                size_bytes,
+                payload_seed,
+                priority=priority,
+                extra_key=self._extra_key(turn),
+            )
         )
         if ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
@@ -292,6 +299,14 @@ class Scenario:
         self._live[rid] = _Live(None, Ending.NATURAL, max_new_tokens)
         tokens = self._bad_tokens.take(length)
         return Submit(rid, tokens, self._sampling.draw(max_new_tokens), truncate)
+
+    def _submit_malformed(self, rid: str) -> Submit:
+        self._counts["malformed"] += 1
+        prompt = self._bad_tokens.take(draw_tokens(self._bad, self._profile.prompts.user_tokens))
+        max_new_tokens = draw_tokens(self._bad, self._profile.output.tokens)
+        self._live[rid] = _Live(None, Ending.NATURAL, max_new_tokens)
+        request = Submit(rid, prompt, self._sampling.draw(max_new_tokens))
+        return spoiled(request, self._profile.bad_input, self._bad)
 
     def _abort(self, rid: str, live: _Live) -> Abort:
         self._counts[live.ending] += 1
@@ -384,6 +399,7 @@ _COUNTS: Final = (
     Ending.DISCONNECT.value,
     "overlong",
     "truncate",
+    "malformed",
     "queue_timeouts",
     "duplicate_ids",
     "unknown_reports",

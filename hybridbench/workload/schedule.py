@@ -7,7 +7,7 @@ from collections import deque
 from typing import Final
 
 from hybridbench.records.messages import Abort, Disconnect, Submit
-from hybridbench.workload.actions import TimedWorkload, WaitUntil
+from hybridbench.workload.actions import ServerSubmit, TimedWorkload, WaitUntil
 
 _REQUESTS: Final = 200
 _LATER_S: Final = 1.0
@@ -27,6 +27,9 @@ def schedule_hash(workload: TimedWorkload) -> str:
             sent += 1
             live.append(action)
             digest.update(repr((workload.due_s, action.input_ids, action.sampling)).encode())
+            if isinstance(action, ServerSubmit):
+                extra = (action.malformed, action.large, action.options, action.draw)
+                digest.update(repr(extra).encode())
         elif isinstance(action, WaitUntil) and live:
             request = live.popleft()
             workload.on_admitted(request.rid)

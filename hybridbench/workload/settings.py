@@ -105,6 +105,9 @@ class Arrival:
     random times."""
     concurrency: Count | None = None
     """Requests in flight of a closed loop."""
+    think_s: DurationS = 0.0
+    """Mean time of a closed loop from an answer to the next request of that client, drawn from half
+    to one and a half times this."""
     rate_per_s: PerSecond | None = None
     """Mean rate of Poisson arrivals, such as `40/s` or `90/min`."""
     max_in_flight: Count = 64
@@ -280,6 +283,18 @@ class Force:
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
+class RequestOptions:
+    """Fields of requests that change how a server answers, such as `n`, `stop` or a JSON schema:
+    those that the interface has, each with a value of its own; for `soak --url` alone.
+    """
+
+    share: Share = 0.0
+    """Share of requests that have some."""
+    most: Count = 3
+    """Options of such a request, at most."""
+
+
+@dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class BadInput:
     """Requests that the engine must reject or truncate."""
 
@@ -289,6 +304,11 @@ class BadInput:
     """Share of requests that are too long and must be truncated."""
     duplicate_ids: Share = 0.0
     """Share of requests that repeat the id of a request in flight."""
+    malformed: Share = 0.0
+    """Share of requests with something wrong in form, type, value or name, each with a value of its
+    own; for `soak --url` alone."""
+    large: Share = 0.0
+    """Share of malformed requests whose wrong value has 10 kB to 1 MB."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -390,6 +410,7 @@ class ProfileKeys:
     aborts: Aborts = Aborts()
     controls: Controls = Controls()
     bad_input: BadInput = BadInput()
+    options: RequestOptions = RequestOptions()
     force: Force = Force()
     assert_coverage: Mapping[str, CoverageFloor] = Field(default_factory=dict)
     """Counters and the least count of each, such as `>5/min`; a run that stays below is INVALID."""

@@ -66,6 +66,7 @@ def is_step_paced(profile: Profile) -> bool:
     arrival, controls = profile.arrival, profile.controls
     return (
         arrival.process == "closed"
+        and not arrival.think_s
         and arrival.bursts is None
         and arrival.ramp is None
         and not profile.sessions.share

@@ -227,6 +227,30 @@ def test_a_server_under_our_own_requests_is_told_what_it_keeps_of_them(tmp_path:
     assert b"people way day" not in stored
 
 
+def test_malformed_requests_that_a_server_fails_at_are_counted_by_what_is_wrong(
+    tmp_path: Path,
+) -> None:
+    """The server refuses all but what is no JSON, at which it has a bug."""
+    quick = ("--first-s", "0.005", "--gap-s", "0.001")
+    bad_input = "bad_input={malformed: 0.5, large: 0.1}"
+    run = soak_server(tmp_path, "30s", "--fault", "bad-json-500", *quick, aborts=bad_input)
+
+    assert run.code != ExitCode.CRASHED
+    record = read_run(run.run_dir)
+    counts = {
+        name.removeprefix("events."): series.value[-1] for name, series in record.series.items()
+    }
+    ends = ["finishes", "requests_rejected", "requests_failed"]
+    ends += ["abort_queued", "abort_prefill", "abort_decode"]
+    assert counts["requests_submitted"] == sum(counts[end] for end in ends) > 100
+    of_kind = {n.partition(".")[2]: n for n in counts if n.startswith("requests_failed_with.")}
+    assert "bad_json" in of_kind
+    assert set(of_kind) <= {"bad_json", "deep_json", "bad_unicode"}
+    assert counts["requests_failed.500"] == sum(counts[name] for name in of_kind.values())
+    assert counts["requests_with.wrong_type"] > 0
+    assert run.verdict["coverage"]["requests_failed_with.bad_json"]["seen"] > 0
+
+
 def test_a_server_that_dies_of_a_request_says_what_was_in_flight(tmp_path: Path) -> None:
     """Also with exit code 0, which is none that anybody has asked for."""
     run = soak_server(tmp_path, "30s", "--fault", "dies")

@@ -22,6 +22,7 @@ _SINGULAR: Mapping[str, str] = {
     "request_success": "request",
     "requests_submitted": "submitted request",
     "requests_rejected": "rejected request",
+    "requests_with": "request",
     "evict_leaf": "evicted leaf",
     "evict_internal_state": "evicted internal state",
     "abort_queued": "abort while queued",

@@ -34,6 +34,9 @@ class Server:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.prompts: list[Any] = []  # of the last requests
+        self.bodies: list[dict[str, Any]] = []  # likewise
+        self.sessions: dict[str, bool] = {}  # those that are open, and whether a turn is under way
+        self.session_calls: list[tuple[str, str]] = []
         self.seen = self.answered = self.aborted = self.running = 0
 
     async def models(self, _: web.Request) -> web.Response:
@@ -50,23 +53,62 @@ class Server:
             f"vllm:num_requests_running {self.running}\n"
         )
 
+    async def open_session(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        # What comes in the wrong order would otherwise not be noticed.
+        await asyncio.sleep(self.options.first_s)
+        self.session_calls.append(("open", asked["session_id"]))
+        self.sessions[asked["session_id"]] = False
+        return web.json_response(asked["session_id"])
+
+    async def close_session(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        self.session_calls.append(("close", asked["session_id"]))
+        self.sessions.pop(asked["session_id"], None)
+        return web.Response()
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        asked: dict[str, Any] = await request.json()
-        prompt = asked.get("prompt") or asked.get("messages") or asked.get("input")
+        try:
+            asked = await request.json()
+        except (ValueError, RecursionError):
+            if self.options.fault == "bad-json-500":
+                raise
+            return web.json_response({"error": {"message": "no JSON"}}, status=400)
+        if not _is_valid(asked):
+            return web.json_response({"error": {"message": "a wrong value"}}, status=400)
+        session_id = (asked.get("session_params") or {}).get("id")
+        if session_id is None:
+            return await self._answer(request, asked)
+        if self.sessions.get(session_id, True):
+            return web.json_response({"error": {"message": "no session, or busy"}}, status=400)
+        self.session_calls.append(("turn", session_id))
+        self.sessions[session_id] = True
+        try:
+            return await self._answer(request, asked)
+        finally:
+            if session_id in self.sessions:
+                self.sessions[session_id] = False
+
+    async def _answer(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+        prompt = next(asked[name] for name in _PROMPTS if name in asked)
         self.seen += 1
         self.prompts = [*self.prompts[-99:], prompt]
+        self.bodies = [*self.bodies[-99:], asked]
         refused = await self._refusal(prompt)
         if refused is not None:
             return refused
         if self.options.keep:
             kept.append(Kept(prompt))
-        tokens = asked.get("max_tokens") or asked.get("max_output_tokens") or 16
+        sampling = asked.get("sampling_params", asked)
+        tokens = next((sampling[name] for name in _LENGTHS if name in sampling), 16)
         self.running += 1
         try:
             if asked.get("stream"):
                 response = await self._stream(request, asked, self._words(prompt, tokens))
             else:
                 await asyncio.sleep(self.options.first_s + self.options.gap_s * (tokens - 1))
+                if self.options.fault == "half" and request.transport is not None:
+                    request.transport.close()
                 whole = _whole(request.path, self._words(prompt, tokens), asked)
                 response = web.json_response(whole)
         except (ConnectionError, asyncio.CancelledError):
@@ -110,7 +152,7 @@ class Server:
             response.force_close()
         await response.prepare(request)
         await asyncio.sleep(self.options.first_s)
-        for index, word in enumerate(words):
+        for index in range(len(words)):
             if index:
                 await asyncio.sleep(self.options.gap_s)
             if fault == "half" and index == len(words) // 2:
@@ -118,8 +160,8 @@ class Server:
                 assert request.transport is not None
                 request.transport.close()
                 return response
-            await response.write(_event(_chunk(request.path, word, asked)))
-        for event in _last(request.path, len(words)):
+            await response.write(_event(_chunk(request.path, words[: index + 1], asked)))
+        for event in _last(request.path, words):
             await response.write(event)
         return response
 
@@ -136,7 +178,39 @@ def _text(word: int) -> str:
     return " indeed" if word == 42 else f" word{word}"
 
 
-def _chunk(path: str, word: int, asked: Mapping[str, Any]) -> dict[str, Any]:
+_PROMPTS = ("prompt", "messages", "input", "input_ids")
+_LENGTHS = ("max_tokens", "max_output_tokens", "max_new_tokens")
+
+
+def _is_valid(asked: Any) -> bool:
+    """Whether this server takes that: as strict as a server may be."""
+    if not isinstance(asked, dict) or asked.get("model", "fake") != "fake":
+        return False
+    sampling = asked.get("sampling_params", asked)
+    prompt = next((asked[name] for name in _PROMPTS if name in asked), None)
+    if not isinstance(sampling, dict) or not isinstance(prompt, str | list) or not prompt:
+        return False
+    if "input_ids" in asked and not all(isinstance(token, int) for token in prompt):
+        return False
+    lengths = [sampling[name] for name in _LENGTHS if name in sampling]
+    return (
+        all(isinstance(length, int) and 0 < length <= 4096 for length in lengths)
+        and isinstance(sampling.get("temperature", 1.0), int | float)
+        and isinstance(sampling.get("n", 1), int)
+        and sampling.get("n", 1) > 0
+    )
+
+
+def _generated(words: list[int], finish: dict[str, Any] | None) -> dict[str, Any]:
+    """All that was said so far."""
+    meta = {"prompt_tokens": 7, "completion_tokens": len(words), "finish_reason": finish}
+    return {"text": "".join(map(_text, words)), "output_ids": words, "meta_info": meta}
+
+
+def _chunk(path: str, so_far: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
+    word = so_far[-1]
+    if path == "/generate":
+        return _generated(so_far, None)
     if path.endswith("responses"):
         return {"type": "response.output_text.delta", "delta": _text(word)}
     choice: dict[str, Any] = {"finish_reason": None}
@@ -172,7 +246,10 @@ def _logprobs(words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"logprobs": {"content": content}}
 
 
-def _last(path: str, tokens: int) -> list[bytes]:
+def _last(path: str, words: list[int]) -> list[bytes]:
+    tokens = len(words)
+    if path == "/generate":
+        return [_event(_generated(words, {"type": "length"})), b"data: [DONE]\n\n"]
     if path.endswith("responses"):
         usage = {"input_tokens": 7, "output_tokens": tokens}
         response = {"status": "completed", "usage": usage}
@@ -183,6 +260,8 @@ def _last(path: str, tokens: int) -> list[bytes]:
 
 def _whole(path: str, words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
     text, tokens = "".join(map(_text, words)), len(words)
+    if path == "/generate":
+        return _generated(words, {"type": "length"})
     if path.endswith("responses"):
         usage = {"input_tokens": 7, "output_tokens": tokens}
         output = [{"type": "message", "content": [{"type": "output_text", "text": text}]}]
@@ -213,8 +292,10 @@ def application(server: Server) -> web.Application:
     app = web.Application(client_max_size=1 << 26)
     app.router.add_get("/v1/models", server.models)
     app.router.add_get("/metrics", server.metrics)
-    for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses"):
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/generate"):
         app.router.add_post(path, server.answer)
+    app.router.add_post("/open_session", server.open_session)
+    app.router.add_post("/close_session", server.close_session)
     return app
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -58,10 +59,11 @@ def serve(
     for_s: float = 0.5,
     beside: Callable[[], Awaitable[None]] | None = None,
     settings: Mapping[str, str] = NO_ABORTS,
+    requests: int = 0,
     repeat_s: float = 0.0,
 ) -> Served:
-    """Send the traffic of chat-churn, with ``settings``, and wait until all of it has ended; for
-    ``repeat_s`` ask for answers again.
+    """Send the traffic of chat-churn, with ``settings``, for so long and until so many ``requests``
+    are sent, and wait until all of it has ended; for ``repeat_s`` ask for answers again.
     """
     profile = load_profile("chat-churn").with_overrides({**QUICK, **settings}).for_servers()
     server = Server(options_of(*options))
@@ -80,6 +82,9 @@ def serve(
             client.keep_for_repeats(seed=1)
         client.resume()
         await asyncio.gather(asyncio.sleep(for_s), *([] if beside is None else [beside()]))
+        async with asyncio.timeout(60.0):
+            while workload.counts()["submitted"] < requests:
+                await asyncio.sleep(0.02)
         client.pause()
         await asyncio.wait_for(rests.wait(), 30.0)
         if repeat_s:
@@ -102,9 +107,8 @@ def serve(
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses"])
 def test_every_interface_is_served_and_every_request_ends_once(api: Api, stream: bool) -> None:
-    served = serve(
-        api=api, stream=stream, settings={"aborts": "{decode: 0.2, queued: 0.1, prefill: 0.1}"}
-    )
+    aborts = {"aborts": "{decode: 0.2, queued: 0.1, prefill: 0.1}"}
+    served = serve(api=api, stream=stream, settings=aborts, requests=60)
 
     counts = served.counts
     assert counts["finishes"] > 20
@@ -131,7 +135,7 @@ def test_a_conversation_goes_on_with_what_the_server_said() -> None:
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("api", ["completions", "ids", "chat"])
 def test_answers_are_asked_for_again_without_the_cache(api: Api, stream: bool) -> None:
-    served = serve("--owner", "vllm", api=api, stream=stream, repeat_s=5.0)
+    served = serve("--owner", "vllm", api=api, stream=stream, requests=60, repeat_s=10.0)
 
     found = served.report.repeated
     assert found is not None
@@ -151,7 +155,13 @@ def _first_asked(served: Served) -> int:
 @pytest.mark.parametrize("api", ["completions", "ids", "chat"])
 def test_swapped_answers_differ_by_far(api: Api) -> None:
     settings = {**NO_ABORTS, "sampling": "{temperature: 0}", "output.tokens": "[6, 12]"}
-    served = serve("--owner", "vllm", "--fault", "swaps", api=api, settings=settings, repeat_s=5.0)
+    served = serve(
+        *("--owner", "vllm", "--fault", "swaps"),
+        api=api,
+        settings=settings,
+        requests=60,
+        repeat_s=10.0,
+    )
 
     found = served.report.repeated
     assert found is not None
@@ -225,7 +235,7 @@ def test_a_server_that_closes_its_connections_is_served_all_the_same() -> None:
 
 
 def test_a_refusal_is_no_failure() -> None:
-    served = serve("--longest", "2000")
+    served = serve("--longest", "2000", requests=60)
 
     assert served.counts["requests_rejected"] == served.counts["requests_rejected.400"] > 0
     assert served.counts["requests_failed"] == 0
@@ -255,3 +265,69 @@ def test_requests_that_broke_with_the_server_are_named_by_their_kind() -> None:
 
     assert served.report.lost
     assert all(kind.startswith("prompt of ") for kind in served.report.lost)
+
+
+MALFORMED = {**NO_ABORTS, "bad_input": "{malformed: 0.7, large: 0.1}"}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses", "generate"])
+def test_malformed_requests_are_refused_and_counted_by_what_is_wrong(
+    api: Api, stream: bool
+) -> None:
+    served = serve(api=api, stream=stream, settings=MALFORMED, requests=250)
+
+    counts = served.counts
+    kinds = {name: n for name, n in counts.items() if name.startswith("requests_with.")}
+    # A sixth of all kinds would be missed by chance once in a hundred thousand times.
+    assert len(kinds) > 15
+    assert counts["requests_rejected"] > 0.3 * sum(kinds.values())
+    assert counts["requests_failed"] == 0
+    assert counts["abort_queued"] == counts["requests_with.cut_body"] > 0
+    assert counts["finishes"] > 20
+
+
+def test_a_kind_of_malformed_request_that_a_server_fails_at_is_named() -> None:
+    served = serve("--fault", "bad-json-500", settings=MALFORMED, requests=250)
+
+    failed = {n for n in served.counts if n.startswith("requests_failed_with.")}
+    assert "requests_failed_with.bad_json" in failed
+    assert failed <= {
+        f"requests_failed_with.{kind}" for kind in ("bad_json", "deep_json", "bad_unicode")
+    }
+    assert served.counts["requests_failed.500"] == sum(served.counts[name] for name in failed)
+
+
+@pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses", "generate"])
+def test_requests_with_options_are_answered_and_counted_by_option(api: Api) -> None:
+    served = serve(
+        api=api, settings={**NO_ABORTS, "options": "{share: 0.8, most: 3}"}, requests=150
+    )
+
+    counts = served.counts
+    assert counts["finishes"] == counts["requests_submitted"] > 20
+    marks = {n.partition(".")[2] for n in counts if n.startswith("requests_with.")}
+    assert len(marks) > 10
+    assert any(body["stream"] is False for body in served.server.bodies)
+
+
+def test_a_request_that_broke_with_the_server_names_its_options_without_their_values() -> None:
+    options = {**NO_ABORTS, "options": "{share: 1.0, most: 2}"}
+    served = serve("--fault", "half", settings=options)
+
+    assert served.report.lost
+    for kind in served.report.lost:
+        assert re.fullmatch(
+            r"prompt of \d+ to \d+ tokens, (sampled|greedy), with [a-z_]+(, [a-z_]+)?", kind
+        )
+
+
+def test_a_server_that_breaks_every_request_is_told_of_by_a_bounded_number_of_kinds() -> None:
+    options = {**NO_ABORTS, "options": "{share: 1.0, most: 6}"}
+    quick = {"arrival": "{process: closed, concurrency: 100}"}
+    served = serve("--fault", "half", "--first-s", "0", settings={**options, **quick}, requests=150)
+
+    lost = served.report.lost
+    assert sum(lost.values()) > len(lost)
+    assert len(lost) <= 65
+    assert "request of another kind" in lost

@@ -109,7 +109,7 @@ def test_answers_in_ids_go_on_with_ids_and_with_as_many_where_there_are_none() -
 def test_a_body_has_what_was_asked_for_and_no_more() -> None:
     request = Submit("r1", [1, 2], Sampling(7, 0.5, top_k=20, top_p=0.9, seed=3), extra_key="t1")
 
-    body = json.loads(Interface("ids", "m", stream=True).body(request))
+    body = json.loads(Interface("ids", "m", stream=True).request(request).body)
 
     assert body == {
         "model": "m",

@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-from hybridbench.load.logprobs import Difference, Token, first_difference, tokens_in
+from hybridbench.load.logprobs import (
+    Difference,
+    Token,
+    first_difference,
+    generated_tokens,
+    tokens_in,
+)
 
 LEGACY = {
     "tokens": [" a", " b"],
@@ -45,6 +51,14 @@ def test_both_forms_say_the_same(said: object) -> None:
 
     assert tokens == TOKENS
     assert [token.gap for token in tokens] == [1.5, 0.25]
+
+
+def test_sglang_says_it_by_ids() -> None:
+    chosen = b"[[-0.5, 7, null], [-1.0, 8, null]]"
+    likeliest = b'[[[-0.5, 7, null], [-2.0, 9, " c"]], [[-1.0, 8, null], [-1.25, 3, null]]]'
+
+    assert generated_tokens(chosen, likeliest) == BY_ID
+    assert generated_tokens(chosen, b"[]") == generated_tokens(b"null", likeliest) == []
 
 
 @pytest.mark.parametrize(

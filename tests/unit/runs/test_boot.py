@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from hybridbench.clock import FakeClock
 from hybridbench.errors import ConfigError
 from hybridbench.records import messages as m
-from hybridbench.runs.boot import boot_worker, check_capabilities
+from hybridbench.runs.boot import await_ready, boot_worker, check_capabilities
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.targets.target import Capability
@@ -62,9 +63,25 @@ def test_a_signal_during_boot_ends_the_wait() -> None:
     assert boot_worker(FakeTarget(clock), make_plan(), interrupts) is None
 
 
+OF_SERVERS = {"refusals": "bad_input.malformed", "options": "options.share"}
+
+
 @pytest.mark.parametrize("name", list_profiles())
-def test_the_bundled_engine_takes_every_shipped_profile(name: str) -> None:
+def test_the_bundled_engine_takes_every_shipped_profile_but_those_for_servers(name: str) -> None:
     check_capabilities(load_profile(name), Capability)
+    assert load_profile(name).of_servers_alone == OF_SERVERS.get(name, "")
+
+
+@pytest.mark.parametrize("name", OF_SERVERS)
+def test_requests_that_only_a_server_gets_are_refused_by_their_key(name: str) -> None:
+    clock = FakeClock()
+    plan = replace(make_plan(), profile=load_profile(name))
+
+    with pytest.raises(ConfigError, match=f"profile {name}: {OF_SERVERS[name]} is for .* --url"):
+        await_ready(FakeTarget(clock), plan, Interrupts())
+
+    # A server that is started with the profile has its pools, and no traffic.
+    assert load_profile(name).for_replay().of_servers_alone == ""
 
 
 @pytest.mark.parametrize(

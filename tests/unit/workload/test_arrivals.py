@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from hybridbench.workload.arrivals import ClosedLoop, Poisson, build_arrivals
+from hybridbench.workload.arrivals import ClosedLoop, Poisson, Thinking, build_arrivals
 from hybridbench.workload.rng_streams import stream
 from hybridbench.workload.settings import Arrival, Bursts, Ramp
 from tests.unit.workload.profiles import base
@@ -134,3 +134,60 @@ def test_changes_of_a_burst_always_lie_ahead_whatever_the_rounding_seed_4(every_
         assert next_s is not None
         assert now_s < next_s <= now_s + every_s
         now_s = next_s
+
+
+def answered_at_once(arrivals: Thinking, clients: int, end_s: float) -> list[float]:
+    """When requests come whose answers take no time."""
+    times = []
+    now_s = 0.0
+    while now_s < end_s:
+        in_flight = 0
+        while arrivals.due(now_s, in_flight):
+            times.append(now_s)
+            in_flight += 1
+        assert in_flight <= clients
+        next_s = arrivals.next_s(now_s, 0)
+        assert next_s is not None
+        assert next_s > now_s
+        now_s = next_s
+    return times
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_clients_think_after_each_answer_seed_3(clients: int) -> None:
+    arrivals = Thinking(ClosedLoop(clients), 2.0, stream(3, "arrivals"))
+
+    times = answered_at_once(arrivals, clients, 4000.0)
+
+    # All come at once at first; then each client thinks from one to three seconds.
+    assert times[:clients] == [0.0] * clients
+    assert len(times) == pytest.approx(clients * 2000, rel=0.02)
+    if clients == 1:
+        gaps = [b - a for a, b in pairwise(times)]
+        assert 1.0 <= min(gaps) < 1.05
+        assert 2.95 < max(gaps) <= 3.0
+
+
+def test_who_waits_for_an_answer_does_not_think() -> None:
+    arrivals = Thinking(ClosedLoop(2), 2.0, stream(4, "arrivals"))
+    assert arrivals.due(0.0, 0)
+    assert arrivals.due(0.0, 1)
+    assert not arrivals.due(10.0, 2)
+    assert arrivals.next_s(10.0, 2) is None
+
+    # One is answered; nothing comes of the other, however long it takes.
+    assert not arrivals.due(20.0, 1)
+    next_s = arrivals.next_s(20.0, 1)
+    assert next_s is not None
+    assert 21.0 <= next_s <= 23.0
+    assert arrivals.due(next_s, 1)
+    assert not arrivals.due(next_s + 100.0, 2)
+
+
+def test_a_profile_chooses_whether_its_clients_think() -> None:
+    closed = Arrival(process="closed", concurrency=4, think="250ms")  # type: ignore[call-arg]
+
+    assert isinstance(build_arrivals(closed, stream(1, "a")), Thinking)
+    assert isinstance(
+        build_arrivals(Arrival(process="closed", concurrency=4), stream(1, "a")), ClosedLoop
+    )

@@ -213,6 +213,7 @@ ARRIVALS = {
     "{process: poisson}": "arrival.rate conflict",
     "{process: closed, concurrency: 4, rate: 3}": "arrival.rate conflict",
     "{process: poisson, rate: 3, concurrency: 4}": "arrival.concurrency conflict",
+    "{process: poisson, rate: 3, think: 1s}": "arrival.think conflict",
     "{process: poisson, rate: 3/h}": "arrival.rate malformed",
     "{process: closed, concurrency: 4, bursts: {every: 5s, length: 9s}}": (
         "arrival.bursts.length conflict"
@@ -228,6 +229,19 @@ def test_an_arrival_that_cannot_be_is_refused(arrival: str, fault: str) -> None:
     caught = fault_of(text)
 
     assert (caught.place, f"{caught.key} {caught.fault}") == ("f.yaml:3", fault)
+
+
+BAD_INPUT = {
+    "{overlong: 0.4, truncate: 0.2}": "bad_input conflict",
+    "{overlong: 0.3, malformed: 0.8}": "bad_input conflict",
+}
+
+
+@pytest.mark.parametrize(("bad_input", "fault"), BAD_INPUT.items())
+def test_more_bad_input_than_there_may_be_is_refused(bad_input: str, fault: str) -> None:
+    caught = fault_of(f"{BASE}bad_input: {bad_input}\n")
+
+    assert f"{caught.key} {caught.fault}" == fault
 
 
 LIMITS = {
@@ -441,6 +455,7 @@ def test_under_a_trace_nothing_is_asserted_and_the_profile_adds_no_traffic() -> 
     assert replay.coverage_minimums(600) == {}
     assert replay.aborts.decode == 0
     assert replay.bad_input.overlong == 0
+    assert replay.options.share == 0
     assert replay.pools == churn().pools
 
 

@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from hybridbench.records.messages import Abort, Submit
-from hybridbench.workload.actions import WaitUntil
+from hybridbench.workload.actions import Malformed, ServerSubmit, WaitUntil
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.catalog import list_profiles, load_profile
 from hybridbench.workload.scenario import Scenario
+from hybridbench.workload.schedule import schedule_hash
 from tests.unit.workload.profiles import base, churn
 from tests.unit.workload.server import Server
 
@@ -257,3 +258,63 @@ def test_nobody_gives_up_where_all_are_admitted_at_once() -> None:
 
     assert scenario.counts()["queue_timeouts"] == 0
     assert server.ended["finish"] > 20
+
+
+def submitted(scenario: Scenario, count: int) -> list[Submit]:
+    requests: list[Submit] = []
+    while len(requests) < count:
+        action = scenario.next_action(0.0)
+        assert isinstance(action, Submit)
+        requests.append(action)
+    return requests
+
+
+def test_malformed_requests_have_their_share_and_each_kind_is_as_likely() -> None:
+    profile = base("bad_input: {overlong: 0.1, malformed: 0.5, large: 0.25}\n")
+    scenario = Scenario(profile.with_overrides({"arrival.concurrency": "4000"}), VOCAB)
+
+    requests = submitted(scenario, 4000)
+
+    bad = [r for r in requests if isinstance(r, ServerSubmit) and r.malformed is not None]
+    assert len(bad) == scenario.counts()["malformed"] == pytest.approx(2000, rel=0.1)
+    assert scenario.counts()["overlong"] == pytest.approx(400, rel=0.2)
+    of_kind = [sum(request.malformed is kind for request in bad) for kind in Malformed]
+    assert min(of_kind) > 0.6 * 2000 / len(Malformed)
+    assert sum(request.large for request in bad) == pytest.approx(500, rel=0.2)
+    assert len({request.draw for request in bad}) > 1990
+    assert all(not request.options for request in bad)
+
+
+def test_options_have_their_share_and_change_nothing_else_of_the_requests() -> None:
+    plain = churn(
+        aborts="{}",
+        bad_input="{}",
+        arrival__concurrency="2000",
+        conversations="{turns: 1, open: 4000}",
+    )
+    with_options = plain.with_overrides({"options": "{share: 0.25, most: 3}"})
+
+    requests = submitted(Scenario(with_options, VOCAB), 1000)
+
+    chosen = [request for request in requests if isinstance(request, ServerSubmit)]
+    assert len(chosen) == pytest.approx(250, rel=0.2)
+    assert {request.options for request in chosen} == {1, 2, 3}
+    assert all(request.malformed is None for request in chosen)
+    without = submitted(Scenario(plain, VOCAB), 1000)
+    assert [r.input_ids for r in requests] == [r.input_ids for r in without]
+
+
+def test_what_is_wrong_and_which_options_are_part_of_a_schedule() -> None:
+    names = [
+        schedule_hash(Scenario(base(f"{keys}\n"), VOCAB))
+        for keys in (
+            "options: {share: 0.5}",
+            "options: {share: 0.5}",
+            "options: {share: 0.5, most: 4}",
+            "bad_input: {malformed: 0.5}",
+            "bad_input: {malformed: 0.5, large: 0.5}",
+        )
+    ]
+
+    assert names[0] == names[1]
+    assert len(set(names)) == 4

@@ -132,6 +132,7 @@ def test_traffic_with_a_clock_in_it_does_not(clock: str) -> None:
         "{process: poisson, rate: 10}",
         "{process: closed, concurrency: 8, bursts: {every: 10s, length: 1s, factor: 2}}",
         "{process: closed, concurrency: 8, ramp: {over: 60s}}",
+        "{process: closed, concurrency: 8, think: 1s}",
     ],
 )
 def test_arrivals_by_the_clock_do_not(arrival: str) -> None:
