@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -172,22 +173,24 @@ class ProbeOptions:
 
 
 def observed_plan(
-    target: TargetOptions, probes: ProbeOptions, course: Course, default_s: float
+    target: TargetOptions, probes: ProbeOptions, course: Course, default_s: float, url: str = ""
 ) -> WatchPlan:
     """The run that they ask for, without anything that sends requests.
 
-    ``default_s`` is its length where none is given.
+    ``default_s`` is its length where none is given.  With the ``url`` of a server neither a command
+    nor a process need be named.
 
     Raises:
         UsageError: one of them cannot be as it is.
     """
-    words = _target(target.command or (), target.pid)
-    for option, url in (
+    words = tuple(target.command or ())
+    _check_target(words, target.pid, alone=not url)
+    for option, address in (
         ("--metrics", target.metrics),
         ("--ready", target.ready),
         ("--reset-cache", probes.reset_cache),
     ):
-        check_url(option, url)
+        check_url(option, address)
     if target.log is not None and not target.log.is_file():
         raise UsageError(f"{target.log}: there is no such file.", option="--log")
     from hybridbench.records.manifest import Options
@@ -197,7 +200,7 @@ def observed_plan(
     prepared = prepared_target(words)
     duration_s = chosen_duration_s(course.duration, default_s)
     return WatchPlan(
-        name=prepared.name if prepared is not None else _name(words, target.pid),
+        name=prepared.name if prepared is not None else _name(words, target.pid, url),
         store=course.store,
         duration_s=duration_s,
         ui=course.ui.value,
@@ -235,14 +238,14 @@ def run_observed(plan: WatchPlan, shown: OutputOptions, listen: int | None) -> i
     return render_outcome(outcome, shown)
 
 
-def _target(command: Sequence[str], pid: int | None) -> tuple[str, ...]:
-    if bool(command) == (pid is not None):
+def _check_target(command: Sequence[str], pid: int | None, *, alone: bool) -> None:
+    """``alone``: nothing else names what is watched."""
+    if (command and pid is not None) or (alone and not command and pid is None):
         raise UsageError(
             "and COMMAND: give one of them, for example -- python server.py.",
             code=ErrorCode.OPTION_CONFLICT if command else ErrorCode.MISSING_ARGUMENT,
             option="--pid",
         )
-    return tuple(command)
 
 
 def check_url(option: str, url: str | None, path: str = "/metrics") -> None:
@@ -313,10 +316,13 @@ def _stored(target: Sequence[str]) -> tuple[str, ...]:
     return redacted(typed)
 
 
-def _name(command: Sequence[str], pid: int | None) -> str:
+def _name(command: Sequence[str], pid: int | None, url: str) -> str:
     """What the run is called: the program, or the script or module that an interpreter runs."""
     if pid is not None:
         return f"pid-{pid}"
+    if not command:
+        parts = urlsplit(url)
+        return f"{parts.hostname}-{parts.port}" if parts.port else str(parts.hostname)
     from hybridbench.sampling.roles import role_of_command
 
     return role_of_command(command)

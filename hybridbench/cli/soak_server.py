@@ -105,7 +105,7 @@ def server_plan(
         UsageError, ConfigError: an option cannot be as it is.
     """
     traffic = asked.traffic()
-    plan = observed_plan(target, probes, course, traffic.profile.duration_s)
+    plan = observed_plan(target, probes, course, traffic.profile.duration_s, traffic.url)
     return replace(
         plan,
         traffic=replace(traffic, answers_s=asked.answers_s(plan.idle_every_s)),

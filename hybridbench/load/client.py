@@ -302,10 +302,10 @@ class LoadClient:
         self._repeating = None
         self._rest_if_idle()
 
-    async def _again(self, request: Submit, with_logprobs: bool) -> Answer | None:
-        """The answer to ``request`` without the server's cache; None if there is none."""
+    async def _again(self, request: Submit, key: str) -> Answer | None:
+        """The answer to ``request`` without what is cached of other keys; None if none came."""
         # The workload knows nothing of it.
-        http = self._interface.cold_request(request, logprobs=with_logprobs)
+        http = self._interface.cold_request(request, key)
         unknown = msgspec.structs.replace(request, rid=f"again {request.rid}")
         flight = _Flight(unknown, http, _now_s(), again=True)
         flight.task = self._take_off(flight)

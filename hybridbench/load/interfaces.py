@@ -43,6 +43,8 @@ _COLD: Final = {
     "hybridbench": "cache_salt",
     _LLAMA: "cache_prompt",
 }
+# Servers that give the token ids of text: parts of a character have the same text.
+_GIVES_IDS: Final = frozenset({"vllm", "hybridbench"})
 # Tokens whose probability is asked for at each place.
 _LIKELIEST: Final = 10
 # Reasons of an end that is none of the model's.
@@ -226,17 +228,20 @@ class Interface:
             return "interface"
         return "" if self.owner in _COLD else "no-cold-way"
 
-    def cold_request(self, request: Submit, *, logprobs: bool) -> HttpRequest:
-        """The request, to be computed without anything from the server's cache."""
+    def cold_request(self, request: Submit, key: str) -> HttpRequest:
+        """The request with logprobs, to be computed without anything from the server's cache but of
+        requests with the same ``key``.
+        """
         put = self.request(request)
-        put.fields[_COLD[self.owner]] = _cold_value(self.owner)
-        if logprobs and self._api == "chat":
-            put.fields |= {"logprobs": True, "top_logprobs": _LIKELIEST}
-        elif logprobs and self._api == "generate":
+        put.fields[_COLD[self.owner]] = False if self.owner == _LLAMA else key
+        if self._api == "generate":
             put.fields |= {"return_logprob": True, "top_logprobs_num": _LIKELIEST}
-        elif logprobs:
-            by_id = self._api == "ids"
-            put.fields |= {"logprobs": _LIKELIEST, "return_tokens_as_token_ids": by_id}
+        elif self._api == "chat":
+            put.fields |= {"logprobs": True, "top_logprobs": _LIKELIEST}
+        else:
+            put.fields["logprobs"] = _LIKELIEST
+        if self.owner in _GIVES_IDS and self._api != "generate":
+            put.fields["return_tokens_as_token_ids"] = True
         return put
 
     def open_session(self, opened: OpenSession) -> HttpRequest:
@@ -301,7 +306,7 @@ class Interface:
                 said["stop_token_ids"] = list(sampling.stop_token_ids)
             if self._streams:
                 said["stream_options"] = {"include_usage": True}
-        if self._api == "ids":
+        if self._api == "ids" or (self.owner in _GIVES_IDS and self._api != "responses"):
             said["return_token_ids"] = True
         if request.extra_key:
             said["cache_salt"] = request.extra_key
@@ -367,10 +372,6 @@ def first_model(body: bytes) -> tuple[str, str]:
     if not models:
         raise NoAnswerError("no-model")
     return models[0].id, models[0].owned_by
-
-
-def _cold_value(owner: str) -> JsonValue:
-    return False if owner == _LLAMA else token_hex(16)
 
 
 def _take(data: bytes, answer: Answer) -> bool:

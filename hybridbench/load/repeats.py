@@ -3,8 +3,10 @@
 Each greedy request of a sample is sent again at rest, without the server's cache.  First several at
 once: an answer that is the same has been computed twice.  One that is not decides nothing, since
 requests that are computed together round otherwise than alone.  So its request is sent three times
-more, alone; where these agree, both earlier answers are held against theirs.  Those that were
-computed together, without reuse, show what rounding does.
+more, alone; where these agree, both earlier answers are compared with theirs.
+
+What rounding does on this server is measured beside that: some answers that agree are computed
+alone, and once more with their own prefix in the cache, and the logprobs of equal tokens compared.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from secrets import token_hex
 from statistics import median
 from typing import Final
 
 from hybridbench.load.interfaces import Answer
-from hybridbench.load.logprobs import first_difference
+from hybridbench.load.logprobs import Token, first_difference
 from hybridbench.records.load import Differing, Repeated
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import ServerSubmit
@@ -27,12 +30,15 @@ _PLACES: Final = 256
 _TOKENS_MOST: Final = 1 << 19
 _AT_ONCE: Final = 16
 _ALONE: Final = 3
+# Answers at an idle point of which it is measured what rounding does.
+_MEASURED: Final = 12
 # Differences that are kept one by one.
 _KEPT: Final = 300
 _GAPS_KEPT: Final = 4096
 
-# Sends a request without the server's cache, with or without logprobs; None where no answer came.
-Ask = Callable[[Submit, bool], Awaitable[Answer | None]]
+# Sends a request that shares nothing in the server's cache but with those of the same key, and asks
+# for logprobs; None where no answer came.
+Ask = Callable[[Submit, str], Awaitable[Answer | None]]
 
 
 class Repeats:
@@ -54,6 +60,7 @@ class Repeats:
         self._served: list[Differing] = []
         self._control: list[Differing] = []
         self._gaps: list[float] = []
+        self._noise = (0.0, 0)  # the largest difference, and of how many tokens
 
     def saw(self, request: Submit, answer: Answer) -> None:
         """A request has its answer: it may be drawn."""
@@ -85,16 +92,22 @@ class Repeats:
         self._random.shuffle(sample)
         end_s = _now_s() + budget_s
         left = iter(sample)
+        same: list[tuple[Submit, Answer]] = []
         other: list[tuple[Submit, Answer, Answer]] = []
-        workers = (self._together(ask, left, other, end_s) for _ in range(_AT_ONCE))
-        await asyncio.gather(*workers)
+        await asyncio.gather(
+            *(self._together(ask, left, same, other, end_s) for _ in range(_AT_ONCE))
+        )
+        self._reasons["time"] += sum(1 for _ in left)
+        # As much time again, so that a difference is not left open for want of time.
+        end_s = max(end_s, _now_s()) + budget_s
+        for request, control in same[:_MEASURED]:
+            if _now_s() < end_s:
+                await self._measure(ask, request, control)
         for request, served, control in other:
-            # As much time again, so that a difference is not left open for want of time.
-            if _now_s() < end_s + budget_s:
+            if _now_s() < end_s:
                 await self._alone(ask, request, served, control)
             else:
                 self._reasons["time"] += 1
-        self._reasons["time"] += sum(1 for _ in left)
 
     def so_far(self) -> Repeated:
         """What came of all that was compared."""
@@ -108,6 +121,8 @@ class Repeats:
             served=tuple(self._served),
             control=tuple(self._control),
             usual_gap=median(self._gaps) if self._gaps else None,
+            noise=self._noise[0],
+            noise_tokens=self._noise[1],
             left_out={name: count for name, count in self._reasons.items() if count},
         )
 
@@ -115,6 +130,7 @@ class Repeats:
         self,
         ask: Ask,
         left: Iterator[tuple[Submit, Answer]],
+        same: list[tuple[Submit, Answer]],
         other: list[tuple[Submit, Answer, Answer]],
         end_s: float,
     ) -> None:
@@ -123,18 +139,33 @@ class Repeats:
             if drawn is None:
                 return
             request, served = drawn
-            control = await ask(request, False)
+            control = await ask(request, token_hex(16))
             if control is None:
                 self._reasons["failed"] += 1
             elif _content(served) == _content(control):
                 self._compared(served)
+                same.append((request, control))
             else:
                 other.append((request, served, control))
+
+    async def _measure(self, ask: Ask, request: Submit, control: Answer) -> None:
+        """What rounding does to an answer that is the same beside others, alone and with reuse."""
+        key = token_hex(16)
+        for _ in range(2):
+            again = await ask(request, key)
+            if again is None or _content(again) != _content(control):
+                return
+            largest, tokens = _noise(control.logprobs, again.logprobs)
+            self._noise = max(self._noise[0], largest), self._noise[1] + tokens
+            self._gaps += [
+                gap for gap in (token.gap for token in again.logprobs) if gap is not None
+            ]
+        del self._gaps[:-_GAPS_KEPT]
 
     async def _alone(self, ask: Ask, request: Submit, served: Answer, control: Answer) -> None:
         answers = []
         for _ in range(_ALONE):
-            answer = await ask(request, True)
+            answer = await ask(request, token_hex(16))
             if answer is None:
                 self._reasons["failed"] += 1
                 return
@@ -144,8 +175,6 @@ class Repeats:
             self._reasons["unsteady"] += 1
             return
         self._compared(served)
-        gaps = [token.gap for token in alone.logprobs]
-        self._gaps += [gap for gap in gaps if gap is not None][: _GAPS_KEPT - len(self._gaps)]
         for name, answer, kept in (
             ("served", served, self._served),
             ("control", control, self._control),
@@ -178,6 +207,16 @@ def _unfit(request: Submit) -> str:
 
 def _content(answer: Answer) -> str | Sequence[int]:
     return answer.ids or "".join(answer.pieces)
+
+
+def _noise(some: Sequence[Token], others: Sequence[Token]) -> tuple[float, int]:
+    """The largest difference between logprobs of equal tokens, in nats, and of how many places."""
+    differences = [
+        abs(one.others[name] - other.others[name])
+        for one, other in zip(some, others, strict=False)
+        for name in one.others.keys() & other.others.keys()
+    ]
+    return max(differences, default=0.0), min(len(some), len(others)) if differences else 0
 
 
 def _reused(answer: Answer) -> bool | None:

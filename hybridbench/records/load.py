@@ -100,6 +100,8 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
         served, control: the first of them.
         usual_gap: between the likeliest token and the next, in nats: the median; None where the
             server says nothing of them.
+        noise: the largest difference, in nats, between logprobs of equal tokens in answers that are
+            the same, at ``noise_tokens`` places: what rounding does on this server.
         left_out: finished requests that were not compared, by the reason.
     """
 
@@ -112,6 +114,8 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
     served: tuple[Differing, ...] = ()
     control: tuple[Differing, ...] = ()
     usual_gap: float | None = None
+    noise: float = 0.0
+    noise_tokens: int = 0
     left_out: dict[str, int] = {}
 
 

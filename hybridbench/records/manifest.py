@@ -24,6 +24,8 @@ _Duration = Annotated[float, msgspec.Meta(ge=0.0, le=DURATION_MAX_S)]
 
 # The kind of a target that gets its traffic from others and says nothing of itself.
 OBSERVED: Final = "observed"
+# The name of that capability.
+_MEMORY: Final = "process_memory"
 
 # What no process has said before the worker is up, and what is known only at the end or of some
 # runs: until then there is no such key.
@@ -228,6 +230,12 @@ class Manifest(OpenRecord, frozen=True):
     ended_wall_s: Wall | None = None
     version: Mapping[str, JsonValue] = {}
     left_to_engine: tuple[str, ...] = ()
+
+    @property
+    def sees_memory(self) -> bool:
+        """Whether the memory of the target could be sampled, as far as the target says."""
+        shown = self.target.capabilities
+        return self.target.kind != OBSERVED or not shown or _MEMORY in shown
 
 
 def manifest_from_json(stored: Mapping[str, JsonValue]) -> Manifest:

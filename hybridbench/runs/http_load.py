@@ -38,6 +38,8 @@ _MODULE: Final = "hybridbench.load"
 _READ_BYTES: Final = 1 << 16
 _REPORT: Final = msgspec.json.Decoder(LoadReport)
 _END_PATIENCE_S: Final = 5.0
+# A connection takes 10 s to fail, and the client waits for 5 s at most before it tries again.
+_REFUSED_EVERY_S: Final = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,27 @@ def words_of(api: Api, vocab_size: int) -> int:
     return vocab_size if api in OF_IDS else TEXT_WORDS
 
 
+@dataclass
+class Reach:
+    """Whether requests still reach the server."""
+
+    lost_for_s: float = 0.0
+    _ends: tuple[int, int] = (0, 0)  # for want of a connection, and otherwise
+    _refused_s: float = 0.0
+    _reached_s: float = 0.0
+
+    def see(self, report: LoadReport, now_s: float) -> None:
+        """Take in a report of the client."""
+        refused = report.counts.get("requests_failed.connect", 0)
+        others = report.counts["requests_submitted"] - report.in_flight - refused
+        if refused != self._ends[0]:
+            self._refused_s = now_s
+        if others != self._ends[1] or now_s - self._refused_s > _REFUSED_EVERY_S:
+            self._reached_s = now_s
+        self._ends = refused, others
+        self.lost_for_s = now_s - self._reached_s
+
+
 class HttpLoad:
     """Owns the load client from ``start`` to ``stop``.
 
@@ -130,6 +153,7 @@ class HttpLoad:
         self._latencies: dict[str, dict[int, int]] = {}
         self._rests = False
         self._orders = 0  # given so far
+        self._reach = Reach()
         self._cpu = (0.0, 0.0)  # processor time of the client, and when it said so
         self._cpu_share = 0.0
         self.failure = ""
@@ -231,6 +255,11 @@ class HttpLoad:
         }
 
     @property
+    def unreachable_for_s(self) -> float:
+        """Seconds in which requests ended, and each because the server took no connection."""
+        return self._reach.lost_for_s
+
+    @property
     def cpu_s(self) -> float:
         """Processor time of the client, its start included, as it said last."""
         return 0.0 if self._report is None else self._report.cpu_s
@@ -253,6 +282,7 @@ class HttpLoad:
         if self._report is not None and now_s > said_s:
             self._cpu_share = (report.cpu_s - before_s) / (now_s - said_s)
         self._cpu = report.cpu_s, now_s
+        self._reach.see(report, now_s)
         self._report = report
         followed = report.orders == self._orders
         self._rests = followed and report.paused and not report.in_flight

@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
+from hybridbench.clock import SystemClock
 from hybridbench.records.json_value import plain_mapping
 from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
 from hybridbench.records.prepared import PreparedTarget
@@ -31,11 +32,18 @@ from hybridbench.safe_output import echo, one_line
 from hybridbench.sampling.cadence import Beat
 from hybridbench.sampling.cgroup import CgroupSource
 from hybridbench.sampling.probe_client import ProbeClient, carried_folder, probe_environment
-from hybridbench.sampling.sampler import HarnessSource, Sampler, StealSource, TimedSource
+from hybridbench.sampling.sampler import (
+    HarnessSource,
+    Sampler,
+    Source,
+    StealSource,
+    TimedSource,
+)
 from hybridbench.sampling.scrape import Scraper
 from hybridbench.targets.attached import AttachedTree
 from hybridbench.targets.command import LaunchedCommand
 from hybridbench.targets.readiness import Readiness, answers, completion_or_page
+from hybridbench.targets.remote import RemoteServer
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import NOT_SHOWN, Capability, Observe
 from hybridbench.units import format_duration
@@ -58,7 +66,8 @@ class WatchPlan(RunPlan):
 
     Args:
         target: the command that is started and watched; empty with ``pid``.
-        pid: a running process, watched with all that it started.
+        pid: a running process, watched with all that it started.  With neither only the interface
+            of the server is seen that gets ``traffic``.
         environment: of ``target`` and ``load``.
         metrics_url: a page in Prometheus' format.
         ready_url: a page that answers once the target serves; empty asks for a completion at the
@@ -95,6 +104,11 @@ class WatchPlan(RunPlan):
         return self.name, "watched" if self.traffic is None else self.traffic.profile.name, ()
 
     @property
+    def sees_processes(self) -> bool:
+        """Whether the target's processes are known."""
+        return bool(self.target) or self.pid is not None
+
+    @property
     def has_load(self) -> bool:
         """Whether the run starts what sends the requests, and so can pause it."""
         return bool(self.load) or self.traffic is not None
@@ -125,7 +139,7 @@ class WatchedUnderSoak:
 
     def __init__(self, plan: WatchPlan) -> None:
         self._plan = plan
-        self._target: LaunchedCommand | AttachedTree | None = None
+        self._target: LaunchedCommand | AttachedTree | RemoteServer | None = None
         self._loop: WatchLoop | None = None
         # What a program writes, and the sockets of its probes, are its own: no part of the run.
         self._folder = Path(tempfile.mkdtemp(prefix="hybridbench-watch-"))
@@ -182,6 +196,9 @@ class WatchedUnderSoak:
     def launch(self, log_path: Path) -> Observe:
         del log_path
         plan = self._plan
+        if not plan.sees_processes:
+            self._target = RemoteServer(SystemClock())
+            return self._target
         if plan.pid is not None:
             self._target = AttachedTree(plan.pid)
             carried = carried_folder(plan.pid) if plan.probed else None
@@ -200,7 +217,7 @@ class WatchedUnderSoak:
         assert target is not None, "nothing was launched"
         shows = self._shows()
         can = tuple(sorted(shows))
-        facts = TargetFacts(kind=OBSERVED, pid=target.pid, capabilities=can)
+        facts = TargetFacts(kind=OBSERVED, pid=target.pid or None, capabilities=can)
         missing = tuple(text for name, text in NOT_SHOWN.items() if name not in can)
         note = "" if plan.prepared is None else plan.prepared.note
         model = Model(name=plan.name, device="", dtype="", note=note)
@@ -255,12 +272,15 @@ class WatchedUnderSoak:
 
     def _make_loop(self, run: BegunRun, target: Observe) -> WatchLoop:
         plan, context = self._plan, run.context
-        cgroup = self._cgroup = CgroupSource(target.pid)
+        sources: list[Source] = [HarnessSource(), StealSource()]
+        if plan.sees_processes:
+            self._cgroup = CgroupSource(target.pid)
+            sources.append(self._cgroup)
         loop = WatchLoop(
             context=context,
             target=target,
             sampler=Sampler(
-                [TimedSource(s) for s in (HarnessSource(), StealSource(), cgroup)],
+                [TimedSource(source) for source in sources],
                 Beat(plan.cadence.sample_every_s, context.clock.monotonic_s()),
                 context.clock,
             ),
@@ -271,7 +291,7 @@ class WatchedUnderSoak:
             idle_every_s=(plan.has_load and plan.idle_every_s) or math.inf,
             reset_url=plan.reset_url,
             answers_s=0.0 if plan.traffic is None else plan.traffic.answers_s,
-            alone=plan.pid is None,
+            alone=bool(plan.target),
         )
         if self._probes is not None:
             seen = loop.seen_process
@@ -280,7 +300,7 @@ class WatchedUnderSoak:
 
     def _shows(self) -> Collection[Capability]:
         plan = self._plan
-        shows = {Capability.PROCESS_MEMORY}
+        shows = {Capability.PROCESS_MEMORY} if plan.sees_processes else set()
         if plan.metrics_url or plan.traffic is not None:
             shows.add(Capability.EVENT_COUNTERS)
         if plan.traffic is not None:

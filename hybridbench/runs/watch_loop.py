@@ -39,6 +39,8 @@ _LEFT_FOR_S: Final = 5.0
 _LOOK_PATIENCE_S: Final = 30.0
 # Times the seconds in which answers are asked for again: as many for those that differ.
 _REPEAT_PATIENCE: Final = 2.0
+# A server that has taken no connection for so long has ended, whatever is seen of its processes.
+_UNREACHABLE_S: Final = 60.0
 # The load client reports every second.
 _LAST_REPORT_S: Final = 1.5
 _KINDS_NAMED: Final = 3
@@ -348,6 +350,9 @@ class WatchLoop(RunLoop):
             super()._watch(now_s)
         elif self.target.exit_status() is not None:
             raise WorkerLostError("exit", "the server ended", self._while_serving(client))
+        elif client.unreachable_for_s > _UNREACHABLE_S:
+            detail = f"the server took no connection for {_UNREACHABLE_S:.0f} s"
+            raise WorkerLostError("exit", detail, self._while_serving(client))
 
     def _while_serving(self, client: HttpLoad) -> str:
         """What our load client had in flight when the target ended."""

@@ -42,6 +42,7 @@ class Capability(StrEnum):
 # What a reader misses when a target lacks a capability that shows something.
 NOT_SHOWN: Mapping[Capability, str] = {
     Capability.TRAFFIC: "traffic: how many requests were answered, and how fast",
+    Capability.PROCESS_MEMORY: "memory, threads, open files and processor time of its processes",
     Capability.DRAIN: "the target when idle: without idle checkpoints growth rests on trends alone",
     Capability.MALLOC: "what the C allocator holds",
     Capability.EVENT_COUNTERS: "engine events, so growth is reported per hour and per request only",

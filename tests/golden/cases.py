@@ -100,12 +100,18 @@ def _answers_not_given_again() -> RunRecord:
         reused=400,
         served_differ=13,
         control_differ=1,
+        noise=0.002,
+        noise_tokens=1200,
         served=(*wrong, Differing(9, 80, 0.004, reused=False)),
         control=(Differing(2, 75, 0.006),),
         usual_gap=0.4,
         left_out={"sampled": 700, "time": 15},
     )
     return with_events(healthy_record(_SHORT), AnswersRepeated(t_s=239.0, so_far=so_far))
+
+
+def _only_the_interface_seen() -> RunRecord:
+    return with_manifest(_short(), target={"kind": "observed", "capabilities": ["traffic"]})
 
 
 _T: Final = healthy_record(_SHORT).series["events.finishes"].t_s
@@ -377,6 +383,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "a silent worker": _silent,
     "wrong answers": _wrong_answers,
     "answers that are not given again": _answers_not_given_again,
+    "only the interface seen": _only_the_interface_seen,
     "a clock that jumped": lambda: with_events(_short(), ClockJump(seconds=3600.0, t_s=150.0)),
     "no processor": lambda: _short(worker_cpu_wait_s=0.95 * _T),
     "a stolen processor": lambda: _short(host_steal_s=0.6 * _T),

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from hybridbench.errors import ExitCode, RunDirectoryError
-from hybridbench.records.events import Census, Crash, IdleLook, ProcessStarted, StoppedEarly
+from hybridbench.records.events import (
+    AnswersRepeated,
+    Census,
+    Crash,
+    IdleLook,
+    ProcessStarted,
+    StoppedEarly,
+)
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.layout import REPORT_MARKDOWN
 from hybridbench.rundir.reader import read_run
@@ -270,3 +277,33 @@ def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(
     assert "requests run or wait by the server's own gauges" in run.verdict["headline"]
     # And what the processes hold at rest is looked at all the same.
     assert len(read_run(run.run_dir).all_events(IdleLook)) >= 2
+
+
+def test_wrong_answers_of_a_server_of_which_only_the_interface_is_seen(tmp_path: Path) -> None:
+    """One of ten answers is that to another prompt; no process of the server is named."""
+    port = free_port()
+    fault = ("--owner", "vllm", "--fault", "swaps", "--first-s", "0.005", "--gap-s", "0.001")
+    server = subprocess.Popen(
+        [sys.executable, str(PROGRAMS / "openai_server.py"), str(port), *fault]
+    )
+    try:
+        run = watch(
+            tmp_path,
+            *("--url", f"http://127.0.0.1:{port}", "--duration", "30s", "--idle-every", "10s"),
+            *("--profile", "chat-churn", "--set", "arrival.concurrency=16"),
+            *("--set", "output.tokens=[20, 30]", "--answers", "4s"),
+            command="soak",
+        )
+    finally:
+        server.kill()
+        server.wait()
+
+    assert run.code == ExitCode.CORRUPT
+    kinds = {finding["kind"] for finding in run.verdict["findings"]}
+    assert {"answers-differ", "memory-not-seen"} <= kinds
+    assert "too-few-samples" not in kinds
+    record = read_run(run.run_dir)
+    assert record.manifest.target.pid is None
+    (last,) = record.all_events(AnswersRepeated)[-1:]
+    assert {one.margin for one in last.so_far.served} <= {5.0, None}
+    assert last.so_far.compared > last.so_far.served_differ > 10

@@ -74,6 +74,26 @@ class MachineGaveOut(Basis, frozen=True, kw_only=True):
         return Words(f"stopped before the planned end: {self.message}")
 
 
+class MemoryNotSeen(Basis, frozen=True, kw_only=True):
+    """No process of the server was named, so that its memory is not seen."""
+
+    kind: ClassVar[str] = "memory-not-seen"
+    meaning: ClassVar[str] = "Only the interface of the server was seen, and not its memory."
+    leads_to: ClassVar[str] = "INCONCLUSIVE"
+    decided_by_length: ClassVar[bool] = False
+
+    def words(self, found: Finding) -> Words:
+        del found
+        return Words("the server's memory is not seen: no process of it was named")
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "Run hybridbench on the server's machine, with --pid or with the command that starts "
+            "the server."
+        )
+
+
 class InterruptedUncovered(Basis, frozen=True, kw_only=True):
     """Interrupted at ``at_s``, before the paths of the profile were taken."""
 
@@ -176,6 +196,8 @@ def incomplete_findings(facts: Facts) -> Iterable[Finding]:
         yield _open(MachineGaveOut(message=stopped.text), "run", stopped.t_s)
     for failed in facts.last.all_events(BenchFailed):
         yield bench_failed(failed.part, failed.error, failed.file, failed.t_s)
+    if not facts.record.manifest.sees_memory:
+        yield _open(MemoryNotSeen(), "memory")
     missing = facts.coverage.missing
     interrupted = facts.last.last_event(Interrupted)
     if missing and interrupted is not None:

@@ -1,14 +1,13 @@
 """Answers of a server that it does not give when it is asked again, alone and without its cache.
 
 Rounding may decide between two tokens that are nearly as likely as each other.  What it does on
-this server is seen in answers that several requests got at once without the cache: these and the
-served ones were computed beside others, and only the served ones could reuse anything.
+this server is measured in the same run: in answers that are the same, of which one was computed
+beside others, one alone, and one with its own prefix in the cache, logprobs are compared.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 
 from hybridbench.analysis.distributions import fisher
@@ -19,11 +18,13 @@ from hybridbench.records.finding import Basis, Words
 from hybridbench.records.load import Differing, Repeated
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# Times the largest margin that rounding was seen to decide.
+# Times the margin that the largest measured difference between two logprobs can turn round.
 _BEYOND: Final = 10.0
-# That the served answers differ so much more often than the others by chance.
-_CHANCE_MOST: Final = 0.001
+# Places at which it must have been measured what rounding does.
+_FEWEST_MEASURED: Final = 500
 _FEWEST: Final = 2
+# What wrong answers share is named below this probability of chance.
+_CHANCE_MOST: Final = 0.001
 _TOLD: Final = 4
 
 
@@ -34,11 +35,10 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         wrong: of ``compared``, those whose first other token was less likely by more than
             ``tolerance`` nats.
         tokens: of all compared answers.
-        control: of the answers that were computed together without the cache, those that differ by
-            more than ``usual_gap``.
-        control_largest: the largest margin among these; None where none differs.
+        control: the same of the answers that were computed together, without the cache.
+        noise: the largest difference that rounding made between two logprobs of a token, in nats,
+            at ``noise_tokens`` places.
         usual_gap: the median by which the likeliest token leads, in nats.
-        chance: that served answers differ so much more often than those.
         examples: the first wrong ones.
         wrong_reused, right_reused: those that had reused something, of ``wrong_known`` and
             ``right_known``; told where that is no chance.
@@ -60,9 +60,9 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     tokens: int
     tolerance: float
     control: int
-    control_largest: float | None
+    noise: float
+    noise_tokens: int
     usual_gap: float
-    chance: float
     examples: tuple[Differing, ...] = ()
     wrong_reused: int = 0
     wrong_known: int = 0
@@ -77,8 +77,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             f"{self.right_reused:,} of {self.right_known:,} right ones had"
         )
         title = (
-            f"{self.wrong:,} of {self.compared:,} answers differ from those to the same requests "
-            "alone, without cache"
+            f"{self.wrong or self.control:,} of {self.compared:,} answers differ from those to the "
+            "same requests alone, without cache"
         )
         return Words(
             title,
@@ -87,9 +87,11 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             evidence=(
                 *([reuse] if self._is_of_reuse else []),
                 *map(_example, self.examples[:_TOLD]),
-                f"margins up to {self.tolerance:.3g} nats count as rounding: the likeliest token "
-                f"usually leads by {self.usual_gap:.3g}, and of the same requests computed "
-                f"together, without the cache, {self._of_control()}",
+                "of as many answers that were computed together, without the cache, "
+                f"{self.control:,} differ so",
+                f"margins up to {self.tolerance:.3g} nats count as rounding: it changed the "
+                f"logprobs of {self.noise_tokens:,} tokens by {self.noise:.2g} at most, and the "
+                f"likeliest token usually leads by {self.usual_gap:.3g}",
                 *((f"not compared: {left_out_words(self.left_out)}",) if self.left_out else ()),
             ),
         )
@@ -98,6 +100,8 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         del found
         if self._is_of_reuse:
             return "Look at the code that serves requests whose prefix is in the cache."
+        if self.control:
+            return "Reuse is not what it takes: repeat the run with one request at a time."
         return (
             "Repeat the run with the server's prefix cache off, and then with one request at a "
             "time: where the finding goes, its cause is."
@@ -107,11 +111,6 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     def _is_of_reuse(self) -> bool:
         table = self.wrong_reused, self.wrong_known, self.right_reused, self.right_known
         return self.right_known > 0 and fisher(table) < _CHANCE_MOST
-
-    def _of_control(self) -> str:
-        if self.control_largest is None:
-            return "none differs"
-        return f"the largest was {self.control_largest:.3g}, {self.control:,} beyond that lead"
 
 
 def repeated_answer_findings(record: RunRecord) -> list[Finding]:
@@ -141,26 +140,27 @@ def repeated_answer_notes(record: RunRecord) -> Iterator[str]:
 
 
 def _agreement(seen: Repeated) -> str:
-    if not seen.served_differ:
+    if not seen.served_differ and not seen.control_differ:
         return "all agree"
-    known = [one.margin for one in seen.served if one.margin is not None]
     said = f"{seen.served_differ:,} differ, {seen.control_differ:,} do without reuse"
+    margins = [one.margin for one in (*seen.served, *seen.control)]
+    known = [margin for margin in margins if margin is not None]
     if not known:
         return f"{said}, and the server does not say by how much"
-    if len(known) == len(seen.served) == seen.served_differ and max(known) <= _tolerance(seen):
+    if len(known) == len(margins) and max(known) <= _tolerance(seen):
         return f"{said}, all by what rounding decides"
     return f"{said}, which does not decide"
 
 
 def _judged(seen: Repeated) -> AnswersDiffer | None:
-    if seen.usual_gap is None:
+    if seen.usual_gap is None or seen.noise_tokens < _FEWEST_MEASURED:
         return None
-    tolerance, control = _tolerance(seen), _margins(seen.control)
-    wrong = [one for one in seen.served if one.margin is not None and one.margin > tolerance]
-    beyond = [sum(margin > seen.usual_gap for margin in _margins(seen.served))]
-    beyond.append(sum(margin > seen.usual_gap for margin in control))
-    chance = _at_least(beyond[0], sum(beyond))
-    if len(wrong) < _FEWEST or chance >= _CHANCE_MOST:
+    tolerance = _tolerance(seen)
+    wrong, control = (
+        [one for one in differing if one.margin is not None and one.margin > tolerance]
+        for differing in (seen.served, seen.control)
+    )
+    if len(wrong) + len(control) < _FEWEST:
         return None
     known = [one.reused for one in wrong if one.reused is not None]
     return AnswersDiffer(
@@ -168,11 +168,11 @@ def _judged(seen: Repeated) -> AnswersDiffer | None:
         compared=seen.compared,
         tokens=seen.tokens,
         tolerance=tolerance,
-        control=beyond[1],
-        control_largest=max(control, default=None),
+        control=len(control),
+        noise=seen.noise,
+        noise_tokens=seen.noise_tokens,
         usual_gap=seen.usual_gap,
-        chance=chance,
-        examples=tuple(wrong[:_TOLD]),
+        examples=tuple((wrong + control)[:_TOLD]),
         wrong_reused=sum(known),
         wrong_known=len(known),
         right_reused=seen.reused - sum(known),
@@ -182,19 +182,10 @@ def _judged(seen: Repeated) -> AnswersDiffer | None:
 
 
 def _tolerance(seen: Repeated) -> float:
-    """The largest margin in nats that rounding may decide on this server."""
-    largest = max(_margins(seen.control), default=0.0)
-    return max(_BEYOND * largest, seen.usual_gap or 0.0)
-
-
-def _margins(differing: Sequence[Differing]) -> list[float]:
-    return [one.margin for one in differing if one.margin is not None]
-
-
-def _at_least(successes: int, trials: int) -> float:
-    """The probability of so many, or more, of ``trials`` that go one way as often as the other."""
-    ways = sum(math.comb(trials, k) for k in range(successes, trials + 1))
-    return float(ways / 2**trials)
+    """The largest margin in nats that rounding may decide on this server: of two logprobs each may
+    be off.
+    """
+    return max(2.0 * _BEYOND * seen.noise, seen.usual_gap or 0.0)
 
 
 def _example(one: Differing) -> str:

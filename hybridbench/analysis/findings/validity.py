@@ -333,6 +333,8 @@ def validity_findings(facts: Facts) -> list[Finding]:
             found.extend(_nothing_served(record, window))
     if facts.ended_early:
         return found
+    if not record.manifest.sees_memory:
+        return [*coverage_findings(facts), *found]
     series = memory_series(record)
     if series is None or len(series) < _FEWEST_SAMPLES:
         count = 0 if series is None else len(series)

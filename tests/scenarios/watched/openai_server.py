@@ -215,7 +215,7 @@ def _chunk(path: str, so_far: list[int], asked: Mapping[str, Any]) -> dict[str, 
         return {"type": "response.output_text.delta", "delta": _text(word)}
     choice: dict[str, Any] = {"finish_reason": None}
     if path.endswith("chat/completions"):
-        choice["delta"] = {"content": _text(word)}
+        choice |= {"delta": {"content": _text(word)}, **_ids([word], asked)}
     else:
         choice |= {"text": _text(word), **_ids([word], asked)}
     return {"choices": [choice | _logprobs([word], asked)]}
@@ -231,7 +231,7 @@ def _logprobs(words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     by_id = asked.get("return_tokens_as_token_ids")
     names = [f"token_id:{word}" if by_id else _text(word) for word in words]
-    tops = [{name: -0.01, " nothing": -5.01} for name in names]
+    tops = [{name: -0.01, " other": -2.01, " nothing": -5.01} for name in names]
     if "messages" not in asked:
         values = [-0.01] * len(names)
         return {"logprobs": {"tokens": names, "token_logprobs": values, "top_logprobs": tops}}
@@ -268,7 +268,7 @@ def _whole(path: str, words: list[int], asked: Mapping[str, Any]) -> dict[str, A
         return {"status": "completed", "output": output, "usage": usage}
     choice: dict[str, Any] = {"finish_reason": "length"} | _logprobs(words, asked)
     if path.endswith("chat/completions"):
-        choice["message"] = {"role": "assistant", "content": text}
+        choice |= {"message": {"role": "assistant", "content": text}, **_ids(words, asked)}
     else:
         choice |= {"text": text, **_ids(words, asked)}
     return {"choices": [choice], "usage": _usage(tokens)}

@@ -143,7 +143,9 @@ def test_answers_are_asked_for_again_without_the_cache(api: Api, stream: bool) -
     assert (found.served_differ, found.control_differ) == (0, 0)
     assert set(found.left_out) == {"sampled"}
     # They are requests like all others, and no latency is measured of them.
-    assert served.counts["finishes"] == found.compared + _first_asked(served)
+    measured = served.counts["finishes"] - found.compared - _first_asked(served)
+    assert 0 < measured <= 24
+    assert (found.noise, found.noise_tokens > 0) == (0.0, True)
     assert sum(served.report.latencies[E2E].values()) == _first_asked(served)
 
 
@@ -168,7 +170,7 @@ def test_swapped_answers_differ_by_far(api: Api) -> None:
     assert found.served_differ + found.left_out.get("unsteady", 0) > 0.05 * found.compared
     assert found.served_differ > 0
     assert {one.margin for one in found.served} == {5.0}
-    assert found.usual_gap == 5.0
+    assert found.usual_gap == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,14 @@ def compared(served: list[Answer], ask: Ask, *, budget_s: float = 5.0) -> Repeat
 def server(
     together: Callable[[int], str] = lambda _: RIGHT, alone: Callable[[int], str] = lambda _: RIGHT
 ) -> Ask:
-    """What it answers the requests by their numbers, beside others and alone."""
+    """What it answers the requests by their numbers: first beside others, and then alone."""
+    asked: set[int] = set()
 
-    async def ask(again: Submit, with_logprobs: bool) -> Answer | None:
-        text = (alone if with_logprobs else together)(again.input_ids[0])
+    async def ask(again: Submit, key: str) -> Answer | None:
+        del key
+        number = again.input_ids[0]
+        text = (alone if number in asked else together)(number)
+        asked.add(number)
         return answer(text) if text else None
 
     return ask
@@ -52,7 +56,8 @@ def server(
 def test_answers_that_come_again_agree() -> None:
     found = compared([answer(RIGHT, 4), answer(RIGHT, 0), answer(RIGHT)], server())
 
-    assert found == Repeated(compared=3, tokens=6, known=2, reused=1)
+    assert (found.compared, found.tokens, found.known, found.reused) == (3, 6, 2, 1)
+    assert (found.served, found.control, found.left_out) == ((), (), {})
 
 
 def test_a_served_answer_that_no_request_gets_again_is_named_with_its_margin() -> None:
@@ -62,9 +67,34 @@ def test_a_served_answer_that_no_request_gets_again_is_named_with_its_margin() -
     assert (one.place, one.prompt_tokens, one.margin, one.reused) == (1, 8, 4.0, True)
     assert (found.compared, found.served_differ, found.control_differ) == (3, 1, 0)
     assert found.control == ()
+
+
+def test_what_rounding_does_is_measured_in_answers_that_agree() -> None:
+    calls: list[tuple[int, str]] = []
+
+    async def ask(again: Submit, key: str) -> Answer | None:
+        calls.append((again.input_ids[0], key))
+        moved = 0.02 * sum(number == again.input_ids[0] for number, _ in calls)
+        tokens = [
+            Token(one.name, one.logprob + moved, {n: v + moved for n, v in one.others.items()})
+            for one in TOKENS
+        ]
+        return Answer([RIGHT], output_tokens=2, logprobs=tokens)
+
+    found = compared([answer(RIGHT)] * 20, ask)
+
+    # Twelve of them, alone and with their own prefix in the cache: two tokens each.
+    assert found.noise_tokens == 12 * 2 * 2
+    assert abs(found.noise - 0.04) < 1e-9
     # Of " a" it is 3.0, of " b" 0.01.
     assert found.usual_gap is not None
     assert abs(found.usual_gap - 1.505) < 1e-9
+    keys = {number: [key for one, key in calls if one == number] for number, _ in calls}
+    assert len(keys) == 20
+    assert sorted(map(len, keys.values())) == [1] * 8 + [3] * 12
+    for together, *alone in keys.values():
+        assert together not in alone
+        assert len(set(alone)) <= 1
 
 
 def test_what_is_computed_beside_others_shows_what_rounding_does() -> None:
@@ -118,12 +148,12 @@ def test_of_a_server_that_cannot_leave_its_cache_out_nothing_is_kept() -> None:
 def test_the_sample_is_drawn_from_all_and_bounded() -> None:
     numbers: list[int] = []
 
-    async def ask(again: Submit, with_logprobs: bool) -> Answer | None:
+    async def ask(again: Submit, key: str) -> Answer | None:
         numbers.append(again.input_ids[0])
         return answer(RIGHT)
 
     found = compared([answer(RIGHT)] * 3000, ask)
 
-    assert len(numbers) == found.compared == 256
+    assert len(set(numbers)) == found.compared == 256
     assert found.left_out == {"not-drawn": 3000 - 256}
-    assert sum(number >= 1500 for number in numbers) > 90
+    assert sum(number >= 1500 for number in set(numbers)) > 90

@@ -284,7 +284,7 @@ def test_the_metrics_page_is_read_by_others_and_by_our_scraper(server: Server) -
     engine = server.engine
     for pool, stats in engine.pool_stats().items():
         for part, count in stats.as_dict().items():
-            assert scrape.gauges[f"gauge.hybridbench_pool_{pool}_{part}_slots"] == count
+            assert scrape.gauges[f"pool.{pool}.{part}"] == count
     for event in engine.counters.as_dict():
         assert families[f"hybridbench_events_{event}"].type == "counter"
     ttft = families["hybridbench_time_to_first_token_seconds"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hybridbench.analysis.findings.repeated_answers import (
@@ -28,6 +30,8 @@ def record(
     control: tuple[Differing, ...] = (),
     *,
     usual_gap: float | None = 0.5,
+    noise: float = 0.01,
+    noise_tokens: int = 2000,
     known: int = 0,
     reused: int = 0,
 ) -> RunRecord:
@@ -39,6 +43,8 @@ def record(
         served=served,
         control=control,
         usual_gap=usual_gap,
+        noise=noise,
+        noise_tokens=noise_tokens,
         left_out={"sampled": 40},
         known=known,
         reused=reused,
@@ -46,35 +52,41 @@ def record(
     return with_events(healthy_record(RUN), AnswersRepeated(so_far=so_far, t_s=230.0))
 
 
-def test_wrong_answers_that_chance_does_not_explain_are_corrupt() -> None:
-    verdict = judge(record(differing(*[3.0] * 12, 0.01), differing(0.02)))
+def test_two_answers_that_rounding_does_not_explain_are_corrupt() -> None:
+    verdict = judge(record(differing(3.0, 0.01, 2.5)))
 
     assert verdict.kind is VerdictKind.CORRUPT
     assert verdict.exit_code is ExitCode.CORRUPT
     (finding,) = (one for one in verdict.findings if one.kind == "answers-differ")
-    assert finding.data["wrong"] == 12
-    assert "12 of 1,000 answers differ" in finding.title
+    assert finding.data["wrong"] == 2
+    assert "2 of 1,000 answers differ" in finding.title
     assert not any("asked for again" in note for note in verdict.notes)
 
 
+def test_answers_that_are_wrong_without_reuse_as_well_are_wrong() -> None:
+    (finding,) = repeated_answer_findings(record(differing(3.0), differing(2.0)))
+
+    assert (finding.data["wrong"], finding.data["control"]) == (1, 1)
+    assert "Reuse is not what it takes" in finding.basis.advice(finding)
+
+
 @pytest.mark.parametrize(
-    ("served", "control", "usual_gap"),
+    ("served", "control", "known"),
     [
         # What rounding decides, even where reuse makes it decide more often.
-        (differing(*[0.4] * 200), (), 0.5),
-        # Ten times the largest margin that rounding was seen to decide.
-        (differing(*[3.0] * 40), differing(0.4), 0.5),
-        # Few, or as many without reuse.
-        (differing(*[3.0] * 9), (), 0.5),
-        (differing(*[3.0] * 30), differing(*[0.29] * 25), 0.1),
-        # The server says nothing of its tokens.
-        (differing(*[None] * 40), (), None),
+        (differing(*[0.4] * 200), (), {}),
+        # Ten times what the measured rounding can turn round.
+        (differing(*[3.0] * 40), differing(2.9), {"noise": 0.15}),
+        # One alone; a server that says nothing of its tokens; too little measured.
+        (differing(3.0, 0.1), (), {}),
+        (differing(*[None] * 40), (), {"usual_gap": None}),
+        (differing(*[3.0] * 40), (), {"noise_tokens": 499}),
     ],
 )
-def test_differences_that_rounding_or_chance_may_explain_are_a_note(
-    served: tuple[Differing, ...], control: tuple[Differing, ...], usual_gap: float | None
+def test_differences_that_rounding_may_explain_are_a_note(
+    served: tuple[Differing, ...], control: tuple[Differing, ...], known: dict[str, Any]
 ) -> None:
-    found = record(served, control, usual_gap=usual_gap)
+    found = record(served, control, **known)
 
     assert repeated_answer_findings(found) == []
     (note,) = repeated_answer_notes(found)

@@ -964,10 +964,10 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "compared": 412,
                 "tokens": 6000,
                 "tolerance": 0.5,
-                "control": 2,
-                "control_largest": 0.05,
+                "control": 0,
+                "noise": 0.025,
+                "noise_tokens": 1900,
                 "usual_gap": 0.04,
-                "chance": 1e-9,
                 "examples": [{"place": 3, "prompt_tokens": 90, "margin": 2.5}],
                 "wrong_reused": 17,
                 "wrong_known": 17,
@@ -984,13 +984,17 @@ WORDS: dict[str, tuple[Finding, Words]] = {
                 "17 of 17 had reused a prefix, 40 of 395 right ones had",
                 "a request of 90 prompt tokens: output token 4 was less likely by 2.5 nats than "
                 "the one that the server gives it alone, three times",
-                "margins up to 0.5 nats count as rounding: the likeliest token usually leads by "
-                "0.04, and of the same requests computed together, without the cache, the largest "
-                "was 0.05, 2 beyond that lead",
+                "of as many answers that were computed together, without the cache, 0 differ so",
+                "margins up to 0.5 nats count as rounding: it changed the logprobs of 1,900 tokens "
+                "by 0.025 at most, and the likeliest token usually leads by 0.04",
                 "not compared: 30 sampled at a temperature, 2 to which the server gave several "
                 "answers, alone",
             ),
         ),
+    ),
+    "a server whose memory is not seen": (
+        found("memory-not-seen", {}),
+        Words("the server's memory is not seen: no process of it was named"),
     ),
     "a machine that ended the run": (
         found("stopped-early", {"message": "3 MiB left"}),
