@@ -25,6 +25,7 @@ from torch import Tensor
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
+from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
@@ -83,8 +84,8 @@ class Judged:
         self._accept = self.engine.scheduler.accept
         self.engine.scheduler.accept = self._kept  # type: ignore[method-assign]
 
-    def _kept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> Sequence[Sequence[int]]:
-        tokens = self._accept(batch, token_ids)
+    def _kept(self, batch: ScheduleBatch, chosen: NextTokens) -> Sequence[Sequence[int]]:
+        tokens = self._accept(batch, chosen)
         assert self._model.logits is not None
         row = 0
         for req, record, length, new in zip(

@@ -219,10 +219,9 @@ class Engine:
         self._front_end.drop(rid)
         return True
 
-    def output_of(self, rid: str) -> Sequence[int] | None:
-        """What a live request has put out so far, to be read only; None if there is none."""
-        req = self._front_end.find(rid)
-        return None if req is None else req.output_ids
+    def find(self, rid: str) -> Req | None:
+        """A live request, to be read only; None if there is none of that id."""
+        return self._front_end.find(rid)
 
     def step(self) -> list[EngineEvent]:
         """One step: settle aborts, run a prefill or one token for all, tell what happened."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hybridbench.engine.model_runner import ModelRunner
+from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.scheduler.outcome import StepOutcome
 from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
@@ -40,9 +41,9 @@ class EventLoopNormal:
         if batch is not None:
             params = [req.sampling_params for req in batch.reqs]
             model_began = timings.now_s(), timings.cpu_s()
-            token_ids = self._runner.next_tokens(batch.forward, params)
+            chosen = self._runner.next_tokens(batch.forward, params)
             timings.count_forward(*model_began)
-            scheduler.settle(batch, scheduler.accept(batch, token_ids), outcome)
+            scheduler.settle(batch, scheduler.accept(batch, chosen), outcome)
         timings.schedule_s += timings.beside_model_s() - began_s
         return batch
 
@@ -52,7 +53,7 @@ class BatchInFlight:
     """A batch that was launched, and the tokens that the scheduler has not seen yet."""
 
     batch: ScheduleBatch
-    token_ids: Sequence[int]
+    chosen: NextTokens
 
 
 class EventLoopOverlap:
@@ -80,9 +81,9 @@ class EventLoopOverlap:
         if batch is not None:
             params = [req.sampling_params for req in batch.reqs]
             model_began = timings.now_s(), timings.cpu_s()
-            token_ids = self._runner.next_tokens(batch.forward, params)
+            chosen = self._runner.next_tokens(batch.forward, params)
             timings.count_forward(*model_began)
-            self._in_flight = BatchInFlight(batch, token_ids)
+            self._in_flight = BatchInFlight(batch, chosen)
         scheduler.launched(batch)
         if previous is not None:
             scheduler.settle(previous.batch, tokens, outcome)
@@ -98,7 +99,7 @@ class EventLoopOverlap:
         """
         if previous is None:
             return (None if planned is None else self._scheduler.lay_out(planned)), []
-        tokens = self._scheduler.accept(previous.batch, previous.token_ids)
+        tokens = self._scheduler.accept(previous.batch, previous.chosen)
         if planned is None:
             return None, tokens
         return self._scheduler.lay_out(planned, previous.batch, tokens), tokens

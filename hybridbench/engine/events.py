@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hybridbench.engine.next_token import TokenLogprobs
 from hybridbench.engine.req import Req
 
 
@@ -23,6 +24,7 @@ class EngineEvent:
     """One thing that happened to the request ``rid``; the last three kinds end it.
 
     ``reason`` is "length" or "stop" for a finish, one sentence for an abort or a rejection.
+    ``logprobs`` are those of ``output_ids``, if the request asked for them.
     ``itl_s`` holds the gaps between consecutive tokens, one fewer than ``output_ids``.  A retracted
     request is admitted again without a second event, and its pause shows as one long gap.
     ``req`` is the request itself, of a finish: it holds nothing any more.
@@ -36,6 +38,7 @@ class EngineEvent:
     itl_s: tuple[float, ...] = ()
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
     req: Req | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -156,6 +156,7 @@ class FrontEnd:
                 itl_s=tuple(state.itl_s),
                 prompt_tokens=len(req.origin_input_ids),
                 cached_tokens=req.cached_tokens,
+                logprobs=tuple(req.logprobs or ()),
                 req=req if kind is EventKind.FINISHED else None,
             )
         ]

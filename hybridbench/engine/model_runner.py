@@ -12,7 +12,7 @@ from torch import Tensor
 from hybridbench.engine.forward_batch import NOT_TRACKED, ForwardBatch, ForwardMode
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.config import ModelConfig
-from hybridbench.engine.next_token import choose_next_tokens
+from hybridbench.engine.next_token import NextTokens, choose_next_tokens, logprobs_of
 from hybridbench.engine.sampling_params import SamplingParams
 
 
@@ -52,7 +52,7 @@ class ModelRunner:
         self._model = model
         self._kv_pool = kv_pool
 
-    def next_tokens(self, batch: ForwardBatch, params: Sequence[SamplingParams]) -> list[int]:
+    def next_tokens(self, batch: ForwardBatch, params: Sequence[SamplingParams]) -> NextTokens:
         """The next token of each request of ``batch``; ``params`` in the same order.
 
         Of a verifying batch the token after each of the [T] new ones, request after request.
@@ -61,9 +61,11 @@ class ModelRunner:
         if batch.mode == "verify":
             each = zip(params, batch.extend_lens, strict=True)
             params = [own for own, length in each for _ in range(length)]
-            return choose_next_tokens(logits, params, (batch.positions + 1).tolist())
-        self._track_decoded(batch)
-        return choose_next_tokens(logits, params, batch.seq_lens)
+            ids = choose_next_tokens(logits, params, (batch.positions + 1).tolist())
+        else:
+            self._track_decoded(batch)
+            ids = choose_next_tokens(logits, params, batch.seq_lens)
+        return NextTokens(ids, logprobs_of(logits, params, ids))
 
     def _track_decoded(self, batch: ForwardBatch) -> None:
         """Copy the states that a decode step has brought to a length worth keeping.

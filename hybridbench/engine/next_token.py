@@ -1,8 +1,12 @@
-"""From logits to one token per request: greedy, or drawn from a stream that the request names."""
+"""From logits to one token per request: greedy, or drawn from a stream that the request names.
+
+And how probable the model finds the tokens, for the requests that ask.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +16,26 @@ from hybridbench.engine.sampling_params import ALL_TOKENS, SamplingParams
 _WORD = (1 << 64) - 1
 # How many of the most probable tokens are looked at before the whole vocabulary is.
 _FIRST_LOOK = 256
+
+
+class TokenLogprobs(NamedTuple):
+    """Natural logarithms of what the model's softmax gives tokens at one place of an output:
+    without temperature, filters or a draw.
+    """
+
+    logprob: float
+    """Of the token that was chosen."""
+    best: list[tuple[int, float]]
+    """The most probable tokens, the best first."""
+
+
+class NextTokens(NamedTuple):
+    """What a step chose."""
+
+    ids: list[int]
+    """A token for each row of the step's logits."""
+    logprobs: dict[int, TokenLogprobs]
+    """By row, for the requests that ask."""
 
 
 def choose_next_tokens(
@@ -35,6 +59,36 @@ def choose_next_tokens(
     for row, token in zip(drawn, _draw(rows, chosen, uniforms).tolist(), strict=True):
         tokens[row] = token
     return tokens
+
+
+def logprobs_of(
+    logits: Tensor, params: Sequence[SamplingParams], chosen: Sequence[int]
+) -> dict[int, TokenLogprobs]:
+    """Of each row whose request asks for them, computed in float32; empty if none does.
+
+    Args:
+        logits: [B, vocab].
+        params: of each row; its ``logprobs`` says how many of the best are wanted.
+        chosen: the token of each row.
+    """
+    wanted = {row: own.logprobs for row, own in enumerate(params) if own.logprobs is not None}
+    if not wanted:
+        return {}
+    rows = list(wanted)
+    logprobs = logits[rows].float().log_softmax(dim=-1)
+    tokens = torch.tensor([[chosen[row]] for row in rows], device=logits.device)
+    best = logprobs.topk(min(max(wanted.values()), logits.shape[1]), dim=-1)
+    table = zip(
+        wanted.items(),
+        logprobs.gather(1, tokens).squeeze(1).tolist(),
+        best.indices.tolist(),
+        best.values.tolist(),
+        strict=True,
+    )
+    return {
+        row: TokenLogprobs(own, list(zip(ids[:count], values[:count], strict=True)))
+        for (row, count), own, ids, values in table
+    }
 
 
 def _most_likely(logits: Tensor) -> list[int]:

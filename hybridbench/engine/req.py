@@ -15,6 +15,7 @@ from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.lineage import MOST_WRITERS, Writers, joined
 from hybridbench.engine.memory.pages import ceil_align
+from hybridbench.engine.next_token import TokenLogprobs
 from hybridbench.engine.sampling_params import SamplingParams
 
 # Tokens at the head of a prompt in whose place the hash of its payload stands.
@@ -261,6 +262,7 @@ class Req(KvFields):
         "is_retracted",
         "kv",
         "last_heard_s",
+        "logprobs",
         "mamba_branching_seqlen",
         "origin_input_ids",
         "output_ids",
@@ -302,6 +304,10 @@ class Req(KvFields):
         if not sampling_params.ignore_eos:
             self.stop_token_ids = frozenset((*sampling_params.stop_token_ids, *eos_token_ids))
         self.output_ids: list[int] = []
+        # Of each output token; None unless the request asks.
+        self.logprobs: list[TokenLogprobs] | None = None
+        if sampling_params.logprobs is not None:
+            self.logprobs = []
         # What this prefill computes: prompt plus outputs, the latter after a retract.
         self.fill_ids: list[int] = origin_input_ids
         self.extend_input_len = 0

@@ -24,6 +24,8 @@ class SamplingParams:
         ignore_eos: run to ``max_new_tokens`` whatever comes.
         seed: names the request's random stream.  The token at a position depends on the logits, the
             seed and the position alone, never on the other requests of the step.
+        logprobs: of how many of the most probable tokens at each place the logprobs are wanted,
+            beside that of the output token itself; None computes none.
 
     Raises:
         UsageError: one sentence on the first value that cannot be.
@@ -36,6 +38,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int = 0
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -52,6 +55,8 @@ class SamplingParams:
         negative = [token for token in self.stop_token_ids if token < 0]
         if negative:
             raise UsageError(f"stop_token_ids contains {negative[0]}; token ids are 0 or more.")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise UsageError(f"logprobs is {self.logprobs}; it must be 0 or more, or None.")
 
     @property
     def is_greedy(self) -> bool:

@@ -60,7 +60,8 @@ class Sampling(WireRecord, frozen=True):
     """How one request chooses its tokens; ``top_k`` -1 and ``top_p`` 1.0 consider all tokens.
 
     The fields are those of the engine's SamplingParams.  In a workload ``ignore_eos`` holds exactly
-    where there are no ``stop_token_ids``.
+    where there are no ``stop_token_ids``.  ``logprobs`` asks for those of each output token and of
+    so many of the most probable ones at its place; None asks for none.
     """
 
     max_new_tokens: int
@@ -70,6 +71,7 @@ class Sampling(WireRecord, frozen=True):
     seed: int = 0
     ignore_eos: bool = True
     stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
 
 
 class Submit(WireMessage, frozen=True):
@@ -302,6 +304,15 @@ class Recomputed(WireMessage, frozen=True):
     error: str = ""
 
 
+class TokenLogprobs(WireRecord, frozen=True):
+    """How probable one output token was, before temperature and filters, and the ids and logprobs
+    of the most probable ones at its place, the best first.
+    """
+
+    logprob: float
+    best: list[tuple[int, float]]
+
+
 class Rejected(WireRecord, frozen=True):
     """A request that the engine refused at the door."""
 
@@ -313,7 +324,8 @@ class StepEvents(WireMessage, frozen=True):
     """What the steps since the last such message did, in one piece.
 
     ``emitted`` are the new tokens of live requests that stream, by ``rid``; the last ones of a
-    request are in the output of its ``Ended``.
+    request are in the output of its ``Ended``.  ``logprobs`` are those of all tokens that this
+    message has of a request and no message before it, if the request asked for them.
     """
 
     t_s: float
@@ -324,6 +336,7 @@ class StepEvents(WireMessage, frozen=True):
     rejected: list[Rejected]
     aborted: list[Ended]
     emitted: dict[str, list[int]] = {}
+    logprobs: dict[str, list[TokenLogprobs]] = {}
 
 
 class CountersReply(WireMessage, frozen=True):

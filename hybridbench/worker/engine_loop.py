@@ -89,7 +89,7 @@ class EngineLoop:
         self._pulse = LoopPulse()
         self._snapshot = Snapshot()
         self._answers = answers
-        self._report = StepReport(metrics, answers, engine.output_of)
+        self._report = StepReport(metrics, answers, engine.find)
         self._draining = False
         self._leaving = False
         self._steady_told = False

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from itertools import starmap
 
 import msgspec
 
 from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.engine.req import Req
 from hybridbench.latency import E2E, ITL, TTFT
-from hybridbench.records.messages import Ended, Rejected, StepEvents
+from hybridbench.records.messages import Ended, Rejected, StepEvents, TokenLogprobs
 from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.metrics import WorkerMetrics
 
@@ -21,12 +23,12 @@ class StepReport:
         self,
         metrics: WorkerMetrics,
         answers: AnswerSample,
-        output_of: Callable[[str], Sequence[int] | None],
+        find: Callable[[str], Req | None],
     ) -> None:
-        """``output_of`` gives the tokens of a live request so far; None if there is none."""
+        """``find`` gives a live request by its id; None if there is none."""
         self._metrics = metrics
         self._answers = answers
-        self._output_of = output_of
+        self._find = find
         self._streamed: dict[str, int] = {}  # by rid, the number of tokens that were reported
         self._steps = 0
         self._events = _no_events()
@@ -69,12 +71,19 @@ class StepReport:
 
     def _add_emitted(self) -> None:
         for rid, reported in list(self._streamed.items()):
-            output = self._output_of(rid)
-            if output is None:
+            req = self._find(rid)
+            if req is None:
                 del self._streamed[rid]
-            elif len(output) > reported:
-                self._events.emitted.setdefault(rid, []).extend(output[reported:])
-                self._streamed[rid] = len(output)
+            elif len(req.output_ids) > reported:
+                self._events.emitted.setdefault(rid, []).extend(req.output_ids[reported:])
+                self._streamed[rid] = len(req.output_ids)
+                if req.logprobs is not None:
+                    self._add_logprobs(rid, req.logprobs[reported:])
+
+    def _add_logprobs(
+        self, rid: str, logprobs: Iterable[tuple[float, list[tuple[int, float]]]]
+    ) -> None:
+        self._events.logprobs.setdefault(rid, []).extend(starmap(TokenLogprobs, logprobs))
 
     def _add(self, event: EngineEvent) -> None:
         kind = event.kind
@@ -97,6 +106,8 @@ class StepReport:
                 latencies[E2E].add(event.ttft_s + sum(event.itl_s))
             ended = self._events.finished if finished else self._events.aborted
             ended.append(_ended(event))
+            if event.logprobs:
+                self._add_logprobs(event.rid, event.logprobs[self._streamed.get(event.rid, 0) :])
 
 
 def _no_events() -> StepEvents:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hybridbench.engine.cache.base import MatchPrefixParams
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.lineage import Passed
+from hybridbench.engine.next_token import NextTokens, TokenLogprobs
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.batch_builder import BatchBuilder, resolve_future_token_ids
 from hybridbench.engine.scheduler.decode import (
@@ -232,7 +233,7 @@ class Scheduler:
                 self._pools.cache_unfinished_req(req)
                 self._join_running(req)
 
-    def accept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> Sequence[Sequence[int]]:
+    def accept(self, batch: ScheduleBatch, chosen: NextTokens) -> Sequence[Sequence[int]]:
         """What each request of a batch that ran gets of its tokens: with drafts those that are
         right, whose states become the requests' here.
 
@@ -240,12 +241,17 @@ class Scheduler:
 
         Args:
             batch: what ran in this step, or with overlap in the step before.
-            token_ids: one per request of the batch, with drafts one for each of its new tokens.
+            chosen: a token per request of the batch, with drafts one for each of its new tokens.
+                Their logprobs are stored with the requests here.
         """
+        tokens: Sequence[Sequence[int]]
         if batch.drafts is None:
-            return list(zip(token_ids))
-        tokens = self._verifier.accept(batch, token_ids)
-        self._tracker.complete_verified(batch, list(map(len, tokens)))
+            tokens = list(zip(chosen.ids))
+        else:
+            tokens = self._verifier.accept(batch, chosen.ids)
+            self._tracker.complete_verified(batch, list(map(len, tokens)))
+        if chosen.logprobs:
+            _store_logprobs(chosen.logprobs, batch, tokens)
         return tokens
 
     def settle(
@@ -650,6 +656,18 @@ class Scheduler:
         self._batch_is_full = False
         req.finished_reason = req.to_abort
         outcome.aborted.append(req)
+
+
+def _store_logprobs(
+    logprobs: Mapping[int, TokenLogprobs], batch: ScheduleBatch, tokens: Sequence[Sequence[int]]
+) -> None:
+    """Store with the requests of ``batch`` the logprobs of the ``tokens`` that they get."""
+    row = 0
+    for place, (req, record) in enumerate(zip(batch.reqs, batch.records, strict=True)):
+        gets_tokens = req.kv is record and req is not batch.chunked_req
+        if gets_tokens and req.logprobs is not None:
+            req.logprobs += [logprobs[row + n] for n in range(len(tokens[place]))]
+        row += 1 if batch.drafts is None else 1 + len(batch.drafts[place])
 
 
 def _seq_lens(batch: ScheduleBatch, tokens: Sequence[Sequence[int]]) -> Sequence[int]:

@@ -41,7 +41,7 @@ def test_greedy_tokens_are_those_of_the_logits() -> None:
 
     tokens = ModelRunner(model, other.kv_pool).next_tokens(batch, [SamplingParams()] * 2)
 
-    assert tokens == expected
+    assert tokens.ids == expected
 
 
 def test_a_drawn_token_does_not_depend_on_chunks_or_neighbours() -> None:
@@ -59,7 +59,7 @@ def test_a_drawn_token_does_not_depend_on_chunks_or_neighbours() -> None:
         split.batch("extend", [other], [text[7:]]), [params]
     )
 
-    assert together[1] == alone[0]
+    assert together.ids[1] == alone.ids[0]
 
 
 def test_the_largest_shapes_touch_slot_0_only() -> None:
@@ -125,11 +125,11 @@ def test_of_a_chain_the_token_after_each_place_is_chosen() -> None:
     other.extend([theirs], [[1, 2, 3]])
     runner = ModelRunner(model, other.kv_pool)
     one_by_one = [
-        runner.next_tokens(other.batch("decode", [theirs], [[token]]), [params])[0]
+        runner.next_tokens(other.batch("decode", [theirs], [[token]]), [params]).ids[0]
         for token in (4, 5, 6)
     ]
 
     batch = stepper.batch("verify", [mine], [[4, 5, 6]])
     together = ModelRunner(model, stepper.kv_pool).next_tokens(batch, [params])
 
-    assert together == one_by_one
+    assert together.ids == one_by_one

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridbench.engine.next_token import choose_next_tokens, uniform
+from hybridbench.engine.next_token import choose_next_tokens, logprobs_of, uniform
 from hybridbench.engine.sampling_params import SamplingParams
 
 DRAWS = 4000
@@ -128,3 +128,36 @@ def test_random_numbers_fill_the_unit_interval_evenly() -> None:
     counts, _ = np.histogram(numbers, bins=10, range=(0.0, 1.0))
     assert abs(counts - 500).max() < 5 * 500**0.5
     assert len(np.unique(numbers)) == len(numbers)
+
+
+def asked(*counts: int | None) -> list[SamplingParams]:
+    return [SamplingParams(logprobs=count, temperature=5.0, top_k=1) for count in counts]
+
+
+def test_nothing_is_computed_for_rows_that_do_not_ask() -> None:
+    logits = torch.full((2, 3), float("nan"))
+    assert logprobs_of(logits, asked(None, None), [0, 1]) == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_logprobs_are_those_of_the_plain_softmax_in_float32(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0], [2.0, -1.0, 0.5], [9.0, 8.0, 7.0]], dtype=dtype)
+    every = logits.float().log_softmax(dim=-1).tolist()
+
+    given = logprobs_of(logits, asked(2, None, 0), [0, 1, 2])
+
+    assert set(given) == {0, 2}
+    assert given[0] == (every[0][0], [(1, every[0][1]), (2, every[0][2])])
+    assert given[2] == (every[2][2], [])
+
+
+def test_there_are_no_more_best_tokens_than_the_vocabulary_has() -> None:
+    (given,) = logprobs_of(torch.tensor([[0.0, 3.0]]), asked(20), [0]).values()
+    assert [id_ for id_, _ in given.best] == [1, 0]
+
+
+def test_logprobs_of_a_row_do_not_depend_on_the_other_rows() -> None:
+    logits = torch.randn(5, 300, generator=torch.Generator().manual_seed(3))
+    together = logprobs_of(logits, asked(4, 1, 20, 0, 3), [7] * 5)
+    for row, params in enumerate(asked(4, 1, 20, 0, 3)):
+        assert together[row] == logprobs_of(logits[row : row + 1], [params], [7])[0]

@@ -24,6 +24,7 @@ from hybridbench.errors import UsageError
         ({"top_p": 1.01}, "top_p is 1.01"),
         ({"top_p": math.nan}, "top_p is nan"),
         ({"stop_token_ids": (3, -4)}, "stop_token_ids contains -4"),
+        ({"logprobs": -1}, "logprobs is -1; it must be 0 or more, or None"),
     ],
     ids=str,
 )

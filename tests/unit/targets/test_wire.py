@@ -53,6 +53,7 @@ TO_WORKER: list[m.ToWorker] = [
     m.Submit("r2", [1], m.Sampling(max_new_tokens=4), priority=-5),
     m.Submit("r2", [4], m.Sampling(max_new_tokens=4), session_id="s1"),
     m.Submit("r3", [4], m.Sampling(max_new_tokens=4), stream=True),
+    m.Submit("r4", [4], m.Sampling(max_new_tokens=4, logprobs=0)),
     m.OpenSession("s1", 2.5),
     m.CloseSession("s1"),
     m.Abort("r1"),
@@ -100,6 +101,9 @@ FROM_WORKER: list[m.FromWorker] = [
         aborted=[],
     ),
     m.StepEvents(1.0, 1, [], [], [], [], [], {"c": [5, 6]}),
+    m.StepEvents(
+        1.0, 1, [], [], [], [], [], {"c": [5]}, {"c": [m.TokenLogprobs(-0.5, [(7, -0.25)])]}
+    ),
     m.CountersReply(1, 2.0, True, True, 0.01, 5, {"rss_bytes": 1.0}),
     HEAP_SCAN,
     m.CheckpointReply(
@@ -277,10 +281,24 @@ def test_a_worker_notices_that_its_parent_is_gone(
         worker.send(m.Drained(1.0))
 
 
-def test_versions_that_do_not_know_streams_understand_each_other() -> None:
+def test_versions_that_do_not_know_streams_or_logprobs_understand_each_other() -> None:
     older = ["StepEvents", 1.0, 2, ["a"], ["a"], [], [], []]
-    newer = [*older, {"a": [5]}, "a field of later"]
+    streams = [*older, {"a": [5]}]
+    newer = [*streams, {"a": [[-0.5, [[7, -0.25]]]]}, "a field of later"]
     decoder = msgspec.msgpack.Decoder(m.StepEvents)
 
-    assert decoder.decode(msgspec.msgpack.encode(older)).emitted == {}
-    assert decoder.decode(msgspec.msgpack.encode(newer)).emitted == {"a": [5]}
+    told = [decoder.decode(msgspec.msgpack.encode(one)) for one in (older, streams, newer)]
+
+    assert [one.emitted for one in told] == [{}, {"a": [5]}, {"a": [5]}]
+    assert [one.logprobs for one in told] == [
+        {}, {}, {"a": [m.TokenLogprobs(-0.5, [(7, -0.25)])]},
+    ]  # fmt: skip
+
+
+def test_a_request_of_a_version_without_logprobs_asks_for_none() -> None:
+    older = ["Submit", "r1", [1, 2], [4, 0.0, -1, 1.0, 0, True, []]]
+
+    told = msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=m.Submit)
+
+    assert told == m.Submit("r1", [1, 2], m.Sampling(max_new_tokens=4))
+    assert told.sampling.logprobs is None

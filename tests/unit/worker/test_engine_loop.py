@@ -19,6 +19,7 @@ from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.metrics import declared
 from hybridbench.records import messages as m
 from hybridbench.worker.engine_loop import make_payload
+from tests.builders import run_to_idle
 from tests.unit.worker.engines import PATIENCE_S, in_process_worker, make_engine, stopped_loop
 
 GREEDY = m.Sampling(max_new_tokens=4)
@@ -367,6 +368,31 @@ def test_equal_seeds_are_equal_payloads_and_no_size_is_none() -> None:
     assert make_payload(1000, 7) != make_payload(1000, 8)
     assert len(make_payload(1000, 7)) == 1000
     assert make_payload(0, 7) == b""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_over_the_wire_are_those_of_the_engine(stream: bool) -> None:
+    # In float64 a neighbour changes no logprob in float32.
+    engine = make_engine(dtype="float64")
+    engine.submit("here", PROMPT, SamplingParams(max_new_tokens=4, logprobs=2))
+    (expected,) = [event.logprobs for event in run_to_idle(engine) if event.ends_request]
+    asking = m.Sampling(max_new_tokens=4, logprobs=2)
+    with in_process_worker(make_engine(dtype="float64")) as worker:
+        told = worker.ask(
+            m.Submit("asks", PROMPT, asking, stream=stream),
+            m.Submit("does not", PROMPT[:3], GREEDY, stream=True),
+            m.Submit("refused", [], asking, stream=stream),
+            m.Submit("wrong", PROMPT, m.Sampling(max_new_tokens=4, logprobs=-1)),
+            m.Drain(),
+            until=m.Drained,
+        )
+
+    events = [message for message in told if isinstance(message, m.StepEvents)]
+    by_message = [message.logprobs["asks"] for message in events if message.logprobs]
+    assert [(one.logprob, one.best) for part in by_message for one in part] == list(expected)
+    assert [len(part) for part in by_message] == ([1, 1, 1, 1] if stream else [4])
+    assert {rid for message in events for rid in message.logprobs} == {"asks"}
+    assert [one.rid for one in events_of(told).rejected] == ["wrong", "refused"]
 
 
 def test_a_request_over_the_wire_brings_the_payload_of_its_seed() -> None:

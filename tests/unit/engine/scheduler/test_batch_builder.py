@@ -4,6 +4,7 @@ import numpy as np
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import make_attention_engine, make_engine, make_req
 
@@ -14,7 +15,7 @@ def _batches(engine: Engine) -> list[ForwardBatch]:
     model = engine._runner
     healthy = model.next_tokens
 
-    def noting(batch: ForwardBatch, params: list[SamplingParams]) -> list[int]:
+    def noting(batch: ForwardBatch, params: list[SamplingParams]) -> NextTokens:
         seen.append(batch)
         return healthy(batch, params)
 

@@ -9,6 +9,7 @@ import pytest
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.forward_batch import NOT_TRACKED, ForwardBatch
 from hybridbench.engine.memory.owners import TRACK, TREE
+from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.sampling_params import SamplingParams
 from tests.builders import (
     NANO_MODEL,
@@ -29,7 +30,7 @@ def batches(engine: Engine) -> list[ForwardBatch]:
     runner = engine._runner
     healthy = runner.next_tokens
 
-    def noting(batch: ForwardBatch, params: list[SamplingParams]) -> list[int]:
+    def noting(batch: ForwardBatch, params: list[SamplingParams]) -> NextTokens:
         seen.append(batch)
         return healthy(batch, params)
 
