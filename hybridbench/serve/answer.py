@@ -101,11 +101,11 @@ class Answer(Response):
         for index, generation in enumerate(generations):
             if index in finished or _fault(generation) is not None:
                 continue
-            ids = generation.take()
+            tokens = generation.take()
             if generation.ended is not None:
                 finished.add(index)
-            if ids or index in finished:
-                yield _event(self._shape.part(index, generation, ids))
+            if tokens.ids or index in finished:
+                yield _event(self._shape.part(index, generation, tokens))
 
 
 async def _start(send: Send, kind: str, *more: tuple[bytes, bytes]) -> None:

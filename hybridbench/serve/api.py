@@ -109,7 +109,9 @@ class Service:
     async def generate(self, request: Request) -> Response:
         """POST /generate, as SGLang has it."""
         body = parse(await read_body(request, self.limits), GenerateRequest)
-        return self._answer(asked_by_generate(body, self.model), GenerateShape(body.is_list))
+        asked = asked_by_generate(body, self.model)
+        names_tokens = bool(body.return_text_in_logprobs)
+        return self._answer(asked, GenerateShape(asked, body.is_list, names_tokens))
 
     async def open_session(self, request: Request) -> Response:
         """POST /open_session: its id; a session that is open stays as it is."""

@@ -27,6 +27,7 @@ from hybridbench.records.messages import (
     Shutdown,
     StepEvents,
     Submit,
+    TokenLogprobs,
     ToWorker,
 )
 from hybridbench.serve.schema import Asked
@@ -53,6 +54,14 @@ class EngineGoneError(Exception):
     """The worker has ended, or did not answer in time."""
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """Some tokens of an answer, and the logprobs of each if its client asked for them."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
 @dataclass(eq=False)
 class Generation:
     """One prompt on its way through the engine.
@@ -71,7 +80,7 @@ class Generation:
     ended: Ended | None = None
     refusal: str = ""
     failure: str = ""
-    _fresh: list[int] = field(default_factory=list)
+    _fresh: Tokens = field(default_factory=Tokens)
     _received: int = 0
 
     @property
@@ -79,23 +88,28 @@ class Generation:
         """Whether no more tokens come."""
         return self.ended is not None or bool(self.refusal or self.failure)
 
-    def take(self) -> list[int]:
+    def take(self) -> Tokens:
         """The tokens since the last call, without one that only says where to stop."""
-        fresh, self._fresh = self._fresh, []
+        fresh, self._fresh = self._fresh, Tokens()
         return fresh
 
     def add(self, ids: Sequence[int]) -> None:
         """The engine has emitted ``ids``."""
         self._received += len(ids)
-        self._fresh.extend(ids)
+        self._fresh.ids.extend(ids)
         self.changed.set()
+
+    def add_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
+        """Those of the tokens that ``add`` or ``end`` gets next."""
+        self._fresh.logprobs.extend(logprobs)
 
     def end(self, ended: Ended) -> None:
         """The engine is done; what it has not reported yet is in the whole output."""
         self.ended = ended
         self.add(ended.output_ids[self._received :])
-        if ended.reason == "stop" and self._fresh:
-            self._fresh.pop()
+        if ended.reason == "stop" and self._fresh.ids:
+            self._fresh.ids.pop()
+            del self._fresh.logprobs[len(self._fresh.ids) :]
 
     def give_up(self, *, refusal: str = "", failure: str = "") -> None:
         """It was not taken, or nothing more can come."""
@@ -164,7 +178,8 @@ class EngineLink:
                     session_id=asked.session_id,
                     priority=asked.priority,
                     extra_key=asked.extra_key,
-                    stream=asked.stream,
+                    # Logprobs of a whole answer at once might not fit a frame of the wire.
+                    stream=asked.stream or asked.logprobs is not None,
                 )
             )
         if sum(map(len, asked.prompts)) > _FRAME_TOKENS_MAX:
@@ -272,6 +287,10 @@ class EngineLink:
             generation = generations.pop(refused.rid, None)
             if generation is not None:
                 generation.give_up(refusal=refused.message)
+        for rid, logprobs in events.logprobs.items():
+            generation = generations.get(rid)
+            if generation is not None:
+                generation.add_logprobs(logprobs)
         for rid, ids in events.emitted.items():
             generation = generations.get(rid)
             if generation is not None:

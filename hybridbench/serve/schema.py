@@ -28,6 +28,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_INT_MAX)]
 Temperature: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
 TopK: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=_INT_MAX)]
+LogprobCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=20)]
 Seed: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-_INT_MAX, le=_INT_MAX)]
 Schema = TypeVar("Schema")
@@ -77,6 +78,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     priority: Priority | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
@@ -84,6 +86,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     # Those that would change the answer; of each the value that asks for nothing.
     n: int | None = None
     stop: str | list[str] | None = None
+    prompt_logprobs: int | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
@@ -92,7 +95,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     prompt: str | list[TokenId | str | list[TokenId]]
     best_of: int | None = None
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: LogprobCount | None = None
     suffix: str | None = None
 
 
@@ -102,6 +105,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     messages: list[ChatMessage]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
+    top_logprobs: LogprobCount | None = None
     tools: list[Any] | None = None
 
 
@@ -131,6 +135,10 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     extra_key: str | None = None
     return_logprob: bool | None = None
+    top_logprobs_num: LogprobCount | None = None
+    return_text_in_logprobs: bool | None = None
+    logprob_start_len: int | None = None
+    token_ids_logprob: list[Any] | None = None
 
     @property
     def is_list(self) -> bool:
@@ -164,6 +172,7 @@ class Asked:
         session_id: the session whose next turn this is; empty for none.
         stream: whether tokens are sent as they come, ``usage`` whether their number is sent then.
         token_ids: whether the answer has its token ids beside its text.
+        tokens_as_ids: whether logprobs name a token by its id.
     """
 
     prompts: Sequence[list[int]]
@@ -174,6 +183,15 @@ class Asked:
     stream: bool
     usage: bool
     token_ids: bool
+    tokens_as_ids: bool
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many of the best tokens an answer has beside each emitted one; None for no logprobs.
+
+        The same for all prompts.
+        """
+        return self.sampling[0].logprobs
 
 
 @dataclass(frozen=True)
@@ -212,11 +230,10 @@ def asked_by_completion(
     """
     _refuse_unless("best_of", request.best_of, 1)
     _refuse_unless("echo", request.echo, False)
-    _refuse_unless("logprobs", request.logprobs, None)
     _refuse_unless("suffix", request.suffix, "")
     prompts = [_ids(prompt, "prompt", model) for prompt in _prompts(request.prompt)]
     limits = [request.max_tokens or _room(prompt, model, usual_tokens) for prompt in prompts]
-    return _asked(request, prompts, limits, model)
+    return _asked(request, prompts, limits, model, request.logprobs)
 
 
 def asked_by_chat(request: ChatRequest, model: Model) -> Asked:
@@ -225,13 +242,15 @@ def asked_by_chat(request: ChatRequest, model: Model) -> Asked:
     Raises:
         ApiError: the engine does not serve that.
     """
-    _refuse_unless("logprobs", request.logprobs, False)
     _refuse_unless("tools", request.tools, [])
     if not request.messages:
         raise ApiError(400, "messages: give at least one.", param="messages")
     prompt = _ids(chat_prompt([_turn(one) for one in request.messages]), "messages", model)
     limit = request.max_completion_tokens or request.max_tokens or _room(prompt, model)
-    return _asked(request, [prompt], [limit], model)
+    logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    if request.top_logprobs and logprobs is None:
+        raise ApiError(400, "top_logprobs: set logprobs to true as well.", param="top_logprobs")
+    return _asked(request, [prompt], [limit], model, logprobs)
 
 
 def asked_by_generate(request: GenerateRequest, model: Model) -> Asked:
@@ -240,7 +259,8 @@ def asked_by_generate(request: GenerateRequest, model: Model) -> Asked:
     Raises:
         ApiError: the engine does not serve that.
     """
-    _refuse_unless("return_logprob", request.return_logprob, False)
+    _refuse_unless("logprob_start_len", request.logprob_start_len, -1)
+    _refuse_unless("token_ids_logprob", request.token_ids_logprob, [])
     prompt = request.text if request.input_ids is None else request.input_ids
     if prompt is None or (request.text is not None and request.input_ids is not None):
         raise ApiError(400, "give text or input_ids, and not both.", param="input_ids")
@@ -248,6 +268,7 @@ def asked_by_generate(request: GenerateRequest, model: Model) -> Asked:
     completion = CompletionRequest(
         prompt=prompt if isinstance(prompt, str) else [*prompt],
         max_tokens=sampling.max_new_tokens,
+        logprobs=(request.top_logprobs_num or 0) if request.return_logprob else None,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
@@ -272,10 +293,15 @@ def _room(prompt: list[int], model: Model, usual_tokens: int | None = None) -> i
 
 
 def _asked(
-    request: GenerationFields, prompts: Sequence[list[int]], limits: Sequence[int], model: Model
+    request: GenerationFields,
+    prompts: Sequence[list[int]],
+    limits: Sequence[int],
+    model: Model,
+    logprobs: int | None,
 ) -> Asked:
     _refuse_unless("n", request.n, 1)
     _refuse_unless("stop", request.stop, [])
+    _refuse_unless("prompt_logprobs", request.prompt_logprobs, None)
     if request.model is not None and request.model not in model.names:
         raise ApiError(
             404,
@@ -293,6 +319,7 @@ def _asked(
             seed=seed,
             ignore_eos=bool(request.ignore_eos),
             stop_token_ids=tuple(request.stop_token_ids or ()),
+            logprobs=logprobs,
         )
         for limit in limits
     ]
@@ -306,6 +333,7 @@ def _asked(
         stream=bool(request.stream),
         usage=options is not None and bool(options.include_usage),
         token_ids=bool(request.return_token_ids),
+        tokens_as_ids=bool(request.return_tokens_as_token_ids),
     )
 
 

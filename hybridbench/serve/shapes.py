@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from uuid import uuid4
 
 from hybridbench.records.json_value import JsonValue
-from hybridbench.serve.engine_link import Generation
+from hybridbench.serve.engine_link import Generation, Tokens
 from hybridbench.serve.schema import Asked
 from hybridbench.serve.tokens import decode
 
@@ -24,8 +24,8 @@ class Shape(Protocol):
         """All of it: every generation is finished."""
         ...
 
-    def part(self, index: int, generation: Generation, ids: list[int]) -> JsonValue:
-        """``ids``, new of one generation; none where that has finished meanwhile."""
+    def part(self, index: int, generation: Generation, tokens: Tokens) -> JsonValue:
+        """``tokens``, new of one generation; none where that has finished meanwhile."""
         ...
 
     def last(self, generations: Sequence[Generation]) -> JsonValue | None:
@@ -39,7 +39,7 @@ class OpenAiShape:
     def __init__(self, asked: Asked, model: str, *, is_chat: bool) -> None:
         self._asked = asked
         self._is_chat = is_chat
-        self._begun: set[int] = set()
+        self._sent: dict[int, int] = {}  # characters of each choice that has begun
         name = "chat.completion" if is_chat else "text_completion"
         self._about: Json = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid4().hex}",
@@ -55,9 +55,9 @@ class OpenAiShape:
         ]
         return {**self._about, "choices": choices, "usage": _usage(generations)}
 
-    def part(self, index: int, generation: Generation, ids: list[int]) -> JsonValue:
-        choice = self._choice(index, generation, ids, "delta")
-        self._begun.add(index)
+    def part(self, index: int, generation: Generation, tokens: Tokens) -> JsonValue:
+        choice = self._choice(index, generation, tokens, "delta")
+        self._sent[index] = self._sent.get(index, 0) + len(tokens.ids)
         usage: Json = {"usage": None} if self._asked.usage else {}
         return {**self._about, "choices": [choice], **usage}
 
@@ -66,14 +66,59 @@ class OpenAiShape:
             return None
         return {**self._about, "choices": [], "usage": _usage(generations)}
 
-    def _choice(self, index: int, generation: Generation, ids: list[int], holder: str) -> Json:
-        text = decode(ids)
-        role: Json = {} if index in self._begun else {"role": "assistant"}
+    def _choice(self, index: int, generation: Generation, tokens: Tokens, holder: str) -> Json:
+        text = decode(tokens.ids)
+        role: Json = {} if index in self._sent else {"role": "assistant"}
         said: Json = {holder: {**role, "content": text}} if self._is_chat else {"text": text}
-        extra: Json = {"token_ids": ids} if self._asked.token_ids else {}
+        extra: Json = {"token_ids": tokens.ids} if self._asked.token_ids else {}
+        logprobs: Json | None = None
+        if self._asked.logprobs is not None:
+            logprobs = self._of_chat(tokens) if self._is_chat else self._of_text(index, tokens)
         ended = generation.ended
         finish = None if ended is None else ended.reason
-        return {"index": index, **said, "logprobs": None, "finish_reason": finish, **extra}
+        return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish, **extra}
+
+    def _of_text(self, index: int, tokens: Tokens) -> Json:
+        """Logprobs as OpenAI's completions have them."""
+        names = list(map(self._name, tokens.ids))
+        begin = self._sent.get(index, 0)
+        return {
+            "tokens": names,
+            "token_logprobs": [one.logprob for one in tokens.logprobs],
+            # The emitted token is there even where it is none of the best.
+            "top_logprobs": [
+                {**{self._name(id_): value for id_, value in one.best}, name: one.logprob}
+                for name, one in zip(names, tokens.logprobs, strict=True)
+            ],
+            # The text has one character for each token.
+            "text_offset": list(range(begin, begin + len(names))),
+        }
+
+    def _of_chat(self, tokens: Tokens) -> Json:
+        """Logprobs as OpenAI's chats have them."""
+        content: list[Json] = [
+            {
+                **self._with_bytes(id_, one.logprob),
+                "top_logprobs": [self._with_bytes(*other) for other in one.best],
+            }
+            for id_, one in zip(tokens.ids, tokens.logprobs, strict=True)
+        ]
+        return {"content": content}
+
+    def _with_bytes(self, id_: int, logprob: float) -> Json:
+        return {"token": self._name(id_), "logprob": logprob, "bytes": list(decode([id_]).encode())}
+
+    def _name(self, id_: int) -> str:
+        return f"token_id:{id_}" if self._asked.tokens_as_ids else decode([id_])
+
+
+@dataclass
+class _Output:
+    """One answer so far, in SGLang's form."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[JsonValue] = field(default_factory=list)
+    best: list[JsonValue] = field(default_factory=list)
 
 
 @dataclass
@@ -81,29 +126,48 @@ class GenerateShape:
     """SGLang's own: each part has all that was said so far; of several prompts a list.
 
     Args:
+        asked: what was asked for.
         is_list: whether the prompts came as a list.
+        names_tokens: whether logprobs have the text of a token beside its id.
     """
 
+    asked: Asked
     is_list: bool
+    names_tokens: bool
     _begun_s: float = field(default_factory=time.monotonic)
-    _said: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _outputs: dict[int, _Output] = field(default_factory=lambda: defaultdict(_Output))
 
     def whole(self, generations: Sequence[Generation]) -> JsonValue:
-        answers = [self._answer(0, one, one.take()) for one in generations]
+        answers = [self.part(index, one, one.take()) for index, one in enumerate(generations)]
         return answers if self.is_list else answers[0]
 
-    def part(self, index: int, generation: Generation, ids: list[int]) -> JsonValue:
-        said = self._said[index]
-        said.extend(ids)
-        return self._answer(index, generation, said)
+    def part(self, index: int, generation: Generation, tokens: Tokens) -> JsonValue:
+        output = self._outputs[index]
+        output.ids.extend(tokens.ids)
+        if self.asked.logprobs is not None:
+            for id_, one in zip(tokens.ids, tokens.logprobs, strict=True):
+                output.logprobs.append(self._entry(id_, one.logprob))
+                output.best.append([self._entry(*other) for other in one.best])
+        return self._answer(index, generation, output)
 
     def last(self, generations: Sequence[Generation]) -> JsonValue | None:
         del generations
         return None
 
-    def _answer(self, index: int, generation: Generation, said: list[int]) -> Json:
+    def _entry(self, id_: int, logprob: float) -> JsonValue:
+        return [logprob, id_, decode([id_]) if self.names_tokens else None]
+
+    def _answer(self, index: int, generation: Generation, output: _Output) -> Json:
         ended = generation.ended
-        about: Json = {"id": generation.rid, "finish_reason": None, "completion_tokens": len(said)}
+        about: Json = {
+            "id": generation.rid,
+            "finish_reason": None,
+            "completion_tokens": len(output.ids),
+        }
+        if self.asked.logprobs is not None:
+            about["output_token_logprobs"] = output.logprobs
+        if self.asked.logprobs:
+            about["output_top_logprobs"] = output.best
         if ended is not None:
             reason: Json = {"type": ended.reason}
             if ended.reason == "length":
@@ -118,7 +182,7 @@ class GenerateShape:
                 "e2e_latency": time.monotonic() - self._begun_s,
             }
         where: Json = {"index": index} if self.is_list else {}
-        return {"text": decode(said), "output_ids": said, "meta_info": about, **where}
+        return {"text": decode(output.ids), "output_ids": output.ids, "meta_info": about, **where}
 
 
 def _usage(generations: Sequence[Generation]) -> Json:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -109,6 +110,40 @@ def test_a_server_finishes_what_it_has_and_writes_down_no_prompt(tmp_path: Path)
         assert served.output.read_text() == (
             f"hybridbench: serving qwen3-next-tiny on http://127.0.0.1:{served.port}\n"
         )
+
+
+def test_a_server_has_the_same_logprobs_in_every_form(tmp_path: Path) -> None:
+    ahead = ["engine.enable_overlap_schedule=true", "engine.speculative_algorithm=NGRAM"]
+    # It repeats, so that guesses come true; each request is as cold as the others.
+    prompt, tokens = [7, 8, 9] * 5, 24
+    text = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 3}
+    own = {"input_ids": prompt, "return_logprob": True, "top_logprobs_num": 3}
+    sampling = {"max_new_tokens": tokens, "temperature": 0}
+    with serving(tmp_path, *(word for setting in ahead for word in ("--set", setting))) as served:
+
+        def asked(path: str, **fields: object) -> list[Any]:
+            body = served.post(path, json.dumps(fields).encode()).removesuffix(b"data: [DONE]\n\n")
+            events = body.split(b"\n\n") if fields.get("stream") else [body]
+            return [json.loads(event.removeprefix(b"data: ")) for event in events if event]
+
+        (whole,) = asked("/v1/completions", **text, cache_salt="a")
+        parts = asked("/v1/completions", **text, cache_salt="b", stream=True)
+        (generated,) = asked("/generate", **own, sampling_params=sampling, cache_salt="c")
+
+    choice, meta = whole["choices"][0], generated["meta_info"]
+    logprobs = choice["logprobs"]
+    assert len(logprobs["tokens"]) == tokens
+    assert "".join(logprobs["tokens"]) == choice["text"] == generated["text"]
+    for best, chosen in zip(logprobs["top_logprobs"], logprobs["token_logprobs"], strict=True):
+        assert len(best) == 3
+        assert max(best.values()) == chosen < 0.0
+    for name, values in logprobs.items():
+        streamed = [part["choices"][0]["logprobs"][name] for part in parts]
+        assert [value for part in streamed for value in part] == values
+    assert [value for value, *_ in meta["output_token_logprobs"]] == logprobs["token_logprobs"]
+    assert [[value for value, *_ in best] for best in meta["output_top_logprobs"]] == [
+        list(best.values()) for best in logprobs["top_logprobs"]
+    ]
 
 
 def test_a_server_whose_worker_dies_says_so_and_ends(tmp_path: Path) -> None:
