@@ -5,6 +5,7 @@ The model is in float64, so that a cached prefix or a neighbour changes no logpr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from hybridbench.engine.next_token import TokenLogprobs
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.load.logprobs import generated_tokens, tokens_in
 from hybridbench.serve.tokens import chat_prompt, decode, encode
 from tests.builders import run_to_idle
 from tests.unit.serve.servers import Server, served
@@ -214,6 +216,24 @@ def test_who_does_not_ask_has_none(server: Server) -> None:
 
     assert (choice["logprobs"], turn["logprobs"]) == (None, None)
     assert {part["choices"][0]["logprobs"] for part in parts} == {None}
+
+
+def test_the_load_client_reads_every_form(server: Server) -> None:
+    greedy = {"temperature": 0}
+    by_id = completion(server, logprobs=4, return_tokens_as_token_ids=True, **greedy)
+    turn = chat(server, top_logprobs=4, **greedy)
+    meta = generate(server, top_logprobs_num=4, sampling_params={**greedy, "max_new_tokens": 5})[
+        "meta_info"
+    ]
+    openai = [json.dumps(answer["choices"][0]["logprobs"]).encode() for answer in (by_id, turn)]
+    own = [json.dumps(meta[f"output_{name}_logprobs"]).encode() for name in ("token", "top")]
+
+    for tokens in (*map(tokens_in, openai), generated_tokens(*own)):
+        assert len(tokens) == TOKENS
+        assert all(len(token.others) == 4 for token in tokens)
+        # The best token leads the next.
+        assert all(token.gap is not None and token.gap > 0 for token in tokens)
+    assert tokens_in(openai[0]) == generated_tokens(*own)
 
 
 TEXT = {"prompt": "a"}
