@@ -99,6 +99,7 @@ _OF_SERVERS: Final = frozenset(
         "api",
         "stream",
         "vocab",
+        "restarts",
         "pid",
         "metrics",
         "ready",
@@ -174,6 +175,16 @@ def soak(
             help="With --api ids: token ids are below N.  Default: 256.",
         ),
     ] = None,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=Panel.TARGET,
+            metavar="N",
+            min=0,
+            help="With --url: how often COMMAND is started again when it has ended; the run goes "
+            "on as a segment of its own, and is CRASHED all the same.",
+        ),
+    ] = 0,
     pid: Pid = None,
     metrics: Metrics = None,
     ready: Ready = None,
@@ -365,7 +376,8 @@ def soak(
         probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
         asked = Requests(url, api, stream, vocab, model, profile, seed, set_ or [], replay, answers)
         course = Course(store, duration, ui, stop, extend, threshold or [])
-        raise typer.Exit(run_observed(server_plan(asked, target, probes, course), shown, listen))
+        plan = server_plan(asked, target, probes, course, restarts)
+        raise typer.Exit(run_observed(plan, shown, listen))
     _refuse(context, _OF_SERVERS, "needs --url, which names a server")
     hold_s = _hold(on_leak)
     if resume is not None:

@@ -30,7 +30,11 @@ def record_crash(
 
     ``dump_stack`` is for a target that can be asked where it hangs.
     """
-    if lost.reason == "hang":
+    if lost.reason == "unreachable":
+        # It is not ours to end, and may be alive.
+        ended = True
+        reason, detail = lost.reason, lost.detail
+    elif lost.reason == "hang":
         if dump_stack is not None:
             # Where it is stuck is the whole story; the handler works even when Python does not.
             dump_stack()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import sys
 from collections.abc import Mapping
@@ -121,8 +122,8 @@ class Reach:
 
     lost_for_s: float = 0.0
     _ends: tuple[int, int] = (0, 0)  # for want of a connection, and otherwise
-    _refused_s: float = 0.0
-    _reached_s: float = 0.0
+    _refused_s: float = -math.inf
+    _reached_s: float | None = None
 
     def see(self, report: LoadReport, now_s: float) -> None:
         """Take in a report of the client."""
@@ -130,7 +131,8 @@ class Reach:
         others = report.counts["requests_submitted"] - report.in_flight - refused
         if refused != self._ends[0]:
             self._refused_s = now_s
-        if others != self._ends[1] or now_s - self._refused_s > _REFUSED_EVERY_S:
+        none_refused = now_s - self._refused_s > _REFUSED_EVERY_S
+        if self._reached_s is None or others != self._ends[1] or none_refused:
             self._reached_s = now_s
         self._ends = refused, others
         self.lost_for_s = now_s - self._reached_s
@@ -214,6 +216,7 @@ class HttpLoad:
 
     def pause(self) -> None:
         """Let it send nothing more; what it has sent is answered."""
+        self._reach = Reach()
         self._order(LoadOrder("pause"))
 
     def resume(self) -> None:

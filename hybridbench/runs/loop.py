@@ -34,7 +34,8 @@ _CLOCK_JUMP_S = 2.0
 class WorkerLostError(Exception):
     """The worker is gone, or must be given up.
 
-    ``reason`` is "exit" or "hang", and ``during`` what it was doing, where that is known.
+    ``reason`` is "exit", "hang" or, of a server of others, "unreachable", and ``during`` what it
+    was doing, where that is known.
     """
 
     def __init__(self, reason: str, detail: str, during: str = "") -> None:

@@ -15,10 +15,12 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from hybridbench.clock import SystemClock
+from hybridbench.records import events
 from hybridbench.records.json_value import plain_mapping
 from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.runs.begun import BegunRun
+from hybridbench.runs.crash import record_crash
 from hybridbench.runs.http_load import HttpLoad, Traffic
 from hybridbench.runs.load_command import LoadCommand
 from hybridbench.runs.looks import Looks
@@ -81,6 +83,7 @@ class WatchPlan(RunPlan):
         prepared: the engine that ``target`` is, if this tool has installed it.
         probed: whether probes are asked; a ``pid`` has one only if it was started with it.
         ready_limit_s: how long the target may take until it serves.
+        restarts: how often ``target`` is started again when it has ended under ``traffic``.
     """
 
     target: tuple[str, ...] = ()
@@ -97,6 +100,7 @@ class WatchPlan(RunPlan):
     prepared: PreparedTarget | None = None
     probed: bool = True
     ready_limit_s: float = 900.0
+    restarts: int = 0
     drain_limit_s: float = _IDLE_PATIENCE_S
 
     @property
@@ -240,7 +244,20 @@ class WatchedUnderSoak:
             self._load = HttpLoad(plan.traffic.start(plan.key), context.clock)
         loop = self._make_loop(run, target)
         self._loop = loop
-        return WatchSteps(plan, loop, self._readiness())
+        return WatchSteps(plan, loop, self._readiness, self._start_again)
+
+    def _start_again(self, lost: WorkerLostError) -> None:
+        """Record how the target ended, and start it anew.
+
+        Raises:
+            ConfigError: it cannot be started any more.
+        """
+        target, loop = self._target, self._loop
+        assert isinstance(target, LaunchedCommand), "only what was launched can be launched again"
+        assert loop is not None, "it has served"
+        context = loop.context
+        record_crash(target, context.recorder, context.clock, lost, None)
+        target.restart()
 
     def end(self, run: BegunRun) -> None:
         """Leave nothing behind but the target, which the run ends, and say what was not seen."""
@@ -328,10 +345,18 @@ class WatchSteps(SoakSteps):
     plan: WatchPlan
     loop: WatchLoop
 
-    def __init__(self, plan: WatchPlan, loop: WatchLoop, readiness: Readiness | None) -> None:
+    def __init__(
+        self,
+        plan: WatchPlan,
+        loop: WatchLoop,
+        readiness: Callable[[], Readiness | None],
+        start_again: Callable[[WorkerLostError], None],
+    ) -> None:
         super().__init__(plan, loop)
         self._readiness = readiness
+        self._start_again = start_again
         self._last_idle_s = -math.inf
+        self._restarts = 0
 
     def run(self) -> None:
         self.await_serving()
@@ -343,7 +368,7 @@ class WatchSteps(SoakSteps):
         Raises:
             WorkerLostError: it has ended, or does not serve in time.
         """
-        readiness = self._readiness
+        readiness = self._readiness()
         if readiness is None:
             return
         readiness.start()
@@ -365,7 +390,35 @@ class WatchSteps(SoakSteps):
         self.loop.heap_scans_wanted = True
         if not self.plan.idle_every_s:
             self.loop.resume()
-        super().observe()
+        while True:
+            try:
+                super().observe()
+            except WorkerLostError as lost:
+                if self._restarts >= self.plan.restarts or self.loop.interrupted:
+                    raise
+                self._go_on_after(lost)
+            else:
+                return
+
+    def _go_on_after(self, lost: WorkerLostError) -> None:
+        """Start the target again, and count what follows as a segment of its own.
+
+        Raises:
+            WorkerLostError: it does not serve any more.
+            ConfigError: it cannot be started any more.
+        """
+        loop, away_from_s = self.loop, self.loop.now_s
+        self._restarts += 1
+        loop.hold_load()
+        self._recorder.enter("boot")
+        self._start_again(lost)
+        self._recorder.event(events.Segment(self._restarts, loop.now_s - away_from_s))
+        self.await_serving()
+        loop.resume()
+        away_s = loop.now_s - away_from_s
+        # The planned time is that in which it serves.
+        self._start_s += away_s
+        self._checkpoint_due_s += away_s
 
     def checkpoint(self, end_s: float) -> None:
         """Under a load of ours as any checkpoint; else only where the target rests by itself."""

@@ -225,6 +225,11 @@ class WatchLoop(RunLoop):
         idle = self._work.idle_for_s() >= _LEFT_FOR_S
         return (scrape.running or 0.0) + (scrape.waiting or 0.0) if idle else 0.0
 
+    def hold_load(self) -> None:
+        """Let the load send nothing: the target is gone."""
+        if self.load is not None and self.load.wanted:
+            self.load.pause()
+
     def is_idle(self) -> bool:
         """Whether nothing has run for some time."""
         return self.sign.idle_for_s() >= _IDLE_FOR_S
@@ -351,8 +356,9 @@ class WatchLoop(RunLoop):
         elif self.target.exit_status() is not None:
             raise WorkerLostError("exit", "the server ended", self._while_serving(client))
         elif client.unreachable_for_s > _UNREACHABLE_S:
-            detail = f"the server took no connection for {_UNREACHABLE_S:.0f} s"
-            raise WorkerLostError("exit", detail, self._while_serving(client))
+            detail = f"it took no connection for {_UNREACHABLE_S:.0f} s"
+            reason = "hang" if self.alone else "unreachable"
+            raise WorkerLostError(reason, detail, self._while_serving(client))
 
     def _while_serving(self, client: HttpLoad) -> str:
         """What our load client had in flight when the target ended."""

@@ -61,11 +61,25 @@ class LaunchedCommand(SeenTree):
         require_proc()
         if not command or not command[0]:
             raise ConfigError("there is no command to start.", code=ErrorCode.MISSING_ARGUMENT)
-        mark = f"{_MARK}={secrets.token_hex(8)}"
+        self._command, self._environment, self._folder = command, environment, folder
+        self._role_of = role_of
         self._stderr = StderrFile(stderr_path)
-        self._process = _start(command, mark, self._stderr, environment, folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        mark = f"{_MARK}={secrets.token_hex(8)}"
+        self._process = _start(self._command, mark, self._stderr, self._environment, self._folder)
         pid = self._process.pid
-        super().__init__(pid, ProcessTree(pid, role_of, mark=mark))
+        super().__init__(pid, ProcessTree(pid, self._role_of, mark=mark))
+
+    def restart(self) -> None:
+        """Start it anew; whatever is left of it is killed.
+
+        Raises:
+            ConfigError: it cannot be started any more.
+        """
+        self.kill()
+        self._begin()
 
     def exit_of(self, pid: int) -> ExitStatus | None:
         return self.exit_status() if pid == self.pid else super().exit_of(pid)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hybridbench.records.events import (
     Crash,
     IdleLook,
     ProcessStarted,
+    Segment,
     StoppedEarly,
 )
 from hybridbench.rundir.cut import read_cut_run
@@ -195,15 +197,22 @@ def test_a_load_that_cannot_serve_ends_the_run_and_says_so(tmp_path: Path) -> No
 
 
 def soak_server(
-    store: Path, length: str, *options: str, aborts: str = "aborts={}", **environment: str
+    store: Path,
+    length: str,
+    *options: str,
+    aborts: str = "aborts={}",
+    soak: Sequence[str] = (),
+    **environment: str,
 ) -> Ended:
-    """``hybridbench soak --url`` of tests/scenarios/watched/openai_server.py with ``options``."""
+    """``hybridbench soak --url`` of tests/scenarios/watched/openai_server.py with ``options``;
+    ``soak`` are further ones of the soak.
+    """
     port = free_port()
     traffic = ("--profile", "chat-churn", "--set", "arrival.concurrency=16")
     return watch(
         store,
         *("--url", f"http://127.0.0.1:{port}", *traffic, "--duration", length, "--seed", "5"),
-        *("--set", aborts, "--idle-every", "10s"),
+        *("--set", aborts, "--idle-every", "10s", *soak),
         *("--", sys.executable, str(PROGRAMS / "openai_server.py"), str(port), *options),
         command="soak",
         **environment,
@@ -266,6 +275,25 @@ def test_a_server_that_dies_of_a_request_says_what_was_in_flight(tmp_path: Path)
     (crash,) = read_run(run.run_dir).all_events(Crash)
     assert "requests in flight: " in crash.detail
     assert "with a prompt of " in crash.detail
+
+
+def test_a_server_that_dies_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:
+    options = ("--fault", "dies", "--dies-after", "150", "--first-s", "0.005")
+    run = soak_server(tmp_path, "60s", *options, soak=("--restarts", "1"))
+
+    assert run.code == ExitCode.CRASHED
+    record = read_run(run.run_dir)
+    first, second = record.all_events(Crash)
+    (border,) = record.all_events(Segment)
+    assert first.t_s < border.t_s < second.t_s
+    started = [one.pid for one in record.all_events(ProcessStarted) if "openai" in one.role]
+    assert len(set(started)) == 2
+    counts = {name: series.value[-1] for name, series in record.series.items()}
+    ends = ["finishes", "requests_rejected", "requests_failed"]
+    ends += ["abort_queued", "abort_prefill", "abort_decode"]
+    submitted = counts["events.requests_submitted"]
+    assert 0 <= submitted - sum(counts[f"events.{end}"] for end in ends) <= 16
+    assert submitted > 150
 
 
 def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(

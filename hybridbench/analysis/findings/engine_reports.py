@@ -44,6 +44,7 @@ _ENDS: Final[Mapping[str, str]] = {
     "signal": "the worker was killed by a signal",
     "hang": "the worker made no step until the watchdog killed it",
     "oom": "the worker was OOM-killed",
+    "unreachable": "the server was lost",
 }
 
 

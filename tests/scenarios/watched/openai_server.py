@@ -131,7 +131,7 @@ class Server:
 
     async def _refusal(self, prompt: Any) -> web.Response | None:
         fault = self.options.fault
-        if fault == "dies" and self.seen > 30:
+        if fault == "dies" and self.seen > self.options.dies_after:
             os._exit(0)
         if fault == "status-500" and self.seen % 10 == 0:
             return web.json_response({"error": {"message": "no"}}, status=500)
@@ -283,6 +283,7 @@ def options_of(*words: str) -> argparse.Namespace:
     parser.add_argument("--longest", type=int, default=1 << 30)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--fault", default="")
+    parser.add_argument("--dies-after", type=int, default=30)
     parser.add_argument("--owner", default="")
     return parser.parse_args(words)
 

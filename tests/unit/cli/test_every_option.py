@@ -96,6 +96,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--url": takes("http://127.0.0.1:8000", "localhost:8000", "--pid", "1"),
             "--api": takes("chat", "telnet", *SERVER),
             "--stream": Case(beside=SERVER),
+            "--restarts": takes("2", "-1", "--url", "http://127.0.0.1:8000", "sleep"),
             "--vocab": takes("1000", "10", "--api", "ids", *SERVER),
             "--pid": takes("1", "0", "--url", "http://127.0.0.1:8000"),
             "--metrics": takes("http://127.0.0.1:8000/metrics", "localhost", *SERVER),
@@ -674,6 +675,10 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
         (
             "soak --url http://127.0.0.1:1 --device cuda -- sleep 1",
             "--device is of the bundled engine, and --url names another.",
+        ),
+        (
+            "soak --url http://127.0.0.1:1 --restarts 2",
+            "--restarts needs COMMAND: only what hybridbench has started can it start again.",
         ),
         (
             "soak --url http://127.0.0.1:1 --pid 1 --vocab 300",
