@@ -14,6 +14,8 @@ import msgspec
 
 # vLLM calls a token so where it is asked to: several tokens may have the same text.
 _BY_ID: Final = "token_id:"
+# The text of all tokens that are part of a character: which of them it is nobody can tell.
+_BROKEN: Final = "\ufffd"
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ def _in_text(answer: str, alone: str, tokens: Sequence[Token], place: int) -> Di
             rest = answer[begun:]
             same = [name for name in token.others if name and rest.startswith(name)]
             longest = sorted((name for name in same if name != token.name), key=len)[-1:]
+            if any(_BROKEN in name for name in longest or token.others):
+                return Difference(at, None)
             return Difference(at, _margin(token, longest))
         begun += len(token.name)
     return Difference(place, None)

@@ -210,13 +210,13 @@ def _content(answer: Answer) -> str | Sequence[int]:
 
 
 def _noise(some: Sequence[Token], others: Sequence[Token]) -> tuple[float, int]:
-    """The largest difference between logprobs of equal tokens, in nats, and of how many places."""
+    """The largest difference between logprobs of equal tokens, in nats, and of how many."""
     differences = [
-        abs(one.others[name] - other.others[name])
+        abs(one.logprob - other.logprob)
         for one, other in zip(some, others, strict=False)
-        for name in one.others.keys() & other.others.keys()
+        if one.name == other.name
     ]
-    return max(differences, default=0.0), min(len(some), len(others)) if differences else 0
+    return max(differences, default=0.0), len(differences)
 
 
 def _reused(answer: Answer) -> bool | None:

@@ -94,6 +94,16 @@ def test_ids_are_compared_one_by_one() -> None:
     assert first_difference([7, 3], [7, 8], TOKENS) == Difference(1, None)
 
 
+@pytest.mark.parametrize("answer", [" a\ufffd", " aé"])
+def test_tokens_that_share_a_text_have_no_margin(answer: str) -> None:
+    """Two tokens may be written so, of which the names keep one."""
+    likeliest = {" b": -0.5, "\ufffd": -2.5, " c": -3.0}
+    tokens = [TOKENS[0], Token(" b", -0.5, likeliest)]
+
+    assert first_difference(answer, " a b", tokens) == Difference(1, None)
+    assert first_difference(" a c", " a b", tokens) == Difference(1, 2.5)
+
+
 def test_a_character_of_several_tokens_has_no_margin() -> None:
     tokens = [Token("\ufffd", -0.5, {}), Token("\ufffd", -0.5, {}), Token(" b", -1.0, {" d": -2.0})]
 
