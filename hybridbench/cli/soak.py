@@ -155,7 +155,8 @@ def soak(
         typer.Option(
             rich_help_panel=Panel.TARGET,
             help="With --url: the interface that gets the requests.  ids: /v1/completions with "
-            "prompts as token ids below --vocab.  Default: completions, with prompts as text.",
+            "prompts as token ids below --vocab; generate: SGLang's /generate, with such ids and "
+            "sessions.  Default: completions, with prompts as text.",
         ),
     ] = None,
     stream: Annotated[
@@ -172,7 +173,7 @@ def soak(
             rich_help_panel=Panel.TARGET,
             metavar="N",
             min=256,
-            help="With --api ids: token ids are below N.  Default: 256.",
+            help="With --api ids or generate: token ids are below N.  Default: 256.",
         ),
     ] = None,
     restarts: Annotated[

@@ -31,6 +31,7 @@ class ApiName(StrEnum):
     IDS = "ids"
     CHAT = "chat"
     RESPONSES = "responses"
+    GENERATE = "generate"
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,13 @@ class Requests:
         Raises:
             UsageError, ConfigError: one of them cannot be as it is.
         """
+        from hybridbench.records.load import OF_IDS, OF_SESSIONS
+
         check_url("--url", self.url, "")
         api = self.api or ApiName.COMPLETIONS
-        if self.vocab is not None and api is not ApiName.IDS:
+        if self.vocab is not None and api.value not in OF_IDS:
             raise UsageError(
-                "belongs to --api ids; other interfaces get text.",
+                "belongs to --api ids and generate; other interfaces get text.",
                 code=ErrorCode.OPTION_CONFLICT,
                 option="--vocab",
                 also=("--api",),
@@ -82,17 +85,22 @@ class Requests:
         if self.trace is not None:
             profile = profile.for_replay()
             check_trace(self.trace, whole=False)
+        has_sessions = api.value in OF_SESSIONS
+        note = ""
+        if profile.sessions.share and self.trace is None and not has_sessions:
+            note = f"--api {api} has no sessions: those of {profile.name} were plain conversations"
         return Traffic(
             url=_base(self.url),
             api=api.value,
             stream=self.stream is not False,
-            profile=profile.for_servers(),
+            profile=profile.for_servers(sessions=has_sessions),
             source=source,
             # Two runs with one seed do not find what grows by distinct requests.
             seed=secrets.randbelow(SEED_MAX) if self.seed is None else self.seed,
             vocab_size=words_of(api.value, self.vocab or _VOCAB_DEFAULT),
             model=self.model or "",
             trace=self.trace,
+            note=note,
         )
 
 

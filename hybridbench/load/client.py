@@ -161,13 +161,11 @@ class LoadClient:
         Raises:
             NoAnswerError: it lists none.
         """
-        if not self._interface.names_model:
-            return
         try:
             async with self._session.get(f"{self._base}/v1/models") as response:
                 model, self._interface.owner = first_model(await response.read())
         except (aiohttp.ClientError, TimeoutError, NoAnswerError) as error:
-            if not self._interface.model:
+            if self._interface.names_model and not self._interface.model:
                 raise NoAnswerError("no-model") from error
         else:
             self._interface.model = self._interface.model or model
@@ -274,10 +272,10 @@ class LoadClient:
                 self._cut(flight)
         elif isinstance(action, OpenSession):
             opening = self._interface.open_session(action)
-            self._call_session(action.session_id, opening, "session_opens")
+            self._call_session(action.session_id, opening, "sessions_opened")
         elif isinstance(action, CloseSession):
             closing = self._interface.close_session(action.session_id)
-            self._call_session(action.session_id, closing, "session_closes")
+            self._call_session(action.session_id, closing, "sessions_closed")
         # Nothing else comes: ``Profile.for_servers`` has no controls.
 
     def _send(self, request: Submit, now_s: float) -> None:
@@ -330,15 +328,18 @@ class LoadClient:
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
-        headers = {"Content-Type": call.content_type}
-        try:
-            async with self._session.post(
-                f"{self._base}{call.path}", data=call.body, headers=headers
-            ) as response:
-                await response.read()
-                status = response.status
-        except (aiohttp.ClientError, TimeoutError):
-            status = 0
+        url, headers = f"{self._base}{call.path}", {"Content-Type": call.content_type}
+        status = 0
+        for _ in range(_TRIES):
+            try:
+                async with self._session.post(url, data=call.body, headers=headers) as response:
+                    await response.read()
+                    status = response.status
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                continue
+            except (aiohttp.ClientError, TimeoutError):
+                pass
+            break
         self._counts[counted if status == _OK else "session_calls_failed"] += 1
 
     # One request.
@@ -592,11 +593,15 @@ def _session(key: str) -> aiohttp.ClientSession:
 
 
 async def _reused(_: object, context: SimpleNamespace, __: object) -> None:
-    context.trace_request_ctx.reused = True
+    flight: _Flight | None = context.trace_request_ctx
+    if flight is not None:
+        flight.reused = True
 
 
 async def _sent(_: object, context: SimpleNamespace, __: object) -> None:
-    flight: _Flight = context.trace_request_ctx
+    flight: _Flight | None = context.trace_request_ctx
+    if flight is None:
+        return
     flight.sent = True
     if flight.cut and flight.task is not None:
         flight.task.cancel()

@@ -58,6 +58,7 @@ class Traffic:
         model: the name that the server knows; empty for the first that it lists.
         trace: a recorded trace instead of the profile's own traffic.
         answers_s: seconds at each idle point in which answers are asked for again; 0 for none.
+        note: what of the profile is not sent, for the report; empty for nothing.
     """
 
     url: str
@@ -70,6 +71,7 @@ class Traffic:
     model: str = ""
     trace: TraceOptions | None = None
     answers_s: float = 0.0
+    note: str = ""
 
     def start(self, key: str) -> LoadStart:
         """What the load client must know; ``key`` is sent as a bearer's token."""

@@ -242,6 +242,8 @@ class WatchedUnderSoak:
             self._load = LoadCommand(plan.load, plan.environment, output, context.clock)
         elif plan.traffic is not None:
             self._load = HttpLoad(plan.traffic.start(plan.key), context.clock)
+            if plan.traffic.note:
+                context.recorder.note(plan.traffic.note)
         loop = self._make_loop(run, target)
         self._loop = loop
         return WatchSteps(plan, loop, self._readiness, self._start_again)

@@ -23,6 +23,8 @@ _SINGULAR: Mapping[str, str] = {
     "requests_submitted": "submitted request",
     "requests_rejected": "rejected request",
     "requests_with": "request",
+    "sessions_opened": "opened session",
+    "sessions_closed": "closed session",
     "evict_leaf": "evicted leaf",
     "evict_internal_state": "evicted internal state",
     "abort_queued": "abort while queued",

@@ -54,6 +54,8 @@ class Server:
         )
 
     async def open_session(self, request: web.Request) -> web.Response:
+        if self.options.fault == "no-sessions":
+            return web.json_response({"error": {"message": "no sessions here"}}, status=400)
         asked = await request.json()
         # What comes in the wrong order would otherwise not be noticed.
         await asyncio.sleep(self.options.first_s)
@@ -63,6 +65,8 @@ class Server:
 
     async def close_session(self, request: web.Request) -> web.Response:
         asked = await request.json()
+        if asked["session_id"] not in self.sessions:
+            return web.json_response({"error": {"message": "no such session"}}, status=400)
         self.session_calls.append(("close", asked["session_id"]))
         self.sessions.pop(asked["session_id"], None)
         return web.Response()

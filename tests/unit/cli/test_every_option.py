@@ -682,7 +682,7 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
         ),
         (
             "soak --url http://127.0.0.1:1 --pid 1 --vocab 300",
-            "--vocab belongs to --api ids; other interfaces get text.",
+            "--vocab belongs to --api ids and generate; other interfaces get text.",
         ),
     ],
 )

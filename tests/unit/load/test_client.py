@@ -15,7 +15,7 @@ from aiohttp.test_utils import unused_port
 from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.client import LoadClient
 from hybridbench.load.interfaces import Interface
-from hybridbench.records.load import LATE, TEXT_WORDS, Api, LoadReport
+from hybridbench.records.load import LATE, OF_SESSIONS, TEXT_WORDS, Api, LoadReport
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.catalog import load_profile
 from tests.scenarios.watched.openai_server import Server, application, options_of
@@ -65,7 +65,8 @@ def serve(
     """Send the traffic of chat-churn, with ``settings``, for so long and until so many ``requests``
     are sent, and wait until all of it has ended; for ``repeat_s`` ask for answers again.
     """
-    profile = load_profile("chat-churn").with_overrides({**QUICK, **settings}).for_servers()
+    profile = load_profile("chat-churn").with_overrides({**QUICK, **settings})
+    profile = profile.for_servers(sessions=api in OF_SESSIONS)
     server = Server(options_of(*options))
 
     async def run() -> LoadReport:
@@ -105,7 +106,7 @@ def serve(
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-@pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses"])
+@pytest.mark.parametrize("api", ["completions", "ids", "chat", "responses", "generate"])
 def test_every_interface_is_served_and_every_request_ends_once(api: Api, stream: bool) -> None:
     aborts = {"aborts": "{decode: 0.2, queued: 0.1, prefill: 0.1}"}
     served = serve(api=api, stream=stream, settings=aborts, requests=60)
@@ -333,3 +334,64 @@ def test_a_server_that_breaks_every_request_is_told_of_by_a_bounded_number_of_ki
     assert sum(lost.values()) > len(lost)
     assert len(lost) <= 65
     assert "request of another kind" in lost
+
+
+SESSIONS = {
+    **NO_ABORTS,
+    "conversations": "{turns: [1, 3], open: 12}",
+    "sessions": "{share: 0.8, think: 20ms, hold: 20ms, close_busy: 0.2, at_rest: closed}",
+}
+
+
+def calls_by_session(server: Server) -> list[list[str]]:
+    """What was asked of each session, in order."""
+    of_each: dict[str, list[str]] = {}
+    for call, session_id in server.session_calls:
+        of_each.setdefault(session_id, []).append(call)
+    return list(of_each.values())
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_sessions_are_opened_continued_and_closed(stream: bool) -> None:
+    served = serve(api="generate", stream=stream, settings=SESSIONS, requests=120)
+
+    counts, sessions = served.counts, calls_by_session(served.server)
+    assert counts["finishes"] == counts["requests_submitted"]
+    assert len(sessions) == counts["sessions_opened"] == counts["sessions_closed"] > 20
+    assert "session_calls_failed" not in counts
+    for calls in sessions:
+        assert calls == ["open", *["turn"] * (len(calls) - 2), "close"]
+        assert 1 <= len(calls) - 2 <= 3
+    # The client rests only when they are closed.
+    assert served.server.sessions == {}
+
+
+def test_turns_of_sessions_are_cut_off_and_the_session_goes_on_or_ends() -> None:
+    aborts = {"aborts": "{decode: 0.2, queued: 0.1, prefill: 0.1, disconnect: 0.1}"}
+    served = serve(api="generate", settings={**SESSIONS, **aborts}, requests=200)
+
+    counts, sessions = served.counts, calls_by_session(served.server)
+    assert counts["abort_decode"] > 0
+    assert counts["requests_failed"] == 0
+    # One that comes back before the server has noticed the abort may be refused.
+    assert counts["requests_rejected"] < 20
+    assert all(calls[0] == "open" and calls.count("open") == 1 for calls in sessions)
+    assert served.server.sessions == {}
+    assert counts["sessions_opened"] == counts["sessions_closed"]
+
+
+def test_a_server_without_sessions_refuses_the_turns_and_the_calls_are_counted() -> None:
+    served = serve("--fault", "no-sessions", api="generate", settings=SESSIONS, requests=100)
+
+    counts = served.counts
+    assert counts["session_calls_failed"] > 10
+    assert "sessions_opened" not in counts
+    assert 0 < counts["requests_rejected"] == counts["requests_rejected.400"]
+
+
+@pytest.mark.parametrize("api", ["ids", "completions"])
+def test_an_interface_without_sessions_gets_plain_conversations(api: Api) -> None:
+    served = serve(api=api, settings=SESSIONS, requests=60)
+
+    assert served.server.session_calls == []
+    assert served.counts["finishes"] == served.counts["requests_submitted"]

@@ -6,10 +6,16 @@ import json
 
 import pytest
 
-from hybridbench.load.interfaces import Answer, Interface, NoAnswerError, first_model
+from hybridbench.load.interfaces import (
+    Answer,
+    Interface,
+    NoAnswerError,
+    RefusedError,
+    first_model,
+)
 from hybridbench.load.texts import answer_ids
 from hybridbench.records.load import Api
-from hybridbench.records.messages import Sampling, Submit
+from hybridbench.records.messages import OpenSession, Sampling, Submit
 
 
 def streamed(api: Api, *events: object) -> Answer:
@@ -132,3 +138,82 @@ def test_the_first_model_of_a_list() -> None:
     for body in (b'{"data": []}', b"{}", b"<html>"):
         with pytest.raises(NoAnswerError):
             first_model(body)
+
+
+def generated(text: str, ids: list[int], tokens: int, **finish: object) -> dict[str, object]:
+    meta = {"prompt_tokens": 5, "completion_tokens": tokens, "finish_reason": finish or None}
+    return {"text": text, "output_ids": ids, "meta_info": meta}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        # All so far, as SGLang sends by default, or what is new.
+        [generated("a", [1], 1), generated("abc", [1, 2, 3], 3)],
+        [generated("a", [1], 1), generated("bc", [2, 3], 3)],
+    ],
+    ids=["all", "new"],
+)
+def test_a_stream_of_generate(events: list[object]) -> None:
+    last = generated("abc", [1, 2, 3], 3, type="length", length=3)
+    answer = streamed("generate", *events, last, b"[DONE]")
+
+    assert (answer.ids, answer.tokens, answer.chunks) == ([1, 2, 3], 3, 2)
+    assert (answer.input_tokens, answer.reason, answer.over) == (5, "length", True)
+    assert Interface("generate", "", stream=True).continuation(answer) == [1, 2, 3]
+
+
+def test_of_several_answers_a_conversation_goes_on_with_the_first() -> None:
+    whole = [{**generated("ab", [1, 2], 2, type="stop"), "index": 0}, generated("c", [3], 1)]
+    whole[1]["index"] = 1
+    answer = Answer()
+    Interface("generate", "", stream=False).read_whole(json.dumps(whole).encode(), answer)
+    assert answer.ids == [1, 2]
+
+    chunks = [{"index": 1, "text": "x"}, {"index": 0, "text": "a"}, {"index": 1, "text": "y"}]
+    answer = streamed("completions", *({"choices": [chunk]} for chunk in chunks))
+    assert answer.pieces == ["a"]
+    assert answer.chunks == 3
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        ({"error": {"message": "too long", "type": "BadRequestError", "code": 400}}, "400"),
+        (generated("", [], 0, type="abort", message="too long", status_code=400), "400"),
+    ],
+)
+def test_a_stream_may_say_that_the_request_was_wrong(event: object, status: str) -> None:
+    with pytest.raises(RefusedError) as raised:
+        streamed("generate", event)
+
+    assert raised.value.kind == status
+
+
+def test_an_abort_that_is_nobodys_fault_is_no_answer() -> None:
+    with pytest.raises(NoAnswerError) as raised:
+        streamed("generate", generated("", [], 0, type="abort", status_code=500))
+
+    assert not isinstance(raised.value, RefusedError)
+
+
+def test_a_turn_of_a_session_names_it_as_its_opening_did() -> None:
+    interface = Interface("generate", "", stream=True)
+    turn = interface.request(Submit("r1", [1, 2], Sampling(7), session_id="s1", extra_key="t1"))
+    opening = interface.open_session(OpenSession("s1", 2.5))
+    closing = interface.close_session("s1")
+
+    name = opening.fields["session_id"]
+    assert json.loads(turn.body) == {
+        "input_ids": [1, 2],
+        "sampling_params": {"max_new_tokens": 7, "temperature": 0.0, "ignore_eos": True},
+        "stream": True,
+        "session_params": {"id": name},
+        "extra_key": "t1",
+    }
+    assert turn.path == "/generate"
+    assert (opening.path, opening.fields["timeout"]) == ("/open_session", 2.5)
+    assert (closing.path, closing.fields) == ("/close_session", {"session_id": name})
+    # Another run of the same profile must not meet them.
+    other = Interface("generate", "", stream=True).close_session("s1")
+    assert other.fields["session_id"] != name

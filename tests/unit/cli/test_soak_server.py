@@ -1,0 +1,55 @@
+"""What `soak --url` sends, by its options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hybridbench.cli.soak_server import ApiName, Requests
+from hybridbench.errors import UsageError
+from hybridbench.workload.trace_replay import TraceOptions
+
+TRACE = Path(__file__).parents[3] / "profiles" / "traces" / "synthetic-mooncake.jsonl"
+PLAIN = Requests(
+    url="http://127.0.0.1:8000/v1",
+    api=None,
+    stream=None,
+    vocab=None,
+    model=None,
+    profile="session-churn",
+    seed=3,
+    set_=[],
+    trace=None,
+    answers=None,
+)
+
+
+def test_sessions_go_where_the_interface_has_them() -> None:
+    traffic = replace(PLAIN, api=ApiName.GENERATE, vocab=5000).traffic()
+
+    assert traffic.profile.sessions.share == 0.8
+    assert traffic.note == ""
+    assert traffic.vocab_size == 5000
+    assert traffic.url == "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("api", [api for api in ApiName if api is not ApiName.GENERATE])
+def test_where_it_has_none_the_report_says_what_they_became(api: ApiName) -> None:
+    traffic = replace(PLAIN, api=api).traffic()
+
+    assert traffic.profile.sessions.share == 0
+    assert traffic.note == (
+        f"--api {api} has no sessions: those of session-churn were plain conversations"
+    )
+
+
+def test_nothing_is_said_of_sessions_that_nobody_asked_for() -> None:
+    assert replace(PLAIN, profile="chat-churn").traffic().note == ""
+    assert replace(PLAIN, trace=TraceOptions(TRACE)).traffic().note == ""
+
+
+def test_text_has_no_vocabulary() -> None:
+    with pytest.raises(UsageError, match="belongs to --api ids and generate"):
+        replace(PLAIN, api=ApiName.CHAT, vocab=5000).traffic()
