@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from typing import Final
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 
 from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.http_request import HttpRequest
@@ -52,7 +53,8 @@ _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MOST_S: Final = 5.0
 _HOLDS_MOST: Final = 10
 _LOOK_EVERY_S: Final = 0.1
-_LINE_BYTES: Final = 1 << 20
+# A line may be an error that has a large value of its request in it, more than once.
+_LINE_BYTES: Final = 1 << 23
 _ANSWER_BYTES: Final = 1 << 24
 # An answer that comes at once does not say when its request was admitted, and when its first token
 # was there: supposed at these shares of what answers take.
@@ -60,8 +62,10 @@ _ADMITTED, _FIRST_TOKEN = 0.25, 0.5
 _NEWEST_WEIGHT: Final = 0.1
 _OK: Final = 200
 _STREAM: Final = "text/event-stream"
-# Failures by which a server that dies is known.
+# Failures by which a server that dies is known; where its engine alone has died it still answers,
+# those that come after with the same error.
 _BROKEN: Final = frozenset({"disconnected", "cut-off"})
+_GIVEN_UP: Final = frozenset({"error-in-answer", "500"})
 # Refusals of a server that has too much to do.
 _BUSY: Final = frozenset({503})
 _LATENCIES: Final = (TTFT, ITL, E2E, LATE)
@@ -74,6 +78,14 @@ class _End(StrEnum):
     REJECTED = "rejected"
     FAILED = "failed"
     CUT = "cut"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What requests have in common, in words; ``is_usual`` if nothing else is to be said of it."""
+
+    words: str
+    is_usual: bool = True
 
 
 @dataclass
@@ -99,7 +111,12 @@ class _Flight:
     answer: Answer = field(default_factory=Answer)
 
     @property
-    def kind(self) -> str:
+    def is_malformed(self) -> bool:
+        """Whether something is wrong with it."""
+        return isinstance(self.request, ServerSubmit) and self.request.malformed is not None
+
+    @property
+    def kind(self) -> _Kind:
         """What it is like, without a word of it."""
         length = max(1, len(self.request.input_ids))
         low = 1 << (length.bit_length() - 1)
@@ -109,7 +126,7 @@ class _Flight:
             how = f"malformed ({marks}{', large' if self.request.large else ''})"
         elif marks:
             how = f"{how}, with {marks}"
-        return f"prompt of {low} to {2 * low - 1} tokens, {how}"
+        return _Kind(f"prompt of {low} to {2 * low - 1} tokens, {how}", is_usual=not marks)
 
 
 class LoadClient:
@@ -147,7 +164,8 @@ class LoadClient:
         self._closed = False
         self._held = False  # whether nothing is sent because requests failed
         self._holds = 0  # in a row
-        self._lost: Counter[str] = Counter()
+        self._lost: Counter[_Kind] = Counter()
+        self._lost_first_s = 0.0  # when the first of them broke
         self._closes = False  # whether the server closes connections between two requests
         self._takes_s = 0.0  # a running mean over answers
         self._repeats: Repeats | None = None
@@ -228,7 +246,7 @@ class LoadClient:
         return LoadReport(
             counts=dict(self._counts),
             in_flight=self._in_flight,
-            lost=dict(self._lost),
+            lost=_suspects_first(self._lost),
             latencies=latencies,
             cpu_s=time.process_time(),
             private_bytes=own_private_bytes(),
@@ -381,7 +399,7 @@ class LoadClient:
                 if flight.begun or not flight.reused:
                     break
                 self._closes = True
-            except (aiohttp.ClientError, ValueError):
+            except (aiohttp.ClientError, HttpProcessingError, ValueError):
                 return _End.FAILED, "protocol"
         return _End.FAILED, "disconnected"
 
@@ -499,10 +517,19 @@ class LoadClient:
         else:
             counts["requests_failed"] += 1
             counts[f"requests_failed.{detail}"] += 1
-            if detail in _BROKEN:
-                kind = flight.kind
-                is_named = kind in self._lost or len(self._lost) < _LOST_KINDS_MOST
-                self._lost[kind if is_named else "request of another kind"] += 1
+            self._may_be_lost(flight, detail)
+
+    def _may_be_lost(self, flight: _Flight, detail: str) -> None:
+        """Count it by its kind if its failure may be that of the whole server."""
+        now_s, lost = _now_s(), self._lost
+        is_new = flight.due_s > self._lost_first_s
+        if detail in _GIVEN_UP and (flight.is_malformed or (lost and is_new)):
+            return
+        if detail in _BROKEN | _GIVEN_UP:
+            self._lost_first_s = self._lost_first_s if lost else now_s
+            kind = flight.kind
+            is_named = kind in lost or len(lost) < _LOST_KINDS_MOST
+            lost[kind if is_named else _Kind("request of another kind")] += 1
 
     def _tell(self, flight: _Flight, end: _End, detail: str) -> None:
         rid, now_s = flight.request.rid, _now_s()
@@ -562,6 +589,12 @@ async def _half(flight: _Flight, body: bytes) -> AsyncIterator[bytes]:
     if flight.task is not None:
         flight.task.cancel()
     await asyncio.sleep(_SILENT_S)
+
+
+def _suspects_first(lost: Mapping[_Kind, int]) -> dict[str, int]:
+    """By kind; what was unusual first, since a server survives what is usual."""
+    kinds = sorted(lost.items(), key=lambda kind: (kind[0].is_usual, -kind[1], kind[0].words))
+    return {kind.words: count for kind, count in kinds}
 
 
 def _stage(flight: _Flight) -> str:

@@ -30,8 +30,9 @@ _NO_NUMBERS: Final = (float("nan"), float("inf"), 1e308)
 
 def spoil(request: HttpRequest, kind: Malformed, values: Values) -> None:
     """Make ``request`` wrong in the way of ``kind``."""
-    # Whatever is kept of a refused request is kept under a new name.
-    request.set({"extra_key" if request.api == "generate" else "user": values.name()})
+    # Whatever is kept of a refused request is kept under new names.
+    names = ("extra_key", "rid") if request.api == "generate" else ("user", "cache_salt")
+    request.set({name: values.name() for name in names})
     request.marks = (kind.value,)
     _SPOILS[kind](request, values)
 

@@ -127,8 +127,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
             are those that ended (finished, rejected, failed or cut off by the client) and those in
             flight.
         in_flight: requests that have not ended.
-        lost: requests whose connection the server has broken since it last answered one, by what
-            they are like.
+        lost: requests that the server has broken since it last answered one, by what they are
+            like; first those that are unusual.
         latencies: ``LatencyCounts`` since the report before, and ``LATE``.
         cpu_s: processor time of the client so far.
         private_bytes: its private memory, in RAM or swapped out.

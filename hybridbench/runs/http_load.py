@@ -276,8 +276,8 @@ class HttpLoad:
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Requests whose connection the server has broken since it last answered one, by what they
-        are like.
+        """Requests that the server has broken since it last answered one, by what they are like;
+        first those that are unusual.
         """
         return {} if self._report is None else self._report.lost
 

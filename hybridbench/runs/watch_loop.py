@@ -43,7 +43,7 @@ _REPEAT_PATIENCE: Final = 2.0
 _UNREACHABLE_S: Final = 60.0
 # The load client reports every second.
 _LAST_REPORT_S: Final = 1.5
-_KINDS_NAMED: Final = 3
+_KINDS_NAMED: Final = 6
 
 
 @dataclass
@@ -366,7 +366,7 @@ class WatchLoop(RunLoop):
         while not client.lost and self.now_s < end_s:
             self.context.clock.sleep(_BREATH_S / 4)
             client.tend()
-        lost = sorted(client.lost.items(), key=lambda kind: (-kind[1], kind[0]))
+        lost = list(client.lost.items())
         if not lost:
             return ""
         kinds = ", ".join(f"{count} with a {kind}" for kind, count in lost[:_KINDS_NAMED])

@@ -139,6 +139,13 @@ class Server:
             os._exit(0)
         if fault == "status-500" and self.seen % 10 == 0:
             return web.json_response({"error": {"message": "no"}}, status=500)
+        if fault.startswith("echoes-"):
+            error = {"message": "x" * int(fault.removeprefix("echoes-")), "code": 400}
+            return web.Response(body=_event({"error": error}), content_type="text/event-stream")
+        if fault == "engine-dies":
+            # The front end lives on for a while; all that run fail together.
+            await asyncio.sleep(self.options.first_s)
+            return web.json_response({"error": {"message": "dead", "code": 500}}, status=500)
         if fault == "html":
             return web.Response(text="<html>sign in</html>", content_type="text/html")
         if fault == "silent":

@@ -395,3 +395,35 @@ def test_an_interface_without_sessions_gets_plain_conversations(api: Api) -> Non
 
     assert served.server.session_calls == []
     assert served.counts["finishes"] == served.counts["requests_submitted"]
+
+
+@pytest.mark.parametrize(
+    ("characters", "counted"),
+    [(3 << 20, "requests_rejected.400"), (9 << 20, "requests_failed.protocol")],
+)
+def test_an_error_that_repeats_a_large_value_is_read_up_to_a_bound(
+    characters: int, counted: str
+) -> None:
+    served = serve("--fault", f"echoes-{characters}", requests=10)
+
+    assert served.counts[counted] == served.counts["requests_submitted"]
+
+
+def test_requests_that_fail_with_an_engine_are_named_and_not_those_that_come_after() -> None:
+    options = {**NO_ABORTS, "options": "{share: 0.5, most: 2}"}
+    served = serve("--fault", "engine-dies", settings=options, requests=40)
+
+    lost = served.report.lost
+    assert 1 <= sum(lost.values()) <= 8, "as many are in flight when the first one fails"
+    assert served.counts["requests_failed.500"] >= 40
+    # What was unusual may be what the engine has died of.
+    unusual = [", with " in kind for kind in lost]
+    assert unusual == sorted(unusual, reverse=True)
+
+
+def test_a_malformed_request_that_fails_has_not_ended_the_server() -> None:
+    bad = {**NO_ABORTS, "bad_input": "{malformed: 1.0}"}
+    served = serve("--fault", "bad-json-500", settings=bad, requests=60)
+
+    assert served.counts["requests_failed.500"] > 0
+    assert served.report.lost == {}
