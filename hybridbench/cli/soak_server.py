@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions, check_url, observed_plan
 from hybridbench.cli.options import parse_overrides, parse_seconds
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foreign import SEED_MAX
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Requests:
         if self.trace is not None:
             profile = profile.for_replay()
             check_trace(self.trace, whole=False)
+        _check_options(profile.options.without)
         has_sessions = api.value in OF_SESSIONS
         note = ""
         if profile.sessions.share and self.trace is None and not has_sessions:
@@ -131,6 +132,23 @@ def server_plan(
         metrics_url=plan.metrics_url or f"{traffic.url}/metrics",
         thresholds=tuple(dict.fromkeys((*traffic.profile.thresholds, *plan.thresholds))),
     )
+
+
+def _check_options(names: Sequence[str]) -> None:
+    """
+    Raises:
+        ConfigError: one of ``names`` is no option of any interface.
+    """
+    from hybridbench.load.options import OPTIONS
+    from hybridbench.workload.validation import full_stop, nearest
+
+    known = sorted({option.name for option in OPTIONS})
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                full_stop(f"options.without: {name!r} is no option; {nearest(name, known)}"),
+                code=ErrorCode.UNKNOWN_NAME,
+            )
 
 
 def parse_answers(given: str) -> float:

@@ -39,12 +39,15 @@ def main(descriptor: int) -> None:
 async def _serve(connection: socket.socket) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_LINE_MOST)
     start = _START.decode(await reader.readline())
-    interface = Interface(start.api, start.model, stream=start.stream)
+    profile = Profile.from_resolved(start.profile)
+    interface = Interface(
+        start.api, start.model, stream=start.stream, without=profile.options.without
+    )
 
     def report() -> None:
         _write(writer, client.report())
 
-    client = LoadClient(_workload(start), interface, start.url, start.key, report)
+    client = LoadClient(_workload(start, profile), interface, start.url, start.key, report)
     beside = [
         asyncio.create_task(_report_always(report)),
         asyncio.create_task(client.watch_itself()),
@@ -88,8 +91,7 @@ def _write(writer: asyncio.StreamWriter, report: LoadReport) -> None:
         writer.write(msgspec.json.encode(report) + b"\n")
 
 
-def _workload(start: LoadStart) -> TimedWorkload:
-    profile = Profile.from_resolved(start.profile)
+def _workload(start: LoadStart, profile: Profile) -> TimedWorkload:
     trace = None
     if start.trace:
         path, scale, speedup, unit = start.trace

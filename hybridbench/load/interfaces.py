@@ -5,7 +5,7 @@ Only what every server of the field takes is sent, and of an answer only what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Final
@@ -193,10 +193,14 @@ class Interface:
         model: the name that the server knows.
         owner: who made the server, as its list of models says.
         stream: whether answers come token by token, where a request does not say otherwise.
+        without: options that no request has.
     """
 
-    def __init__(self, api: Api, model: str, *, stream: bool) -> None:
+    def __init__(
+        self, api: Api, model: str, *, stream: bool, without: Collection[str] = ()
+    ) -> None:
         self._api: Api = api
+        self._without = without
         self.model = model
         self.owner = ""
         self._streams = stream
@@ -218,7 +222,7 @@ class Interface:
             if request.malformed is not None:
                 spoil(put, request.malformed, values)
             else:
-                add_options(put, values, request.options)
+                add_options(put, values, request.options, self._without)
         return put
 
     @property

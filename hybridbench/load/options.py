@@ -7,7 +7,7 @@ the request.  To add one, add a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -45,9 +45,13 @@ class Option:
     is_sampling: bool = False
 
 
-def add_options(request: HttpRequest, values: Values, count: int) -> None:
-    """Give ``request`` ``count`` of the options that its interface has, at most all of them."""
-    having = [option for option in OPTIONS if request.api in option.apis]
+def add_options(
+    request: HttpRequest, values: Values, count: int, without: Collection[str] = ()
+) -> None:
+    """Give ``request`` ``count`` of the options that its interface has, but none of ``without``; at
+    most all of them.
+    """
+    having = [o for o in OPTIONS if request.api in o.apis and o.name not in without]
     chosen = values.some_of(having, count)
     for option in chosen:
         fields = option.draw(values)

@@ -7,6 +7,7 @@ from typing import Final
 
 from hybridbench.engine_config import EngineConfigError
 from hybridbench.setting_types import yaml_key
+from hybridbench.workload.actions import Malformed
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.settings import Arrival, ProfileKeys
 from hybridbench.workload.validation import KeyFault, KeyFaultError, nearest
@@ -132,6 +133,8 @@ def _shares(profile: ProfileKeys) -> Iterator[Fault]:
     taken = bad.overlong + bad.truncate + bad.malformed
     if taken > 1:
         yield ("bad_input",), f"takes {taken:g} of the requests in all; at most 1"
+    if bad.malformed > 0 and set(bad.without) == set(Malformed):
+        yield ("bad_input", "without"), "leaves no kind of malformed request"
 
 
 def _queue(profile: ProfileKeys) -> Iterator[Fault]:

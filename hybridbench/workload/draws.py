@@ -176,9 +176,10 @@ class OptionDraws:
 
 def spoiled(request: Submit, settings: BadInput, random: Random) -> ServerSubmit:
     """``request`` with something wrong, drawn from ``random``; each kind is as likely."""
+    kinds = [kind for kind in Malformed if kind not in settings.without]
     return ServerSubmit(
         **asdict(request),
-        malformed=random.choice(tuple(Malformed)),
+        malformed=random.choice(kinds),
         large=random.random() < settings.large,
         draw=random.randrange(_SEEDS),
     )

@@ -77,7 +77,9 @@ class Scenario:
         self._priorities = PriorityDraws(profile.priorities, stream(self._seed, "priorities"))
         self._controls = ControlPlan(profile.controls)
         self._payloads = PayloadDraws(profile.prompts, stream(self._seed, "payloads"))
-        self._options = OptionDraws(profile.options, stream(self._seed, "options"))
+        # The client leaves some out: other requests, so other draws.
+        options = stream(self._seed, "options", *profile.options.without)
+        self._options = OptionDraws(profile.options, options)
         self._bad = stream(self._seed, "bad input")
         self._bad_tokens = TokenSource(self._seed, vocab_size, "bad input")
         self._live: dict[str, _Live] = {}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypedDict, Unpack
 
 from annotated_types import Le
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema
 from pydantic.dataclasses import dataclass
 
 from hybridbench.engine_config import EngineConfig, EngineSettings, PoolSizes
@@ -26,6 +26,7 @@ from hybridbench.setting_types import (
     Strict,
     yaml_key,
 )
+from hybridbench.workload.actions import Malformed
 from hybridbench.workload.coverage import CoverageFloor
 from hybridbench.workload.fields import (
     Amount,
@@ -38,6 +39,10 @@ from hybridbench.workload.fields import (
     Tokens,
     ZipfExponent,
 )
+
+MalformedKind = Annotated[
+    Malformed, WithJsonSchema({"type": "string", "enum": [kind.value for kind in Malformed]})
+]
 
 DEFAULT_DURATION_S: Final = 7200.0
 DEFAULT_MODEL: Final = "qwen3-next"
@@ -292,6 +297,9 @@ class RequestOptions:
     """Share of requests that have some."""
     most: Count = 3
     """Options of such a request, at most."""
+    without: tuple[str, ...] = ()
+    """Options that no request has, by their names in reports: one that the server ends of hides
+    what others do."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -309,6 +317,8 @@ class BadInput:
     own; for `soak --url` alone."""
     large: Share = 0.0
     """Share of malformed requests whose wrong value has 10 kB to 1 MB."""
+    without: tuple[MalformedKind, ...] = ()
+    """Kinds of malformed requests that are not sent, by their names in reports."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)

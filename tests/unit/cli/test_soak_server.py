@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.cli.soak_server import ApiName, Requests
-from hybridbench.errors import UsageError
+from hybridbench.errors import ConfigError, UsageError
 from hybridbench.workload.trace_replay import TraceOptions
 
 TRACE = Path(__file__).parents[3] / "profiles" / "traces" / "synthetic-mooncake.jsonl"
@@ -53,3 +53,12 @@ def test_nothing_is_said_of_sessions_that_nobody_asked_for() -> None:
 def test_text_has_no_vocabulary() -> None:
     with pytest.raises(UsageError, match="belongs to --api ids and generate"):
         replace(PLAIN, api=ApiName.CHAT, vocab=5000).traffic()
+
+
+def test_an_option_that_is_to_be_left_out_must_be_one() -> None:
+    plain = replace(PLAIN, profile="options")
+    traffic = replace(plain, set_=["options.without=[seed, n]"]).traffic()
+    assert traffic.profile.options.without == ("seed", "n")
+
+    with pytest.raises(ConfigError, match=r"options.without: 'sed' is no option; did you mean s"):
+        replace(plain, set_=["options.without=[sed]"]).traffic()

@@ -82,3 +82,16 @@ def test_more_options_than_there_are_are_all() -> None:
     add_options(request, Values(1, 7), 1000)
 
     assert len(request.marks) == sum("responses" in option.apis for option in OPTIONS)
+
+
+def test_an_option_that_is_left_out_is_never_drawn() -> None:
+    interface = Interface("chat", "m", stream=True, without=("seed", "n"))
+    marks = {
+        mark
+        for draw in range(600)
+        for mark in interface.request(
+            ServerSubmit("r1", [1, 2], SAMPLING, options=3, draw=draw)
+        ).marks
+    }
+
+    assert marks == {o.name for o in OPTIONS if "chat" in o.apis} - {"seed", "n"}

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from hybridbench.errors import ConfigError
+from hybridbench.workload.actions import Malformed
 from hybridbench.workload.catalog import list_profiles, profiles_dir
 from hybridbench.workload.consistency import max_prompt_tokens
 from hybridbench.workload.fields import TokenRange
@@ -234,6 +235,8 @@ def test_an_arrival_that_cannot_be_is_refused(arrival: str, fault: str) -> None:
 BAD_INPUT = {
     "{overlong: 0.4, truncate: 0.2}": "bad_input conflict",
     "{overlong: 0.3, malformed: 0.8}": "bad_input conflict",
+    "{malformed: 0.8, without: [bad_prompts]}": "bad_input.without.0 enum",
+    f"{{malformed: 0.8, without: [{', '.join(Malformed)}]}}": "bad_input.without conflict",
 }
 
 

@@ -311,10 +311,21 @@ def test_what_is_wrong_and_which_options_are_part_of_a_schedule() -> None:
             "options: {share: 0.5}",
             "options: {share: 0.5}",
             "options: {share: 0.5, most: 4}",
+            "options: {share: 0.5, without: [seed]}",
             "bad_input: {malformed: 0.5}",
             "bad_input: {malformed: 0.5, large: 0.5}",
         )
     ]
 
     assert names[0] == names[1]
-    assert len(set(names)) == 4
+    assert len(set(names)) == 5
+
+
+def test_kinds_of_malformed_requests_that_are_left_out_are_not_sent() -> None:
+    settings = "bad_input: {malformed: 1.0, without: [bad_prompt, cut_body]}\n"
+    profile = base(settings).with_overrides({"arrival.concurrency": "1000"})
+
+    requests = submitted(Scenario(profile, VOCAB), 1000)
+
+    kinds = {request.malformed for request in requests if isinstance(request, ServerSubmit)}
+    assert kinds == set(Malformed) - {Malformed.BAD_PROMPT, Malformed.CUT_BODY}
