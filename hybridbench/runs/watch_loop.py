@@ -369,8 +369,8 @@ class WatchLoop(RunLoop):
         lost = list(client.lost.items())
         if not lost:
             return ""
-        kinds = ", ".join(f"{count} with a {kind}" for kind, count in lost[:_KINDS_NAMED])
-        more = ", and others" if len(lost) > _KINDS_NAMED else ""
+        kinds = "; ".join(f"{count} with a {kind}" for kind, count in lost[:_KINDS_NAMED])
+        more = "; and others" if len(lost) > _KINDS_NAMED else ""
         return f"with {sum(client.lost.values())} requests in flight: {kinds}{more}"
 
     def _next_s(self) -> Sequence[float]:
