@@ -159,6 +159,7 @@ class TargetOptions:
     metrics: str | None
     ready: str | None
     log: Path | None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)

@@ -373,12 +373,11 @@ def soak(
     replay = _trace(trace, trace_time_unit, length_scale, speedup)
     if url is not None:
         _refuse(context, _OF_BUNDLED, "is of the bundled engine, and --url names another")
-        target = TargetOptions(command, pid, metrics, ready, log)
+        target = TargetOptions(command, pid, metrics, ready, log, restarts)
         probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
         asked = Requests(url, api, stream, vocab, model, profile, seed, set_ or [], replay, answers)
         course = Course(store, duration, ui, stop, extend, threshold or [])
-        plan = server_plan(asked, target, probes, course, restarts)
-        raise typer.Exit(run_observed(plan, shown, listen))
+        raise typer.Exit(run_observed(server_plan(asked, target, probes, course), shown, listen))
     _refuse(context, _OF_SERVERS, "needs --url, which names a server")
     hold_s = _hold(on_leak)
     if resume is not None:

@@ -106,18 +106,14 @@ class Requests:
 
 
 def server_plan(
-    asked: Requests,
-    target: TargetOptions,
-    probes: ProbeOptions,
-    course: Course,
-    restarts: int = 0,
+    asked: Requests, target: TargetOptions, probes: ProbeOptions, course: Course
 ) -> WatchPlan:
     """The soak of a server that gets our requests; its metrics are looked for beside it.
 
     Raises:
         UsageError, ConfigError: an option cannot be as it is.
     """
-    if restarts and not target.command:
+    if target.restarts and not target.command:
         raise UsageError(
             "needs COMMAND: only what hybridbench has started can it start again.",
             code=ErrorCode.MISSING_ARGUMENT,
@@ -127,7 +123,7 @@ def server_plan(
     plan = observed_plan(target, probes, course, traffic.profile.duration_s, traffic.url)
     return replace(
         plan,
-        restarts=restarts,
+        restarts=target.restarts,
         traffic=replace(traffic, answers_s=asked.answers_s(plan.idle_every_s)),
         metrics_url=plan.metrics_url or f"{traffic.url}/metrics",
         thresholds=tuple(dict.fromkeys((*traffic.profile.thresholds, *plan.thresholds))),
