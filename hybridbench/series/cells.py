@@ -13,7 +13,6 @@ _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
 _WITH_UNIT = re.compile(r"([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
 _GROUPED_BY_DOTS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+")
 _GROUPED_BY_COMMAS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(?![\d,])")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 # top, smem -k and docker shorten to one letter and count in powers of 2.
 _LETTERS = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 _CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
@@ -27,8 +26,6 @@ def number_in(
     A unit that its heading has as well (``heading_unit``, in lower case) says nothing new; ``kb``
     is what KB means.
     """
-    if _DECIMAL_COMMA.fullmatch(text):
-        text = text.replace(",", ".")
     try:
         return float(text), False
     except ValueError:

@@ -28,10 +28,9 @@ from hybridbench.foreign import (
 )
 from hybridbench.series.grid import RawColumn
 from hybridbench.series.json_shapes import json_table
-from hybridbench.series.lines import lines_of
 from hybridbench.series.pairs import are_fields, are_pairs, fields, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
-from hybridbench.series.source import Source
+from hybridbench.series.source import Source, lines_of
 from hybridbench.series.table import table
 
 STDIN = "-"

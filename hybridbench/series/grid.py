@@ -15,9 +15,8 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 from hybridbench.errors import ErrorCode
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
-from hybridbench.series.lines import Line
 from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of
-from hybridbench.series.source import Source
+from hybridbench.series.source import Line, Source
 from hybridbench.series.times import (
     UNITS_S,
     BadTimeError,
@@ -87,6 +86,12 @@ class Grid:
     of_tool: bool = False  # columns of blanks, as ps and its kin print them
     commas_group: bool = False  # a comma in a number parts thousands, as commas part the cells
 
+    @classmethod
+    def of_records(cls, records: Sequence[tuple[Line, Mapping[str, str]]]) -> Grid:
+        """A row for each record; names in the order of their first coming, some not in each."""
+        names = list(dict.fromkeys(name for _, record in records for name in record))
+        return cls(names, [(line, [one.get(name, "") for name in names]) for line, one in records])
+
     @property
     def columns(self) -> list[tuple[str, ...]]:
         """The cells of each column."""
@@ -129,19 +134,18 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     found: list[RawColumn] = []
     no_owner = times is None and not keys and not _says_whose(grid.names, columns)
     times = times or _counted_times(parts, len(grid.rows), source)
-    metric = _metric_column(grid, at, keys)
-    for group, (of_keys, rows) in enumerate(parts.items()):
+    metric, unit_at = _metric_columns(grid, at, keys)
+    for group, rows in enumerate(parts.values()):
         own = Times(times.t_s[rows], times.absolute)
         lines = [grid.rows[row][0].number for row in rows]
-        names, label = list(grid.names), of_keys
+        first = [cell.strip() for cell in grid.rows[rows[0]][1]]
+        names, label = grid.names, labels((grid.names[i], first[i]) for i in keys if i != metric)
         if metric is not None:
-            first = grid.rows[rows[0]][1]
-            label = labels((names[i], first[i].strip()) for i in keys if i != metric)
-            names = _with_metric(names, first, metric)
+            unit = f" ({first[unit_at]})" if unit_at is not None and first[unit_at] else ""
+            names = [first[metric] + unit if _VALUE.fullmatch(name) else name for name in names]
         usual = {**usual_units(names, of_tool=grid.of_tool), **grid.units}
         for index, name in enumerate(names):
-            of_metric = metric is not None and (index == metric or name.lower() == "unit")
-            if index == at or index in keys or of_metric:
+            if index in (at, metric, unit_at, *keys):
                 continue
             cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
             column = _column(name, own, cells, lines, usual.get(name, ""))
@@ -151,28 +155,23 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     return found
 
 
-def _metric_column(grid: Grid, at: int | None, keys: Sequence[int]) -> int | None:
-    """The column whose cells name what the column of values has, one name for each part; None
-    without both.
-    """
+def _metric_columns(
+    grid: Grid, at: int | None, keys: Sequence[int]
+) -> tuple[int | None, int | None]:
+    """Which column names, in each part once, what the one of values has, and which has its unit."""
     if sum(bool(_VALUE.fullmatch(name)) for name in grid.names) != 1:
-        return None
+        return None, None
     texts = [
         i
         for i, name in enumerate(grid.names)
         if i != at and _METRIC.fullmatch(name) and number_in(grid.rows[0][1][i]) is None
         if i in keys or len(set(grid.columns[i])) == 1
     ]
+    if not texts:
+        return None, None
+    units = [i for i, name in enumerate(grid.names) if name.lower() == "unit"]
     # _field of InfluxDB says more than its _measurement.
-    return min(texts, key=lambda i: "measurement" in grid.names[i], default=None)
-
-
-def _with_metric(names: Sequence[str], cells: Sequence[str], metric: int) -> list[str]:
-    """``names`` with the metric's in the place of "value", and its unit where a cell has it."""
-    units = [cell for name, cell in zip(names, cells, strict=True) if name.lower() == "unit"]
-    unit = f" ({units[0].strip()})" if units and units[0].strip() else ""
-    own = f"{cells[metric].strip()}{unit}"
-    return [own if _VALUE.fullmatch(name) else name for name in names]
+    return min(texts, key=lambda i: "measurement" in grid.names[i]), next(iter(units), None)
 
 
 def columns_few(names: Sequence[str]) -> str:
@@ -218,14 +217,15 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
 
 def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
     """Which column has the times, and their unit; None where an interval stands in their place."""
-    names, columns = list(grid.names), grid.columns
+    names, columns = grid.names, grid.columns
     if source.time_column is not None:
         return _chosen_time(names, columns, source, source.time_column)
-    named = [
-        i for i, name in enumerate(names) if names_time(name) and _may_be_time(name, columns[i])
-    ]
     dated = [i for i, cells in enumerate(columns) if looks_like_time(cells[0])]
-    found = [i for i in (*named, *dated) if not grid.of_tool or names[i] not in _NOT_OF_SAMPLE]
+    # An epoch of training is no time.
+    epochs = [i for i, name in enumerate(names) if name.strip("# _").casefold() == "epoch"]
+    named = [i for i, name in enumerate(names) if names_time(name)]
+    found = [i for i in named if i not in epochs or is_since_1970(columns[i])] + dated
+    found = [i for i in found if not grid.of_tool or names[i] not in _NOT_OF_SAMPLE]
     if found:
         return found[0], unit_in(names[found[0]])
     if source.interval_s is not None:
@@ -236,12 +236,6 @@ def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
         grid.rows[0][0].number,
         ErrorCode.NEEDS_OPTION,
     )
-
-
-def _may_be_time(name: str, cells: Sequence[str]) -> bool:
-    """Whether a column with the name of a time has times: an epoch of training is none."""
-    counts = name.strip("# _").casefold() == "epoch"
-    return not counts or is_since_1970(cells) or looks_like_time(cells[0])
 
 
 def _chosen_time(

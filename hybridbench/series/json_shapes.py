@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from hybridbench.foreign import ForeignDataError, json_value
 from hybridbench.series.grid import Grid, RawColumn, table_of
-from hybridbench.series.lines import Line
 from hybridbench.series.owners import labels
-from hybridbench.series.source import Source
+from hybridbench.series.source import Line, Source
 from hybridbench.series.times import (
     BadTimeError,
     is_since_1970,
@@ -41,15 +40,8 @@ _UNITS = {
 }  # fmt: skip
 
 Object = Mapping[str, object]
-
-
-@dataclass
-class _Series:
-    """The points of one series: its labels, times and values as text."""
-
-    labels: Mapping[str, str]
-    times: list[str]
-    values: list[str]
+# The points of one series: its labels, times and values as text.
+_Series = tuple[Mapping[str, str], Sequence[str], Sequence[str]]
 
 
 def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColumn]:
@@ -72,7 +64,7 @@ def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColu
     objects, lines = _objects(lines, source)
     if all(isinstance(entry.get("m"), dict) for entry in objects):
         return _labelled(list(_samples_of_run(objects)), source)
-    found = [series for entry in objects for series in _series_in(entry)]
+    found = list(_series_in(objects))
     if found and not any(_is_number(value) for entry in objects for value in entry.values()):
         return _labelled(found, source)
     return _records(objects, lines, source)
@@ -119,23 +111,19 @@ def _objects(lines: Sequence[Line], source: Source) -> tuple[list[Object], list[
 
 def _records(objects: Sequence[Object], lines: Sequence[Line], source: Source) -> list[RawColumn]:
     """A row for each object; nested keys are joined by dots."""
-    # Keys in the order of their first coming; a line need not have them all.
     flat = [_flat(entry) for entry in objects]
-    names = list(dict.fromkeys(key for entry in flat for key in entry))
     lists = sorted({key for entry in objects for key in entry if isinstance(entry[key], list)})
     if lists:
         source.notes.append(f"lists are not read: {', '.join(lists[:_LISTS_MAX])}")
-    rows = [
-        (line, [entry.get(name, "") for name in names])
-        for line, entry in zip(lines, flat, strict=True)
-    ]
+    grid = Grid.of_records(list(zip(lines, flat, strict=True)))
     units = {entry.get("Unit", "").casefold() for entry in flat}
     unit = _UNITS.get(units.pop(), "") if len(units) == 1 else ""
     if unit:
         # CloudWatch says it in each row.
         numeric = {"Average", "Maximum", "Minimum", "Sum"}
-        names = [f"{name} ({unit})" if name in numeric else name for name in names]
-    return table_of(Grid(names, rows), source)
+        names = [f"{name} ({unit})" if name in numeric else name for name in grid.names]
+        grid = replace(grid, names=names)
+    return table_of(grid, source)
 
 
 def _flat(entry: Object, prefix: str = "") -> dict[str, str]:
@@ -156,7 +144,7 @@ def _samples_of_run(objects: Sequence[Object]) -> Iterator[_Series]:
         if _is_number(at) and isinstance(metrics, dict):
             for name, value in metrics.items():
                 if _is_number(value):
-                    yield _Series({"__name__": name}, [str(at)], [str(value)])
+                    yield {"__name__": name}, [str(at)], [str(value)]
 
 
 def _lists_in(node: object) -> Iterator[Sequence[Object]]:
@@ -237,7 +225,7 @@ def _series_in(node: object) -> Iterator[_Series]:
             if times is not None and column is not times and len(column) == len(times):
                 found = True
                 values = ["nan" if number is None else str(number) for number in column]
-                yield _Series(_labels(node), list(map(str, times)), values)
+                yield _labels(node), list(map(str, times)), values
     for below in () if found else node.values():
         yield from _series_in(below)
 
@@ -305,37 +293,32 @@ def _unit(node: Object) -> str:
 def _labelled(found: Sequence[_Series], source: Source) -> list[RawColumn]:
     """One column for each set of labels, each with times of its own."""
     source.check_has_times()
-    merged: dict[tuple[tuple[str, str], ...], _Series] = {}
-    for one in found:
-        key = tuple(sorted(one.labels.items()))
-        whole = merged.setdefault(key, _Series(one.labels, [], []))
-        whole.times += one.times
-        whole.values += one.values
-    columns = []
-    names = _names([one.labels for one in merged.values()])
+    merged: dict[tuple[tuple[str, str], ...], tuple[list[str], list[str]]] = {}
+    for of_one, times, values in found:
+        whole = merged.setdefault(tuple(sorted(of_one.items())), ([], []))
+        whole[0].extend(times)
+        whole[1].extend(values)
+    # The metric's name with the labels that tell the series apart.
+    every = [dict(key) for key in merged]
+    keys = sorted({key for one in every for key in one if key != "__name__"})
+    differ = [key for key in keys if len({one.get(key) for one in every}) > 1]
+    names = [
+        one.get("__name__", "value") + labels((key, one[key]) for key in differ if key in one)
+        for one in every
+    ]
     usual = usual_units(names, of_tool=False)
-    for index, (one, name) in enumerate(zip(merged.values(), names, strict=True)):
+    columns = []
+    for group, (name, (times, values)) in enumerate(zip(names, merged.values(), strict=True)):
         try:
-            value = np.array(one.values, dtype=np.float64)
-            times = parse_times(one.times)
+            value, at = np.array(values, dtype=np.float64), parse_times(times)
         except (ValueError, BadTimeError) as error:
             raise source.wrong(
                 f'series {name} has a value that is not a [time, "number"] pair ({error}).'
             ) from error
         value[~np.isfinite(value)] = np.nan
         unit = usual.get(name, "")
-        columns.append(RawColumn(name, times.t_s, value, times.absolute, index, usual_unit=unit))
+        columns.append(RawColumn(name, at.t_s, value, at.absolute, group, usual_unit=unit))
     return [column for column in columns if column.t_s.size > 0]
-
-
-def _names(every: Sequence[Mapping[str, str]]) -> list[str]:
-    """The metric's name with the labels that tell the series apart."""
-    keys = sorted({key for one in every for key in one if key != "__name__"})
-    differ = [key for key in keys if len({one.get(key) for one in every}) > 1]
-    return [
-        one.get("__name__", "value") + labels((key, one[key]) for key in differ if key in one)
-        for one in every
-    ]
 
 
 def _refuse_error(document: object, source: Source) -> None:

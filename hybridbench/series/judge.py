@@ -135,26 +135,27 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     verdict = judge(read_run(path))
     rows = tuple(
         JudgedSeries(
-            result.metric,
-            VerdictKind(result.outcome),
-            result,
-            () if result.rate_per_request is None else (result.rate_per_request,),
-            not declared(result.metric).higher_is_worse,
+            name=result.metric,
+            verdict=VerdictKind(result.outcome),
+            result=result,
+            falls_are_bad=not declared(result.metric).higher_is_worse,
             unit_known=True,
+            per_work=() if result.rate_per_request is None else (result.rate_per_request,),
         )
         for result in verdict.metrics
     )
     return FileVerdict(
-        str(path),
-        verdict.kind,
-        rows,
-        (*verdict.notes, verdict.can_rule_out),
+        source=str(path),
+        kind=verdict.kind,
+        rows=rows,
+        notes=(*verdict.notes, verdict.can_rule_out),
         findings=verdict.findings,
         headline=verdict.headline,
         failures=verdict.failures,
     )
 
 
+_WORK = Meaning(Role.COUNTER, Unit.COUNT)
 # A column to judge, and what it is taken for.
 _Chosen = tuple[RawColumn, Meaning]
 
@@ -169,8 +170,7 @@ class _JudgedFile:
 
     def __post_init__(self) -> None:
         self.notes.extend(self.file.notes)
-        starts = [float(c.t_s.min()) for c in self.file.columns if c.t_s.size]
-        self._zero_s = min(starts)
+        self._zero_s = min(float(c.t_s.min()) for c in self.file.columns if c.t_s.size)
         self._absolute = any(c.absolute for c in self.file.columns)
         self._timelines: dict[int, Timeline] = {}
         self._names = self.file.names()
@@ -180,36 +180,34 @@ class _JudgedFile:
     def judge(self) -> FileVerdict:
         thresholds = self._thresholds()
         chosen = self._chosen(thresholds)
-        works = self._works()
         limits: dict[str, float] = {}
         for column, meaning in chosen:
             if column.name in thresholds:
                 threshold = thresholds[column.name]
                 with _named("--threshold", threshold.text):
                     limits[column.name] = threshold.per_hour(meaning.unit)
-        question = TrendContext(works, self._steady_s(), limits)
-        loads = self._loads(question)
-        question = replace(question, loads=loads)
+        question = TrendContext(self._works(), self._steady_s(), limits)
+        question = replace(question, loads=self._loads(question))
         self.notes += [meaning.note for _, meaning in chosen if meaning.note]
         judged = [(self._row(column, meaning, question), meaning) for column, meaning in chosen]
-        rows = [row for row, _ in judged if row is not None]
-        if not rows:
+        every = [row for row, _ in judged if row is not None]
+        if not every:
             names = columns_few([column.name for column, _ in chosen])
             raise ConfigError(f"{self.file.source}: {names}: fewer than two readings.")
-        used = {row.name for row in rows} | {one.name for one in (*works, *loads)}
         undecided = [row.name for row, m in judged if row and _is_open(row, m, limits)]
-        if len(undecided) < len(rows):
-            rows = [row for row in rows if row.name not in undecided]
+        rows = [row for row in every if row.name not in undecided] or every
+        if undecided and rows is not every:
             why = "a threshold decides" if limits else "traffic varies"
-            if undecided:
-                open_rows = columns_few(undecided)
-                self.notes.append(f"undecided, and not counted because {why}: {open_rows}")
+            self.notes.append(f"undecided, and not counted because {why}: {columns_few(undecided)}")
+        self._note_more(question)
+        used = {row.name for row in every}
+        used |= {one.name for one in (*question.works, *question.loads)}
         return FileVerdict(
-            self.file.source,
-            worst([row.verdict for row in rows]),
-            tuple(rows),
-            tuple(dict.fromkeys(self._all_notes(works, loads))),
-            tuple(name for name in self._names if name and name not in used),
+            source=self.file.source,
+            kind=worst([row.verdict for row in rows]),
+            rows=tuple(rows),
+            notes=tuple(dict.fromkeys(self.notes)),
+            not_judged=tuple(name for name in self._names if name and name not in used),
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
 
@@ -228,56 +226,61 @@ class _JudgedFile:
         result = msgspec.structs.replace(row.result, outcome="INCONCLUSIVE", why=why, needed_s=None)
         return replace(row, verdict=VerdictKind.INCONCLUSIVE, result=result)
 
-    def _all_notes(
-        self, works: Sequence[ExternalSeries], loads: Sequence[ExternalSeries]
-    ) -> list[str]:
-        said = list(self.notes)
+    def _note_more(self, question: TrendContext) -> None:
+        """Note what is to be known of all rows: their times, what is left out, what explains."""
         for timeline in self._timelines.values():
-            said.extend(timeline.notes)
+            self.notes.extend(timeline.notes)
         for column in self.file.columns:
             if column.text_at is not None and not column.is_text:
                 line, cell = column.text_at
-                said.append(f"{column.name}: {cell!r} in line {line} is not a number: left out")
-        said += self._cache_note()
+                self.notes.append(
+                    f"{column.name}: {cell!r} in line {line} is not a number: left out"
+                )
+        self._note_cache()
         if self.options.steady_at is None:
-            said.append(
+            self.notes.append(
                 "no start of steady state was given (--steady-at): the first tenth counts as "
                 "warm-up, and growth is called a leak only after 45m"
             )
-        if works:
-            said.append("work done is read from " + ", ".join(work.name for work in works[:2]))
-        if loads:
-            names = ", ".join(load.name for load in loads)
-            said.append(f"the effect of requests in flight ({names}) is subtracted")
-        return said
+        if question.works:
+            names = ", ".join(work.name for work in question.works[:2])
+            self.notes.append(f"work done is read from {names}")
+        if question.loads:
+            names = ", ".join(load.name for load in question.loads)
+            self.notes.append(f"the effect of requests in flight ({names}) is subtracted")
 
     # Which columns.
 
     def _find(self, option: str, name: str) -> RawColumn:
-        for column in self.file.columns:
-            if column.name == name:
-                return column
-        folded = name.casefold()
-        same = [
+        """The column of numbers called ``name``: as it stands, or without case, labels and unit."""
+        columns, folded = self.file.columns, name.casefold()
+        same = [c for c in columns if c.name == name][:1] or [
             c
-            for c in self.file.columns
+            for c in columns
             if folded in (n.casefold() for n in (c.name, unlabelled(c.name), bare_name(c.name)))
         ]
-        if len(same) == 1:
-            return same[0]
-        if same:
+        if len(same) > 1:
             raise UsageError(
                 f"{name}: {len(same)} series of {self.file.source} have that name, the "
                 f"first is {same[0].name}; name one with its labels.",
                 option=option,
             )
-        near = difflib.get_close_matches(name, self._names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {columns_few(self._names)}."
-        raise UsageError(
-            f"{name}: {self.file.source} has no such column; {hint}",
-            code=ErrorCode.UNKNOWN_NAME,
-            option=option,
-        )
+        if not same:
+            near = difflib.get_close_matches(name, self._names, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there are {columns_few(self._names)}."
+            raise UsageError(
+                f"{name}: {self.file.source} has no such column; {hint}",
+                code=ErrorCode.UNKNOWN_NAME,
+                option=option,
+            )
+        (column,) = same
+        if column.is_text and column.text_at is not None:
+            line, cell = column.text_at
+            raise ConfigError(
+                f"{self.file.source}:{line}: column {column.name}: {cell!r} is not a number; "
+                "choose a column of numbers with --metric."
+            )
+        return column
 
     def _thresholds(self) -> dict[str, ColumnThreshold]:
         found: dict[str, ColumnThreshold] = {}
@@ -301,8 +304,6 @@ class _JudgedFile:
                 f"(columns: {columns_few(self._names)}); choose with --metric NAME.",
                 code=ErrorCode.NEEDS_OPTION,
             )
-        for column, _ in chosen:
-            self._refuse_text(column)
         return [
             (c, replace(m, higher_is_worse=m.higher_is_worse and c.name not in lower))
             for c, m in chosen
@@ -321,18 +322,17 @@ class _JudgedFile:
         of_run = any(unlabelled(column.name) == MEMORY for column, _ in levels)
         return [entry for entry in levels if not of_run or is_gated(entry[0].name)]
 
-    def _cache_note(self) -> list[str]:
-        """Which columns the kernel's cache is in, and which to judge in their place."""
-        roles = {column.name: meaning for column, meaning in self._numbers}
-        cached = [n for n, m in roles.items() if m.role in (Role.CACHE, Role.WITH_CACHE)]
+    def _note_cache(self) -> None:
+        """Note which columns the kernel's cache is in, and which to judge in their place."""
+        cached = [c.name for c, m in self._numbers if m.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
-            return []
-        levels = [n for n, m in roles.items() if m.role is Role.LEVEL and m.unit is Unit.BYTES]
-        best = sorted(levels, key=lambda n: not _PROCESS_OWN.search(n))[:1] or [_FREE_OF_CACHE]
-        return [
+            return
+        bytes_ = [c.name for c, m in self._numbers if m.role is Role.LEVEL and m.unit is Unit.BYTES]
+        best = min(bytes_, key=lambda n: not _PROCESS_OWN.search(n), default=_FREE_OF_CACHE)
+        self.notes.append(
             f"{columns_few(cached)}: page cache, which the kernel frees when needed; not judged, "
-            f"judge {best[0]}"
-        ]
+            f"judge {best}"
+        )
 
     def _as_level(self, column: RawColumn) -> _Chosen:
         return column, replace(self._meaning(column), role=Role.LEVEL)
@@ -347,14 +347,6 @@ class _JudgedFile:
             if head in self._names:
                 return self._find("--metric", head), _unit("--metric", text, unit)
         return self._as_level(self._find("--metric", text))
-
-    def _refuse_text(self, column: RawColumn) -> None:
-        if column.is_text and column.text_at is not None:
-            line, cell = column.text_at
-            raise ConfigError(
-                f"{self.file.source}:{line}: column {column.name}: {cell!r} is not a number; "
-                "choose a column of numbers with --metric."
-            )
 
     def _meaning(self, column: RawColumn) -> Meaning:
         meaning = meaning_of(column.name, self._names)
@@ -399,20 +391,16 @@ class _JudgedFile:
         if self.options.works:
             columns = [self._find("--work-column", name) for name in self.options.works]
         else:
-            columns = _best_first([c for c, m in self._numbers if _counts_work(m)])
-        for column in columns:
-            self._refuse_text(column)
-        plain = Meaning(Role.COUNTER, Unit.COUNT)
-        series = (self._series(column, plain) for column in columns)
+            columns = _best_first([c for c, m in self._numbers if _is_work(m)])
+        series = (self._series(column, _WORK) for column in columns)
         return [one for one in series if np.any(np.diff(one.value[np.isfinite(one.value)]) > 0)]
 
     def _loads(self, question: TrendContext) -> list[ExternalSeries]:
         """Requests in flight; none if they grow, as requests that stay for good would."""
         columns = [c for c, meaning in self._numbers if meaning.role is Role.LOAD]
-        plain = Meaning(Role.LOAD, Unit.COUNT)
-        loads = [self._series(column, plain) for column in columns]
+        loads = [self._series(column, Meaning(Role.LOAD, Unit.COUNT)) for column in columns]
         rows = (
-            judge_series(load, Falls(self._restarts(column)), question)
+            judge_series(load, Falls(self._restarts(column)[0]), question)
             for load, column in zip(loads, columns, strict=True)
         )
         rates = (row.result.rate_per_hour for row in rows if row is not None)
@@ -425,42 +413,37 @@ class _JudgedFile:
         labels = name.partition("{")[2]
         return not labels or labels == column.name.partition("{")[2] or name in self.options.works
 
-    def _witnesses(self, column: RawColumn) -> list[ExternalSeries]:
-        """What a restart of the process of ``column`` would set back or change: counters, ids."""
-        found = [
-            self._series(other, Meaning(Role.COUNTER, Unit.COUNT))
-            for other, meaning in self._numbers
-            if self._is_of(other.name, column)
-            and (
-                PROCESS_ID.fullmatch(other.name)
-                or other.name in self.options.works
-                or meaning.role is Role.COUNTER
-                or (meaning.role is Role.CUMULATIVE and not _sinks(other))
-            )
-        ]
-        return [one for one in found if np.any(one.value[np.isfinite(one.value)] > 0)]
+    def _restarts(self, column: RawColumn) -> tuple[tuple[float, ...], bool]:
+        """When the process of ``column`` began anew, and whether anything would have shown it.
 
-    def _restarts(self, column: RawColumn) -> tuple[float, ...]:
-        known = set(self._timeline(column).starts_s)
-        for one in self._witnesses(column):
-            read = np.isfinite(one.value)
-            when = changes if PROCESS_ID.fullmatch(one.name) else counter_resets
-            known.update(when(one.t_s[read], one.value[read]))
-        return tuple(sorted(known))
+        A restart sets counters back, and changes ids.
+        """
+        known, counted = set(self._timeline(column).starts_s), False
+        for other, meaning in self._numbers:
+            is_id = bool(PROCESS_ID.fullmatch(other.name))
+            counts = meaning.role is Role.COUNTER or other.name in self.options.works
+            counts = counts or (meaning.role is Role.CUMULATIVE and not _sinks(other))
+            if self._is_of(other.name, column) and (is_id or counts):
+                one = self._series(other, _WORK)
+                read = np.isfinite(one.value)
+                if np.any(one.value[read] > 0):
+                    counted = True
+                    known.update(
+                        (changes if is_id else counter_resets)(one.t_s[read], one.value[read])
+                    )
+        return tuple(sorted(known)), counted
 
     def _falls(self, series: ExternalSeries, column: RawColumn) -> Falls:
-        known = self._restarts(column)
+        known, counted = self._restarts(column)
+        read = np.isfinite(series.value)
+        t, value = series.t_s[read], series.value[read]
         # What is 0 now and then, such as a queue, is no memory of a process.
-        unknown = not series.meaning.known and bool(
-            np.min(series.value, initial=np.inf, where=np.isfinite(series.value)) > 0
-        )
+        unknown = not series.meaning.known and bool(np.min(value, initial=np.inf) > 0)
         memory = series.meaning.unit is Unit.BYTES or unknown
         if self.options.never_restarted or not memory or not series.meaning.higher_is_worse:
             return Falls(known)
         # A series that is labelled with a process id is of one process.
-        counted = bool(self._witnesses(column)) or bool(_OF_PROCESS.search(column.name))
-        read = np.isfinite(series.value)
-        t, value = series.t_s[read], series.value[read]
+        counted = counted or bool(_OF_PROCESS.search(column.name))
         falls = level_falls(t, value, known, counted=counted)
         for other in self.file.columns:
             if _SWAP.search(other.name) and other.group == column.group and other is not column:
@@ -524,7 +507,7 @@ def _is_open(row: JudgedSeries, meaning: Meaning, limits: Mapping[str, float]) -
     return bool(limits) or meaning.role is Role.LOAD
 
 
-def _counts_work(meaning: Meaning) -> bool:
+def _is_work(meaning: Meaning) -> bool:
     return meaning.role is Role.COUNTER and meaning.unit is Unit.COUNT
 
 

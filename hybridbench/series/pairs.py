@@ -10,8 +10,7 @@ import re
 from collections.abc import Sequence
 
 from hybridbench.series.grid import Grid, RawColumn, table_of
-from hybridbench.series.lines import Line, is_moment
-from hybridbench.series.source import Source
+from hybridbench.series.source import Line, Source, is_moment
 from hybridbench.series.times import names_time
 
 _PAIR = re.compile(
@@ -38,12 +37,12 @@ _FIELDS = re.compile(rf"(?:(?P<at>[^=]*?[\d\])Z])\s+)?{_FIELD.pattern}(?:\s+{_FI
 def are_pairs(lines: Sequence[Line]) -> bool:
     """Whether ``lines`` begin with names and numbers, and not with a table."""
     first = [line.text.strip() for line in lines[:_LOOKED_AT]]
-    if not first or _HEAD_OF_SMAPS.match(first[0]) or first[0].startswith(("# HELP ", "# TYPE ")):
-        return bool(first)
+    if _HEAD_OF_SMAPS.match(first[0]) or first[0].startswith(("# HELP ", "# TYPE ")):
+        return True
     numbers = [text for text in first if not text.startswith("#")]
     pairs = [text for text in numbers if _PAIR.fullmatch(text)]
-    keys = [text for text in numbers if text in pairs or _KEY.fullmatch(text)]
-    return bool(numbers) and len(keys) == len(numbers) and (bool(pairs) or _is_status(numbers))
+    all_keys = all(text in pairs or _KEY.fullmatch(text) for text in numbers)
+    return all_keys and (bool(pairs) or _is_status(numbers))
 
 
 def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
@@ -53,24 +52,38 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     odd: list[int] = []
     for line in lines:
         text = line.text.strip()
-        match = _PAIR.fullmatch(text)
-        key = match or _KEY.fullmatch(text)
-        if key is None or text.startswith("#"):
-            skipped = text.startswith("#") or _HEAD_OF_SMAPS.match(text)
-            odd += [] if skipped or of_status else [line.number]
+        found = _pair(text)
+        if found is None or text.startswith("#"):
+            skipped = of_status or text.startswith("#") or _HEAD_OF_SMAPS.match(text)
+            odd += [] if skipped else [line.number]
             continue
-        name, value = _name_and_value(match or key)
-        plain = match is None or not match["unit"]
-        if _NO_SERIES.search(name) or (of_status and plain and name not in _STATUS_KEPT):
+        name, value, has_unit = found
+        if _NO_SERIES.search(name) or (of_status and not has_unit and name not in _STATUS_KEPT):
             continue
         if not samples or name in samples[-1][1] or line.at != samples[-1][0].at:
             samples.append((line, {}))
         samples[-1][1][name] = value
     if odd:
         source.notes.append(f"{len(odd)} lines left out, not a name and a number, first {odd[0]}")
-    names = list(dict.fromkeys(name for _, sample in samples for name in sample))
-    rows = [(line, [sample.get(name, "") for name in names]) for line, sample in samples]
-    return table_of(Grid(names, rows), source)
+    return table_of(Grid.of_records(samples), source)
+
+
+def _pair(text: str) -> tuple[str, str, bool] | None:
+    """A name as a heading, its value as text, and whether that has a unit; None without these."""
+    match = _PAIR.fullmatch(text)
+    if match is None:
+        key = _KEY.fullmatch(text)
+        return None if key is None else (key["name"], key["text"] or "", False)
+    unit = (match["unit"] or "").strip()
+    # The kernel writes kB and means 2^10.
+    heading = {"": "", "%": " (%)", "kB": " (KiB)"}.get(unit, f" ({unit})")
+    heading = f" ({unit}iB)" if unit in ("K", "M", "G") else heading
+    label = f'{{file="{match["file"]}"}}' if match["file"] else ""
+    return match["name"].rstrip(":") + heading + label, match["number"], bool(unit)
+
+
+def _is_status(texts: Sequence[str]) -> bool:
+    return {"Name", "Tgid"} <= {text.partition(":")[0] for text in texts}
 
 
 def are_fields(lines: Sequence[Line]) -> bool:
@@ -88,10 +101,7 @@ def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:
         "not names and values",
         "not a line of names and values, such as `time=... rss=123MB`.",
     )
-    rows = [(line, row) for line, row in read if row is not None]
-    names = list(dict.fromkeys(name for _, row in rows for name in row))
-    cells = [(line, [row.get(name, "") for name in names]) for line, row in rows]
-    return table_of(Grid(names, cells), source)
+    return table_of(Grid.of_records([(line, row) for line, row in read if row]), source)
 
 
 def _fields(text: str) -> dict[str, str] | None:
@@ -101,19 +111,3 @@ def _fields(text: str) -> dict[str, str] | None:
         return None
     found = {name: value.strip('"') for name, value in _FIELD.findall(text)}
     return {"time": match["at"].strip("[]"), **found} if match["at"] else found
-
-
-def _name_and_value(match: re.Match[str]) -> tuple[str, str]:
-    parts = match.groupdict(default="")
-    if "text" in parts:
-        return parts["name"], parts["text"]
-    unit = parts["unit"].strip()
-    # The kernel writes kB and means 2^10.
-    unit = f"{unit}iB" if unit in ("K", "M", "G") else unit
-    heading = {"": "", "%": " (%)", "kB": " (KiB)"}.get(unit, f" ({unit})")
-    label = f'{{file="{parts["file"]}"}}' if parts["file"] else ""
-    return parts["name"].rstrip(":") + heading + label, parts["number"]
-
-
-def _is_status(texts: Sequence[str]) -> bool:
-    return {"Name", "Tgid"} <= {text.partition(":")[0] for text in texts}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hybridbench.series.lines import Line
+from hybridbench.series.source import Line
 
 _LOOKED_AT = 12
 _PS = "`while sleep 10; do date +%s; ps -o rss= -p PID; done`"

@@ -1,14 +1,50 @@
-"""The file that is read, as every reader has it: what was asked of it, and what is said of it."""
+"""The file that is read, as every reader has it: what was asked and is noted of it, and its lines.
+
+A line has the time that stood on a line of its own above it.  What a terminal adds (colours,
+prompts, banners) is left out here; it holds no reading.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.series.times import BadTimeError, looks_like_time, parse_times
 from hybridbench.units import format_duration
 
 _BAD_SHARE = 0.01
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_EPOCH = re.compile(r"1\d{9}(\.\d+)?")
+# A call an hour at least, where numbers below are as large; they are multiples of 4096.
+_STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
+_TOP = re.compile(r"top - (\d\d:\d\d:\d\d) up ")
+_OF_TOP = re.compile(r"(Tasks|Threads|%?Cpu\S*|([KMG]iB )?(Mem|Swap) ?):.*[,%]|%?Cpu\d+ ")
+_PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?=[a-z./])")
+_NO_DATA = re.compile(
+    # First lines of sysstat and mprof, and what curl and the shell say of a call that failed.
+    r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
+    r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC ",
+)
+# Times as cells have them, with blanks or without.
+_TIME = (
+    r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (?:\d{4} )?\d\d?:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
+    r"(?: \d{4})?|"
+    r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
+    r"(?:Z| (?:UTC|Z)\b| ?[+-]\d\d:?\d\d\b)?|"
+    r"\d\d?(?P<mark>[./])\d\d?(?P=mark)\d{4},? \d\d?:\d\d(?::\d\d)?(?: [AP]M\b)?|"
+    r"\d\d?:\d\d:\d\d(?: [AP]M\b)?"
+)
+# Blanks within a cell: of a time, an amount, an entity of dcgmi.
+_INNER_BLANKS = re.compile(
+    rf"\b(?:{_TIME})|\d+(?:[.,]\d+)? ?[A-Za-z]* / [\d.]+ ?[A-Za-z]*|"
+    r"\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b"
+)
+_JOINED = "\x00"
+_WIDE_BLANKS = re.compile(r"\s{2,}|\t")
+_COMMANDS = frozenset({"command", "cmd", "args", "comm", "process"})
 
 
 @dataclass(frozen=True)
@@ -56,3 +92,92 @@ class Source:
                 code=ErrorCode.OPTION_CONFLICT,
                 option="--interval",
             )
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line with something on it: its number from 1, and the time above it as written, if any."""
+
+    number: int
+    text: str
+    at: str = ""
+
+
+def lines_of(text: str) -> tuple[list[Line], list[int]]:
+    """The lines that may hold readings, and the numbers of those that a shell or tool added."""
+    raw = [
+        (number, line.rstrip())
+        for number, line in enumerate(_ESCAPES.sub("", text).splitlines(), 1)
+        if line.strip()
+    ]
+    left_out = [number for number, line in raw if _adds_nothing(line)]
+    gone = set(left_out)
+    raw = [(number, line) for number, line in raw if number not in gone]
+    moments = _moments([line.strip() for _, line in raw])
+    lines, at, top = list[Line](), "", False
+    for (number, line), moment in zip(raw, moments, strict=True):
+        if moment:
+            at, top = moment, line.startswith("top - ")
+        elif not (top and _OF_TOP.match(line.lstrip())):
+            lines.append(Line(number, line, at))
+    return lines, left_out
+
+
+def blank_cells(text: str) -> list[str]:
+    """The cells of a line that blanks part; those within a time or an amount part nothing."""
+    text = _INNER_BLANKS.sub(lambda match: match[0].replace(" ", _JOINED), text)
+    return [cell.replace(_JOINED, " ") for cell in text.split()]
+
+
+def wide(text: str) -> list[str]:
+    """The cells of a line that two or more blanks part."""
+    return [cell.strip() for cell in _WIDE_BLANKS.split(text.strip().lstrip("# "))]
+
+
+def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
+    """The cells of a row; a command, and the cells of docker, may have blanks of their own."""
+    spare = len(row) - len(names)
+    if spare <= 0:
+        return row
+    apart = wide(text)
+    if len(apart) == len(names) > 1:
+        return apart
+    of_text = [i for i, name in enumerate(names) if name.lower() in _COMMANDS]
+    if not of_text:
+        return row
+    at = of_text[0]
+    return [*row[:at], " ".join(row[at : at + spare + 1]), *row[at + spare + 1 :]]
+
+
+def is_moment(text: str) -> bool:
+    """Whether ``text`` is a time and nothing else."""
+    if _EPOCH.fullmatch(text):
+        return True
+    try:
+        return looks_like_time(text) and bool(parse_times([text]))
+    except BadTimeError:
+        return False
+
+
+def _adds_nothing(line: str) -> bool:
+    return bool(_PROMPT.match(line) or _NO_DATA.match(line))
+
+
+def _moments(lines: Sequence[str]) -> list[str]:
+    """For each line the time that it is, as text; empty for a line that is more or none."""
+    of_top = [match[1] if (match := _TOP.match(line)) else "" for line in lines]
+    if not lines or not (of_top[0] or is_moment(lines[0])):
+        # A time stands before the first reading, or these are readings.
+        return of_top
+    found = [
+        top or (line if is_moment(line) else "") for top, line in zip(of_top, lines, strict=True)
+    ]
+    step_s_max = _STEP_S_MAX
+    if all(found):
+        # Bytes may look like seconds since 1970: then every second line is a time, or none is.
+        found = [text if index % 2 == 0 else "" for index, text in enumerate(found)]
+        step_s_max = _STEP_S_MAX_AMONG_BYTES
+    seconds = [float(text) for text in found if _EPOCH.fullmatch(text)]
+    if any(not 0 < b - a < step_s_max for a, b in pairwise(seconds)):
+        return [""] * len(lines)
+    return found

@@ -13,18 +13,27 @@ from dataclasses import replace
 
 from hybridbench.series.cells import number_in
 from hybridbench.series.grid import Grid, RawColumn, Row, table_of
-from hybridbench.series.lines import Line, blank_cells, fitted, wide
 from hybridbench.series.refusals import NO_SHAPE, is_prose
-from hybridbench.series.source import Source
+from hybridbench.series.source import Line, Source, blank_cells, fitted, wide
 from hybridbench.series.times import looks_like_time, names_time
 from hybridbench.series.unnamed import unnamed
 
-_LOOKED_AT = 200
+_LOOKED_AT, _FITTED = 200, 20  # lines, and rows that choose a heading
 _OTHER_REPORT = (
     "another report begins, with other columns; record one, such as `pidstat -r -p PID 10`."
 )
 # What a date of JavaScript or a cell in quotes holds parts no cells.
 _NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d)')
+# Names and units of dmon, as --query-gpu calls them.
+_OF_DMON = {
+    "gpu": "index",
+    "mclk": "clocks.mclk",
+    "pclk": "clocks.pclk",
+    "MB": "memory.{} [MiB]",
+    "W": "power.{} [W]",
+    "C": "temperature.{}",
+    "%": "utilization.{}",
+}
 _COMMENT_ROW = re.compile(r"#\s*(Date\s+|Time\s+)*(gpu|Entity|Idx|YYYY\S*|HH\S*)\b")
 _GROUPED = re.compile(r"[+-]?\d{1,3}([,.]\d{3})+([,.]\d+)?")
 
@@ -121,11 +130,12 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
 def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     """A table whose cells blanks part, its heading perhaps again and again; None without one."""
     first = next((i for i, (_, cells) in enumerate(rows) if not _names(cells)), len(rows))
-    at = _heading(rows, first)
-    if at is None:
+    # ps -o pid,rss= prints the heading of the first column alone.
+    only_pid = 0 < first < len(rows) and rows[first - 1][1] == ["PID"] and len(rows[first][1]) == 2
+    if first == 0 or only_pid:
         return None
+    at, names = _heading(rows, first)
     heading, words = rows[at]
-    names = _choose_names(heading, words, rows[first : first + 20])
     again = {line.text for line, _ in rows[at:first]}
     body: list[Row] = []
     others: list[int] = []
@@ -148,54 +158,38 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
     return Grid(_of_devices(rows, at, names), body, heading.number)
 
 
-def _heading(rows: Sequence[Row], first: int) -> int | None:
-    """The row above the ``first`` of numbers whose names are as many as that has cells."""
-    if first == 0 or first == len(rows):
-        return None if first == 0 else 0
-    line, row = rows[first]
-    if rows[first - 1][1] == ["PID"] and len(row) == 2:
-        # ps -o pid,rss= prints the heading of the first column alone.
-        return None
-    fits = [
-        i
-        for i in range(max(0, first - 3), first)
-        if len(fitted(line.text, row, rows[i][1])) == len(rows[i][1])
-        or len(wide(rows[i][0].text)) == len(row)
-    ]
-    # dmon has a second line, of units.
-    of_units = fits[-2:] == [first - 2, first - 1] and rows[first - 1][0].text.startswith("#")
-    return (fits[-2] if of_units else fits[-1]) if fits else first - 1
+def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
+    """The row above the ``first`` of numbers that more of these fit than any other, and its names.
 
+    One blank parts names, or several do; sysstat prints a time in the place of the first.
+    """
+    shown = rows[first : first + _FITTED]
 
-def _choose_names(heading: Line, words: list[str], shown: Sequence[Row]) -> list[str]:
-    """Names parted by one blank or by several, whichever more rows fit."""
-    if looks_like_time(words[0]):
-        return ["Time", *words[1:]]
-    apart = wide(heading.text)
-    if len(apart) == 1:
-        return words
+    def fit(named: tuple[int, list[str]]) -> tuple[int, int, int]:
+        at, names = named
+        fits = sum(len(fitted(line.text, row, names)) == len(names) for line, row in shown)
+        # dmon has a second line, of units.
+        return fits, -at if rows[at][0].text[0] == "#" else at, len(names)
 
-    def fit(names: list[str]) -> tuple[int, int]:
-        return sum(len(fitted(at.text, row, names)) == len(names) for at, row in shown), len(names)
-
-    return max(words, apart, key=fit)
+    found = []
+    for at in range(max(0, first - 3), first):
+        line, words = rows[at]
+        is_timed, apart = looks_like_time(words[0]), wide(line.text)
+        found.append((at, ["Time", *words[1:]] if is_timed else words))
+        if len(apart) > 1 and not is_timed:
+            found.append((at, apart))
+    best = max(found, key=fit)
+    return best if fit(best)[0] else (first - 1, rows[first - 1][1])
 
 
 def _of_devices(rows: Sequence[Row], at: int, names: list[str]) -> list[str]:
-    """``names``; of nvidia-smi's dmon with the units that stand below them."""
+    """``names``; of nvidia-smi's dmon as the tool itself calls them, by the units below them."""
     below = rows[at + 1][1] if at + 1 < len(rows) else []
     if not rows[at][0].text.startswith("#") or "MB" not in below or len(below) != len(names):
         return names
-    of_unit = {
-        "MB": "memory.{} [MiB]",
-        "W": "power.{} [W]",
-        "C": "temperature.{}",
-        "%": "utilization.{}",
-    }
-    named = [of_unit.get(unit, "{}").format(name) for name, unit in zip(names, below, strict=True)]
     return [
-        "index" if name == "gpu" else "clocks." + name if name.endswith("clk") else name
-        for name in named
+        _OF_DMON.get(name, _OF_DMON.get(unit, "{}")).format(name)
+        for name, unit in zip(names, below, strict=True)
     ]
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,11 +21,6 @@ _CLOCK_SIGNS = str.maketrans({"时": ":", "時": ":", "分": ":", "秒": None})
 # ps: [[days-]hours:]minutes:seconds.
 _ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?([0-5]?\d):([0-5]\d)")
 _ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
-_WEEKDAY, _MONTH = r"[A-Z][a-z]{2}", r"[A-Z][a-z]{2}"
-_DATED = re.compile(
-    rf"\d\d?([./])\d\d?\1\d{{4}},? +\d\d?:\d\d|{_WEEKDAY} {_MONTH} [ \d]\d (\d{{4}} )?\d\d?:\d\d:|"
-    rf"({_WEEKDAY},? )?\d\d? {_MONTH} \d{{4}} \d\d?:\d\d:"
-)
 # Written by Excel, by JavaScript, in Germany, and by ``date``; day and month in either order.
 _DATES = (
     *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M"),
@@ -34,11 +30,11 @@ _DATES = (
 )
 # Left out: only differences matter, and a column has one zone.
 _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
-# ``date`` in another language: a year, a day, a time of day, and words.
-_YEAR, _LOCAL_DAY = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"(?<![\d:])\d{1,2}(?![\d:])")
-_LOCAL_WORD, _NO_DATE, _LOCAL_WORDS_MAX = re.compile(r"[^\W\d_]"), re.compile(r"[=:|%\[{/]"), 7
-_LOCAL_CHARS_MAX = 60
+# ``date`` in another language: a day, a time of day and a year among a few words.  2025年06月13日
+# has its month in digits as well; where there are more, or a sign, something is measured.
 _LOCAL_CLOCK = re.compile(r"(?<![\d:])\d\d?:\d\d:\d\d(?![\d:])")
+_YEAR, _NO_DATE = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"[=:|%\[{/]")
+_LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX = 60, 7
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))
 _UNIT_WORDS = {
@@ -61,6 +57,9 @@ _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
 _SECONDS_ALONE = frozenset({"t", "time", "elapsed", "wall", "when", "elapsed time", "run time"})
 _DAY_S = 86400.0
+# A time of day, ISO 8601, those above, and a date whose month is in no language that is known.
+_OF_DAY, _ISO, _LOCAL = "time of day", "ISO 8601", "day of a month"
+_ALL_FORMS = (_OF_DAY, _ISO, *_DATES, _LOCAL)
 _FORMS = (
     "write ISO-8601 (2026-01-31T12:00:00Z), seconds since 1970 (or ms, us, ns), seconds from 0, or "
     "hh:mm:ss"
@@ -144,68 +143,98 @@ def is_since_1970(cells: Sequence[str]) -> bool:
         return False
 
 
+@lru_cache(maxsize=4096)
 def looks_like_time(cell: str) -> bool:
     """Whether ``cell`` is a time that no plain number would be."""
-    text = cell.strip()
-    clock = _CLOCK.fullmatch(text.translate(_CLOCK_SIGNS))
-    return bool(clock or _ISO_LIKE.match(text) or _DATED.match(text) or _local_date(text))
+    text = _plain(cell)
+    if _ISO_LIKE.match(text) or ":" not in text:
+        return bool(_ISO_LIKE.match(text))
+    return any(_seconds(form, text) is not None for form in _ALL_FORMS)
 
 
 def _words(cells: Sequence[str]) -> Times:
-    """Times of which the first that is no number is read, or is the odd one."""
-    plain = [cell.strip().translate(_CLOCK_SIGNS) for cell in cells]
-    if _is_number(plain[0]):
-        odd = next(index for index, cell in enumerate(plain) if not _is_number(cell))
+    """Times in the one form that reads them all; of day and month first, the shorter span."""
+    texts = [_plain(cell) for cell in cells]
+    if _is_number(texts[0]):
+        odd = next(index for index, text in enumerate(texts) if not _is_number(text))
         raise BadTimeError(odd, cells[odd])
-    first = next((cell for cell in plain if cell), "")
-    if _CLOCK.fullmatch(first):
-        return Times(_clock(plain), absolute=False)
-    try:
-        return Times(_moments(cells), absolute=True)
-    except BadTimeError:
-        if _local_date(first) is None:
-            raise
-    return Times(_local_days(plain), absolute=False)
+    read: list[tuple[str, FloatArray]] = []
+    furthest = 0
+    for form in _ALL_FORMS:
+        seconds: list[float] = []
+        for text in texts:
+            moment = _seconds(form, text)
+            if moment is None:
+                break
+            seconds.append(moment)
+        furthest = max(furthest, len(seconds))
+        if len(seconds) == len(texts):
+            read.append((form, np.array(seconds)))
+            if form in (_OF_DAY, _ISO):
+                break
+    if not read:
+        raise BadTimeError(furthest, cells[furthest])
+    form, t_s = min(read, key=lambda one: float(np.ptp(one[1])))
+    if form == _OF_DAY:
+        t_s[1:] += _DAY_S * np.cumsum(np.diff(t_s) < -_DAY_S / 2)
+    elif form == _LOCAL:
+        # The first days of a month follow its last one, whatever the month was.
+        day = t_s // _DAY_S
+        t_s -= _DAY_S * day[0]
+        t_s[1:] += _DAY_S * np.cumsum(np.where(np.diff(day) < 0, day[:-1], 0.0))
+    return Times(t_s, absolute=form not in (_OF_DAY, _LOCAL))
 
 
-def _is_number(cell: str) -> bool:
+def _is_number(text: str) -> bool:
     try:
-        float(cell)
+        float(text)
     except ValueError:
         return False
     return True
 
 
-def _moments(cells: Sequence[str]) -> FloatArray:
-    """Dates in the one form that reads them all; of day and month first, the shorter span."""
-    texts = [_plain(cell) for cell in cells]
-    read: list[FloatArray] = []
-    furthest = 0
-    for form in ("", *_DATES):
-        seconds = np.empty(len(texts))
-        for index, text in enumerate(texts):
-            try:
-                moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
-            except ValueError:
-                furthest = max(furthest, index)
-                break
-            # Read in UTC: differences are all that matters.
-            seconds[index] = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        else:
-            read.append(seconds)
-            if not form:
-                break
-    if not read:
-        raise BadTimeError(furthest, cells[furthest])
-    return min(read, key=np.ptp)
-
-
 def _plain(cell: str) -> str:
-    text = cell.strip().replace(", ", " ").replace(",", ".", 1)
-    if not text.endswith((" AM", " PM")):
-        text = _ZONE.sub("", text)
+    text = cell.strip().replace(", ", " ").replace(",", ".", 1).translate(_CLOCK_SIGNS)
+    text = _ZONE.sub("", text)
     # nvidia-smi writes 2026/01/31.
     return text.replace("/", "-") if _ISO_LIKE.match(text) else text
+
+
+def _seconds(form: str, text: str) -> float | None:
+    """Seconds since 1970, of the day or of the month, where ``text`` is in ``form``."""
+    if form == _OF_DAY:
+        return _of_day(text)
+    if form == _LOCAL:
+        return _of_month(text)
+    try:
+        moment = datetime.fromisoformat(text) if form == _ISO else datetime.strptime(text, form)
+    except ValueError:
+        return None
+    # Read in UTC: differences are all that matters.
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _of_day(text: str) -> float | None:
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        return None
+    days, hour, minute, second, half = match.groups()
+    hours = int(hour) if half is None else int(hour) % 12 + 12 * (half in "Pp")
+    return int(days or 0) * _DAY_S + hours * 3600 + int(minute) * 60 + float(second)
+
+
+def _of_month(text: str) -> float | None:
+    """Of what ``date`` prints in any language."""
+    clock, rest = _LOCAL_CLOCK.findall(text), _LOCAL_CLOCK.sub(" ", text)
+    years, rest = len(_YEAR.findall(rest)), _YEAR.sub(" ", rest)
+    days = re.findall(r"\d+", rest)
+    is_long = len(text) > _LOCAL_CHARS_MAX or len(text.split()) > _LOCAL_WORDS_MAX
+    if is_long or _ISO_LIKE.match(text) or (len(clock), years) != (1, 1) or len(days) not in (1, 2):
+        return None
+    if not re.search(r"[^\W\d_]", rest) or _NO_DATE.search(rest) or not 1 <= int(days[-1]) <= 31:
+        return None
+    of_day = _of_day(clock[0])
+    return None if of_day is None else int(days[-1]) * _DAY_S + of_day
 
 
 def _elapsed(cells: Sequence[str]) -> FloatArray:
@@ -216,57 +245,4 @@ def _elapsed(cells: Sequence[str]) -> FloatArray:
             raise BadTimeError(index, cell)
         days, hours, minutes, rest = (int(part or 0) for part in match.groups())
         seconds[index] = days * _DAY_S + hours * 3600 + minutes * 60 + rest
-    return seconds
-
-
-def _clock(cells: Sequence[str]) -> FloatArray:
-    """Times of day, each midnight passed adding a day."""
-    seconds = np.array([_of_day(index, cell) for index, cell in enumerate(cells)])
-    midnights = np.concatenate([[0], np.cumsum(np.diff(seconds) < -_DAY_S / 2)])
-    return seconds + _DAY_S * midnights
-
-
-def _of_day(index: int, cell: str) -> float:
-    match = _CLOCK.fullmatch(cell.strip())
-    if match is None:
-        raise BadTimeError(index, cell)
-    days, hour, minute, second, half = match.groups()
-    hours = int(hour)
-    if half is not None:
-        hours = hours % 12 + 12 * (half in "Pp")
-    since_day = hours * 3600 + int(minute) * 60 + float(second.replace(",", "."))
-    return int(days or 0) * _DAY_S + since_day
-
-
-def _local_date(text: str) -> tuple[str, int] | None:
-    """Time of day and day of the month of what ``date`` prints in any language."""
-    text = text.translate(_CLOCK_SIGNS)
-    if ":" not in text or len(text) > _LOCAL_CHARS_MAX:
-        return None
-    clock, year = _LOCAL_CLOCK.findall(text), _YEAR.findall(text)
-    rest = _YEAR.sub(" ", _LOCAL_CLOCK.sub(" ", text))
-    # 2025年06月13日 has its month in digits as well.
-    days = [int(day) for day in _LOCAL_DAY.findall(rest)]
-    words = len(text.split())
-    if len(clock) != 1 or len(year) != 1 or not 1 <= len(days) <= 2 or words > _LOCAL_WORDS_MAX:
-        return None
-    if len(re.findall(r"\d+", rest)) != len(days) or _ISO_LIKE.match(text):
-        # Something is measured there.
-        return None
-    is_date = 1 <= days[-1] <= 31 and _LOCAL_WORD.search(rest) and not _NO_DATE.search(rest)
-    return (clock[0], days[-1]) if is_date else None
-
-
-def _local_days(cells: Sequence[str]) -> FloatArray:
-    seconds, day_s, before = np.empty(len(cells)), 0.0, 0
-    for index, cell in enumerate(cells):
-        found = _local_date(cell)
-        if found is None:
-            raise BadTimeError(index, cell)
-        clock, day = found
-        if index and day != before:
-            # The first days of a month follow its last one, whatever the month was.
-            day_s += _DAY_S * (day - before if day > before else day)
-        before = day
-        seconds[index] = day_s + _of_day(index, clock)
     return seconds

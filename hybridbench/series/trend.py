@@ -70,9 +70,9 @@ class JudgedSeries:
     name: str
     verdict: VerdictKind
     result: MetricResult
-    per_work: tuple[Rate, ...]
     falls_are_bad: bool
     unit_known: bool
+    per_work: tuple[Rate, ...] = ()
     notes: tuple[str, ...] = ()
     failure: Failure | None = None
 
@@ -88,49 +88,11 @@ def judge_series(
     judged = boundary.value(f"column {series.name}", None, _judged, series, falls, question)
     if not boundary.failures:
         return judged
-    return _failed(series, boundary.failures[0])
-
-
-def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> JudgedSeries | None:
-    read = are_readings(series.value)
-    t, value = series.t_s[read], series.value[read]
-    if t.size < 2:
-        return None
-    notes = list(_restart_notes(t, falls))
-    start, end = longest_stretch(t, falls.certain_s)
-    threshold = question.thresholds.get(series.name)
-    spec = _spec(series, threshold, _usual_size(value))
-    gate = Gate(spec, threshold, is_collected(series.name))
-    record = _record(series, question, (start, end), gate)
-    verdict = judge(record, guarded=False)
-    if verdict.window_s is None:
-        return None
-    (result,) = verdict.metrics
-    gap_share, gap_note = _gaps(record.series[series.name].between(*verdict.window_s).t_s)
-    notes += [gap_note] if gap_note else []
-    beyond = beyond_reading(series.value)
-    missing = int((~read).sum()) - beyond
-    if missing:
-        notes.append(f"{missing} empty reading{'s' * (missing > 1)} left out")
-    result = _doubted(result, falls, gap_share, beyond)
-    return JudgedSeries(
-        name=series.name,
-        verdict=_verdict(result, series.meaning),
-        result=result,
-        per_work=tuple(_per_work(result, question.works, (start, end))),
-        falls_are_bad=not gate.spec.higher_is_worse,
-        unit_known=series.meaning.known,
-        notes=tuple(notes),
-    )
-
-
-def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
-    """A column of which nothing is known, and why."""
-    span = (float(series.t_s[0]), float(series.t_s[-1])) if series.t_s.size else (0.0, 0.0)
+    (failure,) = boundary.failures
     result = MetricResult(
         metric=series.name,
         outcome="INCONCLUSIVE",
-        window_s=span,
+        window_s=(float(series.t_s[0]), float(series.t_s[-1])) if series.t_s.size else (0.0, 0.0),
         rate_per_hour=Rate(0.0, -np.inf, np.inf, series.meaning.unit.value, "h"),
         rate_per_request=None,
         floor_per_hour=0.0,
@@ -138,15 +100,40 @@ def _failed(series: ExternalSeries, failure: Failure) -> JudgedSeries:
         model="none",
         why=AnalysisFailed(error=failure.said).why(),
     )
-    return JudgedSeries(
-        name=series.name,
-        verdict=VerdictKind.INCONCLUSIVE,
-        result=result,
-        per_work=(),
-        falls_are_bad=not series.meaning.higher_is_worse,
-        unit_known=series.meaning.known,
-        failure=failure,
+    return replace(_row(series, result), failure=failure)
+
+
+def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> JudgedSeries | None:
+    read = are_readings(series.value)
+    t, value = series.t_s[read], series.value[read]
+    if t.size < 2:
+        return None
+    stretch = longest_stretch(t, falls.certain_s)
+    threshold = question.thresholds.get(series.name)
+    gate = Gate(_spec(series, threshold, value), threshold, is_collected(series.name))
+    record = _record(series, question, stretch, gate)
+    verdict = judge(record, guarded=False)
+    if verdict.window_s is None:
+        return None
+    (result,) = verdict.metrics
+    gap_share, gap_note = _gaps(record.series[series.name].between(*verdict.window_s).t_s)
+    beyond = beyond_reading(series.value)
+    missing = int((~read).sum()) - beyond
+    notes = (
+        _restart_note(t, falls, stretch),
+        gap_note,
+        f"{missing} empty reading{'s' * (missing > 1)} left out" if missing else "",
     )
+    row = _row(series, _doubted(result, falls, gap_share, beyond))
+    return replace(row, per_work=_per_work(result, record), notes=tuple(filter(None, notes)))
+
+
+def _row(series: ExternalSeries, result: MetricResult) -> JudgedSeries:
+    meaning, verdict = series.meaning, VerdictKind(result.outcome)
+    if verdict is VerdictKind.LEAK and meaning.decays:
+        verdict = VerdictKind.DEGRADED
+    worse = meaning.higher_is_worse
+    return JudgedSeries(series.name, verdict, result, not worse, unit_known=meaning.known)
 
 
 def _record(
@@ -189,19 +176,22 @@ def _load(series: ExternalSeries, loads: Sequence[ExternalSeries]) -> Series | N
     return Series(_LOAD, t, total)
 
 
-def _spec(series: ExternalSeries, threshold: float | None, size: float) -> MetricSpec:
+def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) -> MetricSpec:
     """The floors of a run's own metrics; a threshold takes their place.
 
-    What has no unit is measured against its own ``size``, so that its unit cannot matter.
+    What has no unit is measured against its own size, so that its unit cannot matter.
     """
     meaning = series.meaning
-    floor, share = _SHARE_WITHOUT_UNIT * size, 0.0
-    if meaning.unit is Unit.BYTES:
+    if threshold is not None:
+        floor, share = threshold, 0.0
+    elif meaning.unit is Unit.BYTES:
         floor, share = 0.5 * _MIB, 0.0002
     elif meaning.unit in (Unit.COUNT, Unit.SLOTS) and meaning.known:
         floor, share = 1.0, 0.0002
-    if threshold is not None:
-        floor, share = threshold, 0.0
+    else:
+        # 1 where all are 0, so that a limit can be told from them.
+        size = float(np.median(np.abs(value))) or float(np.mean(np.abs(value))) or 1.0
+        floor, share = _SHARE_WITHOUT_UNIT * size, 0.0
     spec = MetricSpec(
         series.name,
         meaning.unit,
@@ -216,17 +206,6 @@ def _spec(series: ExternalSeries, threshold: float | None, size: float) -> Metri
     if ours is None:
         return spec
     return replace(spec, margin_per_hour=ours.margin_per_hour, handles=ours.handles)
-
-
-def _usual_size(value: FloatArray) -> float:
-    """What the values are near to; 1 where all are 0, so that a limit can be told from them."""
-    return float(np.median(np.abs(value))) or float(np.mean(np.abs(value))) or 1.0
-
-
-def _verdict(result: MetricResult, meaning: Meaning) -> VerdictKind:
-    if result.outcome == "LEAK":
-        return VerdictKind.DEGRADED if meaning.decays else VerdictKind.LEAK
-    return VerdictKind(result.outcome)
 
 
 def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) -> MetricResult:
@@ -244,22 +223,19 @@ def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) 
     return msgspec.structs.replace(result, outcome="INCONCLUSIVE", why=why)
 
 
-def _per_work(
-    result: MetricResult, works: Sequence[ExternalSeries], stretch: tuple[float, float]
-) -> list[Rate]:
+def _per_work(result: MetricResult, record: RunRecord) -> tuple[Rate, ...]:
+    """The rate for each unit of the work that was done in the judged time."""
     hour = result.rate_per_hour
-    if hour is None:
-        return []
     rates: list[Rate] = []
-    start, end = result.window_s
-    for work in works[:_MOST_WORKS]:
-        read = _readings(work, stretch)
-        done = float(np.diff(np.interp([start, end], read.t_s, read.value))[0]) if len(read) else 0
-        if done > 0 and work.name != result.metric:
+    for name in record.drivers.works if hour is not None else ():
+        start, end = result.window_s
+        read = record.series[name]
+        done = float(np.diff(np.interp([start, end], read.t_s, read.value))[0])
+        if hour is not None and done > 0:
             share = (end - start) / 3600.0 / done
             low, mid, high = (rate * share for rate in (hour.lower, hour.value, hour.upper))
-            rates.append(Rate(mid, low, high, hour.unit, work_unit(work.name)))
-    return rates
+            rates.append(Rate(mid, low, high, hour.unit, work_unit(name)))
+    return tuple(rates)
 
 
 def _readings(series: ExternalSeries, stretch: tuple[float, float]) -> Series:
@@ -275,16 +251,16 @@ def work_unit(name: str) -> str:
     return singular(head.removeprefix("num_").removeprefix("total_").strip()) or name
 
 
-def _restart_notes(t: FloatArray, falls: Falls) -> list[str]:
+def _restart_note(t: FloatArray, falls: Falls, stretch: tuple[float, float]) -> str:
     inside = [format_duration(s - float(t[0])) for s in falls.certain_s if t[0] < s <= t[-1]]
     if not inside:
-        return []
+        return ""
     more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
-    start, end = longest_stretch(t, falls.certain_s)
-    return [
+    return (
         f"restarted after {', '.join(inside[:3])}{more}: only the longest stretch, "
-        f"{format_duration(end - start)} from {format_duration(start - float(t[0]))} on, is judged"
-    ]
+        f"{format_duration(stretch[1] - stretch[0])} from "
+        f"{format_duration(stretch[0] - float(t[0]))} on, is judged"
+    )
 
 
 def _gaps(t: FloatArray) -> tuple[float, str]:

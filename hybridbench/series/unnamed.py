@@ -11,9 +11,8 @@ from itertools import pairwise
 
 from hybridbench.series.cells import is_nothing, number_in
 from hybridbench.series.grid import Grid, Row
-from hybridbench.series.lines import fitted
 from hybridbench.series.refusals import NO_SHAPE, is_prose
-from hybridbench.series.source import Source
+from hybridbench.series.source import Source, fitted
 from hybridbench.series.times import is_since_1970, looks_like_time
 
 # Of seconds, ms, us and ns.
