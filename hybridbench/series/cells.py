@@ -41,6 +41,15 @@ def number_in(
     return number * (kb if unit == "kb" else _CELL_UNITS[unit]), True
 
 
+def is_number(text: str) -> bool:
+    """Whether ``text`` is a number and nothing else."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_nothing(text: str) -> bool:
     """Whether a cell says that nothing was read."""
     return text.lower() in _NOTHING or bool(_NOTHING_IN_BRACKETS.fullmatch(text))

@@ -32,6 +32,7 @@ from hybridbench.series.pairs import are_fields, are_pairs, fields, pairs
 from hybridbench.series.refusals import NO_SHAPE, what_it_is
 from hybridbench.series.source import Source, lines_of
 from hybridbench.series.table import table
+from hybridbench.series.timeline import Timeline, TimelineError, make_timeline
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -83,6 +84,7 @@ def series_of(source: Source, text: str) -> SeriesFile:
     if "\0" in text:
         raise source.wrong("is not text; give the numbers as CSV or JSON.")
     columns = _columns(text, source)
+    timelines: dict[int, Timeline] = {}
     for column in columns:
         far = column.t_s[~(np.abs(column.t_s) <= WALL_S_MAX)]
         if far.size:
@@ -90,9 +92,16 @@ def series_of(source: Source, text: str) -> SeriesFile:
                 f"series {column.name} has a time of {far[0]:g} s, which is not a time; remove "
                 "that row."
             )
+        if column.group not in timelines:
+            try:
+                timelines[column.group] = make_timeline(column.t_s, absolute=column.absolute)
+            except TimelineError as error:
+                raise source.wrong(f"{error}.") from error
     if not any(c.is_text or np.isfinite(c.value).sum() >= 2 for c in columns):
         raise source.wrong("no column has two numbers apart from the time; is it the right file?")
-    return SeriesFile(source.name, tuple(columns), tuple(source.notes))
+    notes = [*source.notes, *(note for line in timelines.values() for note in line.notes)]
+    risen = tuple(column.in_order(timelines[column.group]) for column in columns)
+    return SeriesFile(source.name, risen, tuple(notes))
 
 
 def _columns(text: str, source: Source) -> list[RawColumn]:

@@ -17,11 +17,11 @@ from hybridbench.errors import ErrorCode
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of
 from hybridbench.series.source import Line, Source
+from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
     UNITS_S,
     BadTimeError,
     Times,
-    counts_seconds,
     is_since_1970,
     looks_like_time,
     names_time,
@@ -45,8 +45,9 @@ _NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "START", "STARTED"})
 
 @dataclass(frozen=True)
 class RawColumn:
-    """One column as it was written: times in the file's order, numbers in the file's unit.
+    """One column: its times, numbers in the file's unit, and when it began anew (``starts_s``).
 
+    As read it is in the file's order, and in the order of its times where it leaves ``files.py``.
     ``in_bytes`` says that the cells had a unit and were converted; ``usual_unit`` is what the
     program that wrote it counts in, where nothing else tells; ``text_at`` is the line and cell of
     the first thing that is no number, where there was one.
@@ -61,6 +62,11 @@ class RawColumn:
     usual_unit: str = ""
     text_at: tuple[int, str] | None = None
     is_text: bool = False
+    starts_s: tuple[float, ...] = ()
+
+    def in_order(self, line: Timeline) -> RawColumn:
+        """The same in the order of ``line``."""
+        return replace(self, t_s=line.t_s, value=self.value[line.rows], starts_s=line.starts_s)
 
 
 # A row for each reading, as pandas' melt and InfluxDB have it: the name in one cell, the value in
@@ -221,10 +227,8 @@ def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
     if source.time_column is not None:
         return _chosen_time(names, columns, source, source.time_column)
     dated = [i for i, cells in enumerate(columns) if looks_like_time(cells[0])]
-    # An epoch of training is no time.
-    epochs = [i for i, name in enumerate(names) if name.strip("# _").casefold() == "epoch"]
     named = [i for i, name in enumerate(names) if names_time(name)]
-    found = [i for i in named if i not in epochs or is_since_1970(columns[i])] + dated
+    found = [i for i in named if not _counts(names[i]) or is_since_1970(columns[i])] + dated
     found = [i for i in found if not grid.of_tool or names[i] not in _NOT_OF_SAMPLE]
     if found:
         return found[0], unit_in(names[found[0]])
@@ -254,13 +258,18 @@ def _chosen_time(
     index = folded.index(wanted)
     unit = unit or unit_in(names[index])
     counted = number_in(columns[index][0].strip()) and not is_since_1970(columns[index])
-    if counted and not unit and not counts_seconds(wanted):
+    if counted and not unit and (_counts(wanted) or not names_time(wanted)):
         raise source.wrong(
             f"--time-column {chosen}: the unit of its numbers is unknown; write "
             f"--time-column '{names[index]}:s' (or ms, min, h, d).",
             code=ErrorCode.NEEDS_OPTION,
         )
     return index, unit
+
+
+def _counts(name: str) -> bool:
+    """Whether small numbers below ``name`` count something: an epoch of training is no time."""
+    return name.strip("# _").casefold() == "epoch"
 
 
 def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: Source) -> Times:
@@ -305,26 +314,29 @@ def _column(
         return RawColumn(name, times.t_s, value, times.absolute, usual_unit=usual)
     except ValueError:
         pass
-    value, plain = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
+    value, in_bytes = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
     filled, first, unit, kb = 0, None, bracket_unit(name), kilobyte_of(name)
     for index, cell in enumerate(cells):
         text = cell.strip()
-        if is_nothing(text):
-            continue
-        filled += 1
-        number = number_in(text, unit, kb)
-        if number is None:
-            first = first or (lines[index], text)
-            continue
-        value[index], in_bytes = number
-        plain[index] = not in_bytes
+        if not is_nothing(text):
+            filled += 1
+            number = number_in(text, unit, kb)
+            if number is not None:
+                value[index], in_bytes[index] = number
+            else:
+                first = first or (lines[index], text)
     read = np.isfinite(value)
     value[~read] = np.nan
-    in_bytes = bool((read & ~plain).any())
-    if in_bytes:
+    if in_bytes.any():
         # top writes KiB as long as they have few digits, and 0 has no unit anywhere.
-        value[read & plain] *= BYTE_FACTORS.get(usual.lower(), 1.0)
-    is_text = filled > 0 and int(read.sum()) < _NUMERIC_SHARE * filled
+        value[~in_bytes] *= BYTE_FACTORS.get(usual.lower(), 1.0)
     return RawColumn(
-        name, times.t_s, value, times.absolute, 0, in_bytes, usual, text_at=first, is_text=is_text
+        name,
+        times.t_s,
+        value,
+        times.absolute,
+        in_bytes=bool(in_bytes.any()),
+        usual_unit=usual,
+        text_at=first,
+        is_text=int(read.sum()) < _NUMERIC_SHARE * filled,
     )

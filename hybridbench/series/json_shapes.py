@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hybridbench.foreign import ForeignDataError, json_value
+from hybridbench.series.cells import is_number
 from hybridbench.series.grid import Grid, RawColumn, table_of
 from hybridbench.series.owners import labels
 from hybridbench.series.source import Line, Source
@@ -254,13 +255,7 @@ def _is_column(values: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, bool | list | dict):
-        return False
-    try:
-        float(str(value))
-    except ValueError:
-        return False
-    return True
+    return not isinstance(value, bool | list | dict) and is_number(str(value))
 
 
 def _is_time(value: object) -> bool:

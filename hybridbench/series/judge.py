@@ -22,12 +22,9 @@ from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.grid import RawColumn, columns_few
 from hybridbench.series.timeline import (
     Falls,
-    Timeline,
-    TimelineError,
     changes,
     counter_resets,
     level_falls,
-    make_timeline,
     swapped_out,
 )
 from hybridbench.series.times import BadTimeError, parse_times
@@ -172,7 +169,6 @@ class _JudgedFile:
         self.notes.extend(self.file.notes)
         self._zero_s = min(float(c.t_s.min()) for c in self.file.columns if c.t_s.size)
         self._absolute = any(c.absolute for c in self.file.columns)
-        self._timelines: dict[int, Timeline] = {}
         self._names = self.file.names()
         # The columns of numbers, and what each is taken for.
         self._numbers = [(c, self._meaning(c)) for c in self.file.columns if not c.is_text]
@@ -227,9 +223,7 @@ class _JudgedFile:
         return replace(row, verdict=VerdictKind.INCONCLUSIVE, result=result)
 
     def _note_more(self, question: TrendContext) -> None:
-        """Note what is to be known of all rows: their times, what is left out, what explains."""
-        for timeline in self._timelines.values():
-            self.notes.extend(timeline.notes)
+        """Note what is to be known of all rows: what is left out, and what explains."""
         for column in self.file.columns:
             if column.text_at is not None and not column.is_text:
                 line, cell = column.text_at
@@ -357,35 +351,24 @@ class _JudgedFile:
             return replace(meaning, role=Role.CUMULATIVE, note="")
         if not meaning.known and _numbers_rows(column):
             return replace(meaning, role=Role.SHOWN, note="")
-        if column.in_bytes and meaning.role in (Role.LEVEL, Role.CACHE, Role.WITH_CACHE):
-            return replace(meaning, unit=Unit.BYTES, factor=1.0, known=True, note="")
-        if column.in_bytes and meaning.role is Role.COUNTER:
-            return Meaning(Role.LEVEL, Unit.BYTES)
+        if column.in_bytes and meaning.role not in (Role.SHOWN, Role.LOAD):
+            role = Role.LEVEL if meaning.role is Role.COUNTER else meaning.role
+            return replace(meaning, role=role, unit=Unit.BYTES, factor=1.0, known=True, note="")
         if meaning.known or meaning.role is Role.SHOWN:
             return meaning
+        word = column.usual_unit
         if meaning.role is Role.LEVEL and self.options.unit is not None:
-            return _unit("--unit", self.options.unit, self.options.unit)
-        if column.usual_unit:
-            usual = parse_unit(column.usual_unit)
-            return replace(meaning, unit=usual.unit, factor=usual.factor, known=True, note="")
-        return meaning
+            word = self.options.unit
+        elif not word:
+            return meaning
+        unit = _unit("--unit", word, word)
+        return replace(meaning, unit=unit.unit, factor=unit.factor, known=True, note="")
 
-    # What their times are.
-
-    def _timeline(self, column: RawColumn) -> Timeline:
-        timeline = self._timelines.get(column.group)
-        if timeline is None:
-            try:
-                timeline = make_timeline(column.t_s - self._zero_s, absolute=column.absolute)
-            except TimelineError as error:
-                raise ConfigError(f"{self.file.source}: {error}.") from error
-            self._timelines[column.group] = timeline
-        return timeline
+    # What explains their growth.
 
     def _series(self, column: RawColumn, meaning: Meaning) -> ExternalSeries:
-        timeline = self._timeline(column)
-        value = column.value[timeline.rows] * meaning.factor
-        return ExternalSeries(column.name, timeline.t_s, value, meaning)
+        value = column.value * meaning.factor
+        return ExternalSeries(column.name, column.t_s - self._zero_s, value, meaning)
 
     def _works(self) -> list[ExternalSeries]:
         if self.options.works:
@@ -418,7 +401,7 @@ class _JudgedFile:
 
         A restart sets counters back, and changes ids.
         """
-        known, counted = set(self._timeline(column).starts_s), False
+        known, counted = {at_s - self._zero_s for at_s in column.starts_s}, False
         for other, meaning in self._numbers:
             is_id = bool(PROCESS_ID.fullmatch(other.name))
             counts = meaning.role is Role.COUNTER or other.name in self.options.works
@@ -492,8 +475,16 @@ def _dips(column: RawColumn) -> int:
 
 
 def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
-    """The best counter of requests, then the best of tokens, then all others."""
-    ranked = sorted(columns, key=_work_rank)
+    """The best counter of requests, then the best of tokens, then all others.
+
+    Short names first: ``requests_total`` says more than ``requests_rejected_total``.
+    """
+
+    def rank(column: RawColumn) -> tuple[int, int]:
+        kind = next(i for i, pattern in enumerate(_WORKS) if pattern.search(column.name))
+        return kind, len(column.name)
+
+    ranked = sorted(columns, key=rank)
     tokens = next((i for i, c in enumerate(ranked) if "token" in c.name.lower()), 0)
     if tokens:
         ranked.insert(1, ranked.pop(tokens))
@@ -509,12 +500,6 @@ def _is_open(row: JudgedSeries, meaning: Meaning, limits: Mapping[str, float]) -
 
 def _is_work(meaning: Meaning) -> bool:
     return meaning.role is Role.COUNTER and meaning.unit is Unit.COUNT
-
-
-def _work_rank(column: RawColumn) -> tuple[int, int]:
-    """Short names first: ``requests_total`` says more than ``requests_rejected_total``."""
-    rank = next(i for i, pattern in enumerate(_WORKS) if pattern.search(column.name))
-    return rank, len(column.name)
 
 
 def _unit(option: str, text: str, unit: str) -> Meaning:

@@ -105,9 +105,7 @@ def levels_in_turn(value: FloatArray) -> int:
 def _takes_turns(cells: Sequence[str]) -> bool:
     """Whether a value comes back after another; a process that follows another does not."""
     different = set(cells)
-    if len(different) == 1 or not all(different):
-        return False
-    return 1 + sum(a != b for a, b in pairwise(cells)) > len(different)
+    return all(different) and 1 + sum(a != b for a, b in pairwise(cells)) > len(different)
 
 
 def _recurs(columns: Sequence[Sequence[str]], keys: Sequence[int]) -> bool:
@@ -122,11 +120,11 @@ def _recurs(columns: Sequence[Sequence[str]], keys: Sequence[int]) -> bool:
         if not row or value in samples[-1]:
             samples.append(set())
         samples[-1].add(value)
+    # The first and the last may be cut short.
     inner = samples[1:-1] or samples
-    alike = [
-        len(a & b) >= 0.5 * max(len(a), len(b)) and len(b) > 1 for a, b in pairwise(inner)
-    ] or [len(inner[0]) > 1]
-    return sum(alike) >= _SAME_SAMPLES * len(alike)
+    beside = list(pairwise(inner)) or [(inner[0], inner[0])]
+    alike = sum(2 * len(a & b) >= max(len(a), len(b)) and len(b) > 1 for a, b in beside)
+    return alike >= _SAME_SAMPLES * len(beside)
 
 
 def _begins_anew(cells: Sequence[str], times: Times) -> bool:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+
+import numpy as np
 
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.series.times import BadTimeError, looks_like_time, parse_times
+from hybridbench.series.times import BadTimeError, is_epoch, looks_like_time, parse_times
 from hybridbench.units import format_duration
 
 _BAD_SHARE = 0.01
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_EPOCH = re.compile(r"1\d{9}(\.\d+)?")
 # A call an hour at least, where numbers below are as large; they are multiples of 4096.
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
 _TOP = re.compile(r"top - (\d\d:\d\d:\d\d) up ")
@@ -151,10 +151,8 @@ def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
 
 def is_moment(text: str) -> bool:
     """Whether ``text`` is a time and nothing else."""
-    if _EPOCH.fullmatch(text):
-        return True
     try:
-        return looks_like_time(text) and bool(parse_times([text]))
+        return is_epoch(text) or (looks_like_time(text) and bool(parse_times([text])))
     except BadTimeError:
         return False
 
@@ -177,7 +175,7 @@ def _moments(lines: Sequence[str]) -> list[str]:
         # Bytes may look like seconds since 1970: then every second line is a time, or none is.
         found = [text if index % 2 == 0 else "" for index, text in enumerate(found)]
         step_s_max = _STEP_S_MAX_AMONG_BYTES
-    seconds = [float(text) for text in found if _EPOCH.fullmatch(text)]
-    if any(not 0 < b - a < step_s_max for a, b in pairwise(seconds)):
+    epochs = [text for text in found if is_epoch(text)]
+    if epochs and not all(0 < step < step_s_max for step in np.diff(parse_times(epochs).t_s)):
         return [""] * len(lines)
     return found

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
+from hybridbench.series.cells import is_number
 
 # Of Python and pandas with days before it: 1 day, 2:03:04; 0 days 00:10:00.
 _CLOCK = re.compile(
@@ -36,6 +37,7 @@ _LOCAL_CLOCK = re.compile(r"(?<![\d:])\d\d?:\d\d:\d\d(?![\d:])")
 _YEAR, _NO_DATE = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"[=:|%\[{/]")
 _LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX = 60, 7
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
+_EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))
 _UNIT_WORDS = {
     "ms": r"ms|msecs?|millis|milliseconds?", "us": r"us|microseconds?",
@@ -55,7 +57,6 @@ _NAME = re.compile(
 # Alone they are something else as often as a time: a minimum, a letter, a host's uptime.
 _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
-_SECONDS_ALONE = frozenset({"t", "time", "elapsed", "wall", "when", "elapsed time", "run time"})
 _DAY_S = 86400.0
 # A time of day, ISO 8601, those above, and a date whose month is in no language that is known.
 _OF_DAY, _ISO, _LOCAL = "time of day", "ISO 8601", "day of a month"
@@ -100,11 +101,6 @@ def unit_in(name: str) -> str:
     return next((u for u, words in _UNIT_WORDS.items() if re.fullmatch(words, word)), "")
 
 
-def counts_seconds(name: str) -> bool:
-    """Whether plain numbers below a name without a unit are seconds, as psrecord writes them."""
-    return name.strip("# _").casefold().replace("_", " ") in _SECONDS_ALONE | {"timestamp", "ts"}
-
-
 def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) -> Times:
     """The times in a column's cells.
 
@@ -135,6 +131,11 @@ def scaled(numbers: FloatArray, unit: str = "") -> Times:
     return Times(numbers * UNITS_S.get(unit, 1.0), absolute=False)
 
 
+def is_epoch(cell: str) -> bool:
+    """Whether ``cell`` may be a time since 1970 in s, ms, us or ns, from 2001 to 2033."""
+    return bool(_EPOCH.fullmatch(cell))
+
+
 def is_since_1970(cells: Sequence[str]) -> bool:
     """Whether plain numbers are so large that they count from 1970."""
     try:
@@ -155,8 +156,8 @@ def looks_like_time(cell: str) -> bool:
 def _words(cells: Sequence[str]) -> Times:
     """Times in the one form that reads them all; of day and month first, the shorter span."""
     texts = [_plain(cell) for cell in cells]
-    if _is_number(texts[0]):
-        odd = next(index for index, text in enumerate(texts) if not _is_number(text))
+    if is_number(texts[0]):
+        odd = next(index for index, text in enumerate(texts) if not is_number(text))
         raise BadTimeError(odd, cells[odd])
     read: list[tuple[str, FloatArray]] = []
     furthest = 0
@@ -183,14 +184,6 @@ def _words(cells: Sequence[str]) -> Times:
         t_s -= _DAY_S * day[0]
         t_s[1:] += _DAY_S * np.cumsum(np.where(np.diff(day) < 0, day[:-1], 0.0))
     return Times(t_s, absolute=form not in (_OF_DAY, _LOCAL))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _plain(cell: str) -> str:

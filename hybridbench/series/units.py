@@ -25,16 +25,6 @@ BYTE_FACTORS: Mapping[str, float] = {
     "ki": _KIB, "mi": _MIB, "gi": _GIB, "ti": _TIB,
     "page": 4096.0, "pages": 4096.0,
 }  # fmt: skip
-_PLAIN_UNITS: Mapping[str, Unit] = {
-    "count": Unit.COUNT,
-    "slots": Unit.SLOTS,
-    "s": Unit.SECONDS,
-    "seconds": Unit.SECONDS,
-    "ms": Unit.MILLISECONDS,
-    "milliseconds": Unit.MILLISECONDS,
-    "1/s": Unit.PER_SECOND,
-    "ratio": Unit.RATIO,
-}
 # Whose row it is; a new number is a new process.
 PROCESS_ID = re.compile(r"p?pid|process_start_time_seconds", re.I)
 # The kernel and all that read it (ps, /proc, psutil scripts) say kB and mean 2^10.
@@ -194,21 +184,30 @@ class Meaning:
         return self.is_delay or self.unit in speeds
 
 
+_UNITS: Mapping[str, Meaning] = {
+    **{word: Meaning(Role.LEVEL, Unit.BYTES, factor) for word, factor in BYTE_FACTORS.items()},
+    "count": Meaning(Role.LEVEL, Unit.COUNT),
+    "slots": Meaning(Role.LEVEL, Unit.SLOTS),
+    **dict.fromkeys(("s", "seconds"), Meaning(Role.LEVEL, Unit.SECONDS)),
+    **dict.fromkeys(("ms", "milliseconds"), Meaning(Role.LEVEL, Unit.MILLISECONDS)),
+    "1/s": Meaning(Role.LEVEL, Unit.PER_SECOND),
+    "ratio": Meaning(Role.LEVEL, Unit.RATIO),
+}
+
+
 def parse_unit(text: str) -> Meaning:
     """What a person means by ``text``: bytes, KiB, MB, pages, count, slots, s, ms, 1/s, ratio.
 
     Raises:
         ValueError: naming the text and the accepted units.
     """
-    word = text.strip().lower()
-    if word in BYTE_FACTORS:
-        return Meaning(Role.LEVEL, Unit.BYTES, BYTE_FACTORS[word])
-    if word in _PLAIN_UNITS:
-        return Meaning(Role.LEVEL, _PLAIN_UNITS[word])
-    raise ValueError(
-        f"{text!r} is not a unit; write bytes, KiB, MiB, GiB, kB, MB, GB, pages, count, slots, s, "
-        "ms, 1/s or ratio"
-    )
+    found = _UNITS.get(text.strip().lower())
+    if found is None:
+        raise ValueError(
+            f"{text!r} is not a unit; write bytes, KiB, MiB, GiB, kB, MB, GB, pages, count, slots, "
+            "s, ms, 1/s or ratio"
+        )
+    return found
 
 
 def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
@@ -298,10 +297,8 @@ def _level(name: str) -> Meaning:
     if word == _KERNEL_KB and _MEMORY.search(name):
         said = f"{name} is read in units of 1024 bytes, as ps and /proc mean it"
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)
-    if word in BYTE_FACTORS:
-        return Meaning(Role.LEVEL, Unit.BYTES, BYTE_FACTORS[word])
-    if word in _PLAIN_UNITS:
-        return Meaning(Role.LEVEL, _PLAIN_UNITS[word])
+    if word in _UNITS:
+        return _UNITS[word]
     note = ""
     if _MEMORY.search(name) and not _SHARE.search(name):
         note = (

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from hybridbench.series.cells import is_nothing, number_in
 from hybridbench.series.grid import Grid, Row
 from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.source import Source, fitted
-from hybridbench.series.times import is_since_1970, looks_like_time
+from hybridbench.series.times import is_epoch, looks_like_time
 
-# Of seconds, ms, us and ns.
-_DIGITS_SINCE_1970 = (10, 13, 16, 19)
 # Rows that a tool prints, with the names of their columns where no heading has them.
 _N, _D = r"\d+", r"[\d.,]+[kmgt]?"
 _LAYOUTS = (
@@ -106,7 +103,8 @@ def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
     """What a column without a name has: time, memory (with a unit), whole, number, share, text."""
     cells = [cell for cell in cells if not is_nothing(cell)] or ["-"]
     # A number alone, or beside a time, is what was measured, however large it is.
-    if all(map(looks_like_time, cells)) or (not is_timed and _count_from_1970(cells)):
+    counts = not is_timed and all(map(is_epoch, cells))
+    if all(map(looks_like_time, cells)) or (counts and sorted(cells, key=float) == list(cells)):
         return "time"
     numbers = [number_in(cell) for cell in cells]
     if None in numbers:
@@ -118,14 +116,6 @@ def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
         return "memory"
     whole = all(cell.isdecimal() and len(cell) <= _DIGITS_MAX for cell in cells)
     return "whole" if whole else "number"
-
-
-def _count_from_1970(cells: Sequence[str]) -> bool:
-    return (
-        is_since_1970(cells)
-        and len(cells[0].partition(".")[0]) in _DIGITS_SINCE_1970
-        and all(float(a) <= float(b) for a, b in pairwise(cells))
-    )
 
 
 def _are_pids(cells: Sequence[str]) -> bool:
