@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -138,7 +139,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
             f"those that matter, {_PARTS_MAX} at most (`ps -p PID`, `top -p PID`)."
         )
     found: list[RawColumn] = []
-    no_owner = times is None and not keys and not _says_whose(grid.names, columns)
+    of_nobody = times is None and not keys
     times = times or _counted_times(parts, len(grid.rows), source)
     metric, unit_at = _metric_columns(grid, at, keys)
     for group, rows in enumerate(parts.values()):
@@ -156,8 +157,8 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
             cells = ungrouped([columns[index][row] for row in rows], commas_group=grid.commas_group)
             column = _column(name, own, cells, lines, usual.get(name, ""))
             found.append(replace(column, name=name + label, group=group))
-            if no_owner:
-                _refuse_turns(column, source)
+    if of_nobody:
+        _refuse_turns(grid, found, source)
     return found
 
 
@@ -202,13 +203,12 @@ def _with_whole_times(grid: Grid) -> Grid:
 def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, Times]:
     """``grid`` without a torn last row and without rows that stand twice, and its times."""
     # Such a row says in every cell what the row above says, its time included.
-    rows = [b for a, b in pairwise([None, *grid.rows]) if b and (a is None or a[1] != b[1])]
-    count = len(grid.rows) - len(rows)
-    if count:
-        first = next(b[0] for a, b in pairwise(grid.rows) if a[1] == b[1])
+    twice = [b[0].number for a, b in pairwise(grid.rows) if a[1] == b[1]]
+    rows = [grid.rows[0], *(b for a, b in pairwise(grid.rows) if a[1] != b[1])]
+    if twice:
         source.notes.append(
-            f"{count} row{'s' * (count > 1)} shared a time and all else with the row "
-            f"above (line {first.number}): left out"
+            f"{len(twice)} row{'s' * (len(twice) > 1)} shared a time and all else with the row "
+            f"above (line {twice[0]}): left out"
         )
     try:
         times = parse_times([row[at] for _, row in rows], unit, of_ps=grid.names[at] == "ELAPSED")
@@ -286,34 +286,31 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
     return Times(source.interval_s * moment, absolute=False)
 
 
-def _says_whose(names: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
-    """Whether a column says whose rows they are: one process, or one name."""
-    return any(
+def _refuse_turns(grid: Grid, found: Sequence[RawColumn], source: Source) -> None:
+    """Refuse numbers that take turns between the levels of several, where no column, of one
+    process or one name, says whose they are.
+    """
+    says_whose = any(
         PROCESS_ID.fullmatch(name) or not (number_in(cells[0].strip()) or is_nothing(cells[0]))
-        for name, cells in zip(names, columns, strict=True)
+        for name, cells in zip(grid.names, grid.columns, strict=True)
     )
-
-
-def _refuse_turns(column: RawColumn, source: Source) -> None:
-    """Refuse rows without times whose numbers take turns between the levels of several."""
-    count = 0 if column.is_text else levels_in_turn(column.value)
-    if count:
-        raise source.wrong(
-            f"column {column.name}: the rows take turns between {count} levels, "
-            "as those of several processes do; add a column that says whose row it is (`ps -o "
-            "pid=,rss=`), or a time to each row."
-        )
+    for column in found:
+        count = 0 if column.is_text or says_whose else levels_in_turn(column.value)
+        if count:
+            raise source.wrong(
+                f"column {column.name}: the rows take turns between {count} levels, "
+                "as those of several processes do; add a column that says whose row it is (`ps -o "
+                "pid=,rss=`), or a time to each row."
+            )
 
 
 def _column(
     name: str, times: Times, cells: Sequence[str], lines: Sequence[int], usual: str
 ) -> RawColumn:
-    try:
+    with suppress(ValueError):
         value = np.array(cells, dtype=np.float64)
         value[~np.isfinite(value)] = np.nan
         return RawColumn(name, times.t_s, value, times.absolute, usual_unit=usual)
-    except ValueError:
-        pass
     value, in_bytes = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
     filled, first, unit, kb = 0, None, bracket_unit(name), kilobyte_of(name)
     for index, cell in enumerate(cells):

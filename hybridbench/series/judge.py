@@ -9,10 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from hybridbench.analysis.trend.reasons import ContainsCache
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.labels import unlabelled
 from hybridbench.metrics import MEMORY, Unit
@@ -30,6 +28,7 @@ from hybridbench.series.timeline import (
 from hybridbench.series.times import BadTimeError, parse_times
 from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
 from hybridbench.series.units import (
+    FREE_OF_CACHE,
     PROCESS_ID,
     Meaning,
     Role,
@@ -48,7 +47,6 @@ _WORKS = tuple(
     for pattern in (r"finish|success|complet", r"request|iteration|calls", r"tokens?", r"")
 )
 # What a process holds itself, whatever the kernel caches.
-_FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 
@@ -185,12 +183,19 @@ class _JudgedFile:
         question = TrendContext(self._works(), self._steady_s(), limits)
         question = replace(question, loads=self._loads(question))
         self.notes += [meaning.note for _, meaning in chosen if meaning.note]
-        judged = [(self._row(column, meaning, question), meaning) for column, meaning in chosen]
-        every = [row for row, _ in judged if row is not None]
+        judged: list[tuple[JudgedSeries, Meaning]] = []
+        for column, meaning in chosen:
+            series = self._series(column, meaning)
+            # Beside the counters of its own process.
+            own = [work for work in question.works if self._is_of(work.name, column)]
+            asked = replace(question, works=own)
+            row = judge_series(series, self._falls(series, column), asked)
+            judged += [] if row is None else [(row, meaning)]
+        every = [row for row, _ in judged]
         if not every:
             names = columns_few([column.name for column, _ in chosen])
             raise ConfigError(f"{self.file.source}: {names}: fewer than two readings.")
-        undecided = [row.name for row, m in judged if row and _is_open(row, m, limits)]
+        undecided = [row.name for row, m in judged if _is_open(row, m, limits)]
         rows = [row for row in every if row.name not in undecided] or every
         if undecided and rows is not every:
             why = "a threshold decides" if limits else "traffic varies"
@@ -206,21 +211,6 @@ class _JudgedFile:
             not_judged=tuple(name for name in self._names if name and name not in used),
             failures=tuple(row.failure for row in rows if row.failure is not None),
         )
-
-    def _row(
-        self, column: RawColumn, meaning: Meaning, question: TrendContext
-    ) -> JudgedSeries | None:
-        """The verdict on one column, beside the counters of its own process."""
-        series = self._series(column, meaning)
-        own = [work for work in question.works if self._is_of(work.name, column)]
-        row = judge_series(series, self._falls(series, column), replace(question, works=own))
-        if row is None or meaning.role is not Role.WITH_CACHE:
-            return row
-        if row.verdict is not VerdictKind.LEAK or column.name in question.thresholds:
-            return row
-        why = ContainsCache(column=column.name, instead=_FREE_OF_CACHE).why()
-        result = msgspec.structs.replace(row.result, outcome="INCONCLUSIVE", why=why, needed_s=None)
-        return replace(row, verdict=VerdictKind.INCONCLUSIVE, result=result)
 
     def _note_more(self, question: TrendContext) -> None:
         """Note what is to be known of all rows: what is left out, and what explains."""
@@ -322,7 +312,7 @@ class _JudgedFile:
         if not cached or self.options.metrics:
             return
         bytes_ = [c.name for c, m in self._numbers if m.role is Role.LEVEL and m.unit is Unit.BYTES]
-        best = min(bytes_, key=lambda n: not _PROCESS_OWN.search(n), default=_FREE_OF_CACHE)
+        best = min(bytes_, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
         self.notes.append(
             f"{columns_few(cached)}: page cache, which the kernel frees when needed; not judged, "
             f"judge {best}"

@@ -105,13 +105,9 @@ class Line:
 
 def lines_of(text: str) -> tuple[list[Line], list[int]]:
     """The lines that may hold readings, and the numbers of those that a shell or tool added."""
-    raw = [
-        (number, line.rstrip())
-        for number, line in enumerate(_ESCAPES.sub("", text).splitlines(), 1)
-        if line.strip()
-    ]
-    left_out = [number for number, line in raw if _adds_nothing(line)]
-    gone = set(left_out)
+    every = enumerate(_ESCAPES.sub("", text).splitlines(), 1)
+    raw = [(number, line.rstrip()) for number, line in every if line.strip()]
+    gone = {n: True for n, line in raw if _PROMPT.match(line) or _NO_DATA.match(line)}
     raw = [(number, line) for number, line in raw if number not in gone]
     moments = _moments([line.strip() for _, line in raw])
     lines, at, top = list[Line](), "", False
@@ -120,7 +116,7 @@ def lines_of(text: str) -> tuple[list[Line], list[int]]:
             at, top = moment, line.startswith("top - ")
         elif not (top and _OF_TOP.match(line.lstrip())):
             lines.append(Line(number, line, at))
-    return lines, left_out
+    return lines, list(gone)
 
 
 def blank_cells(text: str) -> list[str]:
@@ -157,19 +153,13 @@ def is_moment(text: str) -> bool:
         return False
 
 
-def _adds_nothing(line: str) -> bool:
-    return bool(_PROMPT.match(line) or _NO_DATA.match(line))
-
-
 def _moments(lines: Sequence[str]) -> list[str]:
     """For each line the time that it is, as text; empty for a line that is more or none."""
     of_top = [match[1] if (match := _TOP.match(line)) else "" for line in lines]
     if not lines or not (of_top[0] or is_moment(lines[0])):
         # A time stands before the first reading, or these are readings.
         return of_top
-    found = [
-        top or (line if is_moment(line) else "") for top, line in zip(of_top, lines, strict=True)
-    ]
+    found = [top or line * is_moment(line) for top, line in zip(of_top, lines, strict=True)]
     step_s_max = _STEP_S_MAX
     if all(found):
         # Bytes may look like seconds since 1970: then every second line is a time, or none is.

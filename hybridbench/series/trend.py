@@ -17,14 +17,20 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.readings import LARGEST, are_readings, beyond_reading, only_readings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import Drivers, FloatArray, Gate, RunRecord, Series
-from hybridbench.analysis.trend.reasons import AnalysisFailed, FewProcesses, Gaps, Unreadable
+from hybridbench.analysis.trend.reasons import (
+    AnalysisFailed,
+    ContainsCache,
+    FewProcesses,
+    Gaps,
+    Unreadable,
+)
 from hybridbench.labels import unlabelled
 from hybridbench.metrics import Check, Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
-from hybridbench.series.units import Meaning, is_collected
+from hybridbench.series.units import FREE_OF_CACHE, Meaning, Role, is_collected
 from hybridbench.units import format_duration, format_percent
 
 _MIB = float(2**20)
@@ -124,7 +130,7 @@ def _judged(series: ExternalSeries, falls: Falls, question: TrendContext) -> Jud
         gap_note,
         f"{missing} empty reading{'s' * (missing > 1)} left out" if missing else "",
     )
-    row = _row(series, _doubted(result, falls, gap_share, beyond))
+    row = _row(series, _doubted(series, result, falls, gap_share, beyond))
     return replace(row, per_work=_per_work(result, record), notes=tuple(filter(None, notes)))
 
 
@@ -140,13 +146,10 @@ def _record(
     series: ExternalSeries, question: TrendContext, stretch: tuple[float, float], gate: Gate
 ) -> RunRecord:
     """The column with what its growth is measured against, and when steady state began."""
-    all_series = {series.name: _readings(series, stretch)}
-    works = []
-    for work in question.works[:_MOST_WORKS]:
-        done = _readings(work, stretch)
-        if len(done) >= 2 and work.name != series.name:
-            works.append(work.name)
-            all_series[work.name] = done
+    beside = [work for work in question.works[:_MOST_WORKS] if work.name != series.name]
+    done = {work.name: _readings(work, stretch) for work in beside}
+    works = {name: one for name, one in done.items() if len(one) >= 2}
+    all_series = {series.name: _readings(series, stretch), **works}
     load = _load(series, question.loads)
     if load is not None:
         all_series[load.name] = load.between(*stretch)
@@ -208,19 +211,27 @@ def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) ->
     return replace(spec, margin_per_hour=ours.margin_per_hour, handles=ours.handles)
 
 
-def _doubted(result: MetricResult, falls: Falls, gap_share: float, beyond: int) -> MetricResult:
-    """A bound that was read off a series with holes, or of several processes, is none."""
-    if result.outcome != "CLEAN":
-        return result
-    if beyond:
-        why = Unreadable(samples=beyond, beyond=LARGEST).why()
-    elif falls.possible_s:
-        why = FewProcesses(falls=len(falls.possible_s)).why()
-    elif gap_share > _GAP_SHARE_MAX:
-        why = Gaps(share=gap_share).why()
-    else:
-        return result
-    return msgspec.structs.replace(result, outcome="INCONCLUSIVE", why=why)
+def _doubted(
+    series: ExternalSeries, result: MetricResult, falls: Falls, gap_share: float, beyond: int
+) -> MetricResult:
+    """``result`` unless it proves nothing: growth that may be cache, a bound of several processes.
+
+    So is a bound that was read off a series with holes.  A threshold decides in spite of cache.
+    """
+    grows, bounded = result.outcome == "LEAK", result.outcome == "CLEAN"
+    may_be_cache = series.meaning.role is Role.WITH_CACHE and result.limit_per_hour is None
+    doubts = (
+        (grows and may_be_cache, ContainsCache(column=series.name, instead=FREE_OF_CACHE)),
+        (bounded and beyond > 0, Unreadable(samples=beyond, beyond=LARGEST)),
+        (bounded and len(falls.possible_s) > 0, FewProcesses(falls=len(falls.possible_s))),
+        (bounded and gap_share > _GAP_SHARE_MAX, Gaps(share=gap_share)),
+    )
+    for holds, reason in doubts:
+        if holds:
+            return msgspec.structs.replace(
+                result, outcome="INCONCLUSIVE", why=reason.why(), needed_s=None
+            )
+    return result
 
 
 def _per_work(result: MetricResult, record: RunRecord) -> tuple[Rate, ...]:

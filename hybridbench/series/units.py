@@ -104,6 +104,7 @@ _COLLECTED = re.compile(
     r"(^|[_.])(memstats[_.])?alloc(_bytes)?$",
     re.I,
 )
+FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 # Totals that contain it, where nothing else of the file is free of it.
 _WITH_CACHE = re.compile(
     r"memory\.(current|usage_in_bytes)|memorycurrent|container_memory_usage_bytes|kbmemused|"
