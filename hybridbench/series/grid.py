@@ -335,5 +335,5 @@ def _column(
         in_bytes=bool(in_bytes.any()),
         usual_unit=usual,
         text_at=first,
-        is_text=int(read.sum()) < _NUMERIC_SHARE * filled,
+        is_text=first is not None and int(read.sum()) < _NUMERIC_SHARE * filled,
     )

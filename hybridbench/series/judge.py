@@ -150,9 +150,11 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
     )
 
 
-_WORK = Meaning(Role.COUNTER, Unit.COUNT)
-# A column to judge, and what it is taken for.
-_Chosen = tuple[RawColumn, Meaning]
+@dataclass(frozen=True)
+class _Column(ExternalSeries):
+    """A column of numbers from the file's start, in the unit of what it is taken for."""
+
+    raw: RawColumn
 
 
 @dataclass
@@ -168,34 +170,32 @@ class _JudgedFile:
         self._zero_s = min(float(c.t_s.min()) for c in self.file.columns if c.t_s.size)
         self._absolute = any(c.absolute for c in self.file.columns)
         self._names = self.file.names()
-        # The columns of numbers, and what each is taken for.
-        self._numbers = [(c, self._meaning(c)) for c in self.file.columns if not c.is_text]
+        numbers = [c for c in self.file.columns if not c.is_text]
+        self._columns = [self._taken(c, self._meaning(c)) for c in numbers]
 
     def judge(self) -> FileVerdict:
         thresholds = self._thresholds()
         chosen = self._chosen(thresholds)
         limits: dict[str, float] = {}
-        for column, meaning in chosen:
+        for column in chosen:
             if column.name in thresholds:
                 threshold = thresholds[column.name]
                 with _named("--threshold", threshold.text):
-                    limits[column.name] = threshold.per_hour(meaning.unit)
+                    limits[column.name] = threshold.per_hour(column.meaning.unit)
         question = TrendContext(self._works(), self._steady_s(), limits)
         question = replace(question, loads=self._loads(question))
-        self.notes += [meaning.note for _, meaning in chosen if meaning.note]
-        judged: list[tuple[JudgedSeries, Meaning]] = []
-        for column, meaning in chosen:
-            series = self._series(column, meaning)
-            # Beside the counters of its own process.
-            own = [work for work in question.works if self._is_of(work.name, column)]
-            asked = replace(question, works=own)
-            row = judge_series(series, self._falls(series, column), asked)
-            judged += [] if row is None else [(row, meaning)]
-        every = [row for row, _ in judged]
+        self.notes += [column.meaning.note for column in chosen if column.meaning.note]
+        every, undecided = list[JudgedSeries](), list[str]()
+        for column in chosen:
+            own = [work for work in question.works if self._is_of(work, column)]
+            row = judge_series(column, self._falls(column), replace(question, works=own))
+            every += [] if row is None else [row]
+            if row and row.verdict is VerdictKind.INCONCLUSIVE and column.name not in limits:
+                # Load varies, and beside a threshold only what is decided counts.
+                undecided += [column.name] * (bool(limits) or column.meaning.role is Role.LOAD)
         if not every:
-            names = columns_few([column.name for column, _ in chosen])
+            names = columns_few([column.name for column in chosen])
             raise ConfigError(f"{self.file.source}: {names}: fewer than two readings.")
-        undecided = [row.name for row, m in judged if _is_open(row, m, limits)]
         rows = [row for row in every if row.name not in undecided] or every
         if undecided and rows is not every:
             why = "a threshold decides" if limits else "traffic varies"
@@ -235,7 +235,7 @@ class _JudgedFile:
 
     # Which columns.
 
-    def _find(self, option: str, name: str) -> RawColumn:
+    def _find(self, option: str, name: str) -> _Column:
         """The column of numbers called ``name``: as it stands, or without case, labels and unit."""
         columns, folded = self.file.columns, name.casefold()
         same = [c for c in columns if c.name == name][:1] or [
@@ -264,7 +264,7 @@ class _JudgedFile:
                 f"{self.file.source}:{line}: column {column.name}: {cell!r} is not a number; "
                 "choose a column of numbers with --metric."
             )
-        return column
+        return next(one for one in self._columns if one.raw is column)
 
     def _thresholds(self) -> dict[str, ColumnThreshold]:
         found: dict[str, ColumnThreshold] = {}
@@ -274,14 +274,14 @@ class _JudgedFile:
             found[self._find("--threshold", threshold.name).name] = threshold
         return found
 
-    def _chosen(self, thresholds: Mapping[str, ColumnThreshold]) -> list[_Chosen]:
+    def _chosen(self, thresholds: Mapping[str, ColumnThreshold]) -> list[_Column]:
         lower = {self._find("--lower-is-worse", n).name for n in self.options.lower_is_worse}
         chosen = [self._named(text) for text in self.options.metrics]
         if not chosen and not (self.options.only and thresholds):
             chosen = self._levels()
         for name in dict.fromkeys((*thresholds, *lower)):
-            if all(column.name != name for column, _ in chosen):
-                chosen.append(self._as_level(self._find("--threshold", name)))
+            if all(column.name != name for column in chosen):
+                chosen.append(_as_level(self._find("--threshold", name)))
         if not chosen:
             raise UsageError(
                 f"{self.file.source}: no column looks like a level that could leak "
@@ -289,48 +289,50 @@ class _JudgedFile:
                 code=ErrorCode.NEEDS_OPTION,
             )
         return [
-            (c, replace(m, higher_is_worse=m.higher_is_worse and c.name not in lower))
-            for c, m in chosen
+            replace(c, meaning=replace(c.meaning, higher_is_worse=False)) if c.name in lower else c
+            for c in chosen
         ]
 
-    def _levels(self) -> list[_Chosen]:
+    def _levels(self) -> list[_Column]:
         """Every level; of a run's own samples only those that gate a run.
 
         Totals that contain the page cache only where no other column is in bytes.
         """
-        found = [entry for entry in self._numbers if entry[0].name not in self.options.works]
-        levels = [entry for entry in found if entry[1].role in (Role.LEVEL, Role.LOAD)]
-        if not any(meaning.unit is Unit.BYTES for _, meaning in levels):
-            levels += [entry for entry in found if entry[1].role is Role.WITH_CACHE]
+        found = [c for c in self._columns if c.name not in self.options.works]
+        levels = [c for c in found if c.meaning.role in (Role.LEVEL, Role.LOAD)]
+        if not any(c.meaning.unit is Unit.BYTES for c in levels):
+            levels += [c for c in found if c.meaning.role is Role.WITH_CACHE]
         # Somebody's own script may have a column with the name of one of our metrics.
-        of_run = any(unlabelled(column.name) == MEMORY for column, _ in levels)
-        return [entry for entry in levels if not of_run or is_gated(entry[0].name)]
+        of_run = any(unlabelled(c.name) == MEMORY for c in levels)
+        return [c for c in levels if not of_run or is_gated(c.name)]
 
     def _note_cache(self) -> None:
         """Note which columns the kernel's cache is in, and which to judge in their place."""
-        cached = [c.name for c, m in self._numbers if m.role in (Role.CACHE, Role.WITH_CACHE)]
+        meant = [(c.name, c.meaning) for c in self._columns]
+        cached = [name for name, m in meant if m.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
             return
-        bytes_ = [c.name for c, m in self._numbers if m.role is Role.LEVEL and m.unit is Unit.BYTES]
-        best = min(bytes_, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
+        memory = [name for name, m in meant if m.role is Role.LEVEL and m.unit is Unit.BYTES]
+        best = min(memory, key=lambda n: not _PROCESS_OWN.search(n), default=FREE_OF_CACHE)
         self.notes.append(
             f"{columns_few(cached)}: page cache, which the kernel frees when needed; not judged, "
             f"judge {best}"
         )
 
-    def _as_level(self, column: RawColumn) -> _Chosen:
-        return column, replace(self._meaning(column), role=Role.LEVEL)
-
-    def _named(self, text: str) -> _Chosen:
+    def _named(self, text: str) -> _Column:
         """A column by its name, or by ``NAME:unit``; a label may hold a colon as well."""
         head, _, unit = text.rpartition(":")
         if text not in self._names:
             with suppress(ValueError):
                 meaning = parse_unit(unit)
-                return self._find("--metric", head), meaning
+                return self._taken(self._find("--metric", head).raw, meaning)
             if head in self._names:
-                return self._find("--metric", head), _unit("--metric", text, unit)
-        return self._as_level(self._find("--metric", text))
+                return self._taken(self._find("--metric", head).raw, _unit("--metric", text, unit))
+        return _as_level(self._find("--metric", text))
+
+    def _taken(self, raw: RawColumn, meaning: Meaning) -> _Column:
+        value = raw.value * meaning.factor
+        return _Column(raw.name, raw.t_s - self._zero_s, value, meaning, raw)
 
     def _meaning(self, column: RawColumn) -> Meaning:
         meaning = meaning_of(column.name, self._names)
@@ -356,72 +358,62 @@ class _JudgedFile:
 
     # What explains their growth.
 
-    def _series(self, column: RawColumn, meaning: Meaning) -> ExternalSeries:
-        value = column.value * meaning.factor
-        return ExternalSeries(column.name, column.t_s - self._zero_s, value, meaning)
-
-    def _works(self) -> list[ExternalSeries]:
+    def _works(self) -> list[_Column]:
         if self.options.works:
-            columns = [self._find("--work-column", name) for name in self.options.works]
+            named = [self._find("--work-column", name) for name in self.options.works]
+            works = [self._taken(c.raw, Meaning(Role.COUNTER, Unit.COUNT)) for c in named]
         else:
-            columns = _best_first([c for c, m in self._numbers if _is_work(m)])
-        series = (self._series(column, _WORK) for column in columns)
-        return [one for one in series if np.any(np.diff(one.value[np.isfinite(one.value)]) > 0)]
+            counters = [c for c in self._columns if c.meaning.role is Role.COUNTER]
+            works = _best_first([c for c in counters if c.meaning.unit is Unit.COUNT])
+        return [one for one in works if np.any(np.diff(one.value[np.isfinite(one.value)]) > 0)]
 
-    def _loads(self, question: TrendContext) -> list[ExternalSeries]:
+    def _loads(self, question: TrendContext) -> list[_Column]:
         """Requests in flight; none if they grow, as requests that stay for good would."""
-        columns = [c for c, meaning in self._numbers if meaning.role is Role.LOAD]
-        loads = [self._series(column, Meaning(Role.LOAD, Unit.COUNT)) for column in columns]
-        rows = (
-            judge_series(load, Falls(self._restarts(column)[0]), question)
-            for load, column in zip(loads, columns, strict=True)
-        )
+        loads = [column for column in self._columns if column.meaning.role is Role.LOAD]
+        rows = (judge_series(load, Falls(self._restarts(load)[0]), question) for load in loads)
         rates = (row.result.rate_per_hour for row in rows if row is not None)
         return [] if any(rate is not None and rate.lower > 0 for rate in rates) else loads
 
     # Where a process began anew.
 
-    def _is_of(self, name: str, column: RawColumn) -> bool:
-        """Whether the column ``name`` tells of the process that ``column`` is of."""
-        labels = name.partition("{")[2]
-        return not labels or labels == column.name.partition("{")[2] or name in self.options.works
+    def _is_of(self, one: ExternalSeries, column: _Column) -> bool:
+        """Whether ``one`` tells of the process that ``column`` is of."""
+        of_one, of_column = one.name.partition("{")[2], column.name.partition("{")[2]
+        return of_one in ("", of_column) or one.name in self.options.works
 
-    def _restarts(self, column: RawColumn) -> tuple[tuple[float, ...], bool]:
+    def _restarts(self, column: _Column) -> tuple[tuple[float, ...], bool]:
         """When the process of ``column`` began anew, and whether anything would have shown it.
 
         A restart sets counters back, and changes ids.
         """
-        known, counted = {at_s - self._zero_s for at_s in column.starts_s}, False
-        for other, meaning in self._numbers:
-            is_id = bool(PROCESS_ID.fullmatch(other.name))
-            counts = meaning.role is Role.COUNTER or other.name in self.options.works
-            counts = counts or (meaning.role is Role.CUMULATIVE and not _sinks(other))
-            if self._is_of(other.name, column) and (is_id or counts):
-                one = self._series(other, _WORK)
+        known, counted = {at_s - self._zero_s for at_s in column.raw.starts_s}, False
+        for one in (one for one in self._columns if self._is_of(one, column)):
+            is_id, role = bool(PROCESS_ID.fullmatch(one.name)), one.meaning.role
+            counts = role is Role.COUNTER or one.name in self.options.works
+            if is_id or counts or (role is Role.CUMULATIVE and not _sinks(one.raw)):
                 read = np.isfinite(one.value)
+                began = changes if is_id else counter_resets
                 if np.any(one.value[read] > 0):
                     counted = True
-                    known.update(
-                        (changes if is_id else counter_resets)(one.t_s[read], one.value[read])
-                    )
+                    known.update(began(one.t_s[read], one.value[read]))
         return tuple(sorted(known)), counted
 
-    def _falls(self, series: ExternalSeries, column: RawColumn) -> Falls:
+    def _falls(self, column: _Column) -> Falls:
         known, counted = self._restarts(column)
-        read = np.isfinite(series.value)
-        t, value = series.t_s[read], series.value[read]
+        read = np.isfinite(column.value)
+        t, value = column.t_s[read], column.value[read]
         # What is 0 now and then, such as a queue, is no memory of a process.
-        unknown = not series.meaning.known and bool(np.min(value, initial=np.inf) > 0)
-        memory = series.meaning.unit is Unit.BYTES or unknown
-        if self.options.never_restarted or not memory or not series.meaning.higher_is_worse:
+        unknown = not column.meaning.known and bool(np.min(value, initial=np.inf) > 0)
+        memory = column.meaning.unit is Unit.BYTES or unknown
+        if self.options.never_restarted or not memory or not column.meaning.higher_is_worse:
             return Falls(known)
         # A series that is labelled with a process id is of one process.
         counted = counted or bool(_OF_PROCESS.search(column.name))
         falls = level_falls(t, value, known, counted=counted)
-        for other in self.file.columns:
-            if _SWAP.search(other.name) and other.group == column.group and other is not column:
-                swap = self._series(other, self._meaning(other)).value[read]
-                falls = swapped_out(t, value, swap, falls)
+        for other in self._columns:
+            beside = other.raw.group == column.raw.group and other.raw is not column.raw
+            if beside and _SWAP.search(other.name):
+                falls = swapped_out(t, value, other.value[read], falls)
         return falls
 
     def _steady_s(self) -> float | None:
@@ -464,13 +456,13 @@ def _dips(column: RawColumn) -> int:
     return int(((np.diff(value) < 0) & (value[1:] > 0.5 * value[:-1])).sum())
 
 
-def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
+def _best_first(columns: Sequence[_Column]) -> list[_Column]:
     """The best counter of requests, then the best of tokens, then all others.
 
     Short names first: ``requests_total`` says more than ``requests_rejected_total``.
     """
 
-    def rank(column: RawColumn) -> tuple[int, int]:
+    def rank(column: _Column) -> tuple[int, int]:
         kind = next(i for i, pattern in enumerate(_WORKS) if pattern.search(column.name))
         return kind, len(column.name)
 
@@ -481,15 +473,8 @@ def _best_first(columns: Sequence[RawColumn]) -> list[RawColumn]:
     return ranked
 
 
-def _is_open(row: JudgedSeries, meaning: Meaning, limits: Mapping[str, float]) -> bool:
-    """Whether an undecided row does not count: of varying load, or beside a threshold."""
-    if row.verdict is not VerdictKind.INCONCLUSIVE or row.name in limits:
-        return False
-    return bool(limits) or meaning.role is Role.LOAD
-
-
-def _is_work(meaning: Meaning) -> bool:
-    return meaning.role is Role.COUNTER and meaning.unit is Unit.COUNT
+def _as_level(column: _Column) -> _Column:
+    return replace(column, meaning=replace(column.meaning, role=Role.LEVEL))
 
 
 def _unit(option: str, text: str, unit: str) -> Meaning:
