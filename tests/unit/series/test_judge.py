@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -475,6 +475,29 @@ def test_requests_that_stay_for_good_are_a_leak(tmp_path: Path) -> None:
     verdicts = {row.name: row.verdict for row in verdict.rows}
     assert verdicts["num_requests_running"] is VerdictKind.LEAK
     assert verdicts["rss_bytes"] is VerdictKind.LEAK
+
+
+def test_a_counter_is_one_in_a_file_with_the_newest_row_first(tmp_path: Path) -> None:
+    series = made(leak_mib_per_h=300.0)
+    rows = [f"{START + t},{v},{t}" for t, v in zip(series.t_s, series.value, strict=True)]
+    head = "time,rss_bytes,requests_total"
+    rising = series.write(tmp_path / "a.csv", [head, *rows])
+    falling = series.write(tmp_path / "b.csv", [head, *rows[::-1]])
+
+    first, second = judge_file(rising, STEADY), judge_file(falling, STEADY)
+
+    assert [row.name for row in second.rows] == ["rss_bytes"]
+    assert second.rows[0].per_work == first.rows[0].per_work
+    assert len(second.rows[0].per_work) == 1
+
+
+def test_what_is_left_must_not_fall_whatever_its_unit(tmp_path: Path) -> None:
+    path = csv(made(leak_mib_per_h=-300.0), tmp_path / "a.csv", "heap_free", 1024.0)
+
+    (row,) = judge_file(path, replace(STEADY, unit="KiB")).rows
+
+    assert row.falls_are_bad
+    assert row.verdict is VerdictKind.LEAK
 
 
 def test_looking_at_names_does_not_grow_with_the_square_of_the_owners(

@@ -52,9 +52,17 @@ def test_lines_of_proc_are_in_kib_whatever_they_say(tmp_path: Path, text: str, d
     assert seconds(file) == [0, 10]
 
 
-@pytest.mark.parametrize("moments", ["{}", "Wed Nov 25 10:00:{} UTC 2026", "2026-11-25T10:00:{}Z"])
+@pytest.mark.parametrize(
+    "moments",
+    [
+        "18000000{}",
+        "18000000{}000",
+        "Wed Nov 25 10:00:{} UTC 2026",
+        "2026-11-25T10:00:{}Z",
+    ],
+)
 def test_a_time_before_each_sample_needs_no_interval(tmp_path: Path, moments: str) -> None:
-    first, second = ("1800000000", "1800000010") if moments == "{}" else ("00", "10")
+    first, second = "00", "10"
     text = f"{moments.format(first)}\nanon 8\n{moments.format(second)}\nanon 9\n"
 
     file = read(tmp_path, text)
