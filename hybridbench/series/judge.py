@@ -30,6 +30,7 @@ from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext,
 from hybridbench.series.units import (
     FREE_OF_CACHE,
     PROCESS_ID,
+    UNITS,
     Meaning,
     Role,
     bare_name,
@@ -276,7 +277,7 @@ class _JudgedFile:
 
     def _chosen(self, thresholds: Mapping[str, ColumnThreshold]) -> list[_Column]:
         lower = {self._find("--lower-is-worse", n).name for n in self.options.lower_is_worse}
-        chosen = [self._named(text) for text in self.options.metrics]
+        chosen = [self._asked_for(text) for text in self.options.metrics]
         if not chosen and not (self.options.only and thresholds):
             chosen = self._levels()
         for name in dict.fromkeys((*thresholds, *lower)):
@@ -319,16 +320,14 @@ class _JudgedFile:
             f"judge {best}"
         )
 
-    def _named(self, text: str) -> _Column:
+    def _asked_for(self, text: str) -> _Column:
         """A column by its name, or by ``NAME:unit``; a label may hold a colon as well."""
         head, _, unit = text.rpartition(":")
-        if text not in self._names:
-            with suppress(ValueError):
-                meaning = parse_unit(unit)
-                return self._taken(self._find("--metric", head).raw, meaning)
-            if head in self._names:
-                return self._taken(self._find("--metric", head).raw, _unit("--metric", text, unit))
-        return _as_level(self._find("--metric", text))
+        if text in self._names or not (head in self._names or unit.strip().lower() in UNITS):
+            return _as_level(self._find("--metric", text))
+        raw = self._find("--metric", head).raw
+        with _named("--metric", text):
+            return self._taken(raw, parse_unit(unit))
 
     def _taken(self, raw: RawColumn, meaning: Meaning) -> _Column:
         value = raw.value * meaning.factor
@@ -353,7 +352,8 @@ class _JudgedFile:
             word = self.options.unit
         elif not word:
             return meaning
-        unit = _unit("--unit", word, word)
+        with _named("--unit", word):
+            unit = parse_unit(word)
         return replace(meaning, unit=unit.unit, factor=unit.factor, known=True, note="")
 
     # What explains their growth.
@@ -475,11 +475,6 @@ def _best_first(columns: Sequence[_Column]) -> list[_Column]:
 
 def _as_level(column: _Column) -> _Column:
     return replace(column, meaning=replace(column.meaning, role=Role.LEVEL))
-
-
-def _unit(option: str, text: str, unit: str) -> Meaning:
-    with _named(option, text):
-        return parse_unit(unit)
 
 
 @contextmanager

@@ -58,8 +58,10 @@ _NAME = re.compile(
 _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
 _DAY_S = 86400.0
-# A time of day, ISO 8601, those above, and a date whose month is in no language that is known.
-_OF_DAY, _ISO, _LOCAL = "time of day", "ISO 8601", "day of a month"
+# A time of day, ISO 8601, those above, a date whose month is in no language that is known, and
+# ELAPSED of ps.
+_OF_DAY, _ISO, _LOCAL, _OF_PS = "time of day", "ISO 8601", "day of a month", "since a start"
+_COUNTS_ON = (_OF_DAY, _LOCAL, _OF_PS)
 _ALL_FORMS = (_OF_DAY, _ISO, *_DATES, _LOCAL)
 _FORMS = (
     "write ISO-8601 (2026-01-31T12:00:00Z), seconds since 1970 (or ms, us, ns), seconds from 0, or "
@@ -115,7 +117,7 @@ def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) ->
     try:
         numbers = np.array(cells, dtype=np.float64)
     except ValueError:
-        return Times(_elapsed(cells), absolute=False) if of_ps else _words(cells)
+        return _words(cells, (_OF_PS,) if of_ps else _ALL_FORMS)
     bad = np.flatnonzero(~np.isfinite(numbers))
     if bad.size:
         raise BadTimeError(int(bad[0]), cells[int(bad[0])])
@@ -153,7 +155,7 @@ def looks_like_time(cell: str) -> bool:
     return any(_seconds(form, text) is not None for form in _ALL_FORMS)
 
 
-def _words(cells: Sequence[str]) -> Times:
+def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
     """Times in the one form that reads them all; of day and month first, the shorter span."""
     texts = [_plain(cell) for cell in cells]
     if is_number(texts[0]):
@@ -161,7 +163,7 @@ def _words(cells: Sequence[str]) -> Times:
         raise BadTimeError(odd, cells[odd])
     read: list[tuple[str, FloatArray]] = []
     furthest = 0
-    for form in _ALL_FORMS:
+    for form in forms:
         seconds: list[float] = []
         for text in texts:
             moment = _seconds(form, text)
@@ -183,7 +185,7 @@ def _words(cells: Sequence[str]) -> Times:
         day = t_s // _DAY_S
         t_s -= _DAY_S * day[0]
         t_s[1:] += _DAY_S * np.cumsum(np.where(np.diff(day) < 0, day[:-1], 0.0))
-    return Times(t_s, absolute=form not in (_OF_DAY, _LOCAL))
+    return Times(t_s, absolute=form not in _COUNTS_ON)
 
 
 def _plain(cell: str) -> str:
@@ -194,11 +196,9 @@ def _plain(cell: str) -> str:
 
 
 def _seconds(form: str, text: str) -> float | None:
-    """Seconds since 1970, of the day or of the month, where ``text`` is in ``form``."""
-    if form == _OF_DAY:
-        return _of_day(text)
-    if form == _LOCAL:
-        return _of_month(text)
+    """Seconds since 1970, a start, the day or the month began, where ``text`` is in ``form``."""
+    if form in _COUNTS_ON:
+        return {_OF_DAY: _of_day, _LOCAL: _of_month, _OF_PS: _of_start}[form](text)
     try:
         moment = datetime.fromisoformat(text) if form == _ISO else datetime.strptime(text, form)
     except ValueError:
@@ -230,12 +230,9 @@ def _of_month(text: str) -> float | None:
     return None if of_day is None else int(days[-1]) * _DAY_S + of_day
 
 
-def _elapsed(cells: Sequence[str]) -> FloatArray:
-    seconds = np.empty(len(cells))
-    for index, cell in enumerate(cells):
-        match = _ELAPSED.fullmatch(cell.strip())
-        if match is None:
-            raise BadTimeError(index, cell)
-        days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-        seconds[index] = days * _DAY_S + hours * 3600 + minutes * 60 + rest
-    return seconds
+def _of_start(text: str) -> float | None:
+    match = _ELAPSED.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return days * _DAY_S + hours * 3600 + minutes * 60 + seconds

@@ -185,7 +185,7 @@ class Meaning:
         return self.is_delay or self.unit in speeds
 
 
-_UNITS: Mapping[str, Meaning] = {
+UNITS: Mapping[str, Meaning] = {
     **{word: Meaning(Role.LEVEL, Unit.BYTES, factor) for word, factor in BYTE_FACTORS.items()},
     "count": Meaning(Role.LEVEL, Unit.COUNT),
     "slots": Meaning(Role.LEVEL, Unit.SLOTS),
@@ -202,7 +202,7 @@ def parse_unit(text: str) -> Meaning:
     Raises:
         ValueError: naming the text and the accepted units.
     """
-    found = _UNITS.get(text.strip().lower())
+    found = UNITS.get(text.strip().lower())
     if found is None:
         raise ValueError(
             f"{text!r} is not a unit; write bytes, KiB, MiB, GiB, kB, MB, GB, pages, count, slots, "
@@ -298,8 +298,8 @@ def _level(name: str) -> Meaning:
     if word == _KERNEL_KB and _MEMORY.search(name):
         said = f"{name} is read in units of 1024 bytes, as ps and /proc mean it"
         return Meaning(Role.LEVEL, Unit.BYTES, _KIB, note=said)
-    if word in _UNITS:
-        return _UNITS[word]
+    if word in UNITS:
+        return UNITS[word]
     note = ""
     if _MEMORY.search(name) and not _SHARE.search(name):
         note = (
