@@ -25,7 +25,8 @@ _ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
 # Written by Excel, by JavaScript, in Germany, and by ``date``; day and month in either order.
 _DATES = (
     *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M"),
-    *("%d/%m/%Y %H:%M:%S", "%d/%m/%Y %I:%M:%S %p", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M"),
+    *("%d/%m/%Y %H:%M:%S", "%d/%m/%Y %I:%M:%S %p", "%d/%m/%Y %H:%M"),
+    *("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M"),
     *("%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y", "%a %b %d %Y %H:%M:%S"),
     *("%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S", "%a %d %b %Y %I:%M:%S %p"),
 )
@@ -33,7 +34,7 @@ _DATES = (
 _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 # ``date`` in another language: a day, a time of day and a year among a few words.  2025年06月13日
 # has its month in digits as well; where there are more, or a sign, something is measured.
-_LOCAL_CLOCK = re.compile(r"(?<![\d:])\d\d?:\d\d:\d\d(?![\d:])")
+_LOCAL_CLOCK = re.compile(r"(?<![\d:])(?:[01]?\d|2[0-3]):\d\d:\d\d(?![\d:])")
 _YEAR, _NO_DATE = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"[=:|%\[{/]")
 _LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX = 60, 7
 # Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
@@ -157,10 +158,10 @@ def looks_like_time(cell: str) -> bool:
 
 def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
     """Times in the one form that reads them all; of day and month first, the shorter span."""
-    texts = [_plain(cell) for cell in cells]
-    if is_number(texts[0]):
-        odd = next(index for index, text in enumerate(texts) if not is_number(text))
+    if is_number(cells[0]):
+        odd = next((index for index, cell in enumerate(cells) if not is_number(cell)), 0)
         raise BadTimeError(odd, cells[odd])
+    texts = [_plain(cell) for cell in cells]
     read: list[tuple[str, FloatArray]] = []
     furthest = 0
     for form in forms:
@@ -173,8 +174,9 @@ def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
         furthest = max(furthest, len(seconds))
         if len(seconds) == len(texts):
             read.append((form, np.array(seconds)))
-            if form in (_OF_DAY, _ISO):
-                break
+        if read and form in (_OF_DAY, _ISO, _DATES[-1]):
+            # A date that is read whole is not read by its day alone.
+            break
     if not read:
         raise BadTimeError(furthest, cells[furthest])
     form, t_s = min(read, key=lambda one: float(np.ptp(one[1])))
@@ -190,7 +192,6 @@ def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
 
 def _plain(cell: str) -> str:
     text = cell.strip().replace(", ", " ").replace(",", ".", 1).translate(_CLOCK_SIGNS)
-    text = _ZONE.sub("", text)
     # nvidia-smi writes 2026/01/31.
     return text.replace("/", "-") if _ISO_LIKE.match(text) else text
 
@@ -199,6 +200,7 @@ def _seconds(form: str, text: str) -> float | None:
     """Seconds since 1970, a start, the day or the month began, where ``text`` is in ``form``."""
     if form in _COUNTS_ON:
         return {_OF_DAY: _of_day, _LOCAL: _of_month, _OF_PS: _of_start}[form](text)
+    text = _ZONE.sub("", text)
     try:
         moment = datetime.fromisoformat(text) if form == _ISO else datetime.strptime(text, form)
     except ValueError:
@@ -222,9 +224,10 @@ def _of_month(text: str) -> float | None:
     years, rest = len(_YEAR.findall(rest)), _YEAR.sub(" ", rest)
     days = re.findall(r"\d+", rest)
     is_long = len(text) > _LOCAL_CHARS_MAX or len(text.split()) > _LOCAL_WORDS_MAX
-    if is_long or _ISO_LIKE.match(text) or (len(clock), years) != (1, 1) or len(days) not in (1, 2):
+    if is_long or _ISO_LIKE.match(text) or (len(clock), years) != (1, 1) or not 1 <= len(days) <= 2:
         return None
-    if not re.search(r"[^\W\d_]", rest) or _NO_DATE.search(rest) or not 1 <= int(days[-1]) <= 31:
+    measured = _NO_DATE.search(rest) or max(map(len, days)) > 2
+    if measured or not re.search(r"[^\W\d_]", rest) or not 1 <= int(days[-1]) <= 31:
         return None
     of_day = _of_day(clock[0])
     return None if of_day is None else int(days[-1]) * _DAY_S + of_day

@@ -64,10 +64,15 @@ def test_times_from_a_start_or_a_clock_only_count_on(
 
 
 @pytest.mark.parametrize(
-    "cell", ["2026-01-31 12:00", "31.01.2026 12:00:00", "01/31/2026 12:00:00.5", "10:00:00 PM"]
+    "cell",
+    [
+        *("2026-01-31 12:00", "31.01.2026 12:00:00", "31.01.2026 12:00", "01/31/2026 12:00:00.5"),
+        "10:00:00 PM",
+    ],
 )
 def test_a_date_is_known_without_the_name_of_its_column(cell: str) -> None:
     assert looks_like_time(cell)
+    assert parse_times([cell, cell]).t_s.size == 2
     assert not looks_like_time("12.5")
 
 
@@ -96,12 +101,22 @@ def test_dates_in_any_language_count_days_and_seconds(form: str) -> None:
     np.testing.assert_allclose(np.diff(times.t_s), [30, 86400 - 25])
 
 
+def test_a_date_in_english_is_read_whole_and_not_by_its_day_alone() -> None:
+    times = parse_times(["Tue, 14 Nov 2023 22:13:20 GMT", "Thu, 14 Dec 2023 22:13:20 GMT"])
+
+    assert times.absolute
+    np.testing.assert_allclose(np.diff(times.t_s), 30 * 86400)
+
+
 def test_days_before_months_are_known_by_the_shorter_recording() -> None:
     times = parse_times(["01/12/2023 10:00:00", "02/12/2023 10:00:00", "03/12/2023 10:00:00"])
 
     np.testing.assert_allclose(np.diff(times.t_s), [86400, 86400])
 
 
-def test_a_time_beside_a_measurement_is_no_time() -> None:
+@pytest.mark.parametrize(
+    "cells", [["2026-11-19T21:30:00Z,1134.926MiB"], ["1,000", "1,010"], ["1.5", "2,5"], [""]]
+)
+def test_what_is_beside_a_time_or_may_be_two_numbers_is_no_time(cells: list[str]) -> None:
     with pytest.raises(BadTimeError):
-        parse_times(["2026-11-19T21:30:00Z,1134.926MiB"])
+        parse_times(cells)
