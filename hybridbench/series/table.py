@@ -165,11 +165,12 @@ def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
     """
     shown = rows[first : first + _FITTED]
 
-    def fit(named: tuple[int, list[str]]) -> tuple[int, int, int]:
+    def fit(named: tuple[int, list[str]]) -> tuple[int, bool, int, int]:
         at, names = named
         fits = sum(len(fitted(line.text, row, names)) == len(names) for line, row in shown)
         # dmon has a second line, of units.
-        return fits, -at if rows[at][0].text[0] == "#" else at, len(names)
+        is_marked = rows[at][0].text[0] == "#"
+        return fits, is_marked, -at if is_marked else at, len(names)
 
     found = []
     for at in range(max(0, first - 3), first):

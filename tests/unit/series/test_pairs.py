@@ -147,8 +147,9 @@ def test_top_lists_the_memory_of_each_process_in_kib_or_with_a_unit(tmp_path: Pa
     assert seconds(file) == [0, 8]
 
 
+@pytest.mark.parametrize("title", ["", "Memory of my GPUs\n"])
 @pytest.mark.parametrize("clock", [True, False])
-def test_dmon_shows_the_memory_of_each_gpu(tmp_path: Path, clock: bool) -> None:
+def test_dmon_shows_the_memory_of_each_gpu(tmp_path: Path, clock: bool, title: str) -> None:
     def sample(second: int, used: int) -> str:
         time = f" 10:00:{second:02d} " if clock else " "
         return (
@@ -157,7 +158,7 @@ def test_dmon_shows_the_memory_of_each_gpu(tmp_path: Path, clock: bool) -> None:
             f"{time}  0   {used}   2    97\n{time}  1   5   2   -\n"
         )
 
-    file = read(tmp_path, sample(0, 70) + sample(10, 72), None if clock else 10.0)
+    file = read(tmp_path, title + sample(0, 70) + sample(10, 72), None if clock else 10.0)
 
     assert values(file)['memory.fb [MiB]{index="0"}'] == [70, 72]
     assert values(file)['memory.fb [MiB]{index="1"}'] == [5, 5]
