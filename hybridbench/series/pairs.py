@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 from hybridbench.series.grid import Grid, RawColumn, table_of
-from hybridbench.series.source import Line, Source, is_moment
-from hybridbench.series.times import names_time
+from hybridbench.series.source import Line, Source
+from hybridbench.series.times import is_moment, names_time
 
 _PAIR = re.compile(
     # grep of several files: /proc/42/status:VmRSS: 123 kB

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.series.times import BadTimeError, is_epoch, looks_like_time, parse_times
+from hybridbench.series.times import is_epoch, is_moment, parse_times
 from hybridbench.units import format_duration
 
 _BAD_SHARE = 0.01
@@ -143,14 +143,6 @@ def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
         return row
     at = of_text[0]
     return [*row[:at], " ".join(row[at : at + spare + 1]), *row[at + spare + 1 :]]
-
-
-def is_moment(text: str) -> bool:
-    """Whether ``text`` is a time and nothing else."""
-    try:
-        return is_epoch(text) or (looks_like_time(text) and bool(parse_times([text])))
-    except BadTimeError:
-        return False
 
 
 def _moments(lines: Sequence[str]) -> list[str]:

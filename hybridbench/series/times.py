@@ -30,6 +30,7 @@ _DATES = (
     *("%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y", "%a %b %d %Y %H:%M:%S"),
     *("%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S", "%a %d %b %Y %I:%M:%S %p"),
 )
+_DATE_LIKE = re.compile(r"(?:[A-Z][a-z]{2},? |\d\d?[/. ])\S{1,3}[/. ].*\d:\d\d")
 # Left out: only differences matter, and a column has one zone.
 _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 # ``date`` in another language: a day, a time of day and a year among a few words.  2025年06月13日
@@ -147,13 +148,18 @@ def is_since_1970(cells: Sequence[str]) -> bool:
         return False
 
 
-@lru_cache(maxsize=4096)
 def looks_like_time(cell: str) -> bool:
-    """Whether ``cell`` is a time that no plain number would be."""
+    """Whether ``cell`` is a time that no plain number would be, or begins with a date."""
+    return bool(_ISO_LIKE.match(_plain(cell))) or (is_moment(cell) and not is_epoch(cell.strip()))
+
+
+@lru_cache(maxsize=4096)
+def is_moment(cell: str) -> bool:
+    """Whether ``cell`` is a time and nothing else."""
     text = _plain(cell)
-    if _ISO_LIKE.match(text) or ":" not in text:
-        return bool(_ISO_LIKE.match(text))
-    return any(_seconds(form, text) is not None for form in _ALL_FORMS)
+    has_mark = ":" in text or _ISO_LIKE.match(text)
+    is_read = has_mark and any(_seconds(form, text) is not None for form in _ALL_FORMS)
+    return bool(is_read) or is_epoch(text)
 
 
 def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
@@ -200,6 +206,9 @@ def _seconds(form: str, text: str) -> float | None:
     """Seconds since 1970, a start, the day or the month began, where ``text`` is in ``form``."""
     if form in _COUNTS_ON:
         return {_OF_DAY: _of_day, _LOCAL: _of_month, _OF_PS: _of_start}[form](text)
+    # What parts a date is quickly looked for; to read one takes long.
+    if form != _ISO and (form[2] not in text or not _DATE_LIKE.match(text)):
+        return None
     text = _ZONE.sub("", text)
     try:
         moment = datetime.fromisoformat(text) if form == _ISO else datetime.strptime(text, form)
