@@ -30,7 +30,7 @@ _DATES = (
     *("%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y", "%a %b %d %Y %H:%M:%S"),
     *("%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S", "%a %d %b %Y %I:%M:%S %p"),
 )
-_DATE_LIKE = re.compile(r"(?:[A-Z][a-z]{2},? |\d\d?[/. ])\S{1,3}[/. ].*\d:\d\d")
+_DATE_LIKE = re.compile(r"(?:[A-Za-z]{3},? +|\d\d?[/. ])\S{1,3}[/. ].*\d:\d\d")
 # Left out: only differences matter, and a column has one zone.
 _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 # ``date`` in another language: a day, a time of day and a year among a few words.  2025年06月13日
@@ -159,7 +159,7 @@ def is_moment(cell: str) -> bool:
     text = _plain(cell)
     has_mark = ":" in text or _ISO_LIKE.match(text)
     is_read = has_mark and any(_seconds(form, text) is not None for form in _ALL_FORMS)
-    return bool(is_read) or is_epoch(text)
+    return bool(is_read) or is_epoch(cell.strip())
 
 
 def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hybridbench.series.times import BadTimeError, looks_like_time, parse_times, unit_in
+from hybridbench.series.times import BadTimeError, is_moment, looks_like_time, parse_times, unit_in
 
 EPOCH = 1_700_000_000
 
@@ -74,6 +74,20 @@ def test_a_date_is_known_without_the_name_of_its_column(cell: str) -> None:
     assert looks_like_time(cell)
     assert parse_times([cell, cell]).t_s.size == 2
     assert not looks_like_time("12.5")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("1700000000", True),
+        ("1700000000123", True),
+        ("THU NOV 19 21:30:00 UTC 2026", True),
+        ("1700000000,597456", False),
+        ("2026-11-19 21:30:00 597456", False),
+    ],
+)
+def test_a_time_on_a_line_of_its_own_is_that_and_nothing_else(text: str, is_one: bool) -> None:
+    assert is_moment(text) is is_one
 
 
 def test_the_first_cell_that_is_no_time_is_named() -> None:
