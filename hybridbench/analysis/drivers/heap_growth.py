@@ -40,6 +40,7 @@ _SAY: Final = (
     *("finish", "success", "complet", "refus", "reject", "abort", "cancel", "error", "fail"),
     *("request", "session", "preempt", "token"),
 )
+_OF_SECONDS: Final = ("_seconds_sum", "_seconds_total")
 # Of these, what befalls some requests only.
 _RARE: Final = ("refus", "reject", "abort", "cancel", "error", "fail", "preempt", "session")
 # Entries and objects: what the last moments before a look may have left.
@@ -455,8 +456,13 @@ def _events(counters: EventCounters) -> list[str]:
 
 def _common(counters: EventCounters, telling: Mapping[str, int]) -> frozenset[str]:
     """The telling counters that moved at least half as often as a request came."""
-    # Requests of one outcome are a part of all, and their share changes as chance has it.
-    whole = [name for name in telling if name.rpartition(".")[0] not in counters.names]
+    # Requests of one outcome are a part of all, and their share changes as chance has it.  Seconds
+    # are no events: a few of them would make every rare event look common.
+    whole = [
+        name
+        for name in telling
+        if name.rpartition(".")[0] not in counters.names and not name.endswith(_OF_SECONDS)
+    ]
     totals = {name: counters.total(name) for name in whole}
     work = [total for name, total in totals.items() if not any(s in name for s in _RARE)]
     least = 0.5 * min((total for total in work if total > 0), default=0.0)

@@ -275,10 +275,12 @@ class CacheFills(Basis, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         more = f" and {times(self.caches - 1, 'container')} more" if self.caches > 1 else ""
+        per = per_text(found.rates[0].per)
+        pace = f"ever more slowly: from {_bare(self.early)} to {_bare(self.late)}{per}"
+        if self.late >= self.early:
+            pace = f"by other counters of work more slowly, {_bare(self.late)}{per}"
         return Words(
-            f"{self.role} still fills {self.path} ({number(self.size)} entries){more}, ever "
-            f"more slowly: from {_bare(self.early)} to {_bare(self.late)}"
-            f"{per_text(found.rates[0].per)}",
+            f"{self.role} still fills {self.path} ({number(self.size)} entries){more}, {pace}",
             cause="it grows like a cache, and no limit of it is known",
         )
 

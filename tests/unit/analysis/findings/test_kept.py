@@ -139,6 +139,36 @@ def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
     assert leak.title == "app keeps exactly 1.00 entries of app.by_id per refused request"
 
 
+def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
+    """As recorded of vLLM 0.32.0 under one request at a time: ``mamba_state_idx``.  By the aborts
+    alone it would slow down, because their share has grown by chance.
+    """
+    t_s = np.array([71.1, 191.5, 251.3, 372.3, 431.4, 491.2, 551.4])
+    held = np.array([1, 662, 919, 1573, 1892, 2261, 2718])
+    counters = {
+        "events.finishes": [0.0, 592, 818, 1399, 1670, 1995, 2396],
+        "events.abort_decode": [0.0, 64, 98, 165, 211, 254, 304],
+        "scraped.vllm:request_queue_time_seconds_sum": 4e-5 * held,
+    }
+    series = {name: Series(name, t_s, np.asarray(value)) for name, value in counters.items()}
+    events: list[Event] = []
+    for index, (at_s, count) in enumerate(zip(t_s.tolist(), held.tolist(), strict=True)):
+        seen = {name: float(one.value[index]) for name, one in series.items()}
+        entries = {"runner.by_id": count}
+        events += [
+            Phase(name="idle", phase="idle", t_s=at_s - 2.0),
+            IdleLook(role="app", pid=1, index=index, idle=True, counters=seen, t_s=at_s),
+            Census(role="app", pid=1, index=index, whole=True, entries=entries, t_s=at_s),
+            Phase(name="resume", phase="steady", t_s=at_s + 2.0),
+        ]
+    manifest = Manifest(planned_duration_s=t_s[-1], target=TargetFacts(kind=OBSERVED))
+    record = RunRecord(manifest, series, events, drivers=observed_drivers(series))
+
+    (leak,) = kept_findings(growing_heaps(Facts.of(record)), ())
+    assert leak.verdict is VerdictKind.LEAK
+    assert leak.title == "app keeps 1.13 (1.11 to 1.15) entries of runner.by_id per request"
+
+
 def test_a_pool_that_is_full_after_the_last_idle_point_is_no_leak() -> None:
     pool = Leak(most=4300.0)
     run = one_process(17, pool, idle_s=60.0, duration_s=290.0, census_s=15.0)

@@ -1178,6 +1178,25 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             "it grows like a cache, and no limit of it is known",
         ),
     ),
+    "a cache that fills, by other work than that which is named": (
+        found(
+            "cache-fills",
+            {
+                "role": "server",
+                "path": "app.seen",
+                "size": 5430.0,
+                "caches": 3,
+                "early": 0.30,
+                "late": 0.31,
+            },
+            Rate(0.31, 0.31, 0.31, "entries", "request"),
+        ),
+        Words(
+            "server still fills app.seen (5,430 entries) and 2 containers more, by other counters "
+            "of work more slowly, 0.310 per request",
+            "it grows like a cache, and no limit of it is known",
+        ),
+    ),
 }
 
 
