@@ -20,6 +20,8 @@ from hybridbench.records.verdict import Finding, VerdictKind
 
 # Times the margin that the largest measured difference between two logprobs can turn round.
 _BEYOND: Final = 10.0
+# Of the lead that the likeliest token usually has: less may be rounding, whatever was measured.
+_LEAD: Final = 0.1
 # Places at which it must have been measured what rounding does.
 _FEWEST_MEASURED: Final = 500
 _FEWEST: Final = 2
@@ -101,7 +103,10 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         if self._is_of_reuse:
             return "Look at the code that serves requests whose prefix is in the cache."
         if self.control:
-            return "Reuse is not what it takes: repeat the run with one request at a time."
+            return (
+                "Answers without reuse are wrong as well: repeat the run with one request at a "
+                "time, and look at what stands between the server and its clients."
+            )
         return (
             "Repeat the run with the server's prefix cache off, and then with one request at a "
             "time: where the finding goes, its cause is."
@@ -185,7 +190,7 @@ def _tolerance(seen: Repeated) -> float:
     """The largest margin in nats that rounding may decide on this server: of two logprobs each may
     be off.
     """
-    return max(2.0 * _BEYOND * seen.noise, seen.usual_gap or 0.0)
+    return max(2.0 * _BEYOND * seen.noise, _LEAD * (seen.usual_gap or 0.0))
 
 
 def _example(one: Differing) -> str:
