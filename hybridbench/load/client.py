@@ -314,8 +314,11 @@ class LoadClient:
         if flight.sent and flight.task is not None:
             flight.task.cancel()
 
-    def _repeated(self, _: object) -> None:
+    def _repeated(self, repeating: asyncio.Task[None]) -> None:
         self._repeating = None
+        error = None if repeating.cancelled() else repeating.exception()
+        if error is not None:
+            self.failure = f"asking for answers again failed: {type(error).__name__}"
         self._rest_if_idle()
 
     async def _again(self, request: Submit, key: str) -> Answer | None:

@@ -321,7 +321,7 @@ def test_wrong_answers_of_a_server_of_which_only_the_interface_is_seen(tmp_path:
     try:
         run = watch(
             tmp_path,
-            *("--url", f"http://127.0.0.1:{port}", "--duration", "30s", "--idle-every", "10s"),
+            *("--url", f"http://127.0.0.1:{port}", "--duration", "20s", "--idle-every", "10s"),
             *("--profile", "chat-churn", "--set", "arrival.concurrency=16"),
             *("--set", "output.tokens=[20, 30]", "--answers", "4s"),
             command="soak",
