@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -111,50 +112,18 @@ def test_what_lives_for_four_minutes_is_no_leak_of_a_process_that_is_younger() -
     assert leak.exact
 
 
-def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
-    """The share of refusals falls: by the requests, what refusals keep slows down."""
-    refused = np.array([0, 12, 21, 28, 40, 53, 63, 74, 88, 98, 105, 110, 121, 130, 143, 150, 155])
-    at = np.arange(0.0, 30.0 * refused.size, 30.0)
-    answered = 500.0 * np.arange(refused.size)
-    counters = {
-        "scraped.answered_requests_total": answered,
-        "scraped.refused_requests_total": refused,
+def at_idle_points(
+    name: str, t_s: Sequence[float], held: Sequence[int], counters: Mapping[str, Sequence[float]]
+) -> list[Finding]:
+    """What comes of a container with so many entries at idle points, and of counters of work."""
+    at = np.asarray(t_s, np.float64)
+    series = {
+        key: Series(key, at, np.asarray(value, np.float64)) for key, value in counters.items()
     }
-    series = {name: Series(name, at, value.astype(np.float64)) for name, value in counters.items()}
     events: list[Event] = []
-    for index, (t_s, count) in enumerate(zip(at.tolist(), refused.tolist(), strict=True)):
-        seen = {name: float(np.interp(t_s, at, value)) for name, value in counters.items()}
-        entries = {"app.by_id": int(count)}
-        events += [
-            Phase(name="idle", phase="idle", t_s=t_s - 2.0),
-            IdleLook(role="app", pid=1, index=index, idle=True, counters=seen, t_s=t_s),
-            Census(role="app", pid=1, index=index, whole=True, entries=entries, t_s=t_s),
-            Phase(name="resume", phase="steady", t_s=t_s + 2.0),
-        ]
-    manifest = Manifest(planned_duration_s=at[-1], target=TargetFacts(kind=OBSERVED))
-    record = RunRecord(manifest, series, events, drivers=observed_drivers(series))
-
-    (leak,) = kept_findings(growing_heaps(Facts.of(record)), ())
-    assert leak.verdict is VerdictKind.LEAK
-    assert leak.title == "app keeps exactly 1.00 entries of app.by_id per refused request"
-
-
-def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
-    """As recorded of vLLM 0.32.0 under one request at a time: ``mamba_state_idx``.  By the aborts
-    alone it would slow down, because their share has grown by chance.
-    """
-    t_s = np.array([71.1, 191.5, 251.3, 372.3, 431.4, 491.2, 551.4])
-    held = np.array([1, 662, 919, 1573, 1892, 2261, 2718])
-    counters = {
-        "events.finishes": [0.0, 592, 818, 1399, 1670, 1995, 2396],
-        "events.abort_decode": [0.0, 64, 98, 165, 211, 254, 304],
-        "scraped.vllm:request_queue_time_seconds_sum": 4e-5 * held,
-    }
-    series = {name: Series(name, t_s, np.asarray(value)) for name, value in counters.items()}
-    events: list[Event] = []
-    for index, (at_s, count) in enumerate(zip(t_s.tolist(), held.tolist(), strict=True)):
-        seen = {name: float(one.value[index]) for name, one in series.items()}
-        entries = {"runner.by_id": count}
+    for index, (at_s, count) in enumerate(zip(t_s, held, strict=True)):
+        seen = {key: float(one.value[index]) for key, one in series.items()}
+        entries = {name: int(count)}
         events += [
             Phase(name="idle", phase="idle", t_s=at_s - 2.0),
             IdleLook(role="app", pid=1, index=index, idle=True, counters=seen, t_s=at_s),
@@ -163,8 +132,36 @@ def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
         ]
     manifest = Manifest(planned_duration_s=t_s[-1], target=TargetFacts(kind=OBSERVED))
     record = RunRecord(manifest, series, events, drivers=observed_drivers(series))
+    return kept_findings(growing_heaps(Facts.of(record)), ())
 
-    (leak,) = kept_findings(growing_heaps(Facts.of(record)), ())
+
+def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
+    """The share of refusals falls: by the requests, what refusals keep slows down."""
+    refused = [0, 12, 21, 28, 40, 53, 63, 74, 88, 98, 105, 110, 121, 130, 143, 150, 155]
+    rounds = range(len(refused))
+    counters: dict[str, Sequence[float]] = {
+        "scraped.answered_requests_total": [500.0 * n for n in rounds],
+        "scraped.refused_requests_total": refused,
+    }
+
+    (leak,) = at_idle_points("app.by_id", [30.0 * n for n in rounds], refused, counters)
+    assert leak.verdict is VerdictKind.LEAK
+    assert leak.title == "app keeps exactly 1.00 entries of app.by_id per refused request"
+
+
+def test_seconds_that_a_server_sums_up_make_no_rare_event_common() -> None:
+    """As recorded of vLLM 0.32.0 under one request at a time: ``mamba_state_idx``.  By the aborts
+    alone it would slow down, because their share has grown by chance.
+    """
+    held = [1, 662, 919, 1573, 1892, 2261, 2718]
+    counters: dict[str, Sequence[float]] = {
+        "events.finishes": [0, 592, 818, 1399, 1670, 1995, 2396],
+        "events.abort_decode": [0, 64, 98, 165, 211, 254, 304],
+        "scraped.vllm:request_queue_time_seconds_sum": [4e-5 * n for n in held],
+    }
+    t_s = [71.1, 191.5, 251.3, 372.3, 431.4, 491.2, 551.4]
+
+    (leak,) = at_idle_points("runner.by_id", t_s, held, counters)
     assert leak.verdict is VerdictKind.LEAK
     assert leak.title == "app keeps 1.13 (1.11 to 1.15) entries of runner.by_id per request"
 
