@@ -270,7 +270,10 @@ class WatchedUnderSoak:
             self._loop.looks.close()
         if self._scraper is not None:
             self._scraper.close()
+        shown = () if self._loop is None else self._loop.shown
         missing = dict.fromkeys((*run.manifest.not_seen, *self._missed()))
+        for capability in shown:
+            missing.pop(NOT_SHOWN[capability], None)
         run.describe(replace(run.manifest, not_seen=tuple(missing)))
 
     def _missed(self) -> Iterable[str]:

@@ -24,7 +24,7 @@ from hybridbench.runs.loop import RunLoop, WorkerLostError
 from hybridbench.sampling.process import read_cpu_s
 from hybridbench.sampling.scrape import Scrape, Scraper
 from hybridbench.targets.readiness import Asked, post
-from hybridbench.targets.target import Control
+from hybridbench.targets.target import Capability, Control
 
 # Nothing may run for so long before the target counts as idle; without a gauge of its own, while
 # its processes take no more than this share of a processor.
@@ -137,6 +137,7 @@ class WatchLoop(RunLoop):
     alone: bool = False
     heap_scans_wanted: bool = False
     seen: dict[int, ProcessSample] = field(default_factory=dict)
+    shown: set[Capability] = field(default_factory=set)  # what only its page could tell beforehand
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -309,6 +310,9 @@ class WatchLoop(RunLoop):
         scrape = self._scrape()
         if scrape is None or not scrape.pools:
             return
+        self.shown.add(Capability.POOLS)
+        if any("waiting_held" in parts for parts in scrape.pools.values()):
+            self.shown.add(Capability.WAITING_HELD)
         self.context.recorder.event(
             Checkpoint(
                 index=index,

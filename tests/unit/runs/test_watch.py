@@ -44,7 +44,7 @@ from hybridbench.sampling.probe_client import (
 )
 from hybridbench.sampling.sampler import Sampler
 from hybridbench.sampling.scrape import Scrape
-from hybridbench.targets.target import ExitStatus
+from hybridbench.targets.target import Capability, ExitStatus
 from tests.unit.runs.fakes import FakeSink, FakeView
 
 PID = 4242
@@ -308,6 +308,9 @@ def test_pools_at_rest_are_recorded_where_the_page_has_them() -> None:
     assert [rest.counters["requests_total"] for rest in rests] == [
         look.counters["scraped.requests_total"] for look in run.looks()
     ]
+    # So the report does not say that nothing is known of them.
+    assert run.loop.shown == {Capability.POOLS}
+    assert watched().loop.shown == set()
 
 
 def test_each_census_goes_on_from_the_one_before() -> None:
