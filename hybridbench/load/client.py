@@ -252,7 +252,8 @@ class LoadClient:
             private_bytes=own_private_bytes(),
             paused=self._paused and self._repeating is None and not self._session_calls,
             orders=self.orders,
-            repeated=None if self._repeats is None else self._repeats.so_far(),
+            # Nothing of it changes while requests are sent.
+            repeated=self._repeats.so_far() if self._repeats and self._paused else None,
             failure=self.failure or self._workload.failure,
         )
 

@@ -19,7 +19,7 @@ from hybridbench.load.options import add_options
 from hybridbench.load.texts import answer_ids, as_messages, as_text
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.load import Api
-from hybridbench.records.messages import ALL_TOKENS, OpenSession, Submit
+from hybridbench.records.messages import ALL_TOKENS, OpenSession, Sampling, Submit
 from hybridbench.workload.actions import ServerSubmit
 
 _PATHS: Final[Mapping[Api, str]] = {
@@ -270,13 +270,9 @@ class Interface:
         sampling = request.sampling
         chosen: dict[str, JsonValue] = {
             "max_new_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
+            **_drawn(sampling),
             "ignore_eos": sampling.ignore_eos,
         }
-        if sampling.temperature:
-            chosen["top_p"] = sampling.top_p
-            if sampling.top_k != ALL_TOKENS:
-                chosen["top_k"] = sampling.top_k
         if sampling.stop_token_ids:
             chosen["stop_token_ids"] = list(sampling.stop_token_ids)
         said: dict[str, JsonValue] = {
@@ -296,13 +292,9 @@ class Interface:
         longest = "max_output_tokens" if self._api == "responses" else "max_tokens"
         said |= {
             longest: sampling.max_new_tokens,
-            "temperature": sampling.temperature,
+            **_drawn(sampling),
             "stream": self._streams,
         }
-        if sampling.temperature:
-            said["top_p"] = sampling.top_p
-            if sampling.top_k != ALL_TOKENS:
-                said["top_k"] = sampling.top_k
         if self._api != "responses":
             # Not of OpenAI, and known to vLLM, SGLang and llama.cpp: answers as long as asked for.
             said["ignore_eos"] = sampling.ignore_eos
@@ -361,6 +353,16 @@ class Interface:
         if self._api not in ("ids", "generate"):
             return answer_ids(text)
         return answer.ids or list(text.encode())[: answer.tokens]
+
+
+def _drawn(sampling: Sampling) -> dict[str, JsonValue]:
+    """How tokens are drawn; greedy requests say nothing but that."""
+    said: dict[str, JsonValue] = {"temperature": sampling.temperature}
+    if sampling.temperature:
+        said["top_p"] = sampling.top_p
+        if sampling.top_k != ALL_TOKENS:
+            said["top_k"] = sampling.top_k
+    return said
 
 
 def first_model(body: bytes) -> tuple[str, str]:

@@ -157,9 +157,8 @@ class Repeats:
                 return
             largest, tokens = _noise(control.logprobs, again.logprobs)
             self._noise = max(self._noise[0], largest), self._noise[1] + tokens
-            self._gaps += [
-                gap for gap in (token.gap for token in again.logprobs) if gap is not None
-            ]
+            gaps = [token.gap for token in again.logprobs]
+            self._gaps += [gap for gap in gaps if gap is not None]
         del self._gaps[:-_GAPS_KEPT]
 
     async def _alone(self, ask: Ask, request: Submit, served: Answer, control: Answer) -> None:

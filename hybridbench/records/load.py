@@ -134,7 +134,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
         private_bytes: its private memory, in RAM or swapped out.
         paused: whether it sends nothing.
         orders: how many it has followed so far.
-        repeated: what came of answers that were asked for again; None where none were.
+        repeated: what came of answers that were asked for again; None where none were, and while
+            requests are sent.
         failure: why it can send nothing more; empty while it can.
     """
 

@@ -231,7 +231,7 @@ class HttpLoad:
 
     @property
     def repeated(self) -> Repeated | None:
-        """What has come of answers that were asked for again; None where none were."""
+        """What has come of answers that were asked for again, at rest; None where none were."""
         return None if self._report is None else self._report.repeated
 
     def stop(self) -> None:

@@ -215,7 +215,7 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
     meaning: ClassVar[str] = (
         "By the server's own metrics a part of a pool is in use that no request or session holds."
     )
-    question: ClassVar[str] = "no more and more of a pool is in use at idle points"
+    question: ClassVar[str] = "nothing of a pool stays in use at idle points"
     names_mechanism: ClassVar[bool] = True
     from_checkpoints: ClassVar[bool] = True
 
