@@ -56,14 +56,10 @@ async def _serve(connection: socket.socket) -> None:
         await client.learn_model()
         if start.repeats:
             client.keep_for_repeats(start.seed)
+        if start.culprits:
+            client.keep_culprits()
         while line := await reader.readline():
-            order = _ORDER.decode(line)
-            if order.do == "pause":
-                client.pause()
-            elif order.do == "repeat":
-                client.repeat(order.seconds)
-            else:
-                client.resume()
+            _follow(client, _ORDER.decode(line))
             client.orders += 1
             report()
     except NoAnswerError:
@@ -78,6 +74,17 @@ async def _serve(connection: socket.socket) -> None:
             task.cancel()
         await client.close()
         writer.close()
+
+
+def _follow(client: LoadClient, order: LoadOrder) -> None:
+    if order.do == "pause":
+        client.pause()
+    elif order.do == "repeat":
+        client.repeat(order.seconds)
+    elif order.do == "search":
+        client.search()
+    else:
+        client.resume()
 
 
 async def _report_always(report: Callable[[], None]) -> None:

@@ -10,10 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from types import SimpleNamespace
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 import aiohttp
@@ -21,6 +18,17 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
 from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.load.culprits import Culprits, Suspect
+from hybridbench.load.flight import (
+    LINE_BYTES,
+    End,
+    Flight,
+    Kind,
+    abort_stage,
+    connection,
+    first_half,
+    suspects_first,
+)
 from hybridbench.load.http_request import HttpRequest
 from hybridbench.load.interfaces import (
     REFUSED,
@@ -31,19 +39,22 @@ from hybridbench.load.interfaces import (
     first_model,
 )
 from hybridbench.load.repeats import Repeats
+from hybridbench.load.session_calls import SessionCalls
 from hybridbench.records.load import COUNTED, LATE, LoadReport
-from hybridbench.records.messages import Abort, CloseSession, Disconnect, OpenSession, Submit
+from hybridbench.records.messages import (
+    Abort,
+    CloseSession,
+    Disconnect,
+    OpenSession,
+    Sampling,
+    Submit,
+)
 from hybridbench.sampling.process import own_private_bytes
-from hybridbench.workload.actions import Action, ServerSubmit, TimedWorkload, WaitUntil
+from hybridbench.workload.actions import Action, TimedWorkload, WaitUntil
 
 _ACTIONS_PER_PUMP_MAX: Final = 512
-_CONNECT_S: Final = 10.0
-# An answer of which nothing comes for so long has failed.
-_SILENT_S: Final = 120.0
 # From the last word of a stream to its end: longer, and the connection is not used again.
 _TAIL_S: Final = 1.0
-# Half of a body has arrived after so long, and the connection is closed.
-_HALF_SENT_S: Final = 0.2
 # Kinds of requests that a server has broken are counted apart, up to so many.
 _LOST_KINDS_MOST: Final = 64
 # A server that has closed a connection does not see what is sent over it afterwards.
@@ -52,9 +63,10 @@ _TRIES: Final = 3
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MOST_S: Final = 5.0
 _HOLDS_MOST: Final = 10
+# A request that may have ended the server, sent again, and the plain one after it.
+_CULPRIT_S: Final = 60.0
+_PLAIN: Final = Submit("plain", list(range(1, 9)), Sampling(max_new_tokens=1))
 _LOOK_EVERY_S: Final = 0.1
-# A line may be an error that has a large value of its request in it, more than once.
-_LINE_BYTES: Final = 1 << 23
 _ANSWER_BYTES: Final = 1 << 24
 # An answer that comes at once does not say when its request was admitted, and when its first token
 # was there: supposed at these shares of what answers take.
@@ -69,64 +81,6 @@ _GIVEN_UP: Final = frozenset({"error-in-answer", "500"})
 # Refusals of a server that has too much to do.
 _BUSY: Final = frozenset({503})
 _LATENCIES: Final = (TTFT, ITL, E2E, LATE)
-
-
-class _End(StrEnum):
-    """How a request ended."""
-
-    FINISHED = "finished"
-    REJECTED = "rejected"
-    FAILED = "failed"
-    CUT = "cut"
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """What requests have in common, in words; ``is_usual`` if nothing else is to be said of it."""
-
-    words: str
-    is_usual: bool = True
-
-
-@dataclass
-class _Flight:
-    """A request that has not ended.
-
-    Args:
-        begun: whether the server has begun to answer.
-        cut: whether it is cut off, or is to be once the server has it.
-    """
-
-    request: Submit
-    http: HttpRequest
-    due_s: float
-    task: asyncio.Task[None] | None = None
-    again: bool = False  # whether it asks for an answer again
-    end: _End | None = None
-    session_call: asyncio.Task[None] | None = None  # which it waits for
-    reused: bool = False  # whether it goes over a connection that another had
-    sent: bool = False
-    begun: bool = False
-    cut: bool = False
-    answer: Answer = field(default_factory=Answer)
-
-    @property
-    def is_malformed(self) -> bool:
-        """Whether something is wrong with it."""
-        return isinstance(self.request, ServerSubmit) and self.request.malformed is not None
-
-    @property
-    def kind(self) -> _Kind:
-        """What it is like, without a word of it."""
-        length = max(1, len(self.request.input_ids))
-        low = 1 << (length.bit_length() - 1)
-        how = "sampled" if self.request.sampling.temperature else "greedy"
-        marks = ", ".join(self.http.marks)
-        if isinstance(self.request, ServerSubmit) and self.request.malformed is not None:
-            how = f"malformed ({marks}{', large' if self.request.large else ''})"
-        elif marks:
-            how = f"{how}, with {marks}"
-        return _Kind(f"prompt of {low} to {2 * low - 1} tokens, {how}", is_usual=not marks)
 
 
 class LoadClient:
@@ -152,24 +106,25 @@ class LoadClient:
         self._interface = interface
         self._base = url
         self._on_rest = on_rest
-        self._session = _session(key)
-        self._flights: dict[str, list[_Flight]] = {}
+        self._session = connection(key)
+        self._flights: dict[str, list[Flight]] = {}
         self._in_flight = 0
-        # The last call for each session that has been sent and not answered.
-        self._session_calls: dict[str, asyncio.Task[None]] = {}
         self._counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+        self._session_calls = SessionCalls(self._session, url, self._counts, self._rest_if_idle)
         self._latencies = {name: LatencyHistogram() for name in _LATENCIES}
         self._wake: asyncio.TimerHandle | None = None
         self._paused = True
         self._closed = False
         self._held = False  # whether nothing is sent because requests failed
         self._holds = 0  # in a row
-        self._lost: Counter[_Kind] = Counter()
+        self._lost: Counter[Kind] = Counter()
         self._lost_first_s = 0.0  # when the first of them broke
         self._closes = False  # whether the server closes connections between two requests
         self._takes_s = 0.0  # a running mean over answers
         self._repeats: Repeats | None = None
-        self._repeating: asyncio.Task[None] | None = None
+        self._culprits: Culprits | None = None
+        # Requests of our own while the workload rests: answers asked for again, a search.
+        self._beside: asyncio.Task[None] | None = None
         self.orders = 0  # followed so far
         self.failure = ""
 
@@ -202,14 +157,21 @@ class LoadClient:
     def repeat(self, seconds: float) -> None:
         """Ask for a sample of answers again, for at most twice ``seconds``, at rest."""
         if self._repeats is not None:
-            compare = self._repeats.compare(self._again, seconds)
-            self._repeating = asyncio.get_running_loop().create_task(compare)
-            self._repeating.add_done_callback(self._repeated)
+            self._do_beside(self._repeats.compare(self._again, seconds))
+
+    def keep_culprits(self) -> None:
+        """Keep the requests that break, for ``search``."""
+        self._culprits = Culprits()
+
+    def search(self) -> None:
+        """Find out which of the requests that were in flight end the server again, at rest."""
+        if self._culprits is not None:
+            self._do_beside(self._culprits.search(self._try))
 
     def resume(self) -> None:
         """Send from now on."""
-        if self._repeating is not None:
-            self._repeating.cancel()
+        if self._beside is not None:
+            self._beside.cancel()
         self._paused = self._held = False
         self._workload.resume(_now_s())
         self._pump()
@@ -223,9 +185,7 @@ class LoadClient:
             if flight.task is not None:
                 flight.task.cancel()
         tasks = [flight.task for flight in flights if flight.task is not None]
-        for call in self._session_calls.values():
-            call.cancel()
-            tasks.append(call)
+        tasks += self._session_calls.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
 
@@ -246,14 +206,15 @@ class LoadClient:
         return LoadReport(
             counts=dict(self._counts),
             in_flight=self._in_flight,
-            lost=_suspects_first(self._lost),
+            lost=suspects_first(self._lost),
             latencies=latencies,
             cpu_s=time.process_time(),
             private_bytes=own_private_bytes(),
-            paused=self._paused and self._repeating is None and not self._session_calls,
+            paused=self._paused and self._beside is None and not self._session_calls,
             orders=self.orders,
             # Nothing of it changes while requests are sent.
             repeated=self._repeats.so_far() if self._repeats and self._paused else None,
+            search=self._culprits.so_far() if self._culprits and self._paused else None,
             failure=self.failure or self._workload.failure,
         )
 
@@ -291,112 +252,98 @@ class LoadClient:
                 self._cut(flight)
         elif isinstance(action, OpenSession):
             opening = self._interface.open_session(action)
-            self._call_session(action.session_id, opening, "sessions_opened")
+            self._session_calls.call(action.session_id, opening, "sessions_opened")
         elif isinstance(action, CloseSession):
             closing = self._interface.close_session(action.session_id)
-            self._call_session(action.session_id, closing, "sessions_closed")
+            self._session_calls.call(action.session_id, closing, "sessions_closed")
         # Nothing else comes: ``Profile.for_servers`` has no controls.
 
     def _send(self, request: Submit, now_s: float) -> None:
         due_s = min(self._workload.due_s, now_s)
         if due_s < now_s:
             self._latencies[LATE].add(now_s - due_s)
-        flight = _Flight(request, self._interface.request(request), due_s)
-        flight.session_call = self._session_calls.get(request.session_id)
+        flight = Flight(request, self._interface.request(request), due_s)
+        flight.session_call = self._session_calls.under_way(request.session_id)
         flight.task = self._take_off(flight)
         loop = asyncio.get_running_loop()
         if not flight.http.streams:
             loop.call_later(_ADMITTED * self._takes_s, self._admitted, flight)
             loop.call_later(_FIRST_TOKEN * self._takes_s, self._first_token, flight)
 
-    def _cut(self, flight: _Flight) -> None:
+    def _cut(self, flight: Flight) -> None:
         """Close its connection, once the server has the request."""
         flight.cut = True
         if flight.sent and flight.task is not None:
             flight.task.cancel()
 
-    def _repeated(self, repeating: asyncio.Task[None]) -> None:
-        self._repeating = None
-        error = None if repeating.cancelled() else repeating.exception()
+    def _do_beside(self, asking: Coroutine[None, None, None]) -> None:
+        self._beside = asyncio.get_running_loop().create_task(asking)
+        self._beside.add_done_callback(self._done_beside)
+
+    def _done_beside(self, task: asyncio.Task[None]) -> None:
+        self._beside = None
+        error = None if task.cancelled() else task.exception()
         if error is not None:
-            self.failure = f"asking for answers again failed: {type(error).__name__}"
+            self.failure = f"the load client failed at an idle point: {type(error).__name__}"
         self._rest_if_idle()
 
     async def _again(self, request: Submit, key: str) -> Answer | None:
         """The answer to ``request`` without what is cached of other keys; None if none came."""
-        # The workload knows nothing of it.
-        http = self._interface.cold_request(request, key)
+        flight = self._send_beside(request, self._interface.cold_request(request, key))
+        await asyncio.wait([flight[1]])
+        return flight[0].answer if flight[0].end is End.FINISHED else None
+
+    async def _try(self, suspects: Sequence[Suspect]) -> bool:
+        """Send them at once, and a plain request afterwards; whether that gets no answer."""
+        sent = [self._send_beside(one.request, one.http) for one in suspects]
+        _, late = await asyncio.wait([task for _, task in sent], timeout=_CULPRIT_S)
+        for task in late:
+            task.cancel()
+        plain, task = self._send_beside(_PLAIN, self._interface.request(_PLAIN))
+        await asyncio.wait([task], timeout=_CULPRIT_S)
+        task.cancel()
+        return plain.end not in (End.FINISHED, End.REJECTED)
+
+    def _send_beside(self, request: Submit, http: HttpRequest) -> tuple[Flight, asyncio.Task[None]]:
+        """Send a request that the workload knows nothing of."""
         unknown = msgspec.structs.replace(request, rid=f"again {request.rid}")
-        flight = _Flight(unknown, http, _now_s(), again=True)
+        flight = Flight(unknown, http, _now_s(), again=True)
         flight.task = self._take_off(flight)
-        await asyncio.wait([flight.task])
-        return flight.answer if flight.end is _End.FINISHED else None
-
-    def _call_session(self, session_id: str, call: HttpRequest, counted: str) -> None:
-        """Open or close a session, after what is under way for it."""
-        before = self._session_calls.get(session_id)
-        task = asyncio.get_running_loop().create_task(self._session_call(before, call, counted))
-        self._session_calls[session_id] = task
-
-        def done(_: asyncio.Task[None]) -> None:
-            if self._session_calls.get(session_id) is task:
-                del self._session_calls[session_id]
-                self._rest_if_idle()
-
-        task.add_done_callback(done)
-
-    async def _session_call(
-        self, before: asyncio.Task[None] | None, call: HttpRequest, counted: str
-    ) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        url, headers = f"{self._base}{call.path}", {"Content-Type": call.content_type}
-        status = 0
-        for _ in range(_TRIES):
-            try:
-                async with self._session.post(url, data=call.body, headers=headers) as response:
-                    await response.read()
-                    status = response.status
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                continue
-            except (aiohttp.ClientError, TimeoutError):
-                pass
-            break
-        self._counts[counted if status == _OK else "session_calls_failed"] += 1
+        return flight, flight.task
 
     # One request.
 
-    def _take_off(self, flight: _Flight) -> asyncio.Task[None]:
+    def _take_off(self, flight: Flight) -> asyncio.Task[None]:
         self._flights.setdefault(flight.request.rid, []).append(flight)
         self._in_flight += 1
         self._counts["requests_submitted"] += 1
         return asyncio.get_running_loop().create_task(self._fly(flight))
 
-    async def _fly(self, flight: _Flight) -> None:
-        end, detail = _End.FAILED, "client"
+    async def _fly(self, flight: Flight) -> None:
+        end, detail = End.FAILED, "client"
         try:
             if flight.session_call is not None:
                 await asyncio.wait([flight.session_call])
             end, detail = await self._exchange(flight)
         except asyncio.CancelledError:
-            end, detail = _End.CUT, ""
+            end, detail = End.CUT, ""
         finally:
             self._land(flight, end, detail)
 
-    async def _exchange(self, flight: _Flight) -> tuple[_End, str]:
+    async def _exchange(self, flight: Flight) -> tuple[End, str]:
         """Ask, and read the answer to its end; how it ended, and a word on why."""
         for _ in range(_TRIES):
             flight.reused = flight.sent = False
             try:
                 return await self._ask(flight)
             except RefusedError as error:
-                return _End.REJECTED, error.kind
+                return End.REJECTED, error.kind
             except NoAnswerError as error:
-                return _End.FAILED, error.kind
+                return End.FAILED, error.kind
             except (TimeoutError, aiohttp.ServerTimeoutError):
-                return _End.FAILED, "timeout"
+                return End.FAILED, "timeout"
             except aiohttp.ClientConnectorError:
-                return _End.FAILED, "connect"
+                return End.FAILED, "connect"
             except aiohttp.ClientPayloadError:
                 break
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
@@ -404,10 +351,10 @@ class LoadClient:
                     break
                 self._closes = True
             except (aiohttp.ClientError, HttpProcessingError, ValueError):
-                return _End.FAILED, "protocol"
-        return _End.FAILED, "disconnected"
+                return End.FAILED, "protocol"
+        return End.FAILED, "disconnected"
 
-    async def _ask(self, flight: _Flight) -> tuple[_End, str]:
+    async def _ask(self, flight: Flight) -> tuple[End, str]:
         http, body = flight.http, flight.http.body
         headers = {"Content-Type": http.content_type}
         if self._closes:
@@ -417,7 +364,7 @@ class LoadClient:
         asked = self._session.request(
             http.method,
             f"{self._base}{http.path}",
-            data=_half(flight, body) if http.is_cut_off else body,
+            data=first_half(flight, body) if http.is_cut_off else body,
             headers=headers,
             trace_request_ctx=flight,
         )
@@ -426,8 +373,8 @@ class LoadClient:
             if response.status != _OK:
                 status = str(response.status)
                 if response.status in REFUSED or response.status in _BUSY:
-                    return _End.REJECTED, status
-                return _End.FAILED, status
+                    return End.REJECTED, status
+                return End.FAILED, status
             # A malformed one may get another kind of answer than it asked for.
             if response.content_type == _STREAM if http.marks else http.streams:
                 self._admitted(flight)
@@ -438,9 +385,9 @@ class LoadClient:
                     body += await response.content.read(_ANSWER_BYTES)
                 self._interface.read_whole(body, flight.answer)
                 self._took(E2E, _now_s() - flight.due_s, flight)
-            return _End.FINISHED, ""
+            return End.FINISHED, ""
 
-    async def _read_stream(self, flight: _Flight, content: aiohttp.StreamReader) -> None:
+    async def _read_stream(self, flight: Flight, content: aiohttp.StreamReader) -> None:
         """Take in the answer as it comes.
 
         Raises:
@@ -464,31 +411,31 @@ class LoadClient:
         try:
             # What is read to its end leaves the connection to the next request.
             async with asyncio.timeout(_TAIL_S):
-                await content.read(_LINE_BYTES)
+                await content.read(LINE_BYTES)
         except (TimeoutError, aiohttp.ClientError):
             return
 
-    def _took(self, what: str, seconds: float, flight: _Flight) -> None:
+    def _took(self, what: str, seconds: float, flight: Flight) -> None:
         # What is asked again is asked at rest, and without the cache.
         if not flight.again:
             self._latencies[what].add(seconds)
 
-    def _admitted(self, flight: _Flight) -> None:
+    def _admitted(self, flight: Flight) -> None:
         if self._is_known(flight):
             self._workload.on_admitted(flight.request.rid)
             self._pump()
 
-    def _first_token(self, flight: _Flight) -> None:
+    def _first_token(self, flight: Flight) -> None:
         if self._is_known(flight):
             self._workload.on_first_token(flight.request.rid, _now_s())
             self._pump()
 
-    def _is_known(self, flight: _Flight) -> bool:
+    def _is_known(self, flight: Flight) -> bool:
         return not flight.again and flight in self._flights.get(flight.request.rid, ())
 
     # Its end.
 
-    def _land(self, flight: _Flight, end: _End, detail: str) -> None:
+    def _land(self, flight: Flight, end: End, detail: str) -> None:
         """Count it, and unless it asked again tell the workload, and send what is due then."""
         flights = self._flights[flight.request.rid]
         flights.remove(flight)
@@ -501,29 +448,31 @@ class LoadClient:
             self._tell(flight, end, detail)
         self._rest_if_idle()
 
-    def _count(self, flight: _Flight, end: _End, detail: str) -> None:
+    def _count(self, flight: Flight, end: End, detail: str) -> None:
         answer, counts = flight.answer, self._counts
         for mark in flight.http.marks:
             counts[f"requests_with.{mark}"] += 1
-            if end is _End.FAILED:
+            if end is End.FAILED:
                 counts[f"requests_failed_with.{mark}"] += 1
-        if end is _End.FINISHED:
+        if end is End.FINISHED:
             counts["finishes"] += 1
             self._lost.clear()
+            if self._culprits is not None and not flight.again:
+                self._culprits.forget()
             counts["output_tokens"] += answer.tokens
             read = answer.input_tokens
             counts["prompt_tokens"] += len(flight.request.input_ids) if read is None else read
-        elif end is _End.REJECTED:
+        elif end is End.REJECTED:
             counts["requests_rejected"] += 1
             counts[f"requests_rejected.{detail}"] += 1
-        elif end is _End.CUT:
-            counts[_stage(flight)] += 1
+        elif end is End.CUT:
+            counts[abort_stage(flight)] += 1
         else:
             counts["requests_failed"] += 1
             counts[f"requests_failed.{detail}"] += 1
             self._may_be_lost(flight, detail)
 
-    def _may_be_lost(self, flight: _Flight, detail: str) -> None:
+    def _may_be_lost(self, flight: Flight, detail: str) -> None:
         """Count it by its kind if its failure may be that of the whole server."""
         now_s, lost = _now_s(), self._lost
         is_new = flight.due_s > self._lost_first_s
@@ -533,26 +482,29 @@ class LoadClient:
             self._lost_first_s = self._lost_first_s if lost else now_s
             kind = flight.kind
             is_named = kind in lost or len(lost) < _LOST_KINDS_MOST
-            lost[kind if is_named else _Kind("request of another kind")] += 1
+            lost[kind if is_named else Kind("request of another kind")] += 1
+            if self._culprits is not None and not flight.again:
+                suspect = Suspect(flight.request, flight.http, kind.words, kind.is_usual)
+                self._culprits.keep(suspect)
 
-    def _tell(self, flight: _Flight, end: _End, detail: str) -> None:
+    def _tell(self, flight: Flight, end: End, detail: str) -> None:
         rid, now_s = flight.request.rid, _now_s()
-        if end is _End.FINISHED:
+        if end is End.FINISHED:
             self._finished(flight, now_s)
-        elif end is _End.REJECTED:
+        elif end is End.REJECTED:
             self._workload.on_rejected(rid, detail)
-        elif end is _End.CUT:
+        elif end is End.CUT:
             ids = self._interface.continuation(flight.answer)
             self._workload.on_finished(rid, ids, "abort", now_s)
         else:
             self._workload.on_finished(rid, [], "failed", now_s)
             self._back_off(now_s)
-        if end in (_End.FINISHED, _End.REJECTED):
+        if end in (End.FINISHED, End.REJECTED):
             self._holds = 0
             self._come_back()
         self._pump()
 
-    def _finished(self, flight: _Flight, now_s: float) -> None:
+    def _finished(self, flight: Flight, now_s: float) -> None:
         answer = flight.answer
         if self._repeats is not None:
             self._repeats.saw(flight.request, answer)
@@ -581,64 +533,10 @@ class LoadClient:
             self._pump()
 
     def _rest_if_idle(self) -> None:
-        if self._paused and not (self._in_flight or self._repeating or self._session_calls):
+        if self._paused and not (self._in_flight or self._beside or self._session_calls):
             self._on_rest()
-
-
-async def _half(flight: _Flight, body: bytes) -> AsyncIterator[bytes]:
-    """The first half of ``body``; the connection is closed while the server waits for the rest."""
-    yield body[: len(body) // 2]
-    await asyncio.sleep(_HALF_SENT_S)
-    flight.cut = True
-    if flight.task is not None:
-        flight.task.cancel()
-    await asyncio.sleep(_SILENT_S)
-
-
-def _suspects_first(lost: Mapping[_Kind, int]) -> dict[str, int]:
-    """By kind; what was unusual first, since a server survives what is usual."""
-    kinds = sorted(lost.items(), key=lambda kind: (kind[0].is_usual, -kind[1], kind[0].words))
-    return {kind.words: count for kind, count in kinds}
-
-
-def _stage(flight: _Flight) -> str:
-    """Where a request was when it was cut off, as far as its client knows."""
-    if flight.answer.chunks:
-        return "abort_decode"
-    return "abort_prefill" if flight.begun else "abort_queued"
 
 
 def _now_s() -> float:
     # The clock of asyncio's loop, and of all processes of this machine.
     return time.monotonic()
-
-
-def _session(key: str) -> aiohttp.ClientSession:
-    traces = aiohttp.TraceConfig()
-    traces.on_connection_reuseconn.append(_reused)
-    traces.on_request_chunk_sent.append(_sent)
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENT_S, total=None),
-        headers={"Authorization": f"Bearer {key}"} if key else None,
-        read_bufsize=_LINE_BYTES // 2,
-        trace_configs=[traces],
-        # The server is near, and a proxy of the environment may not be.
-        trust_env=False,
-        auto_decompress=True,
-    )
-
-
-async def _reused(_: object, context: SimpleNamespace, __: object) -> None:
-    flight: _Flight | None = context.trace_request_ctx
-    if flight is not None:
-        flight.reused = True
-
-
-async def _sent(_: object, context: SimpleNamespace, __: object) -> None:
-    flight: _Flight | None = context.trace_request_ctx
-    if flight is None:
-        return
-    flight.sent = True
-    if flight.cut and flight.task is not None:
-        flight.task.cancel()

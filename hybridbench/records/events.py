@@ -16,7 +16,7 @@ from hybridbench.labels import of_process
 from hybridbench.records.codec import OpenRecord, by_name, of_names
 from hybridbench.records.heap import CallSite, InstanceCount, SiteRecord, StageReading, Survey
 from hybridbench.records.json_value import JsonValue
-from hybridbench.records.load import Repeated
+from hybridbench.records.load import CrashSearch, Repeated
 
 _BEFORE_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -380,6 +380,16 @@ class AnswersRepeated(Event, frozen=True):
     """What has come so far of answers that a server was asked for again, without its cache."""
 
     so_far: Repeated = Repeated()
+
+
+class CulpritsSought(Event, frozen=True):
+    """Which of the requests in flight when a server ended it has ended of again.
+
+    ``file`` of the run directory has the same.
+    """
+
+    so_far: CrashSearch = CrashSearch()
+    file: str = ""
 
 
 class Reclaim(Event, frozen=True):

@@ -47,6 +47,7 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
         trace: a recorded trace instead of the profile's traffic: path, scale of lengths, speedup,
             unit of times; None for none.
         repeats: whether answers are to be asked for again.
+        culprits: whether the requests that end the server are to be looked for.
     """
 
     url: str
@@ -59,15 +60,18 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     trace: tuple[str, str, float, str] | None = None
     repeats: bool = False
+    culprits: bool = False
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
     """Each further line to the client.
 
-    To repeat is to ask for a sample of answers again, for ``seconds``; the client must be at rest.
+    To repeat is to ask for a sample of answers again, for ``seconds``.  To search is to send the
+    requests that were in flight when the server ended to the one that was started in its place.
+    For both the client must be at rest.
     """
 
-    do: Literal["pause", "resume", "repeat"]
+    do: Literal["pause", "resume", "repeat", "search"]
     seconds: float = 0.0
 
 
@@ -119,6 +123,44 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
     left_out: dict[str, int] = {}
 
 
+class SentAgain(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that was sent again, without its texts.
+
+    Args:
+        kind: what it is like, in words.
+        method, path, content_type: as HTTP has them.
+        body: its JSON with the length of each text and list instead; of another body its length.
+        is_cut_off: whether the connection closes in the middle of the body.
+    """
+
+    kind: str
+    method: str
+    path: str
+    content_type: str
+    body: JsonValue
+    is_cut_off: bool = False
+
+
+class CrashSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the requests that were in flight when a server ended end it again.
+
+    Args:
+        suspects: how many there were.
+        sent: how often some of them were sent at once.
+        ended: how often the server ended of that.
+        smallest: the fewest that ended it; empty where none have.
+        waits: whether the server has ended of what was sent last, and must be started again.
+        over: whether nothing more is to be sent.
+    """
+
+    suspects: int = 0
+    sent: int = 0
+    ended: int = 0
+    smallest: tuple[SentAgain, ...] = ()
+    waits: bool = False
+    over: bool = True
+
+
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the client says every second, and at once when nothing is in flight any more.
 
@@ -136,6 +178,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
         orders: how many it has followed so far.
         repeated: what came of answers that were asked for again; None where none were, and while
             requests are sent.
+        search: which requests end the server; None where nobody has asked, and as above.
         failure: why it can send nothing more; empty while it can.
     """
 
@@ -148,4 +191,5 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
     orders: int
     repeated: Repeated | None = None
+    search: CrashSearch | None = None
     failure: str = ""

@@ -32,6 +32,8 @@ NIGHTLY: Final = "night.json"
 CELLS: Final = "cells"
 CELL: Final = "cell.json"
 DIAGNOSIS: Final = "diagnosis.json"
+# The requests that end a watched server, without their texts.
+CRASH_SEQUENCE: Final = "crash-sequence.json"
 # As memray writes it; `memray flamegraph --leaks` reads it.
 ALLOCATIONS: Final = "allocations.bin"
 # What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
@@ -63,7 +65,7 @@ RECORDED: Final = frozenset(
     {
         *MARKERS,
         *(EVENTS, BLOCKS, VERDICT, VERDICT_SO_FAR, DIAGNOSIS, ALLOCATIONS, TRUTH),
-        *(WORKER_STDERR, BENCH_ERRORS, LOCK, KEEP),
+        *(WORKER_STDERR, BENCH_ERRORS, CRASH_SEQUENCE, LOCK, KEEP),
     }
 )
 

@@ -22,6 +22,7 @@ from hybridbench.records.load import (
     OF_IDS,
     TEXT_WORDS,
     Api,
+    CrashSearch,
     LoadOrder,
     LoadReport,
     LoadStart,
@@ -73,8 +74,11 @@ class Traffic:
     answers_s: float = 0.0
     note: str = ""
 
-    def start(self, key: str) -> LoadStart:
-        """What the load client must know; ``key`` is sent as a bearer's token."""
+    def start(self, key: str, *, culprits: bool = False) -> LoadStart:
+        """What the load client must know; ``key`` is sent as a bearer's token.
+
+        With ``culprits`` it keeps the requests that may have ended the server, to search for them.
+        """
         trace = self.trace
         return LoadStart(
             url=self.url,
@@ -89,6 +93,7 @@ class Traffic:
             if trace is None
             else (str(trace.path), str(trace.length_scale), trace.speedup, trace.time_unit),
             repeats=self.answers_s > 0,
+            culprits=culprits,
         )
 
     def resolved(self) -> ResolvedProfile:
@@ -228,6 +233,15 @@ class HttpLoad:
     def repeat(self, seconds: float) -> None:
         """Let it ask for a sample of answers again, at rest, for at most twice ``seconds``."""
         self._order(LoadOrder("repeat", seconds))
+
+    def search(self) -> None:
+        """Let it send the requests that were in flight when the server ended, at rest."""
+        self._order(LoadOrder("search"))
+
+    @property
+    def searched(self) -> CrashSearch | None:
+        """What has come of a search, at rest; None where there was none."""
+        return None if self._report is None else self._report.search
 
     @property
     def repeated(self) -> Repeated | None:

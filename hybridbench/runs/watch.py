@@ -16,9 +16,11 @@ from msgspec.structs import replace
 
 from hybridbench.clock import SystemClock
 from hybridbench.records import events
-from hybridbench.records.json_value import plain_mapping
+from hybridbench.records.codec import by_name
+from hybridbench.records.json_value import json_text, plain_mapping
 from hybridbench.records.manifest import OBSERVED, Manifest, Model, TargetFacts
 from hybridbench.records.prepared import PreparedTarget
+from hybridbench.rundir.layout import CRASH_SEQUENCE
 from hybridbench.runs.begun import BegunRun
 from hybridbench.runs.crash import record_crash
 from hybridbench.runs.http_load import HttpLoad, Traffic
@@ -241,12 +243,14 @@ class WatchedUnderSoak:
             output = self._folder / "load.txt"
             self._load = LoadCommand(plan.load, plan.environment, output, context.clock)
         elif plan.traffic is not None:
-            self._load = HttpLoad(plan.traffic.start(plan.key), context.clock)
+            self._load = HttpLoad(
+                plan.traffic.start(plan.key, culprits=plan.restarts > 0), context.clock
+            )
             if plan.traffic.note:
                 context.recorder.note(plan.traffic.note)
         loop = self._make_loop(run, target)
         self._loop = loop
-        return WatchSteps(plan, loop, self._readiness, self._start_again)
+        return WatchSteps(plan, loop, self._readiness, self._start_again, run.run_dir)
 
     def _start_again(self, lost: WorkerLostError) -> None:
         """Record how the target ended, and start it anew.
@@ -356,12 +360,15 @@ class WatchSteps(SoakSteps):
         loop: WatchLoop,
         readiness: Callable[[], Readiness | None],
         start_again: Callable[[WorkerLostError], None],
+        run_dir: Path,
     ) -> None:
         super().__init__(plan, loop)
+        self._run_dir = run_dir
         self._readiness = readiness
         self._start_again = start_again
         self._last_idle_s = -math.inf
         self._restarts = 0
+        self._found_culprits = False
 
     def run(self) -> None:
         self.await_serving()
@@ -406,24 +413,51 @@ class WatchSteps(SoakSteps):
                 return
 
     def _go_on_after(self, lost: WorkerLostError) -> None:
-        """Start the target again, and count what follows as a segment of its own.
+        """Start the target again, look for what ended it, and count what follows as a segment.
 
         Raises:
-            WorkerLostError: it does not serve any more.
+            WorkerLostError: it does not serve any more, or has ended again and is not to be
+                started once more.
             ConfigError: it cannot be started any more.
         """
         loop, away_from_s = self.loop, self.loop.now_s
-        self._restarts += 1
         loop.hold_load()
         self._recorder.enter("boot")
-        self._start_again(lost)
-        self._recorder.event(events.Segment(self._restarts, loop.now_s - away_from_s))
-        self.await_serving()
+        while True:
+            self._restarts += 1
+            self._start_again(lost)
+            self._recorder.event(events.Segment(self._restarts, loop.now_s - away_from_s))
+            self.await_serving()
+            again = self._search_culprits()
+            if again is None:
+                break
+            if self._restarts >= self.plan.restarts or loop.interrupted:
+                raise again
+            lost = again
         loop.resume()
         away_s = loop.now_s - away_from_s
         # The planned time is that in which it serves.
         self._start_s += away_s
         self._checkpoint_due_s += away_s
+
+    def _search_culprits(self) -> WorkerLostError | None:
+        """Send the requests that were in flight again; how the target has ended of them, if so.
+
+        What one of them does is asked once: a server may end of the same a hundred times.
+        """
+        if self._found_culprits:
+            return None
+        found = self.loop.search_culprits()
+        if found is None or not found.suspects:
+            return None
+        path = self._run_dir / CRASH_SEQUENCE
+        path.write_text(json_text(by_name(found)), encoding="utf-8")
+        self._recorder.event(events.CulpritsSought(so_far=found, file=CRASH_SEQUENCE))
+        self._found_culprits = found.over and bool(found.smallest)
+        if not found.waits:
+            return None
+        requests = f"{len(found.smallest)} request{'s' * (len(found.smallest) > 1)}"
+        return WorkerLostError("exit", f"the server ended again of {requests} that was in flight")
 
     def checkpoint(self, end_s: float) -> None:
         """Under a load of ours as any checkpoint; else only where the target rests by itself."""

@@ -16,6 +16,7 @@ from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
 from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import MEMORY
 from hybridbench.records.events import AnswersRepeated, Census, Checkpoint, EngineViolation
+from hybridbench.records.load import CrashSearch
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.http_load import HttpLoad
 from hybridbench.runs.load_command import LoadCommand
@@ -41,6 +42,9 @@ _LOOK_PATIENCE_S: Final = 30.0
 _REPEAT_PATIENCE: Final = 2.0
 # A server that has taken no connection for so long has ended, whatever is seen of its processes.
 _UNREACHABLE_S: Final = 60.0
+# The load client gives a search up after three minutes, and waits for the last request for two.
+_SEARCH_PATIENCE_S: Final = 330.0
+_ENDED_PATIENCE_S: Final = 15.0
 # The load client reports every second.
 _LAST_REPORT_S: Final = 1.5
 _KINDS_NAMED: Final = 6
@@ -231,6 +235,24 @@ class WatchLoop(RunLoop):
         if self.load is not None and self.load.wanted:
             self.load.pause()
 
+    def search_culprits(self) -> CrashSearch | None:
+        """Send the requests that were in flight when the target ended to it again; what came of it.
+
+        None where the load client has not ended it in time.
+        """
+        client = self._client
+        assert client is not None, "only our own requests can be sent again"
+        client.search()
+        try:
+            self.run_until(lambda: client.rests, self.now_s + _SEARCH_PATIENCE_S)
+        except WorkerLostError:
+            # The client sees it as well, and says of which request.
+            give_up_s = self.now_s + _ENDED_PATIENCE_S
+            while not client.rests and not client.failure and self.now_s < give_up_s:
+                self.context.clock.sleep(_BREATH_S / 4)
+                client.tend()
+        return client.searched if client.rests else None
+
     def is_idle(self) -> bool:
         """Whether nothing has run for some time."""
         return self.sign.idle_for_s() >= _IDLE_FOR_S
@@ -375,7 +397,8 @@ class WatchLoop(RunLoop):
             return ""
         kinds = "; ".join(f"{count} with a {kind}" for kind, count in lost[:_KINDS_NAMED])
         more = "; and others" if len(lost) > _KINDS_NAMED else ""
-        return f"with {sum(client.lost.values())} requests in flight: {kinds}{more}"
+        in_flight = sum(client.lost.values())
+        return f"with {in_flight} request{'s' * (in_flight > 1)} in flight: {kinds}{more}"
 
     def _next_s(self) -> Sequence[float]:
         return (*super()._next_s(), self.now_s + _SIGN_EVERY_S)

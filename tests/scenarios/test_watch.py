@@ -281,23 +281,33 @@ def test_a_server_that_dies_of_a_request_says_what_was_in_flight(tmp_path: Path)
     assert re.search(kinds, crash.detail), crash.detail
 
 
-def test_a_server_that_dies_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:
-    options = ("--fault", "dies", "--dies-after", "150", "--first-s", "0.005")
-    run = soak_server(tmp_path, "60s", *options, soak=("--restarts", "1"))
+def test_a_server_that_dies_is_started_again_and_the_request_that_ended_it_is_found(
+    tmp_path: Path,
+) -> None:
+    """It ends under the traffic, again of what was in flight, and under what follows."""
+    options = ("--fault", "dies-of-seed", "--first-s", "0.02")
+    aborts = "options={share: 0.2}"
+    run = soak_server(tmp_path, "60s", *options, aborts=aborts, soak=("--restarts", "2"))
 
     assert run.code == ExitCode.CRASHED
     record = read_run(run.run_dir)
-    first, second = record.all_events(Crash)
-    (border,) = record.all_events(Segment)
-    assert first.t_s < border.t_s < second.t_s
+    first, again, last = record.all_events(Crash)
+    borders = [border.t_s for border in record.all_events(Segment)]
+    assert first.t_s < borders[0] < again.t_s < borders[1] < last.t_s
     started = [one.pid for one in record.all_events(ProcessStarted) if "openai" in one.role]
-    assert len(set(started)) == 2
+    assert len(set(started)) == 3
     counts = {name: series.value[-1] for name, series in record.series.items()}
     ends = ["finishes", "requests_rejected", "requests_failed"]
     ends += ["abort_queued", "abort_prefill", "abort_decode"]
     submitted = counts["events.requests_submitted"]
-    assert 0 <= submitted - sum(counts[f"events.{end}"] for end in ends) <= 16
-    assert submitted > 150
+    assert 0 <= submitted - sum(counts[f"events.{end}"] for end in ends) <= 17
+    sequence = json.loads((run.run_dir / "crash-sequence.json").read_text())
+    (request,) = sequence["smallest"]
+    assert sequence["ended"] == 1
+    assert isinstance(request["body"]["seed"], int)
+    assert re.fullmatch(r"<[\d,]+ characters>", request["body"]["prompt"])
+    (crash,) = [one for one in run.verdict["findings"] if one["kind"] == "crash"]
+    assert "one ends it again when it is sent alone (crash-sequence.json)" in str(crash)
 
 
 def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(

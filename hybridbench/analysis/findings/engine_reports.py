@@ -23,8 +23,9 @@ from hybridbench.analysis.findings.engine_log import one_line
 from hybridbench.analysis.findings.requests import WAITING_VIOLATION, violation_kind
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.events import Crash, EngineViolation
+from hybridbench.records.events import Crash, CulpritsSought, EngineViolation
 from hybridbench.records.finding import Basis, Words
+from hybridbench.records.load import CrashSearch
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.units import format_duration
 
@@ -49,7 +50,13 @@ _ENDS: Final[Mapping[str, str]] = {
 
 
 class Crashed(Basis, frozen=True, kw_only=True):
-    """How the worker ended, and its last lines on standard error."""
+    """How the worker ended, and its last lines on standard error.
+
+    Attributes:
+        suspects: requests in flight when it ended that were sent again to one started in its place.
+        smallest: of these the fewest, in words, that ended it again.
+        file: of the run directory, with these.
+    """
 
     kind: ClassVar[str] = "crash"
     meaning: ClassVar[str] = "The worker exited, was killed, or hung."
@@ -59,6 +66,9 @@ class Crashed(Basis, frozen=True, kw_only=True):
     reason: str
     detail: str
     stderr: tuple[str, ...]
+    suspects: int = 0
+    smallest: tuple[str, ...] = ()
+    file: str = ""
 
     def words(self, found: Finding) -> Words:
         how = _ENDS.get(self.reason, "the worker ended")
@@ -68,9 +78,24 @@ class Crashed(Basis, frozen=True, kw_only=True):
         if detail.startswith("the worker was killed by SIG"):
             # A signal's detail names it, and is the whole sentence.
             said = f"{detail} after {after}"
-        return Words(said, evidence=tuple(f"stderr: {line}" for line in self.stderr))
+        return Words(said, evidence=(*self._again(), *(f"stderr: {line}" for line in self.stderr)))
+
+    def _again(self) -> Iterable[str]:
+        if not self.suspects:
+            return
+        of = f"of {times(self.suspects, 'request')} in flight"
+        if not self.smallest:
+            yield f"{of} none ended it again, alone or all at once"
+        elif len(self.smallest) == 1:
+            yield f"{of} one ends it again when it is sent alone ({self.file}): {self.smallest[0]}"
+        else:
+            kinds = "; ".join(dict.fromkeys(self.smallest))
+            fewest = f"{len(self.smallest)} end it again when they are sent at once"
+            yield f"{of} {fewest} ({self.file}): {kinds}"
 
     def advice(self, found: Finding) -> str:
+        if self.smallest:
+            return f"Send the requests of {self.file}, with any text, and read what it prints."
         where = "Read the last lines of the worker in the evidence"
         if not self.stderr:
             where = "Check the kernel log (dmesg) for what killed the worker, which printed nothing"
@@ -222,10 +247,15 @@ def crash_findings(record: RunRecord) -> list[Finding]:
     crash = record.last_event(Crash)
     if crash is None:
         return []
+    sought = record.last_event(CulpritsSought)
+    found = CrashSearch() if sought is None else sought.so_far
     basis = Crashed(
         reason=crash.reason,
         detail=crash.detail,
         stderr=tuple(crash.stderr_tail[-_STDERR_LINES:]),
+        suspects=found.suspects,
+        smallest=tuple(request.kind for request in found.smallest),
+        file="" if sought is None else sought.file,
     )
     return [Finding(basis, VerdictKind.CRASHED, "worker", since_s=crash.t_s)]
 

@@ -137,6 +137,8 @@ class Server:
         fault = self.options.fault
         if fault == "dies" and self.seen > self.options.dies_after:
             os._exit(0)
+        if fault.startswith("dies-of-") and fault.removeprefix("dies-of-") in self.bodies[-1]:
+            os._exit(0)
         if fault == "status-500" and self.seen % 10 == 0:
             return web.json_response({"error": {"message": "no"}}, status=500)
         if fault.startswith("echoes-"):

@@ -266,7 +266,7 @@ def watched(
         idle_every_s=plan.idle_every_s if loaded else math.inf,
     )
     loop.looks = Looks(server, recorder, clock, loop.seen_process, AtOnce())
-    steps = WatchSteps(plan, loop, lambda: ready, refuse)  # type: ignore[arg-type,return-value]
+    steps = WatchSteps(plan, loop, lambda: ready, refuse, Path("run"))  # type: ignore[arg-type,return-value]
     return Watched(clock, server, sink, view, loop, steps, interrupts)
 
 

@@ -1,0 +1,142 @@
+"""A request under way over HTTP: how far it is, what it is like, and its connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import SimpleNamespace
+from typing import Final
+
+import aiohttp
+
+from hybridbench.load.http_request import HttpRequest
+from hybridbench.load.interfaces import Answer
+from hybridbench.records.messages import Submit
+from hybridbench.workload.actions import ServerSubmit
+
+_CONNECT_S: Final = 10.0
+# An answer of which nothing comes for so long has failed.
+_SILENT_S: Final = 120.0
+# Half of a body has arrived after so long, and the connection is closed.
+_HALF_SENT_S: Final = 0.2
+# A line may be an error that has a large value of its request in it, more than once.
+LINE_BYTES: Final = 1 << 23
+
+
+class End(StrEnum):
+    """How a request ended."""
+
+    FINISHED = "finished"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    CUT = "cut"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What requests have in common, in words; ``is_usual`` if nothing else is to be said of it."""
+
+    words: str
+    is_usual: bool = True
+
+
+@dataclass
+class Flight:
+    """A request that has not ended.
+
+    Args:
+        again: whether the workload knows nothing of it.
+        session_call: which it waits for.
+        reused: whether it goes over a connection that another had.
+        sent: whether all of it has left.
+        begun: whether the server has begun to answer.
+        cut: whether it is cut off, or is to be once the server has it.
+    """
+
+    request: Submit
+    http: HttpRequest
+    due_s: float
+    task: asyncio.Task[None] | None = None
+    again: bool = False
+    end: End | None = None
+    session_call: asyncio.Task[None] | None = None
+    reused: bool = False
+    sent: bool = False
+    begun: bool = False
+    cut: bool = False
+    answer: Answer = field(default_factory=Answer)
+
+    @property
+    def is_malformed(self) -> bool:
+        """Whether something is wrong with it."""
+        return isinstance(self.request, ServerSubmit) and self.request.malformed is not None
+
+    @property
+    def kind(self) -> Kind:
+        """What it is like, without a word of it."""
+        length = max(1, len(self.request.input_ids))
+        low = 1 << (length.bit_length() - 1)
+        how = "sampled" if self.request.sampling.temperature else "greedy"
+        marks = ", ".join(self.http.marks)
+        if isinstance(self.request, ServerSubmit) and self.request.malformed is not None:
+            how = f"malformed ({marks}{', large' if self.request.large else ''})"
+        elif marks:
+            how = f"{how}, with {marks}"
+        return Kind(f"prompt of {low} to {2 * low - 1} tokens, {how}", is_usual=not marks)
+
+
+def suspects_first(lost: Mapping[Kind, int]) -> dict[str, int]:
+    """By kind; what was unusual first, since a server survives what is usual."""
+    kinds = sorted(lost.items(), key=lambda kind: (kind[0].is_usual, -kind[1], kind[0].words))
+    return {kind.words: count for kind, count in kinds}
+
+
+def abort_stage(flight: Flight) -> str:
+    """Where a request was when it was cut off, as far as its client knows."""
+    if flight.answer.chunks:
+        return "abort_decode"
+    return "abort_prefill" if flight.begun else "abort_queued"
+
+
+async def first_half(flight: Flight, body: bytes) -> AsyncIterator[bytes]:
+    """The first half of ``body``; the connection is closed while the server waits for the rest."""
+    yield body[: len(body) // 2]
+    await asyncio.sleep(_HALF_SENT_S)
+    flight.cut = True
+    if flight.task is not None:
+        flight.task.cancel()
+    await asyncio.sleep(_SILENT_S)
+
+
+def connection(key: str) -> aiohttp.ClientSession:
+    """To a server that gets ``key`` as a bearer's token; it notes of each flight how far it is."""
+    traces = aiohttp.TraceConfig()
+    traces.on_connection_reuseconn.append(_reused)
+    traces.on_request_chunk_sent.append(_sent)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENT_S, total=None),
+        headers={"Authorization": f"Bearer {key}"} if key else None,
+        read_bufsize=LINE_BYTES // 2,
+        trace_configs=[traces],
+        # The server is near, and a proxy of the environment may not be.
+        trust_env=False,
+        auto_decompress=True,
+    )
+
+
+async def _reused(_: object, context: SimpleNamespace, __: object) -> None:
+    flight: Flight | None = context.trace_request_ctx
+    if flight is not None:
+        flight.reused = True
+
+
+async def _sent(_: object, context: SimpleNamespace, __: object) -> None:
+    flight: Flight | None = context.trace_request_ctx
+    if flight is None:
+        return
+    flight.sent = True
+    if flight.cut and flight.task is not None:
+        flight.task.cancel()
