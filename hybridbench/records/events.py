@@ -183,6 +183,10 @@ class Checkpoint(Event, frozen=True):
         return self.pools.get(name, {}).get(part, 0)
 
 
+# The role under which a server's metrics page is looked at: its metrics are containers of series.
+PAGE: Final = "/metrics"
+
+
 class Census(Event, frozen=True):
     """A look of a probe at the heap of one process.
 

@@ -15,7 +15,14 @@ from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
 from hybridbench.latency import LatencyCounts
 from hybridbench.metrics import MEMORY
-from hybridbench.records.events import AnswersRepeated, Census, Checkpoint, EngineViolation
+from hybridbench.records.events import (
+    PAGE,
+    AnswersRepeated,
+    Census,
+    Checkpoint,
+    EngineViolation,
+    IdleLook,
+)
 from hybridbench.records.load import CrashSearch
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.http_load import HttpLoad
@@ -150,6 +157,9 @@ class WatchLoop(RunLoop):
         self._next_census_s = self._resumed_s = self.now_s
         self._cache_reset = False
         self._stopped_s = self._child_s = 0.0
+        # Series by the name of their metric, and the process that had them.
+        self._page: dict[str, int] = {}
+        self._page_of = 0
         self._counted: tuple[float, float] | None = None
 
     @property
@@ -299,6 +309,7 @@ class WatchLoop(RunLoop):
         """Ask every probe what its process holds at rest, and wait: the load goes on after it."""
         del audit
         self._record_pools(index)
+        self._record_page(index)
         self.status.checkpoints += 1
         look = self._look_at_rest(index)
         self._repeat_answers()
@@ -343,6 +354,32 @@ class WatchLoop(RunLoop):
                 running=scrape.running or 0.0,
                 waiting=scrape.waiting or 0.0,
                 counters={bare(name): count for name, count in self._counters().items()},
+            )
+        )
+
+    def _record_page(self, index: int) -> None:
+        """How many series each metric has at this idle point: its page is looked at as a process
+        whose containers are its metrics.
+        """
+        scrape = self._scrape()
+        if scrape is None or not scrape.by_name:
+            return
+        pid, recorder = self.target.pid or 0, self.context.recorder
+        if pid != self._page_of:
+            self._page_of, self._page = pid, {}
+        now = {**dict.fromkeys(self._page, 0), **scrape.by_name}
+        changed = {name: count for name, count in now.items() if self._page.get(name) != count}
+        self._page = now
+        recorder.event(
+            Census(role=PAGE, pid=pid, whole=True, entries=changed, way="page", at_rest=True)
+        )
+        recorder.event(
+            IdleLook(
+                role=PAGE,
+                pid=pid,
+                index=index,
+                counters=dict(self._counters()),
+                cache_reset=self._cache_reset,
             )
         )
 

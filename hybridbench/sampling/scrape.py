@@ -13,6 +13,7 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,8 @@ _VALUE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _NO_METRIC: Final = re.compile(r"_(created|info|timestamp|timestamp_seconds)$|^(process|python)_")
 # vLLM's page has its configuration as labels.
 _CONFIGURED: Final = re.compile(r"(\w+):cache_config_info")
+# What ends the name of a metric on a line of the page.
+_BARE: Final = re.compile(r"[{ \t]")
 _NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,150}")
 _PATHS: Final = frozenset({"handler", "path", "endpoint", "route"})
 # Requests for these pages are this thread's own, or those of a supervisor.
@@ -78,7 +81,8 @@ class Scrape:
         gauges: ``gauge.NAME``.  What the bundled engine says has the names of a soak in both.
         running, waiting: requests; None where no gauge of that meaning is known.
         pools: what is known of the engine's pools, by pool and part.
-        series: number of series on the page.
+        by_name: number of series on the page by the name of their metric; of the names that come
+            late the others are together in "".
         failed: why there is no page now, or what was left out of it; one sentence.
         asked_s: monotonic time at which the page was asked for: what it says is no older.
     """
@@ -88,9 +92,14 @@ class Scrape:
     running: float | None = None
     waiting: float | None = None
     pools: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    series: int = 0
+    by_name: Mapping[str, int] = field(default_factory=dict)
     failed: str = ""
     asked_s: float = 0.0
+
+    @property
+    def series(self) -> int:
+        """Number of series on the page."""
+        return sum(self.by_name.values())
 
 
 class Scraper:
@@ -175,6 +184,14 @@ class RisingCounters:
         return totals
 
 
+def _bounded(named: Counter[str]) -> Mapping[str, int]:
+    kept = {
+        name: count for name, count in list(named.items())[:_NAMES_MAX] if _NAME.fullmatch(name)
+    }
+    others = named.total() - sum(kept.values())
+    return {**kept, "": others} if others else kept
+
+
 def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
     """The counters and gauges of one page, as they stand there.
 
@@ -182,7 +199,7 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
         NoMetricsError: it is no metrics page.
     """
     lines = [line for line in text.splitlines() if line and not line.isspace()]
-    series = sum(not line.startswith("#") for line in lines)
+    named = Counter(_BARE.split(line, 1)[0] for line in lines if not line.startswith("#"))
     if open_metrics:
         families: Iterable[Metric] = open_metrics_families(text)  # type: ignore[no-untyped-call]
     else:
@@ -197,7 +214,7 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
     except Exception as error:
         # A parser that meets what it did not expect raises this and that.
         raise NoMetricsError("it is not in the format of Prometheus") from error
-    if not series:
+    if not named:
         raise NoMetricsError("it is empty")
     more = len(found.left_out)
     left_out = f"{more} more names on the metrics page were left out" if more else ""
@@ -207,7 +224,7 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
     gauges = {ours.get(name, f"gauge.{name}"): value for name, value in found.gauges.items()}
     counters = {ours.get(name, f"scraped.{name}"): n for name, n in found.counters.items()}
     pools = pools_of(levels)
-    return Scrape(counters, gauges, running, waiting, pools, series, left_out)
+    return Scrape(counters, gauges, running, waiting, pools, _bounded(named), left_out)
 
 
 class _Found:

@@ -46,6 +46,7 @@ _RARE: Final = ("refus", "reject", "abort", "cancel", "error", "fail", "preempt"
 # Entries and objects: what the last moments before a look may have left.
 _FEW: Final = 2.0
 _LEAST_OF_ROUND: Final = 5.0
+_ROUND_LEAST: Final = 0.2  # of the usual work of a round, by any counter of it
 # Blocks and bytes by which a healthy process moves between two idle points: for each event, and
 # where there are few.
 _BLOCKS_PER_EVENT: Final = 0.5
@@ -487,4 +488,22 @@ def _comparable(points: Sequence[IdlePoint]) -> list[IdlePoint]:
     begun: Mapping[str, float] = points[0].counts
     worked = [p for p in points if any(p.counts[n] > begun[n] for n in begun if n in p.counts)]
     after = worked if not any(begun.values()) else list(points)
-    return [p for p in after if p.look.cache_reset == points[-1].look.cache_reset]
+    alike = [p for p in after if p.look.cache_reset == points[-1].look.cache_reset]
+    return _after_work(alike)
+
+
+def _after_work(points: Sequence[IdlePoint]) -> list[IdlePoint]:
+    """Those with a round of traffic before them, and not the rest of one: where a run ends, an idle
+    point may come a few requests after the last.
+    """
+    if len(points) < 3:
+        return list(points)
+    names = [n for n in points[0].counts if all(n in p.counts for p in points)]
+    counts = np.array([[p.counts[n] for n in names] for p in points])
+    usual = np.median(np.diff(counts, axis=0), axis=0) if names else np.zeros(0)
+    found = [points[0]]
+    for at in range(1, len(points)):
+        worked = counts[at] - counts[points.index(found[-1])]
+        if np.any(worked >= np.maximum(_ROUND_LEAST * usual, 1.0)):
+            found.append(points[at])
+    return found

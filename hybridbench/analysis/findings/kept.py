@@ -32,6 +32,7 @@ from hybridbench.labels import labels_of, unlabelled
 from hybridbench.metrics import MEMORY, Unit
 from hybridbench.rates import number, per_text
 from hybridbench.records.codes import Evidence
+from hybridbench.records.events import PAGE
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
 from hybridbench.units import format_bytes, format_duration
@@ -184,12 +185,20 @@ class EntriesKept(Held, frozen=True, kw_only=True):
     holds: str = ""
 
     @property
+    def _what(self) -> str:
+        return f"series of {self.name}" if self.role == PAGE else super()._what
+
+    @property
     def _cause(self) -> str:
+        if self.role == PAGE:
+            return f"a label of {self.name} gets new values, and their series are never removed"
         values = f" ({self.holds})" if self.holds else ""
         return f"entries{values} are added to {self.name} and never removed"
 
     def advice(self, found: Finding) -> str:
         event = "" if found.driver is None else f" for each {singular(found.driver)}"
+        if self.role == PAGE:
+            return f"Find the label of {self.name} that gets a new value{event}."
         return (
             f"Find where entries are added to {self.name}{event} and which exit path does not "
             "remove them. If it is a cache with a limit that was not reached, say so with "

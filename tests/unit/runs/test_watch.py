@@ -122,7 +122,7 @@ class Server:
         )
         counters = {"scraped.requests_total": float(int(self.requests))}
         asked_s = self.clock.monotonic_s()
-        return Scrape(counters, {"gauge.queue": 0.0}, float(busy), 0.0, series=3, asked_s=asked_s)
+        return Scrape(counters, {"gauge.queue": 0.0}, float(busy), 0.0, asked_s=asked_s)
 
     # As its probe.
 
@@ -311,6 +311,27 @@ def test_pools_at_rest_are_recorded_where_the_page_has_them() -> None:
     # So the report does not say that nothing is known of them.
     assert run.loop.shown == {Capability.POOLS}
     assert watched().loop.shown == set()
+
+
+def test_the_series_of_each_metric_are_counted_at_idle_points() -> None:
+    """A label that gets a new value with each request is kept as exactly as a container's entry."""
+    server = Server(FakeClock(start_s=500.0))
+    page = server.latest
+
+    def with_labels() -> Scrape:
+        names = {"requests_total": 1, "seen": 1 + int(server.requests)}
+        return replace(page(), by_name=names)
+
+    server.latest = with_labels  # type: ignore[method-assign]
+    run = watched(server)
+    run.steps.run()
+
+    censuses = [one for one in run.sink.all_events(Census) if one.role == "/metrics"]
+    looks = [one for one in run.sink.all_events(IdleLook) if one.role == "/metrics"]
+    assert [look.index for look in looks] == [0, 1, 2, 3, 4, 5, 6]
+    assert censuses[0].entries == {"requests_total": 1, "seen": 1}
+    for census, look in zip(censuses[1:-1], looks[1:-1], strict=True):
+        assert census.entries == {"seen": 1 + look.counters["scraped.requests_total"]}
 
 
 def test_each_census_goes_on_from_the_one_before() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_event
 
 from benchmarks.watched_runs import LOADS, ROLES, Leak, Watched, watched_run
 from hybridbench.analysis.drivers.heap_growth import growing_heaps
@@ -17,9 +17,10 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.kept import EntriesKept, kept_findings
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series, observed_drivers
-from hybridbench.records.events import Census, Event, IdleLook, Phase
+from hybridbench.records.events import PAGE, Census, Event, IdleLook, Phase
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.verdict import Finding, VerdictKind
+from tests.unit.analysis.records import with_events
 
 REFUSALS = "requests_total.refused"
 
@@ -66,6 +67,35 @@ def test_equal_rounds_between_idle_points_are_exact() -> None:
     assert "app.Request objects: 1.00 per request" in leak.evidence
 
 
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_last_round_of_a_few_requests_takes_nothing_from_those_before(count: int) -> None:
+    """Where a run ends, an idle point may come a few requests after the last."""
+    run = one_process(12, Leak(), duration_s=240.0, census_s=60.0, idle_s=50.0)
+    record = watched_run(run)
+    look, census = record.all_events(IdleLook)[-1], record.all_events(Census)[-1]
+    counters = {name: value + count for name, value in look.counters.items()}
+    late = replace_event(look, t_s=look.t_s + 2.0, index=look.index + 1, counters=counters)
+    entries = {"app.kept": int(look.counters["scraped.request_success_total"]) + count}
+    scan = replace_event(census, t_s=look.t_s + 2.1, entries=entries)
+    found = growing_heaps(Facts.of(with_events(record, late, scan)))
+
+    (leak,) = (f for f in kept_findings(found, ()) if f.verdict is VerdictKind.LEAK)
+    assert leak.title == "api_server keeps exactly 1.00 entries of app.kept per request"
+
+
+def test_series_of_a_metrics_page_are_kept_by_their_label() -> None:
+    record = watched_run(one_process(12, Leak(), duration_s=240.0, census_s=60.0, idle_s=50.0))
+    events = [
+        replace_event(event, role=PAGE) if isinstance(event, Census | IdleLook) else event
+        for event in record.events
+    ]
+    found = kept_findings(growing_heaps(Facts.of(replace(record, events=events))), ())
+
+    (leak,) = (f for f in found if f.verdict is VerdictKind.LEAK)
+    assert leak.title == "/metrics keeps exactly 1.00 series of app.kept per request"
+    assert leak.cause == ("a label of app.kept gets new values, and their series are never removed")
+
+
 @pytest.mark.parametrize("load", LOADS)
 def test_one_in_fifty_is_told_by_its_own_counter(load: str) -> None:
     (leak,) = leaks(one_process(13, Leak(event="refused"), load=load))
@@ -83,7 +113,7 @@ def test_what_the_kept_objects_hold_is_no_leak_of_its_own() -> None:
         if not isinstance(event, Census) or "app.kept" not in event.entries:
             return event
         kept = event.entries["app.kept"]
-        return msgspec.structs.replace(
+        return replace_event(
             event,
             entries={**event.entries, path: 16 * kept},
             containers={**event.containers, path: kept},
@@ -266,7 +296,7 @@ def test_a_reason_to_finish_that_becomes_more_frequent_makes_no_cache_of_a_leak(
         if not isinstance(event, IdleLook):
             return event
         counters = {**event.counters, part.name: stopped(event.counters[name])}
-        return msgspec.structs.replace(event, counters=counters)
+        return replace_event(event, counters=counters)
 
     events = tuple(map(with_part, record.events))
     record = replace(record, series=series, events=events, drivers=observed_drivers(series))
