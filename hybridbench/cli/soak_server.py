@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hybridbench.workload.trace_replay import TraceOptions
 
 _VOCAB_DEFAULT = 256
+# How vLLM and SGLang are started with kernels that give the same bits in every batch.
+_VLLM_INVARIANT = "VLLM_BATCH_INVARIANT"
+_SGLANG_INVARIANT = "--enable-deterministic-inference"
 # Of the time between two idle points.
 _OF_IDLE_POINTS = 0.1
 
@@ -124,10 +127,21 @@ def server_plan(
     return replace(
         plan,
         restarts=target.restarts,
-        traffic=replace(traffic, answers_s=asked.answers_s(plan.idle_every_s)),
+        traffic=replace(
+            traffic,
+            answers_s=asked.answers_s(plan.idle_every_s),
+            exact=_is_batch_invariant(plan.target, plan.environment),
+        ),
         metrics_url=plan.metrics_url or f"{traffic.url}/metrics",
         thresholds=tuple(dict.fromkeys((*traffic.profile.thresholds, *plan.thresholds))),
     )
+
+
+def _is_batch_invariant(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a server is started so that what is computed beside a request changes no answer."""
+    if environment.get(_VLLM_INVARIANT) == "1" or f"{_VLLM_INVARIANT}=1" in command:
+        return True
+    return _SGLANG_INVARIANT in command
 
 
 def _check_options(names: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ async def _serve(connection: socket.socket) -> None:
     try:
         await client.learn_model()
         if start.repeats:
-            client.keep_for_repeats(start.seed)
+            client.keep_for_repeats(start.seed, exact=start.exact)
         if start.culprits:
             client.keep_culprits()
         while line := await reader.readline():

@@ -143,9 +143,12 @@ class LoadClient:
         else:
             self._interface.model = self._interface.model or model
 
-    def keep_for_repeats(self, seed: int) -> None:
-        """Keep a sample of requests with their answers, for ``repeat``."""
-        self._repeats = Repeats(seed, self._interface.not_repeated)
+    def keep_for_repeats(self, seed: int, *, exact: bool) -> None:
+        """Keep a sample of requests with their answers, for ``repeat``.
+
+        ``exact`` says that the server was started so that a batch changes no answer.
+        """
+        self._repeats = Repeats(seed, self._interface.not_repeated, exact=exact)
 
     def pause(self) -> None:
         """Send nothing more; what is in flight goes on."""

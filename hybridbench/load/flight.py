@@ -123,6 +123,7 @@ def connection(key: str) -> aiohttp.ClientSession:
         trace_configs=[traces],
         # The server is near, and a proxy of the environment may not be.
         trust_env=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=True,
     )
 

@@ -47,9 +47,11 @@ class Repeats:
     Args:
         seed: of what is drawn.
         left_out: why no answer can be compared; empty where they can.
+        exact: whether the server was started so that a batch changes no answer.
     """
 
-    def __init__(self, seed: int, left_out: str = "") -> None:
+    def __init__(self, seed: int, left_out: str = "", *, exact: bool = False) -> None:
+        self._exact = exact
         self._random = random.Random(seed)
         self._left_out = left_out
         self._sample: list[tuple[Submit, Answer]] = []
@@ -123,6 +125,7 @@ class Repeats:
             usual_gap=median(self._gaps) if self._gaps else None,
             noise=self._noise[0],
             noise_tokens=self._noise[1],
+            exact=self._exact,
             left_out={name: count for name, count in self._reasons.items() if count},
         )
 

@@ -25,7 +25,7 @@ _LIST: Final = (
     "plan college interest death experience effect use class control field development role effort "
     "rate heart drug show leader light voice wife police mind price report decision son view"
 )
-_WORDS: Final = tuple(dict.fromkeys(_LIST.split()))[:TEXT_WORDS]
+_SPACED: Final = tuple(f" {word}" for word in dict.fromkeys(_LIST.split()))[:TEXT_WORDS]
 
 
 def answer_ids(text: str) -> list[int]:
@@ -49,8 +49,8 @@ def as_messages(ids: Sequence[int]) -> list[dict[str, str]]:
 
 
 def _runs(ids: Sequence[int]) -> Iterator[tuple[bool, str]]:
-    for answered, run in groupby(ids, lambda token: token >= TEXT_WORDS):
+    for answered, run in groupby(ids, TEXT_WORDS.__le__):
         if answered:
             yield True, bytes(token - TEXT_WORDS for token in run).decode(errors="replace")
         else:
-            yield False, "".join(f" {_WORDS[token]}" for token in run)
+            yield False, "".join(map(_SPACED.__getitem__, run))

@@ -47,6 +47,7 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
         trace: a recorded trace instead of the profile's traffic: path, scale of lengths, speedup,
             unit of times; None for none.
         repeats: whether answers are to be asked for again.
+        exact: whether the server was started so that a batch changes no answer.
         culprits: whether the requests that end the server are to be looked for.
     """
 
@@ -60,6 +61,7 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     trace: tuple[str, str, float, str] | None = None
     repeats: bool = False
+    exact: bool = False
     culprits: bool = False
 
 
@@ -106,6 +108,7 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
             server says nothing of them.
         noise: the largest difference, in nats, between logprobs of equal tokens in answers that are
             the same, at ``noise_tokens`` places: what rounding does on this server.
+        exact: whether the server was started so that a batch changes no answer.
         left_out: finished requests that were not compared, by the reason.
     """
 
@@ -120,6 +123,7 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
     usual_gap: float | None = None
     noise: float = 0.0
     noise_tokens: int = 0
+    exact: bool = False
     left_out: dict[str, int] = {}
 
 

@@ -59,6 +59,7 @@ class Traffic:
         model: the name that the server knows; empty for the first that it lists.
         trace: a recorded trace instead of the profile's own traffic.
         answers_s: seconds at each idle point in which answers are asked for again; 0 for none.
+        exact: whether the server was started so that a batch changes no answer.
         note: what of the profile is not sent, for the report; empty for nothing.
     """
 
@@ -72,6 +73,7 @@ class Traffic:
     model: str = ""
     trace: TraceOptions | None = None
     answers_s: float = 0.0
+    exact: bool = False
     note: str = ""
 
     def start(self, key: str, *, culprits: bool = False) -> LoadStart:
@@ -93,6 +95,7 @@ class Traffic:
             if trace is None
             else (str(trace.path), str(trace.length_scale), trace.speedup, trace.time_unit),
             repeats=self.answers_s > 0,
+            exact=self.exact,
             culprits=culprits,
         )
 

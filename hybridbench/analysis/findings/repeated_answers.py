@@ -41,6 +41,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         noise: the largest difference that rounding made between two logprobs of a token, in nats,
             at ``noise_tokens`` places.
         usual_gap: the median by which the likeliest token leads, in nats.
+        exact: whether the server was started so that a batch changes no answer.
         examples: the first wrong ones.
         wrong_reused, right_reused: those that had reused something, of ``wrong_known`` and
             ``right_known``; told where that is no chance.
@@ -65,6 +66,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
     noise: float
     noise_tokens: int
     usual_gap: float
+    exact: bool = False
     examples: tuple[Differing, ...] = ()
     wrong_reused: int = 0
     wrong_known: int = 0
@@ -91,9 +93,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
                 *map(_example, self.examples[:_TOLD]),
                 "of as many answers that were computed together, without the cache, "
                 f"{self.control:,} differ so",
-                f"margins up to {self.tolerance:.3g} nats count as rounding: it changed the "
-                f"logprobs of {self.noise_tokens:,} tokens by {self.noise:.2g} at most, and the "
-                f"likeliest token usually leads by {self.usual_gap:.3g}",
+                self._rounding,
                 *((f"not compared: {left_out_words(self.left_out)}",) if self.left_out else ()),
             ),
         )
@@ -110,6 +110,19 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
         return (
             "Repeat the run with the server's prefix cache off, and then with one request at a "
             "time: where the finding goes, its cause is."
+        )
+
+    @property
+    def _rounding(self) -> str:
+        if self.exact and not self.tolerance:
+            return (
+                "the server was started so that a batch changes no answer, and the logprobs of "
+                f"{self.noise_tokens:,} tokens had the same bits each time: no margin is rounding"
+            )
+        return (
+            f"margins up to {self.tolerance:.3g} nats count as rounding: it changed the "
+            f"logprobs of {self.noise_tokens:,} tokens by {self.noise:.2g} at most, and the "
+            f"likeliest token usually leads by {self.usual_gap:.3g}"
         )
 
     @property
@@ -146,6 +159,11 @@ def repeated_answer_notes(record: RunRecord) -> Iterator[str]:
 
 def _agreement(seen: Repeated) -> str:
     if not seen.served_differ and not seen.control_differ:
+        if seen.exact and seen.noise:
+            return (
+                "all agree, but logprobs differ by up to "
+                f"{seen.noise:.2g} although the server was started so that a batch changes nothing"
+            )
         return "all agree"
     said = f"{seen.served_differ:,} differ, {seen.control_differ:,} do without reuse"
     margins = [one.margin for one in (*seen.served, *seen.control)]
@@ -177,6 +195,7 @@ def _judged(seen: Repeated) -> AnswersDiffer | None:
         noise=seen.noise,
         noise_tokens=seen.noise_tokens,
         usual_gap=seen.usual_gap,
+        exact=seen.exact,
         examples=tuple((wrong + control)[:_TOLD]),
         wrong_reused=sum(known),
         wrong_known=len(known),
@@ -188,8 +207,10 @@ def _judged(seen: Repeated) -> AnswersDiffer | None:
 
 def _tolerance(seen: Repeated) -> float:
     """The largest margin in nats that rounding may decide on this server: of two logprobs each may
-    be off.
+    be off.  On one that promises equal bits in every batch, and was not seen to break that, none.
     """
+    if seen.exact and not seen.noise:
+        return 0.0
     return max(2.0 * _BEYOND * seen.noise, _LEAD * (seen.usual_gap or 0.0))
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.cli.soak_server import ApiName, Requests
+from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions
+from hybridbench.cli.run_options import SoakUi, StopMode
+from hybridbench.cli.soak_server import ApiName, Requests, server_plan
 from hybridbench.errors import ConfigError, UsageError
 from hybridbench.workload.trace_replay import TraceOptions
 
@@ -48,6 +50,30 @@ def test_where_it_has_none_the_report_says_what_they_became(api: ApiName) -> Non
 def test_nothing_is_said_of_sessions_that_nobody_asked_for() -> None:
     assert replace(PLAIN, profile="chat-churn").traffic().note == ""
     assert replace(PLAIN, trace=TraceOptions(TRACE)).traffic().note == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "exact"),
+    [
+        (["vllm", "serve", "DIR"], {"VLLM_BATCH_INVARIANT": "1"}, True),
+        (["env", "VLLM_BATCH_INVARIANT=1", "vllm", "serve", "DIR"], {}, True),
+        (["sglang", "serve", "--enable-deterministic-inference"], {}, True),
+        (["vllm", "serve", "DIR"], {"VLLM_BATCH_INVARIANT": "0"}, False),
+    ],
+)
+def test_a_server_that_promises_equal_bits_is_known_by_how_it_is_started(
+    command: list[str], environment: dict[str, str], exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    target = TargetOptions(command, None, None, None, None)
+    probes = ProbeOptions(None, None, None, False, None)
+    course = Course(Path("results"), "2m", SoakUi.NONE, StopMode.NEVER, None, [])
+
+    traffic = server_plan(PLAIN, target, probes, course).traffic
+
+    assert traffic is not None
+    assert traffic.exact is exact
 
 
 def test_text_has_no_vocabulary() -> None:

@@ -80,7 +80,7 @@ def serve(
         client = LoadClient(workload, interface, f"http://127.0.0.1:{port}", "", rests.set)
         await client.learn_model()
         if repeat_s:
-            client.keep_for_repeats(seed=1)
+            client.keep_for_repeats(seed=1, exact=False)
         client.resume()
         await asyncio.gather(asyncio.sleep(for_s), *([] if beside is None else [beside()]))
         async with asyncio.timeout(60.0):

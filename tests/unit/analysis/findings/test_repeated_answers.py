@@ -34,6 +34,7 @@ def record(
     noise_tokens: int = 2000,
     known: int = 0,
     reused: int = 0,
+    exact: bool = False,
 ) -> RunRecord:
     so_far = Repeated(
         compared=1000,
@@ -48,6 +49,7 @@ def record(
         left_out={"sampled": 40},
         known=known,
         reused=reused,
+        exact=exact,
     )
     return with_events(healthy_record(RUN), AnswersRepeated(so_far=so_far, t_s=230.0))
 
@@ -92,6 +94,35 @@ def test_differences_that_rounding_may_explain_are_a_note(
     assert repeated_answer_findings(found) == []
     (note,) = repeated_answer_notes(found)
     assert f"{len(served)} differ, {len(control)} do without reuse" in note
+
+
+@pytest.mark.parametrize(
+    ("margins", "known", "is_found"),
+    [
+        ((0.001, 0.0004), {}, True),
+        # The server was seen to break its promise; one alone; an exact tie.
+        ((0.001, 0.0004), {"noise": 1e-6}, False),
+        ((0.001,), {}, False),
+        ((0.0, 0.0), {}, False),
+        ((0.001, 0.0004), {"noise_tokens": 499}, False),
+    ],
+)
+def test_on_a_batch_invariant_server_nothing_is_rounding(
+    margins: tuple[float, ...], known: dict[str, Any], is_found: bool
+) -> None:
+    found = repeated_answer_findings(
+        record(differing(*margins), exact=True, **{"noise": 0.0, **known})
+    )
+
+    assert len(found) == is_found
+    if is_found:
+        assert any("the same bits each time" in line for line in found[0].evidence)
+
+
+def test_a_server_that_breaks_its_promise_of_equal_bits_is_named_in_the_note() -> None:
+    (note,) = repeated_answer_notes(record((), exact=True, noise=0.002))
+
+    assert "logprobs differ by up to 0.002 although the server was started so" in note
 
 
 def test_the_last_event_has_all_that_came_before() -> None:
