@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from hybridbench.cli.completion import complete_model, complete_profile
+from hybridbench.cli.environment import of_the_user
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.foreign import SEED_MAX
 from hybridbench.thresholds.grammar import Stat, parse_thresholds
@@ -228,6 +229,32 @@ def parse_overrides(pairs: Sequence[str], gc: str | None, ballast: int | None) -
     if ballast is not None:
         overrides["ballast.objects"] = str(ballast)
     return overrides
+
+
+FOLDER_OF_TARGETS: Final = (
+    "Folder of the prepared targets.  [default: hybridbench/targets in the user's data directory]"
+)
+
+Targets = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=Panel.TARGET, metavar="DIR", help=FOLDER_OF_TARGETS, show_default=False
+    ),
+]
+
+
+def targets_root(directory: Path | None, option: str = "--targets") -> Path:
+    """The folder of prepared targets that ``option`` names, or the user's own.
+
+    Raises:
+        UsageError: it is a file.
+    """
+    if directory is not None:
+        if directory.exists() and not directory.is_dir():
+            raise UsageError(f"{directory} is not a directory.", option=option)
+        return directory.absolute()
+    data = of_the_user().get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "hybridbench" / "targets"
 
 
 def chosen_model(given: str | None, profile: Profile, source: str) -> str:

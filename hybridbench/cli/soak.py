@@ -40,12 +40,14 @@ from hybridbench.cli.options import (
     Seed,
     Set,
     Store,
+    Targets,
     Verbose,
     chosen_model,
     detail_of,
     given_thresholds,
     parse_overrides,
     parse_seconds,
+    targets_root,
 )
 from hybridbench.cli.preview import print_preview
 from hybridbench.cli.render import OutputOptions, render_ended
@@ -63,7 +65,7 @@ from hybridbench.cli.run_options import (
     listening,
     render_outcome,
 )
-from hybridbench.cli.soak_server import ApiName, Requests, parse_answers, server_plan
+from hybridbench.cli.soak_server import ApiName, Requests, of_prepared, parse_answers, server_plan
 from hybridbench.cli.user_settings import option_name, typed_command
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.units import format_duration
@@ -150,6 +152,17 @@ def soak(
             "one, --pid names it.",
         ),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=Panel.TARGET,
+            metavar="ENGINE==RELEASE",
+            help="The same with a server that `target prepare` has installed, such as "
+            "vllm==0.32.0, started on a free port.  COMMAND is further options of it, --model the "
+            "family of its checkpoint: llama or, of vllm and sglang, qwen3-next.",
+        ),
+    ] = None,
+    targets: Targets = None,
     api: Annotated[
         ApiName | None,
         typer.Option(
@@ -371,25 +384,25 @@ def soak(
     shown = OutputOptions(format_, detail=detail_of(quiet=quiet, verbose=verbose))
     ui = SoakUi.NONE if quiet else ui
     replay = _trace(trace, trace_time_unit, length_scale, speedup)
-    if url is not None:
-        _refuse(context, _OF_BUNDLED, "is of the bundled engine, and --url names another")
-        target = TargetOptions(command, pid, metrics, ready, log, restarts)
+    if url is not None or target is not None:
+        _refuse(context, _OF_BUNDLED, "is of the bundled engine, and another one is named")
+        server = TargetOptions(command, pid, metrics, ready, log, restarts)
         probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
-        asked = Requests(url, api, stream, vocab, model, profile, seed, set_ or [], replay, answers)
+        asked = Requests(
+            url or "", api, stream, vocab, model, profile, seed, set_ or [], replay, answers
+        )
         course = Course(store, duration, ui, stop, extend, threshold or [])
-        raise typer.Exit(run_observed(server_plan(asked, target, probes, course), shown, listen))
+        if target is not None:
+            _refuse(context, {"url", "pid"}, "names another target", "--target")
+            asked, server = of_prepared(target, targets_root(targets), asked, server)
+        raise typer.Exit(run_observed(server_plan(asked, server, probes, course), shown, listen))
     _refuse(context, _OF_SERVERS, "needs --url, which names a server")
     hold_s = _hold(on_leak)
     if resume is not None:
         given = _given(context) | ({"ui": ui} if quiet else {})
         raise typer.Exit(_resumed(resume, given, hold_s, shown, listen))
-    if dry_run and format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
-        raise UsageError(
-            f"{format_} with --dry-run: choose console or json.",
-            code=ErrorCode.OPTION_CONFLICT,
-            option="--format",
-            also=("--dry-run",),
-        )
+    if dry_run:
+        _check_preview(format_)
     memray_s = _memray(memray, diagnose)
     thresholds = given_thresholds(threshold or [])
     if _DEVICE.fullmatch(device) is None:
@@ -458,8 +471,9 @@ def _resumed(
     return render_ended(ended_dir, shown, hint)
 
 
-def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
-    """
+def _refuse(context: typer.Context, names: Collection[str], why: str, other: str = "--url") -> None:
+    """``other`` is the option that they contradict, or that they need.
+
     Raises:
         UsageError: one of ``names`` stands on the command line.
     """
@@ -476,7 +490,7 @@ def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
             f"{why}.",
             code=ErrorCode.OPTION_CONFLICT,
             option=option_name(parameter),
-            also=("--url",),
+            also=(other,),
         )
 
 
@@ -488,6 +502,16 @@ def _given(context: typer.Context) -> dict[str, Any]:
         for name, value in context.params.items()
         if (source := sources[name]) is not None and source.name == "COMMANDLINE"
     }
+
+
+def _check_preview(format_: ReportFormat) -> None:
+    if format_ not in (ReportFormat.CONSOLE, ReportFormat.JSON):
+        raise UsageError(
+            f"{format_} with --dry-run: choose console or json.",
+            code=ErrorCode.OPTION_CONFLICT,
+            option="--format",
+            also=("--dry-run",),
+        )
 
 
 def _trace(

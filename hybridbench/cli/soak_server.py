@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hybridbench.workload.trace_replay import TraceOptions
 
 _VOCAB_DEFAULT = 256
+_LENGTH = "pools.max_context_len"
 # How vLLM and SGLang are started with kernels that give the same bits in every batch.
 _VLLM_INVARIANT = "VLLM_BATCH_INVARIANT"
 _SGLANG_INVARIANT = "--enable-deterministic-inference"
@@ -106,6 +108,29 @@ class Requests:
             trace=self.trace,
             note=note,
         )
+
+
+def of_prepared(
+    name: str, root: Path, asked: Requests, target: TargetOptions
+) -> tuple[Requests, TargetOptions]:
+    """Both for the prepared server ``name``, such as ``vllm==0.32.0``, on a port that is free.
+
+    The command of ``target`` is further options of that server, and the model that is ``asked`` for
+    is the family of its checkpoint.
+
+    Raises:
+        UsageError: there is no such server or checkpoint, or it is not prepared below ``root``.
+    """
+    from hybridbench.targets.prepared_server import free_port, prepared_server
+
+    server, port = prepared_server(name, asked.model, root), free_port()
+    command = [*server.command, "--port", str(port), *(target.command or ())]
+    set_ = list(asked.set_)
+    if not any(pair.startswith(f"{_LENGTH}=") for pair in set_):
+        # What does not fit would be refused.
+        set_.append(f"{_LENGTH}={server.context_len}")
+    url = f"http://127.0.0.1:{port}"
+    return replace(asked, url=url, model=None, set_=set_), replace(target, command=command)
 
 
 def server_plan(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
+from hybridbench.cli.options import FOLDER_OF_TARGETS, targets_root
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.safe_output import echo, one_line
 from hybridbench.units import format_bytes, format_duration
@@ -25,13 +26,7 @@ app = typer.Typer(
 
 _DIR = Annotated[
     Path | None,
-    typer.Option(
-        "--dir",
-        metavar="DIR",
-        help="Folder of the prepared targets.  [default: hybridbench/targets in the user's data "
-        "directory]",
-        show_default=False,
-    ),
+    typer.Option("--dir", metavar="DIR", help=FOLDER_OF_TARGETS, show_default=False),
 ]
 
 
@@ -57,7 +52,7 @@ def prepare(
     from hybridbench.targets.prepared import disk_bytes
 
     engine, release = named_engine(target)
-    root = _root(directory)
+    root = targets_root(directory, "--dir")
     ready = prepare_target(engine, release, root, os.environ, lambda line: echo(line, err=True))
     folder = root / f"{engine.name}-{release}"
     total, shared = disk_bytes(folder)
@@ -78,7 +73,7 @@ def list_all(directory: _DIR = None) -> None:
     """
     from hybridbench.targets.prepared import disk_bytes, entries
 
-    root = _root(directory)
+    root = targets_root(directory, "--dir")
     found = entries(root)
     for entry in found:
         total, _ = disk_bytes(entry.folder)
@@ -107,7 +102,7 @@ def remove(
     from hybridbench.targets.prepared import disk_bytes, entries
     from hybridbench.targets.prepared import remove as remove_target
 
-    root = _root(directory)
+    root = targets_root(directory, "--dir")
     by_name = {_name(entry): entry for entry in entries(root)}
     entry = by_name.get(target)
     if entry is None:
@@ -125,12 +120,3 @@ def remove(
 def _name(entry: Entry) -> str:
     record = entry.ready or entry.partial
     return record.name if record is not None and record.name else entry.folder.name
-
-
-def _root(directory: Path | None) -> Path:
-    if directory is not None:
-        if directory.exists() and not directory.is_dir():
-            raise UsageError(f"{directory} is not a directory.", option="--dir")
-        return directory.absolute()
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "hybridbench" / "targets"

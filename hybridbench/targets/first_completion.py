@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 
 from hybridbench.errors import ErrorCode, WorkerFailedError
 from hybridbench.targets.command import LaunchedCommand
+from hybridbench.targets.prepared_server import free_port
 from hybridbench.targets.readiness import NotReadyError, OtherServerError, completion
 from hybridbench.targets.stderr_file import StderrFile
 
@@ -30,7 +30,7 @@ def try_server(
         ConfigError: it cannot be started.
         WorkerFailedError: it ended, or gave no answer within ``patience_s``; with its last lines.
     """
-    port, begun_s = _free_port(), time.monotonic()
+    port, begun_s = free_port(), time.monotonic()
     log.unlink(missing_ok=True)
     server = LaunchedCommand([*command, "--port", str(port)], environment, log, folder=log.parent)
     try:
@@ -53,13 +53,6 @@ def _completes(url: str) -> bool:
     except (NotReadyError, OtherServerError):
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _failure(command: Sequence[str], what: str, log: Path) -> WorkerFailedError:

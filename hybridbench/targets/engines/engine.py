@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -47,6 +47,9 @@ class Engine:
         servers: start script by name, ``serve`` first; each is a shell script whose fields
             ``{python}``, ``{commands}`` (the environment's ``bin``), ``{checkpoints}`` and
             ``{scripts}`` are filled in.
+        models: start script by family of the checkpoint that it serves; the first is the default.
+        context_len: tokens of a profile that fit into one request, answer included: a word of ours
+            may be more than one token of its vocabulary.
         make_checkpoints: arguments of the interpreter that write tiny random checkpoints, with the
             same fields.
         scripts: files of ``inside/`` that these need.
@@ -67,3 +70,5 @@ class Engine:
     instead: Mapping[str, str] | None = None
     also: tuple[str, ...] = ()
     complete: Callable[[Path, str], None] | None = None
+    models: Mapping[str, str] = field(default_factory=dict)
+    context_len: int = 0

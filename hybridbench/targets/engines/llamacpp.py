@@ -17,6 +17,8 @@ LLAMACPP = Engine(
     note="xllamacpp is a build of llama.cpp by a third party ({author}), not by that project: "
     "reproduce a finding on llama-server before you report it there.",
     servers={"serve": _SERVE},
+    models={"llama": "serve"},
+    context_len=1000,
     make_checkpoints=("{scripts}/make_gguf.py", "{checkpoints}"),
     scripts=("make_gguf.py", "serve_llamacpp.py"),
     also=("gguf",),

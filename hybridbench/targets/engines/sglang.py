@@ -56,6 +56,8 @@ SGLANG = Engine(
             '"$@"', f'{_HYBRID} "$@"'
         ),
     },
+    models={"llama": "serve", "qwen3-next": "serve-hybrid"},
+    context_len=1900,
     make_checkpoints=("{scripts}/make_checkpoints.py", "{checkpoints}"),
     scripts=("make_checkpoints.py",),
     left_out=_NEEDS_GPU,

@@ -94,6 +94,8 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
         {
             "command": Case(("sleep",), None, ("--url", "http://127.0.0.1:8000")),
             "--url": takes("http://127.0.0.1:8000", "localhost:8000", "--pid", "1"),
+            "--target": takes("vllm==0.32.0", "vllm==0.31.0", "--targets", "targets"),
+            "--targets": takes("targets", CSV, "--target", "vllm==0.32.0"),
             "--api": takes("chat", "telnet", *SERVER),
             "--stream": Case(beside=SERVER),
             "--restarts": takes("2", "-1", "--url", "http://127.0.0.1:8000", "sleep"),
@@ -427,9 +429,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "late.jsonl").write_text(row * 3 + "{bad row\n")
     lines = [f"{t},{100_000_000 + t % 7},{5 * t}" for t in range(120)]
     (here / CSV).write_text("\n".join(["time,rss,requests", *lines]) + "\n")
-    target = here / "targets" / "tiny-1.0"
-    target.mkdir(parents=True)
-    (target / "target.json").write_text('{"engine": "tiny", "release": "1.0"}')
+    for engine, release in (("tiny", "1.0"), ("vllm", "0.32.0")):
+        target = here / "targets" / f"{engine}-{release}"
+        target.mkdir(parents=True)
+        entry = f'{{"engine": "{engine}", "release": "{release}"}}'
+        (target / "target.json").write_text(entry)
     (here / UNTIMED).write_text("".join(f"{100_000 + t % 7}\n" for t in range(120)))
     return here
 

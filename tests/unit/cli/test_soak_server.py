@@ -9,8 +9,12 @@ import pytest
 
 from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions
 from hybridbench.cli.run_options import SoakUi, StopMode
-from hybridbench.cli.soak_server import ApiName, Requests, server_plan
+from hybridbench.cli.soak_server import ApiName, Requests, of_prepared, server_plan
 from hybridbench.errors import ConfigError, UsageError
+from hybridbench.records.prepared import PreparedTarget
+from hybridbench.targets.engines.catalog import ENGINES
+from hybridbench.targets.engines.engine import Engine
+from hybridbench.targets.prepared import save
 from hybridbench.workload.trace_replay import TraceOptions
 
 TRACE = Path(__file__).parents[3] / "profiles" / "traces" / "synthetic-mooncake.jsonl"
@@ -74,6 +78,64 @@ def test_a_server_that_promises_equal_bits_is_known_by_how_it_is_started(
 
     assert traffic is not None
     assert traffic.exact is exact
+
+
+TARGET = TargetOptions(None, None, None, None, None)
+
+
+def test_a_prepared_server_is_started_by_its_script_on_a_free_port(tmp_path: Path) -> None:
+    save_target(tmp_path, "vllm", "0.32.0")
+    options = replace(TARGET, command=["--max-num-seqs", "4"])
+
+    asked, target = of_prepared("vllm==0.32.0", tmp_path, replace(PLAIN, url=""), options)
+
+    script, port_option, port, *more = target.command or ()
+    assert script == str(tmp_path / "vllm-0.32.0" / "bin" / "serve")
+    assert (port_option, more) == ("--port", ["--max-num-seqs", "4"])
+    assert asked.url == f"http://127.0.0.1:{port}"
+    assert asked.traffic().profile.pools.max_context_len == 1900
+
+
+def test_its_checkpoint_and_the_lengths_are_the_users_choice(tmp_path: Path) -> None:
+    save_target(tmp_path, "sglang", "0.5.23")
+    own = replace(PLAIN, model="qwen3-next", set_=["pools.max_context_len=1000"])
+
+    asked, target = of_prepared("sglang==0.5.23", tmp_path, own, TARGET)
+
+    assert (target.command or [])[0].endswith("bin/serve-hybrid")
+    assert asked.model is None  # the server has a name of its own for it
+    assert asked.traffic().profile.pools.max_context_len == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "refusal"),
+    [
+        (
+            "vllm==0.32.0",
+            None,
+            "vllm==0.32.0 is not prepared in .*: hybridbench target prepare vllm",
+        ),
+        ("vllm", None, "the release is missing"),
+        ("llamacpp==1", "qwen3-next", "llamacpp has no such checkpoint; there is llama"),
+    ],
+)
+def test_a_server_that_is_not_there_is_refused_in_a_sentence(
+    name: str, model: str | None, refusal: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=refusal):
+        of_prepared(name, tmp_path, replace(PLAIN, model=model), TARGET)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda one: one.name)
+def test_every_checkpoint_of_an_engine_has_its_start_script(engine: Engine) -> None:
+    assert set(engine.models.values()) == set(engine.servers)
+    assert not engine.servers or engine.context_len > 0
+
+
+def save_target(root: Path, engine: str, release: str) -> None:
+    folder = root / f"{engine}-{release}"
+    folder.mkdir()
+    save(folder, PreparedTarget(engine=engine, release=release))
 
 
 def test_text_has_no_vocabulary() -> None:

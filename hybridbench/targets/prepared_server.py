@@ -1,0 +1,74 @@
+"""A prepared server of others as what a soak is about: how it is started, and what it can take."""
+
+from __future__ import annotations
+
+import difflib
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.targets.engines.catalog import named_engine
+from hybridbench.targets.engines.engine import Engine, Layout
+from hybridbench.targets.prepared import entry_of
+
+
+@dataclass(frozen=True)
+class PreparedServer:
+    """One server that ``target prepare`` has installed.
+
+    Attributes:
+        command: its start script, without a port.
+        context_len: tokens of a profile that fit into one of its requests, answer included.
+    """
+
+    command: tuple[str, ...]
+    context_len: int
+
+
+def prepared_server(text: str, model: str | None, root: Path) -> PreparedServer:
+    """The server that ``text`` names, such as ``vllm==0.32.0``, with one of its checkpoints.
+
+    Args:
+        model: family of the checkpoint; None for the first.
+        root: folder of the targets.
+
+    Raises:
+        UsageError: there is no such engine or checkpoint, or it is not prepared.
+    """
+    engine, release = named_engine(text)
+    name = f"{engine.name}=={release}"
+    layout = Layout(root / f"{engine.name}-{release}")
+    script = _script(engine, model)
+    entry = entry_of(layout.home) if layout.home.is_dir() else None
+    if entry is None or entry.ready is None:
+        raise UsageError(
+            f"{name} is not prepared in {root}: hybridbench target prepare {name}",
+            code=ErrorCode.NOT_FOUND,
+            option="--target",
+        )
+    return PreparedServer((str(layout.servers / script),), engine.context_len)
+
+
+def free_port() -> int:
+    """A port of this machine on which nothing listens now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _script(engine: Engine, model: str | None) -> str:
+    models: Sequence[str] = list(engine.models)
+    if model is None:
+        return engine.models[models[0]]
+    if model not in engine.models:
+        near = difflib.get_close_matches(model, models, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(models)}."
+        raise UsageError(
+            f"{model}: {engine.name} has no such checkpoint; {hint}",
+            code=ErrorCode.UNKNOWN_NAME,
+            option="--model",
+        )
+    return engine.models[model]
