@@ -335,7 +335,7 @@ class LoadClient:
 
     async def _exchange(self, flight: Flight) -> tuple[End, str]:
         """Ask, and read the answer to its end; how it ended, and a word on why."""
-        for _ in range(_TRIES):
+        for tried in range(_TRIES):
             flight.reused = flight.sent = False
             try:
                 return await self._ask(flight)
@@ -346,7 +346,8 @@ class LoadClient:
             except (TimeoutError, aiohttp.ServerTimeoutError):
                 return End.FAILED, "timeout"
             except aiohttp.ClientConnectorError:
-                return End.FAILED, "connect"
+                # What came over a connection that had served before may have ended the server.
+                return End.FAILED, "disconnected" if tried else "connect"
             except aiohttp.ClientPayloadError:
                 break
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):

@@ -1,8 +1,8 @@
 """Which requests end a server: those that were in flight when it ended are sent to it again.
 
-First each alone, what is unusual first; if it survives them all, all at once, and then halves of
-those that end it, as long as one of the halves does.  Whenever the server ends, the search waits
-until it has been started again.
+First all at once, as they were, since each of them leaves its prompt in the server's cache; then
+each alone, what is unusual first.  If only several at once end it, halves of them, as long as one
+of the halves does.  Whenever the server ends, the search waits until it has been started again.
 """
 
 from __future__ import annotations
@@ -116,12 +116,11 @@ class Culprits:
 
 def _smallest(suspects: Sequence[Suspect]) -> _Steps:
     """What to send next, given whether the server ended of what was sent before."""
+    together = len(suspects) > 1 and (yield suspects)
     for one in suspects:
         if (yield [one]):
             return [one]
-    left = suspects
-    if len(left) < 2 or not (yield left):
-        return []
+    left = suspects if together else []
     while len(left) > 2:
         middle = len(left) // 2
         if (yield left[:middle]):

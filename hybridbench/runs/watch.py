@@ -456,8 +456,9 @@ class WatchSteps(SoakSteps):
         self._found_culprits = found.over and bool(found.smallest)
         if not found.waits:
             return None
-        requests = f"{len(found.smallest)} request{'s' * (len(found.smallest) > 1)}"
-        return WorkerLostError("exit", f"the server ended again of {requests} that was in flight")
+        many = len(found.smallest)
+        requests = f"{many} requests that were" if many > 1 else "a request that was"
+        return WorkerLostError("exit", f"the server ended again of {requests} in flight")
 
     def checkpoint(self, end_s: float) -> None:
         """Under a load of ours as any checkpoint; else only where the target rests by itself."""
