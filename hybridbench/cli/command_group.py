@@ -6,23 +6,14 @@ import difflib
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import typer
-
-# No public way: typer has a click of its own, whose classes typer.core takes and raises, and
-# exports none of these.
-from typer._click.core import Context
-from typer._click.exceptions import (
-    MissingParameter,
-    NoArgsIsHelpError,
-    NoSuchOption,
-)
-from typer._click.exceptions import UsageError as TyperUsageError
-from typer._click.formatting import HelpFormatter
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from hybridbench.cli.user_settings import (
+    Context,
+    during,
     load_settings,
     option_name,
     origin_of,
@@ -40,6 +31,8 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 }
 
 
+# What typer hands to these methods and raises is of its private click: the types are not exported.
+Formatter: TypeAlias = Any
 _BRACES = re.compile(r"^\{(.*)\}(?:\.\.\.)?$")
 _TYPE = re.compile(r" <.*>$")
 
@@ -89,7 +82,8 @@ class Command(TyperCommand):
             UsageError: as the command raises it, with the variable or the file's key in front.
         """
         try:
-            return super().invoke(ctx)
+            with during(ctx):
+                return super().invoke(ctx)
         except UsageError as error:
             origin = origin_of_first(ctx, error.options)
             if origin is None:
@@ -100,7 +94,7 @@ class Command(TyperCommand):
         """Arguments as their metavars say: typer puts braces around them, as around choices."""
         return [_BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
-    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+    def format_options(self, ctx: Context, formatter: Formatter) -> None:
         """Arguments, then options by panel."""
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for one in self.get_params(ctx):
@@ -138,11 +132,14 @@ class CommandGroup(TyperGroup):
         """
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-        except NoArgsIsHelpError as error:
-            error.show()
-            sys.exit(int(ExitCode.USAGE))
-        except TyperUsageError as error:
-            raise usage_error(error) from error
+        except typer.TyperException as raised:
+            error: Any = raised
+            if _is(error, "NoArgsIsHelpError"):
+                error.show()
+                sys.exit(int(ExitCode.USAGE))
+            if not _is(error, "UsageError"):
+                raise
+            raise usage_error(error) from raised
         if not standalone_mode:
             return code
         sys.exit(code if isinstance(code, int) else 0)
@@ -152,7 +149,7 @@ class CommandGroup(TyperGroup):
         with named_output():
             return super().parse_args(ctx, args)
 
-    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+    def format_commands(self, ctx: Context, formatter: Formatter) -> None:
         """Every command with its whole summary, by sections where the group has some."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         rows = {
@@ -188,8 +185,13 @@ _BY_MESSAGE = {
 _NOT_A_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.+)", re.DOTALL)
 
 
-def usage_error(error: TyperUsageError) -> UsageError:
-    """What is wrong on a command line, where, and what to do instead."""
+def _is(error: BaseException, name: str) -> bool:
+    """Whether it is of a class that typer raises and does not export."""
+    return any(one.__name__ == name for one in type(error).__mro__)
+
+
+def usage_error(error: Any) -> UsageError:
+    """What is wrong on a command line, where, and what to do instead; ``error`` is typer's."""
     command = error.ctx.command_path if error.ctx is not None else "hybridbench"
     origin = None
     if isinstance(error, typer.BadParameter):
@@ -197,21 +199,21 @@ def usage_error(error: TyperUsageError) -> UsageError:
     prefix = _place(error.ctx) if origin is None else ""
     see = f"'{command} -h' lists what it takes"
     message = error.format_message().rstrip(".")
-    match error:
-        case NoSuchOption(option_name=name):
-            near = difflib.get_close_matches(name, _options(error.ctx), n=1)
-            advice = f"did you mean {near[0]}?" if near else f"{see}."
-            sentence, code = f"there is no option {name}; {advice}", ErrorCode.UNKNOWN_OPTION
-        case MissingParameter():
-            sentence, code = f"{_lower(message)}; {see}.", ErrorCode.MISSING_ARGUMENT
-        case typer.BadParameter():
-            sentence, code = _bad_value(error, origin)
-        case _:
-            known = (code for start, code in _BY_MESSAGE.items() if message.startswith(start))
-            code = next(known, ErrorCode.USAGE)
-            sentence = _lower(message).replace(". Did you mean", "; did you mean")
-            sentence += _elsewhere(error.ctx, message)
-            sentence = sentence if sentence.endswith("?") else f"{sentence}; {see}."
+    if _is(error, "NoSuchOption"):
+        name = error.option_name
+        near = difflib.get_close_matches(name, _options(error.ctx), n=1)
+        advice = f"did you mean {near[0]}?" if near else f"{see}."
+        sentence, code = f"there is no option {name}; {advice}", ErrorCode.UNKNOWN_OPTION
+    elif _is(error, "MissingParameter"):
+        sentence, code = f"{_lower(message)}; {see}.", ErrorCode.MISSING_ARGUMENT
+    elif isinstance(error, typer.BadParameter):
+        sentence, code = _bad_value(error, origin)
+    else:
+        known = (code for start, code in _BY_MESSAGE.items() if message.startswith(start))
+        code = next(known, ErrorCode.USAGE)
+        sentence = _lower(message).replace(". Did you mean", "; did you mean")
+        sentence += _elsewhere(error.ctx, message)
+        sentence = sentence if sentence.endswith("?") else f"{sentence}; {see}."
     return UsageError(f"{prefix}{sentence}", code=code)
 
 

@@ -385,7 +385,8 @@ def soak(
     ui = SoakUi.NONE if quiet else ui
     replay = _trace(trace, trace_time_unit, length_scale, speedup)
     if url is not None or target is not None:
-        _refuse(context, _OF_BUNDLED, "is of the bundled engine, and another one is named")
+        other = "--url" if target is None else "--target"
+        _refuse(context, _OF_BUNDLED, f"is of the bundled engine, and {other} names another", other)
         server = TargetOptions(command, pid, metrics, ready, log, restarts)
         probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
         asked = Requests(
@@ -403,7 +404,6 @@ def soak(
         raise typer.Exit(_resumed(resume, given, hold_s, shown, listen))
     if dry_run:
         _check_preview(format_)
-    memray_s = _memray(memray, diagnose)
     thresholds = given_thresholds(threshold or [])
     if _DEVICE.fullmatch(device) is None:
         raise UsageError(f"{device}: write cpu, cuda or, of several, cuda:1.", option="--device")
@@ -434,7 +434,7 @@ def soak(
             extend_s=chosen_extend_s(extend, duration_s),
             diagnose=diagnose.value,
             hold_s=hold_s,
-            memray_s=memray_s,
+            memray_s=_memray(memray, diagnose),
             answers_s=_answers(answers, duration_s),
         ),
         thresholds=thresholds,

@@ -8,12 +8,12 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
-# typer's own click: see command_group.py.
-from typer._click.core import Command, Context, Parameter
-from typer._click.globals import get_current_context
 from typer.core import TyperGroup, TyperOption
 
 from hybridbench.errors import ConfigError, ErrorCode, UsageError
@@ -25,6 +25,13 @@ _OWN_FILE, _PROJECT_FILE = Path("hybridbench.toml"), Path("pyproject.toml")
 _KEPT = "hybridbench.user_settings"
 # How alike a variable and that of an option are if one is meant to be the other.
 _NEAR = 0.85
+
+
+# Typer exports no types of its private click: a command line, its command, and an option of that.
+Context: TypeAlias = Any
+Command: TypeAlias = Any
+Parameter: TypeAlias = Any
+_running: ContextVar[Context | None] = ContextVar("running", default=None)
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,16 @@ def load_settings(context: Context) -> None:
     context.meta[_KEPT] = settings
 
 
+@contextmanager
+def during(context: Context) -> Iterator[None]:
+    """While the command of ``context`` runs, ``typed_command`` is its command line."""
+    token = _running.set(context)
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
 def origin_of(context: Context | None, parameter: Parameter | None) -> str | None:
     """Where the value of ``parameter`` is set; None for the command line and defaults."""
     if context is None or parameter is None:
@@ -74,7 +91,7 @@ def origin_of_first(context: Context, options: Iterable[str]) -> str | None:
 def typed_command() -> tuple[str, ...]:
     """The command line that was typed, with what the environment and the file add to it."""
     typed = sys.argv[1:]
-    context = get_current_context(silent=True)
+    context = _running.get()
     if context is None:
         return ("hybridbench", *typed)
     depth = len(_path(context))
@@ -97,7 +114,7 @@ def _words(parameter: Parameter, value: object) -> list[str]:
 
 def option_name(parameter: Parameter) -> str:
     """The long name of an option."""
-    return next(name for name in parameter.opts if name.startswith("--"))
+    return next(str(name) for name in parameter.opts if name.startswith("--"))
 
 
 def _path(context: Context) -> list[str]:
