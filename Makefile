@@ -31,7 +31,7 @@ test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBY
 PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest recall test test-fast test-deep test-deep-laws test-deep-rest test-soak test-browser check man bench limits gpu gpu-wheels docs fmt clean
+.PHONY: help install install-test soak selftest recall test test-fast test-deep test-deep-laws test-deep-rest test-soak coverage test-browser check man bench limits gpu gpu-wheels docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -89,6 +89,9 @@ test-deep-rest: install-test  ## The slow tests of everything else: estimators b
 
 test-soak: install-test  ## Soaks of minutes with known verdicts; compare and bisect over commits
 	$(PYTEST) -m soak tests/scenarios
+
+coverage: install-test  ## Which lines of the package `make test` runs in its own processes, in build/coverage
+	$(PYTEST) -m "not slow and not soak and not gpu" --cov=hybridbench --cov-report=html:build/coverage --cov-report=term:skip-covered
 
 test-browser: install-test  ## The report in a real browser (Debian: apt-get install chromium)
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { echo "there is no chromium here: 'apt-get install chromium' on Debian, then make test-browser again"; exit 2; }
