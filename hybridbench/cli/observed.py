@@ -152,7 +152,10 @@ class Course:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The options that say what is watched, as they stand on the command line."""
+    """The options that say what is watched, as they stand on the command line.
+
+    Of ``command`` the first ``added`` words are none of the user's.
+    """
 
     command: Sequence[str] | None
     pid: int | None
@@ -160,6 +163,7 @@ class TargetOptions:
     ready: str | None
     log: Path | None
     restarts: int = 0
+    added: int = 0
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ def observed_plan(
             diagnose="never",
             cache_budgets=_budgets(probes.cache_budget or ()),
         ),
-        command=_stored(words),
+        command=_stored(words[target.added :]),
         target=words,
         pid=target.pid,
         environment=of_the_user(),

@@ -124,13 +124,16 @@ def of_prepared(
     from hybridbench.targets.prepared_server import free_port, prepared_server
 
     server, port = prepared_server(name, asked.model, root), free_port()
-    command = [*server.command, "--port", str(port), *(target.command or ())]
+    added = [*server.command, "--port", str(port)]
+    command = [*added, *(target.command or ())]
     set_ = list(asked.set_)
     if not any(pair.startswith(f"{_LENGTH}=") for pair in set_):
         # What does not fit would be refused.
         set_.append(f"{_LENGTH}={server.context_len}")
     url = f"http://127.0.0.1:{port}"
-    return replace(asked, url=url, model=None, set_=set_), replace(target, command=command)
+    return replace(asked, url=url, model=None, set_=set_), replace(
+        target, command=command, added=len(added)
+    )
 
 
 def server_plan(

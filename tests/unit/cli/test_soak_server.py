@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,10 @@ PLAIN = Requests(
     trace=None,
     answers=None,
 )
+
+
+PROBES = ProbeOptions(None, None, None, False, None)
+COURSE = Course(Path("results"), "2m", SoakUi.NONE, StopMode.NEVER, None, [])
 
 
 def test_sessions_go_where_the_interface_has_them() -> None:
@@ -71,10 +76,8 @@ def test_a_server_that_promises_equal_bits_is_known_by_how_it_is_started(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     target = TargetOptions(command, None, None, None, None)
-    probes = ProbeOptions(None, None, None, False, None)
-    course = Course(Path("results"), "2m", SoakUi.NONE, StopMode.NEVER, None, [])
 
-    traffic = server_plan(PLAIN, target, probes, course).traffic
+    traffic = server_plan(PLAIN, target, PROBES, COURSE).traffic
 
     assert traffic is not None
     assert traffic.exact is exact
@@ -94,6 +97,21 @@ def test_a_prepared_server_is_started_by_its_script_on_a_free_port(tmp_path: Pat
     assert (port_option, more) == ("--port", ["--max-num-seqs", "4"])
     assert asked.url == f"http://127.0.0.1:{port}"
     assert asked.traffic().profile.pools.max_context_len == 1900
+
+
+def test_the_stored_command_line_is_the_one_that_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_target(tmp_path, "vllm", "0.32.0")
+    typed = ["soak", "--target", "vllm==0.32.0", "--", "--max-num-seqs", "4"]
+    monkeypatch.setattr(sys, "argv", ["hybridbench", *typed])
+    options = replace(TARGET, command=typed[-2:])
+    asked, target = of_prepared("vllm==0.32.0", tmp_path, replace(PLAIN, url=""), options)
+
+    plan = server_plan(asked, target, PROBES, COURSE)
+
+    assert plan.command == ("hybridbench", *typed)
+    assert plan.target[-2:] == ("--max-num-seqs", "4")
 
 
 def test_its_checkpoint_and_the_lengths_are_the_users_choice(tmp_path: Path) -> None:
