@@ -98,6 +98,14 @@ class KvEventRecorder:
         self._blocks = {}
         return events
 
+    def drop(self) -> int:
+        """Forget what ``take`` would return, without making it; how many events that is."""
+        events = int(self._was_cleared)
+        for is_removal, entries in groupby(self.log, key=lambda entry: entry < 0):
+            events += 1 if is_removal else sum(1 for _ in entries)
+        self.log, self._blocks, self._was_cleared = [], {}, False
+        return events
+
     def _note(self, node: TreeNode) -> None:
         hashes = node.hash_value = self.block_hashes(node)
         before, raw, width = _hash_before(node), node.key.raw, self._page_bytes

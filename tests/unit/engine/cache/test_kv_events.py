@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from hybridbench.engine.cache import kv_events
 from hybridbench.engine.cache.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -52,6 +53,33 @@ def test_events_come_in_order_and_those_that_go_together_in_one() -> None:
     assert events[3] == BlockRemoved(one)
     assert len(recorder) == 0
     assert recorder.take() == []
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_what_is_dropped_is_as_many_events_as_would_have_been_taken(*, cleared: bool) -> None:
+    taking, dropping = (KvEventRecorder(enabled=True, page_size=2) for _ in range(2))
+    for recorder in (taking, dropping):
+        nodes = [leaf(*range(start, start + 6)) for start in (0, 10, 20)]
+        recorder.stored(nodes[0])
+        if cleared:
+            recorder.cleared()
+        recorder.stored(nodes[1])
+        recorder.removed(nodes[1])
+        recorder.stored(nodes[2])
+
+    assert dropping.drop() == len(taking.take())
+    assert (len(dropping), dropping.take(), dropping.drop()) == (0, [], 0)
+
+
+def test_an_engine_that_tells_nobody_makes_no_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_events, "BlockStored", None)
+    config = replace(make_attention_engine(1).config, enable_kv_cache_events=True)
+    engine = Engine(config, model=attention_model())
+
+    engine.submit("r", list(range(40)), SamplingParams(max_new_tokens=2))
+    run_to_idle(engine)
+
+    assert engine.counters.kv_events_published >= 40
 
 
 def test_clearing_makes_what_was_told_before_moot() -> None:
