@@ -16,6 +16,7 @@ from hybridbench.cli import (
     bench,
     bisect,
     compare,
+    demo,
     diagnose,
     explain,
     history,
@@ -78,6 +79,7 @@ app = typer.Typer(
     epilog="Every option can also be set by a variable such as HYBRIDBENCH_SOAK_DURATION, or in "
     "hybridbench.toml; see docs/reference/settings.md.",
 )
+app.command("demo", cls=Command)(demo.demo)
 app.command("soak", cls=Command, epilog=soak.EXIT_CODES)(soak.soak)
 app.command(
     "watch",

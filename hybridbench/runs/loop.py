@@ -191,9 +191,6 @@ class RunLoop:
         self.target.limit_stderr()
         self.status.saw_sample(complete)
         self._saw_processes(processes)
-        if "probe_stop_s" in complete and self._traffic_start_s is not None:
-            elapsed_s = max(1.0, self.now_s - self._traffic_start_s)
-            self.status.probe_share = complete["probe_stop_s"] / elapsed_s
 
     def _saw_processes(self, processes: Sequence[ProcessSample]) -> None:
         self.status.saw_processes(processes)

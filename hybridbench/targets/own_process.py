@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +25,24 @@ SAFE_PATH: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 # option from another variable or from a file of its working directory.
 NO_USER_SETTINGS = "HYBRIDBENCH_NO_SETTINGS"
 
+# What the bundled engine imports, and hybridbench-core comes without.
+ENGINE_PACKAGES: Final = ("torch", "safetensors")
+
 _POLL_S: Final = 0.02
 _KILL_PATIENCE_S: Final = 10.0
 _KILL_MOST_S: Final = 60.0
+
+
+def missing_engine_packages() -> list[str]:
+    """What the bundled engine needs and is not installed here."""
+    return [name for name in ENGINE_PACKAGES if not _is_installed(name)]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ImportError:
+        return False
 
 
 def own_command(command: Sequence[str], settings: Mapping[str, str] | None = None) -> list[str]:

@@ -89,6 +89,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--show-completion": FLAG,
         },
     ),
+    "demo": ((), {"--store": takes("results", f"{CSV}/below"), "--ui": takes("none", "fancy")}),
     "soak": (
         (),
         {
@@ -391,6 +392,7 @@ GROUPS: Final = ("nightly", "bench", "target", "profiles", "probe", "list")
 
 # Behind these the work begins that takes long: an engine, a repository, a night.
 DOORS: Final = (
+    "hybridbench.runs.replay.replay",
     "hybridbench.runs.watch.AttachedTree",
     "hybridbench.runs.watch.LaunchedCommand",
     "hybridbench.runs.bundled.BundledTarget",
