@@ -68,6 +68,9 @@ _OF_THE_MACHINE = frozenset(
 # As a shell reports a program that SIGPIPE ended.  Not 0: the command stopped before its end.
 _READER_LEFT = 128 + signal.SIGPIPE
 
+# Columns: longer lines are hard to read.
+_HELP_WIDTH = 120
+
 app = typer.Typer(
     name="hybridbench",
     cls=CommandGroup,
@@ -75,7 +78,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _HELP_WIDTH},
     epilog="Every option can also be set by a variable such as HYBRIDBENCH_SOAK_DURATION, or in "
     "hybridbench.toml; see docs/reference/settings.md.",
 )

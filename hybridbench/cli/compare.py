@@ -14,6 +14,7 @@ from hybridbench.cli.options import (
     CompareUi,
     Gc,
     Model,
+    Output,
     Panel,
     ProfileName,
     Quiet,
@@ -22,10 +23,9 @@ from hybridbench.cli.options import (
     Set,
     Store,
     Verbose,
-    detail_of,
     given_thresholds,
 )
-from hybridbench.cli.render import OutputOptions, render_ended
+from hybridbench.cli.render import output_options, refuse_samples, render_ended
 
 EXIT_CODES = (
     "Exit codes: 0 nothing is worse, 12 a regression (slower, or a leak introduced), "
@@ -158,6 +158,7 @@ def compare(
     ] = None,
     store: Store = Path("results"),
     format_: Format = ReportFormat.CONSOLE,
+    output: Output = None,
     ui: Ui = CompareUi.AUTO,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -173,7 +174,8 @@ def compare(
     The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C
     ends after the round under way and reports; a second one stops at once.
     """
-    detail = detail_of(quiet=quiet, verbose=verbose)
+    shown = output_options(format_, output, quiet=quiet, verbose=verbose)
+    refuse_samples("a comparison", shown)
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, slice_=slice_, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
@@ -183,4 +185,4 @@ def compare(
         ui=CompareUi.NONE if quiet else ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)
-    raise typer.Exit(render_ended(directory, OutputOptions(format_, detail=detail), hint))
+    raise typer.Exit(render_ended(directory, shown, hint))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.options import OnlyModel, OnlyProfile, Panel, ReportFormat
-from hybridbench.cli.render import OutputOptions, print_document, print_text
+from hybridbench.cli.options import OnlyModel, OnlyProfile, Output, Panel, ReportFormat
+from hybridbench.cli.output import given_outputs
+from hybridbench.cli.render import OutputOptions, print_document
 from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.units import parse_duration_s
 
@@ -59,14 +60,7 @@ def history(
     format_: Annotated[
         HistoryFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
     ] = HistoryFormat.CONSOLE,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT,
-            metavar="FILE",
-            help="Output file; a symbolic link is followed.  Default: standard output.",
-        ),
-    ] = None,
+    output: Output = None,
 ) -> None:
     """Show trends of stored runs by model, profile and machine, and what changed when.
 
@@ -80,6 +74,7 @@ def history(
             f"{store} is not a directory; pass the results directory with --store"
         )
     since_s = _since(since)
+    options = OutputOptions(ReportFormat(format_), given_outputs(output, HistoryFormat))
     from hybridbench.history.points import read_points
     from hybridbench.history.series import series_of
     from hybridbench.report.history import history_document, history_json
@@ -87,11 +82,9 @@ def history(
     every, unread = read_points(store)
     points = [point for point in every if _wanted(point, model, profile, since_s)]
     series = series_of(points, _quantities(metric or []))
-    if format_ is HistoryFormat.JSON:
-        print_text(history_json(series, unread), output)
-    else:
-        document = history_document(series, unread, store.name)
-        print_document(document, OutputOptions(ReportFormat(format_), output))
+    document = history_document(series, unread, store.name)
+    json = {ReportFormat.JSON: lambda: history_json(series, unread)}
+    print_document(document, options, others=json)
 
 
 def _wanted(point: Point, model: str | None, profile: str | None, since_s: float) -> bool:

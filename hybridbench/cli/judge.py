@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.options import Detail, Panel, Quiet, ReportFormat, parse_seconds
-from hybridbench.cli.render import OutputOptions, print_document, print_text
+from hybridbench.cli.render import OutputOptions, print_document
 from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.safe_output import echo, output_after_verdict
+from hybridbench.safe_output import echo, emit, output_after_verdict
 
 if TYPE_CHECKING:
     from hybridbench.series.judge import FileVerdict
@@ -212,7 +212,7 @@ def _print(judged: list[FileVerdict], output: JudgeFormat, *, quiet: bool) -> No
     from hybridbench.report.external_series import series_document, series_json
 
     if output is JudgeFormat.JSON:
-        print_text(series_json(judged) + "\n")
+        emit(series_json(judged) + "\n")
     else:
         detail = Detail.BRIEF if quiet else Detail.USUAL
         print_document(series_document(judged), OutputOptions(ReportFormat(output), detail=detail))

@@ -53,7 +53,9 @@ class CompareUi(StrEnum):
 
 
 class ReportFormat(StrEnum):
-    """The keys of report/formats.py, here so that `--help` need not load what renders them."""
+    """The keys of report/formats.py, here so that `--help` need not load what renders them; csv
+    has the samples of one run, and no report.
+    """
 
     CONSOLE = "console"
     MARKDOWN = "markdown"
@@ -63,9 +65,20 @@ class ReportFormat(StrEnum):
     GITHUB_SUMMARY = "github-summary"
     GITHUB_ANNOTATIONS = "github-annotations"
     BENCHMARK_JSON = "benchmark-json"
+    CSV = "csv"
 
 
 FORMAT_NAMES: Final = ", ".join(ReportFormat)
+
+Output = Annotated[
+    list[str] | None,
+    typer.Option(
+        rich_help_panel=Panel.OUTPUT,
+        metavar="FORMAT=FILE",
+        help="Also write the report to a file, in a format of --format (repeatable): "
+        "junit=junit.xml.  A symbolic link is followed.",
+    ),
+]
 
 Quiet = Annotated[
     bool,
@@ -73,7 +86,7 @@ Quiet = Annotated[
         "--quiet",
         "-q",
         rich_help_panel=Panel.OUTPUT,
-        help="Print no progress and, of the console report, only the verdict and its findings.",
+        help="Print no progress and, instead of the console report, one line with the verdict.",
     ),
 ]
 
@@ -189,7 +202,7 @@ MarkdownFile = Annotated[
 class Detail(Enum):
     """How much of a report is printed on the console."""
 
-    BRIEF = "brief"  # the verdict and its findings
+    BRIEF = "brief"  # one line: the verdict and its headline
     USUAL = "usual"
     FULL = "full"
 

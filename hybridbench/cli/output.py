@@ -1,13 +1,61 @@
-"""``--output FILE``: a report into a file, pipe or terminal, and never over what was measured."""
+"""``--output FORMAT=FILE``: a report into a file, pipe or terminal, never over evidence."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from hybridbench.cli.options import ReportFormat
 from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.safe_output import emit
+
+
+@dataclass(frozen=True)
+class ReportFile:
+    """A file that gets the report, and in which format."""
+
+    format: ReportFormat
+    path: Path
+
+
+def given_outputs(
+    texts: Sequence[str] | None, allowed: Iterable[str] = ReportFormat
+) -> tuple[ReportFile, ...]:
+    """What --output asks for.
+
+    Raises:
+        UsageError: a text is no FORMAT=FILE, or names a format that is not ``allowed``, a place
+            that cannot be written, or a file twice.
+    """
+    files: dict[Path, ReportFile] = {}
+    names = [str(name) for name in allowed]
+    for text in texts or ():
+        name, equals, file = text.partition("=")
+        if not equals or not file:
+            raise UsageError(
+                f"{text}: write FORMAT=FILE, for example junit=junit.xml.", option="--output"
+            )
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(names)}."
+            raise UsageError(
+                f"{text}: there is no format {name}; {advice}",
+                code=ErrorCode.UNKNOWN_CHOICE,
+                option="--output",
+            )
+        wanted = ReportFile(ReportFormat(name), Path(file))
+        check_place("--output", wanted.path)
+        if files.setdefault(wanted.path.absolute(), wanted) != wanted:
+            raise UsageError(
+                f"{file} is to get two formats; name another file for one of them.",
+                code=ErrorCode.OPTION_CONFLICT,
+                option="--output",
+            )
+    return tuple(files.values())
 
 
 def write_output(path: Path, text: str) -> None:

@@ -9,30 +9,54 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
-from hybridbench.cli.options import Detail, ReportFormat
-from hybridbench.cli.output import write_output
-from hybridbench.cli.results import Result, read_result, run_result
-from hybridbench.errors import ExitCode, HybridbenchError, RunDirectoryError
+from hybridbench.cli.options import Detail, ReportFormat, detail_of
+from hybridbench.cli.output import ReportFile, given_outputs, write_output
+from hybridbench.cli.results import OtherFormats, Result, read_result, run_result
+from hybridbench.errors import ExitCode, HybridbenchError, RunDirectoryError, UsageError
 from hybridbench.rundir.layout import BENCH_ERRORS
-from hybridbench.safe_output import echo, emit, one_line, output_after_verdict
+from hybridbench.safe_output import echo, emit, one_line, output_after_verdict, print_error
 
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
 
 # What is read as it is printed; the others have an escape of their own for what others wrote.
 _FOR_READERS = (ReportFormat.CONSOLE, ReportFormat.MARKDOWN, ReportFormat.GITHUB_SUMMARY)
+_NO_OTHERS: Final[OtherFormats] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """In which format a report is rendered, and where to."""
+    """In which format a report is printed, and which files get it as well."""
 
     format: ReportFormat = ReportFormat.CONSOLE
-    output: Path | None = None  # None: standard output
+    files: tuple[ReportFile, ...] = ()
     open_page: bool = False
     detail: Detail = Detail.USUAL
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """All formats that are needed."""
+        return tuple(dict.fromkeys((self.format, *(file.format for file in self.files))))
+
+
+def output_options(
+    form: ReportFormat,
+    outputs: Sequence[str] | None,
+    *,
+    quiet: bool,
+    verbose: bool,
+    open_page: bool = False,
+) -> OutputOptions:
+    """From what --format, --output, -q and -v say.
+
+    Raises:
+        UsageError: -q and -v are both given, or a file cannot be what --output wants.
+    """
+    detail = detail_of(quiet=quiet, verbose=verbose)
+    return OutputOptions(form, given_outputs(outputs), open_page, detail)
 
 
 def render(
@@ -52,16 +76,19 @@ def render(
         thresholds: what a run is judged under besides its own.
 
     Returns:
-        The exit code: the verdict's, or 130 or 143 for a run that was interrupted.
+        The exit code: the verdict's, or 130 or 143 for a run that was interrupted.  A file that
+        cannot be written costs a CLEAN its exit code 0, and no other verdict its own.
 
     Raises:
         RunDirectoryError: there is nothing to judge.
-        UsageError: the output cannot be written.
+        UsageError: what is in ``directory`` has no such format.
     """
-    shown = options.format.value
+    shown = options.formats
     read = run_result(directory, thresholds, shown) if thresholds else read_result(directory, shown)
+    if ReportFormat.CSV not in read.others:
+        refuse_samples(str(directory), options)
     page = _rebuilt(directory, read) if rebuild else _Page(None)
-    code = _render(read.document, options, page.path)
+    code = _render(read, options, page.path)
     failed = page.failed and code == ExitCode.CLEAN
     return int(ExitCode.INCONCLUSIVE) if failed else code
 
@@ -146,11 +173,28 @@ def _rebuilt(directory: Path, result: Result) -> _Page:
     return _Page(page if page.exists() else None, failed=bool(failures))
 
 
-def _render(document: Document, options: OutputOptions, page: Path | None) -> int:
+def refuse_samples(what: str, options: OutputOptions) -> None:
+    """
+    Raises:
+        UsageError: the samples of ``what`` are asked for, which is no run.
+    """
+    if ReportFormat.CSV in options.formats:
+        raise UsageError(
+            f"csv has the samples of one run, and {what} is none; `hybridbench report RUN "
+            "--format csv` takes a run directory.",
+            option="--format",
+        )
+
+
+def _render(result: Result, options: OutputOptions, page: Path | None) -> int:
     """The exit code of the verdict, also where a bug of ours keeps its report from being shown."""
+    document = result.document
     try:
         with output_after_verdict():
-            print_document(document, options, page)
+            print_document(document, options, page, result.others)
+    except UsageError as error:
+        print_error(error)
+        return document.exit_code or int(error.exit_code)
     except (HybridbenchError, OSError):
         raise
     except Exception:
@@ -163,50 +207,57 @@ def _render(document: Document, options: OutputOptions, page: Path | None) -> in
     return document.exit_code
 
 
-def print_document(document: Document, options: OutputOptions, page: Path | None = None) -> None:
-    """``document`` in the format and to the place of ``options``; ``page`` is named on a console.
+def print_document(
+    document: Document,
+    options: OutputOptions,
+    page: Path | None = None,
+    others: OtherFormats = _NO_OTHERS,
+) -> None:
+    """``document`` into the files of ``options``, then in its format to standard output.
+
+    Args:
+        document: what is shown.
+        options: formats and files.
+        page: named on a console.
+        others: the text of a format that the document has not, or that another text stands for.
 
     Raises:
-        UsageError: the output cannot be written.
+        UsageError: a file cannot be written; all the others and standard output have theirs.
         OSError: standard output takes no more.
     """
-    if options.format is ReportFormat.CONSOLE and options.output is None:
+
+    def text(form: ReportFormat) -> str:
+        from hybridbench.report.formats import FORMATS
+
+        return others[form]() if form in others else FORMATS[form](document)
+
+    refused: list[UsageError] = []
+    for file in options.files:
+        try:
+            write_output(file.path, text(file.format))
+        except UsageError as error:
+            refused.append(error)
+    if options.format is ReportFormat.CONSOLE:
         print_console(document, page, options.detail)
-        return
-    from hybridbench.report.formats import FORMATS
-
-    text = FORMATS[options.format](document)
-    if options.output is None and options.format in _FOR_READERS:
-        echo(text, nl=False)
+    elif options.format in _FOR_READERS:
+        echo(text(options.format), nl=False)
     else:
-        print_text(text, options.output)
-
-
-def print_text(text: str, output: Path | None = None) -> None:
-    """``text``, whose format has an escape of its own, to ``output`` or standard output.
-
-    Raises:
-        UsageError: the output cannot be written.
-        OSError: standard output takes no more.
-    """
-    if output is None:
-        emit(text)
-    else:
-        write_output(output, text)
+        emit(text(options.format))
+    for first in refused:
+        raise first
 
 
 def print_console(
     document: Document, page: Path | None = None, detail: Detail = Detail.USUAL
 ) -> None:
-    """The summary of ``document``, with where its page is; or less of it, or all."""
-    from hybridbench.report.console import render_brief, render_console
+    """The summary of ``document``, with where its page is; or one line of it, or all."""
+    if detail is Detail.BRIEF:
+        echo(one_line(f"{document.badge.word}: {document.headline}"))
+        return
+    from hybridbench.report.console import render_console
     from hybridbench.terminal import Terminal
 
-    if detail is Detail.BRIEF:
-        shown = render_brief(document)
-    else:
-        shown = render_console(document, page, verbose=detail is Detail.FULL)
-    Terminal().print(shown)
+    Terminal().print(render_console(document, page, verbose=detail is Detail.FULL))
 
 
 def _open(document: Document, page: Path | None) -> None:

@@ -10,14 +10,14 @@ import typer
 from hybridbench.cli.completion import complete_result
 from hybridbench.cli.options import (
     FORMAT_NAMES,
+    Output,
     Panel,
     Quiet,
     ReportFormat,
     Verbose,
-    detail_of,
     given_thresholds,
 )
-from hybridbench.cli.render import OutputOptions, render, write_interim_report
+from hybridbench.cli.render import output_options, render, write_interim_report
 from hybridbench.errors import ErrorCode, UsageError
 
 
@@ -40,15 +40,7 @@ def report(
             "Without it the derived files are rebuilt and the summary is printed.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT,
-            metavar="FILE",
-            help="Output file for --format; a symbolic link is followed.  Default: standard "
-            "output.",
-        ),
-    ] = None,
+    output: Output = None,
     open_page: Annotated[
         bool,
         typer.Option(
@@ -86,22 +78,16 @@ def report(
     it was interrupted.
     """
     if so_far:
-        if format_ is not None or output is not None or open_page or threshold or quiet or verbose:
+        if format_ is not None or output or open_page or threshold or quiet or verbose:
             raise UsageError(
                 "cannot be combined with other options.",
                 code=ErrorCode.OPTION_CONFLICT,
                 option="--so-far",
             )
         raise typer.Exit(write_interim_report(directory))
-    if output is not None and format_ is None:
-        raise UsageError(
-            "FILE needs --format.",
-            code=ErrorCode.NEEDS_OPTION,
-            option="--output",
-            also=("--format",),
-        )
-    detail = detail_of(quiet=quiet, verbose=verbose)
-    options = OutputOptions(format_ or ReportFormat.CONSOLE, output, open_page, detail)
+    options = output_options(
+        format_ or ReportFormat.CONSOLE, output, quiet=quiet, verbose=verbose, open_page=open_page
+    )
     thresholds = given_thresholds(threshold or [])
     rebuild = format_ is None and not thresholds
     raise typer.Exit(render(directory, options, rebuild=rebuild, thresholds=thresholds))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from hybridbench.cli.options import ReportFormat
 from hybridbench.rundir.layout import COMPARISON, NIGHTLY
 
 if TYPE_CHECKING:
     from hybridbench.records.verdict import Failure
     from hybridbench.report.document import Document
+
+
+# The text in a format that is not made of the document.
+OtherFormats: TypeAlias = Mapping[ReportFormat, Callable[[], str]]
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,13 @@ class Result:
     document: Document
     # Returns what could not be made; a run's verdict has it already among its findings.
     write: Callable[[], Sequence[Failure]]
+    others: OtherFormats = field(default_factory=dict)
 
 
-def read_result(directory: Path, shown: str = "") -> Result:
+def read_result(directory: Path, shown: Collection[str] = ()) -> Result:
     """Judge what is stored in ``directory`` again, whatever kind it is; nothing is written.
 
-    ``shown`` names the format in which it is to be printed.
+    ``shown`` names the formats in which it is to be printed or written.
 
     Raises:
         RunDirectoryError: nothing of ours is in it, or it is damaged.
@@ -40,7 +46,9 @@ def read_result(directory: Path, shown: str = "") -> Result:
     return run_result(directory, shown=shown)
 
 
-def run_result(run_dir: Path, thresholds: Sequence[str] = (), shown: str = "") -> Result:
+def run_result(
+    run_dir: Path, thresholds: Sequence[str] = (), shown: Collection[str] = ()
+) -> Result:
     """The run in ``run_dir`` judged under its own thresholds and these.
 
     Raises:
@@ -48,6 +56,7 @@ def run_result(run_dir: Path, thresholds: Sequence[str] = (), shown: str = "") -
     """
     # Imported here: `--help` and usage errors should not wait for numpy.
     from hybridbench.report.judged import judged_run
+    from hybridbench.report.samples_csv import render_samples
     from hybridbench.report.write import write_run
     from hybridbench.rundir.reader import read_run
 
@@ -62,7 +71,7 @@ def run_result(run_dir: Path, thresholds: Sequence[str] = (), shown: str = "") -
         write_run(run_dir, record, run.verdict, run.pages)
         return ()
 
-    return Result(run.document, write)
+    return Result(run.document, write, {ReportFormat.CSV: lambda: render_samples(record)})
 
 
 def _nightly_run(directory: Path) -> Result:

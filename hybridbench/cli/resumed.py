@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 
 # How a person watches a run and how it ends may change; what it is may not.
 _FREE = frozenset(
-    {"resume", "ui", "stop", "diagnose", "on_leak", "format_", "listen", "quiet", "verbose"}
+    {
+        "resume",
+        "ui",
+        "stop",
+        "diagnose",
+        "on_leak",
+        "format_",
+        "output",
+        "listen",
+        "quiet",
+        "verbose",
+    }
 )
 _STORED: Mapping[str, Callable[[Manifest], object]] = {
     "model": lambda run: run.model.name,

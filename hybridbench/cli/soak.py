@@ -33,6 +33,7 @@ from hybridbench.cli.options import (
     Ballast,
     Gc,
     Model,
+    Output,
     Panel,
     ProfileName,
     Quiet,
@@ -43,14 +44,13 @@ from hybridbench.cli.options import (
     Targets,
     Verbose,
     chosen_model,
-    detail_of,
     given_thresholds,
     parse_overrides,
     parse_seconds,
     targets_root,
 )
 from hybridbench.cli.preview import print_preview
-from hybridbench.cli.render import OutputOptions, render_ended
+from hybridbench.cli.render import OutputOptions, output_options, render_ended
 from hybridbench.cli.resumed import resume as resume_run
 from hybridbench.cli.run_options import (
     Extend,
@@ -361,6 +361,7 @@ def soak(
             help=f"Format of the final report: {FORMAT_NAMES}.  --dry-run: console or json.",
         ),
     ] = ReportFormat.CONSOLE,
+    output: Output = None,
     listen: Listen = None,
     store: Store = Path("results"),
     ui: Ui = SoakUi.AUTO,
@@ -381,7 +382,7 @@ def soak(
     writes the report, as do SIGTERM, SIGQUIT, a closed terminal and a trace that cannot be read any
     further; a second signal stops at once.
     """
-    shown = OutputOptions(format_, detail=detail_of(quiet=quiet, verbose=verbose))
+    shown = output_options(format_, output, quiet=quiet, verbose=verbose)
     ui = SoakUi.NONE if quiet else ui
     replay = _trace(trace, trace_time_unit, length_scale, speedup)
     if url is not None or target is not None:

@@ -29,14 +29,14 @@ from hybridbench.cli.observed import (
 )
 from hybridbench.cli.options import (
     FORMAT_NAMES,
+    Output,
     Panel,
     Quiet,
     ReportFormat,
     Store,
     Verbose,
-    detail_of,
 )
-from hybridbench.cli.render import OutputOptions
+from hybridbench.cli.render import output_options
 from hybridbench.cli.run_options import (
     Extend,
     Listen,
@@ -94,6 +94,7 @@ def watch(
             help=f"Format of the final report: {FORMAT_NAMES}.",
         ),
     ] = ReportFormat.CONSOLE,
+    output: Output = None,
     listen: Listen = None,
     store: Store = Path("results"),
     ui: Ui = SoakUi.AUTO,
@@ -109,7 +110,7 @@ def watch(
     reads none of them.  All options stand before COMMAND.  Ctrl-C ends COMMAND and writes the
     report; a second signal stops at once.
     """
-    shown = OutputOptions(format_, detail=detail_of(quiet=quiet, verbose=verbose))
+    shown = output_options(format_, output, quiet=quiet, verbose=verbose)
     target = TargetOptions(command, pid, metrics, ready, log)
     probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
     course = Course(store, duration, SoakUi.NONE if quiet else ui, stop, extend, threshold or [])

@@ -77,11 +77,6 @@ def render_console(
     return Group(*parts)
 
 
-def render_brief(document: Document) -> RenderableType:
-    """The verdict and its findings alone."""
-    return Group(_panel(document), *_findings(document))
-
-
 def _panel(document: Document) -> RenderableType:
     style = _STYLE[document.badge.tone]
     body: list[RenderableType] = [_shown(document.headline, style="bold")]

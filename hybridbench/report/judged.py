@@ -5,7 +5,7 @@ After hours of soaking a bug in one sentence or one renderer must not hide what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,18 +42,18 @@ class JudgedRun:
     pages: Pages
 
 
-def judged_run(record: RunRecord, shown: str = "") -> JudgedRun:
+def judged_run(record: RunRecord, shown: Collection[str] = ()) -> JudgedRun:
     """The verdict on ``record`` with its report; whatever failed is a finding, so that no run is
     CLEAN without its report.
 
-    ``shown`` names a format that is to be printed besides the pages of the run directory.
+    ``shown`` names formats that are to be printed besides the pages of the run directory.
     """
     run, failures = _judged(record, (), shown)
     return _judged(record, failures, shown)[0] if failures else run
 
 
 def _judged(
-    record: RunRecord, known: Sequence[Failure], shown: str
+    record: RunRecord, known: Sequence[Failure], shown: Collection[str]
 ) -> tuple[JudgedRun, tuple[Failure, ...]]:
     """The run with what is ``known`` to fail among its findings, and what failed this time."""
     boundary = Boundary()
@@ -63,8 +63,8 @@ def _judged(
     document = boundary.value("the layout of the report", None, build_document, record, verdict)
     document = document or _bare_document(record, verdict)
     pages = rendered(document)
-    if shown:
-        boundary.value(f"the format {shown}", "", FORMATS[shown], document)
+    for name in FORMATS.keys() & shown:
+        boundary.value(f"the format {name}", "", FORMATS[name], document)
     return JudgedRun(record, verdict, document, pages), (*boundary.failures, *pages.failures)
 
 

@@ -205,6 +205,18 @@ def test_the_help_of_a_command_has_an_example_and_no_types_and_fits(
     assert max(map(len, text.splitlines())) <= columns
 
 
+@pytest.mark.parametrize(("columns", "widest"), [(60, 60), (100, 100), (120, 120), (300, 120)])
+def test_help_is_as_wide_as_the_terminal_up_to_what_reads_well(
+    hybridbench: CommandLine, monkeypatch: pytest.MonkeyPatch, columns: int, widest: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    # Typer's runner for tests has a width of its own.
+    lines = hybridbench("soak", "--help").stdout.splitlines()
+
+    assert widest - 10 < max(map(len, lines)) <= widest
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -55,6 +55,7 @@ BALLAST: Final = takes("0", "-1")
 PROFILE: Final = takes("smoke", "")
 MODEL: Final = takes("qwen3-next-tiny", "llama-3")
 BUDGET: Final = takes("20m", "soon")
+OUTPUT: Final = takes("json=out.json", f"json={RUN}/samples.jsonl")
 DEFECT: Final = takes("lru-reference-cycle", "no-such-slug")
 
 SERVER: Final = ("--url", "http://127.0.0.1:8000", "--pid", "1")
@@ -136,6 +137,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--resume": takes(RUN, "absent"),
             "--dry-run": FLAG,
             "--format": takes("json", "pdf"),
+            "--output": OUTPUT,
             "--listen": takes("0", "99999999"),
             "--store": takes("results", f"{CSV}/below"),
             "--ui": takes("none", "fancy"),
@@ -162,6 +164,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--extend": takes("10m", "late"),
             "--threshold": takes("rss.slope<200MiB/h", "rss.slope<"),
             "--format": takes("json", "pdf"),
+            "--output": OUTPUT,
             "--listen": takes("0", "99999999"),
             "--store": takes("results", f"{CSV}/below"),
             "--ui": takes("none", "fancy"),
@@ -193,6 +196,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--same-engine": FLAG,
             "--threshold": takes("throughput.ratio>0.97", "throughput.ratio>"),
             "--format": takes("json", "pdf"),
+            "--output": OUTPUT,
             "--quiet": FLAG,
             "--verbose": FLAG,
         },
@@ -206,7 +210,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
         {
             "directory": takes(RUN, "absent"),
             "--format": takes("junit", "pdf"),
-            "--output": takes("out.json", f"{RUN}/verdict.json", "--format", "json"),
+            "--output": OUTPUT,
             "--open": FLAG,
             "--so-far": FLAG,
             "--threshold": takes("rss.slope<200MiB/h", "rss.slope<"),
@@ -263,7 +267,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--metric": takes("rss", "absent"),
             "--since": takes("30d", "soon"),
             "--format": takes("junit", "pdf"),
-            "--output": takes("out.json", f"{RUN}/samples.jsonl", "--format", "json"),
+            "--output": OUTPUT,
         },
     ),
     "prune": (

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -14,6 +15,7 @@ import pytest
 
 from hybridbench.cli import results
 from hybridbench.cli.options import ReportFormat
+from hybridbench.cli.output import ReportFile, given_outputs
 from hybridbench.cli.render import OutputOptions, render, render_ended
 from hybridbench.clock import FakeClock
 from hybridbench.errors import ErrorCode, ExitCode, UsageError
@@ -24,6 +26,7 @@ from hybridbench.rundir.layout import BENCH_ERRORS
 from hybridbench.rundir.writer import RunWriter
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence
+from tests.unit.report.pages import STORED, page
 from tests.unit.report.synthetic import manifest
 
 EVIDENCE = {"manifest.json", "samples.jsonl", "events.jsonl"}
@@ -43,8 +46,12 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_the_formats_of_the_help_are_those_of_the_table() -> None:
-    assert tuple(formats.FORMATS) == tuple(ReportFormat)
+def as_file(form: ReportFormat, path: Path) -> OutputOptions:
+    return OutputOptions(files=(ReportFile(form, path),))
+
+
+def test_the_formats_of_the_help_are_those_of_the_table_and_csv() -> None:
+    assert (*formats.FORMATS, "csv") == tuple(ReportFormat)
 
 
 def test_without_a_format_the_derived_files_are_rebuilt(
@@ -68,25 +75,89 @@ def test_a_format_is_printed_and_the_directory_left_alone(
     assert names(run_dir) == EVIDENCE
 
 
-def test_an_output_file_gets_the_text_and_standard_output_stays_empty(
+def test_files_get_their_formats_and_standard_output_its_own(
     hybridbench: CommandLine, run_dir: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "out.xml"
+    files = ("junit=out.xml", "html=out.html", "csv=out.csv")
+    words = [word for file in files for word in ("--output", file)]
 
-    result = hybridbench("report", str(run_dir), "--format", "junit", "--output", str(path))
+    result = hybridbench("report", str(run_dir), "--format", "json", *words, cwd=tmp_path)
 
-    assert result.stdout == ""
-    assert ET.parse(path).getroot().tag == "testsuites"
+    assert result.returncode == 16
+    assert json.loads(result.stdout)["answer"] == "INVALID"
+    assert ET.parse(tmp_path / "out.xml").getroot().tag == "testsuites"
+    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "out.csv").read_text().splitlines()[0] == "t_s,rss_anon_swap_bytes"
+    assert names(run_dir) == EVIDENCE
+
+
+def test_without_a_format_the_summary_is_printed_beside_the_files(
+    hybridbench: CommandLine, run_dir: Path, tmp_path: Path
+) -> None:
+    alone = hybridbench("report", str(run_dir))
+
+    result = hybridbench("report", str(run_dir), "--output", "json=out.json", cwd=tmp_path)
+
+    assert result.stdout == alone.stdout
+    assert json.loads((tmp_path / "out.json").read_text())["answer"] == "INVALID"
+
+
+def test_a_file_that_cannot_be_written_costs_neither_the_others_nor_the_verdict(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = [
+        ReportFile(ReportFormat.JUNIT, tmp_path / "absent" / "out.xml"),
+        ReportFile(ReportFormat.JSON, tmp_path / "out.json"),
+    ]
+
+    code = render(run_dir, OutputOptions(files=tuple(wanted)))
+
+    out, err = capsys.readouterr()
+    assert code == 16
+    assert "INVALID" in out
+    assert json.loads((tmp_path / "out.json").read_text())["answer"] == "INVALID"
+    assert len(err.splitlines()) == 1
+    assert "cannot write" in err
+
+
+def test_a_clean_run_whose_file_is_missing_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = replace(page("CLEAN"), exit_code=0)
+    monkeypatch.setattr(
+        "hybridbench.cli.render.read_result", lambda *_: results.Result(clean, tuple)
+    )
+
+    code = render(tmp_path, as_file(ReportFormat.JUNIT, tmp_path / "absent" / "x"), rebuild=False)
+
+    assert code == ExitCode.USAGE
+
+
+def test_the_samples_of_a_run_are_a_table_and_a_comparison_has_none(
+    hybridbench: CommandLine, run_dir: Path
+) -> None:
+    table = hybridbench("report", str(run_dir), "--format", "csv")
+    refused = hybridbench("report", str(STORED / "comparison"), "--format", "csv")
+    upfront = hybridbench("compare", ".", ".", "--output", "csv=x.csv", cwd=run_dir.parent)
+
+    assert table.returncode == 16
+    assert table.stdout.splitlines()[1] == "1,100000000"
+    assert "csv has the samples of one run" in one_sentence(refused)
+    assert "csv has the samples of one run" in one_sentence(upfront)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--output", "x.md"], "--format"),
+        (["--output", "x.md"], "x.md: write FORMAT=FILE"),
+        (["--output", "markdown="], "markdown=: write FORMAT=FILE"),
+        (["--output", "juint=x.xml"], "there is no format juint; did you mean junit?"),
+        (["--output", "json=x", "--output", "html=./x"], "x is to get two formats"),
         (["--so-far", "--open"], "cannot be combined with other options"),
-        (["--format", "json", "--output", "run/samples.jsonl"], "evidence"),
-        (["--format", "json", "--output", "run"], "name a file in it"),
-        (["--format", "json", "--output", "absent/x.json"], "cannot write absent/x.json"),
+        (["--so-far", "--output", "json=x"], "cannot be combined with other options"),
+        (["--output", "json=run/samples.jsonl"], "evidence"),
+        (["--output", "json=run"], "name a file in it"),
+        (["--output", "json=absent/x.json"], "there is no directory absent"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_harms_nothing(
@@ -106,7 +177,7 @@ def test_a_pipe_is_written_into_and_stays_a_pipe(run_dir: Path, tmp_path: Path) 
     # Held open at both ends, so that neither side waits for the other.
     reader = os.open(pipe, os.O_RDWR)
     try:
-        render(run_dir, OutputOptions(ReportFormat.MARKDOWN, pipe), rebuild=False)
+        render(run_dir, as_file(ReportFormat.MARKDOWN, pipe), rebuild=False)
         written = os.read(reader, 1 << 20)
     finally:
         os.close(reader)
@@ -124,7 +195,7 @@ def test_a_symbolic_link_is_followed_and_stays_a_link(
         target.write_text("older and much longer" * 1000)
     link.symlink_to(target)
 
-    render(run_dir, OutputOptions(ReportFormat.JSON, link), rebuild=False)
+    render(run_dir, as_file(ReportFormat.JSON, link), rebuild=False)
 
     assert link.is_symlink()
     assert json.loads(target.read_text())["answer"] == "INVALID"
@@ -135,7 +206,7 @@ def test_a_link_to_standard_output_prints(run_dir: Path, tmp_path: Path) -> None
     link, out = tmp_path / "stdout", tmp_path / "out"
     link.symlink_to("/proc/self/fd/1")
     command = [sys.executable, "-m", "hybridbench", "report", str(run_dir)]
-    words = [*command, "--format", "json", "--output", str(link)]
+    words = [*command, "--quiet", "--output", f"json={link}"]
 
     with out.open("w") as file:
         file.write("before\n")
@@ -146,7 +217,9 @@ def test_a_link_to_standard_output_prints(run_dir: Path, tmp_path: Path) -> None
     assert link.is_symlink()
     before, _, text = out.read_text().partition("\n")
     assert before == "before"
-    assert json.loads(text)["answer"] == "INVALID"
+    document, end = json.JSONDecoder().raw_decode(text)
+    assert document["answer"] == "INVALID"
+    assert text[end:].strip().startswith("INVALID: ")
 
 
 @pytest.mark.parametrize("name", ["verdict.json", "run.lock", "diagnosis.json", "blocks.jsonl"])
@@ -161,20 +234,18 @@ def test_what_a_stored_result_consists_of_is_no_output(
         path.symlink_to(run_dir / name)
 
     with pytest.raises(UsageError) as refused:
-        render(run_dir, OutputOptions(ReportFormat.JSON, path), rebuild=False)
+        given_outputs([f"json={path}"])
 
     assert refused.value.code is ErrorCode.NOT_WRITABLE
     assert (run_dir / name).read_text() == "recorded"
 
 
 @pytest.mark.parametrize("name", ["night.json", "cell.json", "comparison.json"])
-def test_a_night_and_a_comparison_are_no_output_either(
-    run_dir: Path, tmp_path: Path, name: str
-) -> None:
+def test_a_night_and_a_comparison_are_no_output_either(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("recorded")
 
     with pytest.raises(UsageError) as refused:
-        render(run_dir, OutputOptions(ReportFormat.JSON, tmp_path / name), rebuild=False)
+        given_outputs([f"json={tmp_path / name}"])
 
     assert refused.value.code is ErrorCode.NOT_WRITABLE
     assert (tmp_path / name).read_text() == "recorded"
@@ -184,7 +255,7 @@ def test_the_same_name_elsewhere_and_the_pages_of_a_run_may_be_written(
     run_dir: Path, tmp_path: Path
 ) -> None:
     for path in (tmp_path / "verdict.json", run_dir / "junit.xml"):
-        render(run_dir, OutputOptions(ReportFormat.JUNIT, path), rebuild=False)
+        render(run_dir, as_file(ReportFormat.JUNIT, path), rebuild=False)
 
         assert path.read_text().startswith("<?xml")
 
@@ -194,11 +265,13 @@ def test_a_history_goes_through_the_same_door(
 ) -> None:
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "target.json")
-    words = ["--store", str(run_dir.parent), "--format", "json", "--output"]
+    words = ["--store", str(run_dir.parent), "--output"]
 
-    written = hybridbench("history", *words, str(link))
-    refused = hybridbench("history", *words, str(run_dir / "samples.jsonl"))
+    written = hybridbench("history", *words, f"json={link}")
+    refused = hybridbench("history", *words, f"json={run_dir / 'samples.jsonl'}")
+    unknown = hybridbench("history", *words, f"csv={tmp_path / 'x.csv'}")
 
+    assert "there is no format csv" in one_sentence(unknown)
     assert written.returncode == 0
     assert link.is_symlink()
     assert json.loads((tmp_path / "target.json").read_text())
@@ -266,12 +339,7 @@ def test_another_kind_of_directory_has_a_reader_of_its_own(
     assert written == [tmp_path]
 
 
-def test_the_answer_of_an_output_that_is_refused_is_no_traceback(run_dir: Path) -> None:
-    with pytest.raises(UsageError, match="--output"):
-        render(run_dir, OutputOptions(ReportFormat.JSON, run_dir / "manifest.json"), rebuild=False)
-
-
-def test_quiet_prints_less_verbose_more_and_both_together_are_refused(
+def test_quiet_prints_one_line_verbose_more_and_both_together_are_refused(
     hybridbench: CommandLine, run_dir: Path
 ) -> None:
     brief, usual, full = (
@@ -279,8 +347,9 @@ def test_quiet_prints_less_verbose_more_and_both_together_are_refused(
     )
     both = hybridbench("report", str(run_dir), "-q", "-v")
 
-    assert len(brief) < len(usual) < len(full)
-    assert "INVALID" in brief
+    assert len(usual) < len(full)
+    headline = json.loads((run_dir / "verdict.json").read_text())["headline"]
+    assert brief.casefold() == f"{headline}\n".casefold()
     assert "How this was run" in full
     assert one_sentence(both) == "hybridbench: -q and -v: choose one of them."
 

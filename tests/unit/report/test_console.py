@@ -14,7 +14,7 @@ from rich.console import Console
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.verdict import Verdict
 from hybridbench.report.build import build_document
-from hybridbench.report.console import render_brief, render_console
+from hybridbench.report.console import render_console
 from hybridbench.report.document import Table
 from tests.unit.report import synthetic
 
@@ -29,19 +29,6 @@ def printed(make: Callable[[RunRecord], Verdict], *, width: int = 80, colour: bo
     )
     console.print(render_console(build_document(record, make(record)), REPORT))
     return out.getvalue()
-
-
-def test_brief_is_how_the_whole_begins_less_tables_and_bounds() -> None:
-    record = synthetic.record_of(300.0)
-    document = build_document(record, synthetic.leak_verdict(record))
-    out = io.StringIO()
-    Console(file=out, width=80, no_color=True).print(render_brief(document))
-    brief, whole = out.getvalue().splitlines(), printed(synthetic.leak_verdict).splitlines()
-
-    assert document.badge.word in brief[0]
-    assert set(brief) < set(whole)
-    assert any(document.findings[0].title.split()[0] in line for line in brief)
-    assert not any(document.bounds.title in line for line in brief)
 
 
 def test_verbose_has_every_finding_whole_every_counter_and_how_the_run_was_made() -> None:
