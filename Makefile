@@ -31,7 +31,7 @@ test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBY
 PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help install install-test soak selftest recall test test-fast test-deep test-deep-laws test-deep-rest test-soak coverage test-browser check man bench limits gpu gpu-wheels docs fmt clean
+.PHONY: help wheel install install-test soak selftest recall test test-fast test-deep test-deep-laws test-deep-rest test-soak coverage test-browser check man bench limits gpu gpu-wheels docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -104,6 +104,11 @@ check: install-test  ## Format, lint, types, layers, workflows
 	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml docs/how-to/examples/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml
+
+wheel: install-test  ## Both wheels, in dist: hybridbench, and hybridbench-core, the same without torch
+	@mkdir -p dist
+	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m tools.core_wheel dist
 
 man: install  ## The man page, in build/man
 	@mkdir -p build/man/man1

@@ -44,6 +44,7 @@ from hybridbench.safe_output import (
     print_error,
     replace_closed_streams,
 )
+from hybridbench.targets.own_process import ENGINE_PACKAGES, no_engine
 
 # What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
 _OF_THE_MACHINE = frozenset(
@@ -147,6 +148,12 @@ def main() -> None:
     except ReaderLeftError:
         give_up(sys.stdout)
         sys.exit(_READER_LEFT)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name not in ENGINE_PACKAGES:
+            raise
+        missing = no_engine(error.name)
+        print_error(missing)
+        sys.exit(int(missing.exit_code))
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
             raise

@@ -32,7 +32,7 @@ _NEXT: Final = {
 # Where the bundled engine cannot run.
 _NEXT_OF_CORE: Final = {
     "hybridbench watch -- COMMAND": "a server of yours, such as vllm serve",
-    "hybridbench judge FILE": "memory that you have recorded, with ps or Prometheus",
+    "hybridbench judge FILE": "memory recorded with ps, Prometheus, ...",
 }
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from hybridbench.defects.defect import Defect
 from hybridbench.errors import ExitCode, UsageError, WorkerFailedError
 from hybridbench.targets.background_process import answer_of
+from hybridbench.targets.own_process import require_engine_packages
 
 AS_OF: Final = "defects-as-of:"  # as in defects/releases.py, which imports the engine
 _PATIENCE_S = 120.0
@@ -23,8 +24,10 @@ def described_defects(*names: str) -> tuple[Defect, ...]:
 
     Raises:
         UsageError: no such defect, release or file, or two of them patch the same method.
+        ConfigError: the engine needs a package that is not installed.
         WorkerFailedError: the engine cannot be imported.
     """
+    require_engine_packages()
     command = [sys.executable, "-m", "hybridbench.worker.defect_catalog", *names]
     try:
         answer = answer_of(command, _PATIENCE_S)

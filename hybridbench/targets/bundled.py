@@ -23,6 +23,7 @@ from hybridbench.targets.own_process import (
     await_end,
     await_killed,
     import_path,
+    require_engine_packages,
     with_environment,
 )
 from hybridbench.targets.stderr_file import StderrFile
@@ -90,9 +91,12 @@ class BundledTarget:
 
         Raises:
             WorkerFailedError: the system cannot start it.
-            ConfigError: there is no /proc to see its memory in.
+            ConfigError: there is no /proc to see its memory in, or the engine needs a package that
+                is not installed.
         """
         require_proc()
+        if launch.program.python == sys.executable:
+            require_engine_packages()
         self._stderr = StderrFile(launch.stderr_path)
         parent_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

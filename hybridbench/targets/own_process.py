@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import hybridbench
+from hybridbench.errors import ConfigError, ErrorCode
 from hybridbench.sampling.runnable_time import RunnableTime
 
 # `python -m` and `-c` would look in the working directory before the standard library: whatever
@@ -36,6 +37,24 @@ _KILL_MOST_S: Final = 60.0
 def missing_engine_packages() -> list[str]:
     """What the bundled engine needs and is not installed here."""
     return [name for name in ENGINE_PACKAGES if not _is_installed(name)]
+
+
+def require_engine_packages() -> None:
+    """
+    Raises:
+        ConfigError: a package that the bundled engine needs is not installed.
+    """
+    for name in missing_engine_packages():
+        raise no_engine(name)
+
+
+def no_engine(name: str) -> ConfigError:
+    """That the bundled engine cannot be used here, as the package ``name`` is not installed."""
+    return ConfigError(
+        f"this needs the bundled engine, and {name} is not installed here: `pip install "
+        "hybridbench` brings what it needs, hybridbench-core does without.",
+        code=ErrorCode.NOT_FOUND,
+    )
 
 
 def _is_installed(name: str) -> bool:

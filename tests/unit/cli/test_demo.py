@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.runs.replay import RECORDING
+from hybridbench.targets import own_process
 from tests.scenarios.test_documented_commands import parse
 from tests.unit.cli.conftest import CommandLine
 
@@ -20,9 +21,12 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridbench.cli.demo._LASTS_S", 1e-3)
 
 
+@pytest.mark.parametrize("missing", [[], ["torch"]], ids=["whole", "core"])
 def test_a_demo_ends_with_the_report_and_two_commands_and_exit_code_0(
-    hybridbench: CommandLine, tmp_path: Path
+    missing: list[str], hybridbench: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(own_process, "missing_engine_packages", lambda: missing)
+
     demo = hybridbench("demo", cwd=tmp_path)
     judged = hybridbench("report", "results/demo")
 
@@ -34,6 +38,7 @@ def test_a_demo_ends_with_the_report_and_two_commands_and_exit_code_0(
     assert "results/demo/report.html" in demo.stdout
     rest = demo.stdout.removeprefix(judged.stdout)
     assert "exit code 10" in rest
+    assert max(map(len, rest.splitlines())) <= 80
     commands = re.findall(r"^  (hybridbench .*?)  ", rest, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:

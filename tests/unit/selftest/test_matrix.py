@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.cli.explain import rests_on_counts
 from hybridbench.defects.catalog import CONTROLS, DEFECTS
 from hybridbench.defects.defect import FoundBy, Role
+from hybridbench.defects.described import rests_on_counts
 from hybridbench.errors import UsageError
 from hybridbench.selftest.matrix import Expect, Row, full_matrix, only, quick_matrix
 from hybridbench.selftest.run import command
