@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hybridbench.cli.options import Detail, Panel, Quiet, ReportFormat, parse_seconds
+from hybridbench.cli.options import Detail, Output, Panel, Quiet, ReportFormat, parse_seconds
+from hybridbench.cli.output import given_outputs
 from hybridbench.cli.render import OutputOptions, print_document
 from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.safe_output import echo, emit, output_after_verdict
+from hybridbench.safe_output import echo, output_after_verdict, print_error
 
 if TYPE_CHECKING:
     from hybridbench.series.judge import FileVerdict
@@ -149,9 +150,10 @@ def judge(
             help="Treat sudden drops as a sawtooth of one process, not as restarts.",
         ),
     ] = False,
-    output: Annotated[
+    format_: Annotated[
         JudgeFormat, typer.Option("--format", rich_help_panel=Panel.OUTPUT, help="Output format.")
     ] = JudgeFormat.CONSOLE,
+    output: Output = None,
     quiet: Quiet = False,
 ) -> None:
     """Judge recorded series: tables, JSON, /metrics, a Prometheus server, runs.
@@ -162,6 +164,7 @@ def judge(
     code.  Nothing is started and no engine is loaded.
     """
     # Imported here: `--help` and usage errors should not wait for numpy.
+    from hybridbench.records.verdict import EXIT_CODE
     from hybridbench.series.judge import JudgeOptions, judge_columns, judge_file, worst
 
     ask = JudgeOptions(
@@ -182,6 +185,8 @@ def judge(
             code=ErrorCode.NEEDS_OPTION,
             option="--only",
         )
+    detail = Detail.BRIEF if quiet else Detail.USUAL
+    shown = OutputOptions(ReportFormat(format_), given_outputs(output, JudgeFormat), detail=detail)
     files = files or []
     if files.count("-") > 1:
         raise UsageError("- may appear only once: standard input.", code=ErrorCode.BAD_VALUE)
@@ -198,21 +203,21 @@ def judge(
             prometheus, query, parse_seconds("--last", last), SystemClock().wall_s()
         )
         judged.append(judge_columns(read_prometheus(wanted), ask))
-    with output_after_verdict():
-        _print(judged, output, quiet=quiet)
+    code = int(EXIT_CODE[worst([file.kind for file in judged])])
+    try:
+        with output_after_verdict():
+            _print(judged, shown)
+    except UsageError as error:
+        print_error(error)
+        code = code or int(error.exit_code)
     for file in judged:
         for failure in file.failures:
             echo(f"{file.source}: {failure.trace}", err=True)
-    from hybridbench.records.verdict import EXIT_CODE
-
-    raise typer.Exit(int(EXIT_CODE[worst([file.kind for file in judged])]))
+    raise typer.Exit(code)
 
 
-def _print(judged: list[FileVerdict], output: JudgeFormat, *, quiet: bool) -> None:
+def _print(judged: list[FileVerdict], shown: OutputOptions) -> None:
     from hybridbench.report.external_series import series_document, series_json
 
-    if output is JudgeFormat.JSON:
-        emit(series_json(judged) + "\n")
-    else:
-        detail = Detail.BRIEF if quiet else Detail.USUAL
-        print_document(series_document(judged), OutputOptions(ReportFormat(output), detail=detail))
+    json = {ReportFormat.JSON: lambda: series_json(judged) + "\n"}
+    print_document(series_document(judged), shown, others=json)

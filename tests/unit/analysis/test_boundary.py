@@ -342,7 +342,7 @@ def test_a_file_of_which_a_column_could_not_be_judged_is_told_with_the_traceback
     monkeypatch.setattr(series_trend, "judge", broken)
 
     with pytest.raises(typer.Exit) as ended:
-        judge_command([str(file)], output=output)
+        judge_command([str(file)], format_=output)
 
     said = capsys.readouterr()
     assert ended.value.exit_code == int(ExitCode.INCONCLUSIVE)

@@ -237,6 +237,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--query": takes("rss", None, "--prometheus", "http://x:9090"),
             "--last": takes("6h", "soon", "--query", "rss", "--prometheus", "http://x:9090"),
             "--format": takes("json", "pdf"),
+            "--output": OUTPUT,
             "--quiet": FLAG,
         },
     ),

@@ -49,6 +49,19 @@ def test_judging_loads_no_torch_and_exits_with_the_worst_verdict(tmp_path: Path)
     assert "CLEAN" in alone.stdout
 
 
+def test_a_file_gets_what_its_format_prints(tmp_path: Path) -> None:
+    series = tmp_path / "leak.csv"
+    series.write_text(table(3e5), encoding="utf-8")
+    words = ("judge", str(series), "--steady-at", "10m")
+
+    files = ("--output", f"json={tmp_path / 'x.json'}", "--output", f"markdown={tmp_path / 'x.md'}")
+    quiet = run(*words, "-q", *files)
+
+    assert quiet.returncode == 10
+    for name, file in (("json", "x.json"), ("markdown", "x.md")):
+        assert (tmp_path / file).read_text() == run(*words, "--format", name).stdout
+
+
 def test_quiet_is_one_line_with_the_verdict(tmp_path: Path) -> None:
     series = tmp_path / "leak.csv"
     series.write_text(table(3e5), encoding="utf-8")
