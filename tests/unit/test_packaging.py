@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,110 @@ def test_the_steps_of_the_action_are_shell_that_parses() -> None:
         # Inputs come by the environment: what somebody typed never becomes a part of the script.
         assert "${{" not in script
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+GH = """#!/bin/bash
+# Stands for GitHub's command: keeps what it is asked, and knows the comment of $KNOWN.
+printf '%s\\n' "$*" >> "$CALLS"
+case "$*" in
+  *--paginate*) [ -z "$KNOWN" ] || printf '%s\\n' "$KNOWN" 99 ;;
+  *body=@*) last="${!#}"; cp "${last#body=@}" "$CALLS.body"; exit "${REFUSED:-0}" ;;
+esac
+"""
+BENCH = """#!/bin/bash
+printf '%s\\n' "$@" > "$CALLS.words"
+env > "$CALLS.environment"
+[ "$2" != --output ] || printf '# LEAK \\342\\202\\254%.0s' {1..9000} > "${3#markdown=}"
+exit 12
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the action's step did: its exit code, and what it asked of which command."""
+
+    code: int
+    printed: str
+    words: list[str]
+    calls: list[str]
+    body: str
+    environment: str
+
+
+def run_step(place: Path, arguments: str, **environment: str) -> Step:
+    """The action's second step with ``hybridbench`` and ``gh`` that only note what they get."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    script = action["runs"]["steps"][1]["run"]
+    for path, text in ((place / "gh", GH), (place / "hybridbench" / "bin" / "hybridbench", BENCH)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    calls = place / "calls"
+    given = {
+        "PATH": f"{place}:{os.environ['PATH']}",
+        "RUNNER_TEMP": str(place),
+        "GITHUB_OUTPUT": str(place / "output"),
+        "GITHUB_REPOSITORY": "o/r",
+        "GITHUB_WORKFLOW": "ci",
+        "GITHUB_JOB": "speed",
+        "CALLS": str(calls),
+        "ARGUMENTS": arguments,
+        "COMMENT_TOKEN": "",
+        "PULL_REQUEST": "",
+        **environment,
+    }
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        env=given, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    def kept(suffix: str) -> str:
+        file = place / f"calls{suffix}"
+        return file.read_text("utf-8") if file.exists() else ""
+
+    assert (place / "output").read_text() == "exit-code=12\n"
+    words, asked = kept(".words").splitlines(), kept("").splitlines()
+    return Step(done.returncode, done.stdout, words, asked, kept(".body"), kept(".environment"))
+
+
+IN_PULL_REQUEST = {"COMMENT_TOKEN": "secret", "PULL_REQUEST": "7"}
+
+
+def test_the_report_becomes_a_comment_on_the_pull_request(tmp_path: Path) -> None:
+    step = run_step(tmp_path, "compare 'git:main' .", **IN_PULL_REQUEST)
+
+    assert step.code == 12
+    assert step.words[:2] == ["compare", "--output"]
+    assert step.words[3:] == ["git:main", "."]
+    assert step.calls[-1].startswith("api --silent repos/o/r/issues/7/comments --field body=@")
+    mark, _, report = step.body.partition("\n")
+    assert mark == "<!-- hybridbench ci / speed -->"
+    assert report.startswith("# LEAK €# LEAK €")
+    assert 59_000 < len(step.body.encode()) < 61_000
+    # What runs under the bench must not inherit the token.
+    assert "secret" not in step.environment
+
+
+def test_the_comment_of_a_former_run_is_written_anew(tmp_path: Path) -> None:
+    step = run_step(tmp_path, "compare git:main .", KNOWN="41", **IN_PULL_REQUEST)
+
+    assert step.calls[-1].startswith("api --silent --method PATCH repos/o/r/issues/comments/41 ")
+
+
+def test_a_comment_that_is_refused_is_a_warning_and_the_exit_code_stays(tmp_path: Path) -> None:
+    step = run_step(tmp_path, "compare git:main .", REFUSED="1", **IN_PULL_REQUEST)
+
+    assert step.code == 12
+    assert step.printed.startswith("::warning::")
+
+
+@pytest.mark.parametrize("missing", ["COMMENT_TOKEN", "PULL_REQUEST"])
+def test_without_a_token_or_a_pull_request_nothing_is_commented_on(
+    missing: str, tmp_path: Path
+) -> None:
+    step = run_step(tmp_path, "judge rss.csv", **{**IN_PULL_REQUEST, missing: ""})
+
+    assert (step.code, step.words, step.calls) == (12, ["judge", "rss.csv"], [])
 
 
 def test_what_the_dockerfile_copies_is_not_ignored() -> None:
