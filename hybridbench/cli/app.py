@@ -148,6 +148,9 @@ def main() -> None:
     except ReaderLeftError:
         give_up(sys.stdout)
         sys.exit(_READER_LEFT)
+    except KeyboardInterrupt:
+        # Before a run handles its signals: nothing was begun.
+        sys.exit(int(ExitCode.INTERRUPTED))
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in ENGINE_PACKAGES:
             raise

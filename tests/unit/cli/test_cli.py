@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import typer
@@ -203,6 +204,19 @@ def test_the_help_of_a_command_has_an_example_and_no_types_and_fits(
     assert f"Example: hybridbench {' '.join(words)}" in " ".join(text.split())
     assert not re.search(r"<(?:str|int|path|list\[|float>|int range)|\{|x>=|<=x", text)
     assert max(map(len, text.splitlines())) <= columns
+
+
+def test_ctrl_c_before_anything_has_begun_is_no_traceback(
+    hybridbench: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hybridbench.cli.app.app", interrupted)
+
+    ended = hybridbench("profiles", "list")
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize(("columns", "widest"), [(60, 60), (100, 100), (120, 120), (300, 120)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -94,6 +95,28 @@ def test_a_name_with_labels_and_a_run_without_samples_are_tables_too() -> None:
 
     assert_same(table_of(replace(record, series={name: series}))[name], series)
     assert render_samples(replace(record, series={})) == "t_s\n"
+
+
+def test_the_program_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "reference" / "python-api.md").read_text("utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    shutil.copytree(RECORDING, tmp_path / "results" / "RUN")
+    monkeypatch.chdir(tmp_path)
+
+    exec(program, {})
+
+    run = hybridbench.load_run("results/RUN")
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2 + len(run.findings) > 3
+    assert printed[1] == run.verdict.full_headline.replace(":", "", 1)
+    # The attributes that the page names are there.
+    for owner, row in (("verdict", run.verdict), ("findings", run.findings[0])):
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| `run.{owner}`")]
+        names = re.findall(r"`([a-z_]+)`", line.rpartition("|")[0].partition(": ")[2])
+        assert len(names) > 5
+        assert all(hasattr(row, name) for name in names)
 
 
 def test_what_is_no_run_is_an_error_that_names_it(tmp_path: Path) -> None:
