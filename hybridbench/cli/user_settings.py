@@ -151,8 +151,10 @@ def _warn_of_unknown(context: Context) -> None:
     """A misspelt variable would have no effect; one of a script may begin like ours."""
     known = {NO_USER_SETTINGS, *_variables(context.find_root().command)}
     for name in sorted(set(os.environ) - known):
+        if not name.startswith(f"{_PREFIX}_"):
+            continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
-        if near and name.startswith(f"{_PREFIX}_"):
+        if near:
             said = f"{name} sets no option and has no effect; did you mean {near[0]}?"
             echo(f"hybridbench: {said}", err=True)
 

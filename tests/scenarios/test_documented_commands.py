@@ -79,6 +79,8 @@ FAST = [
     name for name, blocks in BLOCKS.items() if any(not b.slow and not b.by_hand for b in blocks)
 ]
 SLOW = [name for name, blocks in BLOCKS.items() if any(b.slow for b in blocks)]
+# Typer makes all commands and their options anew at every call.
+TREE = typer.main.get_command(app)
 NOT_IN_MAKE_TEST = [
     name for name, blocks in BLOCKS.items() if any(b.slow or b.by_hand for b in blocks)
 ]
@@ -169,7 +171,7 @@ def test_commands_that_are_not_run_have_options_that_exist(name: str) -> None:
 
 def parse(command: str) -> None:
     """Raises typer's error for an unknown command or option."""
-    parser = typer.main.get_command(app)
+    parser = TREE
     words = shlex.split(command, comments=True)[1:]
     words = words[: next((i for i, word in enumerate(words) if word in {">", "|"}), None)]
     while isinstance(parser, TyperGroup):
