@@ -6,6 +6,8 @@ from itself between its chunked and its token-by-token path; states 1e-4.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -30,22 +32,28 @@ class Expected:
     """What transformers says about some texts, and how sure it is of each position."""
 
     def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
         rng = np.random.default_rng(7)
         self.texts: list[list[int]] = [
             rng.integers(0, VOCAB, length + DECODE_STEPS).tolist() for length in LENGTHS
         ]
         self.logits = [oracle.logits(text) for text in self.texts]
-        self.noise = [
-            (oracle.stepped_logits(text) - whole).abs().amax(dim=-1)
-            for text, whole in zip(self.texts, self.logits, strict=True)
-        ]
         self.differences: list[float] = []
 
     def compare(self, row: Tensor, text: int, position: int) -> None:
         """``row`` are our logits after the token at ``position``."""
         difference = float((row - self.logits[text][position]).abs().max())
-        assert difference <= max(1e-3, 2 * float(self.noise[text][position])), (text, position)
+        # Token by token takes transformers ten times as long as what it is asked about.
+        if difference > 1e-3:
+            assert difference <= 2 * self.noise(text)[position], (text, position)
         self.differences.append(difference)
+
+    @cache  # noqa: B019  # as long as the module's tests run
+    def noise(self, text: int) -> list[float]:
+        """How much transformers differs from itself at each position."""
+        stepped = self._oracle.stepped_logits(self.texts[text])
+        noise: list[float] = (stepped - self.logits[text]).abs().amax(dim=-1).tolist()
+        return noise
 
     def close(self) -> None:
         assert float(np.median(self.differences)) <= 1e-4
