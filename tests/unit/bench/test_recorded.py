@@ -36,13 +36,19 @@ def recording(profile: str) -> RunRecord:
     return RunRecord(manifest, series, events)
 
 
+slow = pytest.mark.slow
+several_minutes = pytest.mark.parametrize(
+    "minutes", [2, pytest.param(3, marks=slow), 5, pytest.param(7, marks=slow)]
+)
+
+
 def verdict(profile: str, minutes: float, gb_per_h: float) -> VerdictKind:
     first = beginning(recording(profile), 60.0 * minutes, shipped(profile))
     return judge(with_growth(first, gb_per_h)).kind
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("minutes", [2, 3, 5, 7])
+@several_minutes
 def test_a_healthy_run_is_no_leak_and_clean_from_five_minutes_on(
     profile: str, minutes: float
 ) -> None:
@@ -54,7 +60,7 @@ def test_a_healthy_run_is_no_leak_and_clean_from_five_minutes_on(
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("minutes", [2, 3, 5, 7])
+@several_minutes
 @pytest.mark.parametrize("gb_per_h", [1.0, 3.7, 10.0])
 def test_a_gigabyte_an_hour_is_never_clean_and_a_leak_from_five_minutes_on(
     profile: str, minutes: float, gb_per_h: float

@@ -46,8 +46,8 @@ def _program(folder: Path, text: str) -> str:
     ("case", "cache"),
     [
         (Case("states", 1), "MambaRadixCache"),
-        (Case("full", 16), "RadixCache"),
-        (Case("windows", 16), "SWARadixCache"),
+        pytest.param(Case("full", 16), "RadixCache", marks=pytest.mark.slow),
+        pytest.param(Case("windows", 16), "SWARadixCache", marks=pytest.mark.slow),
         (Case("windows", 1, unified=True), "UnifiedRadixCache"),
     ],
     ids=str,

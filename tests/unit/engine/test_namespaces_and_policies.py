@@ -53,7 +53,7 @@ def test_every_policy_evicts_and_changes_no_token(policy: str, hicache: HiCache)
     engine = make_attention_engine(kv_tokens=180, eviction_policy=policy, hicache=hicache)
     program = EngineProgram(engine, random.Random(4), make_oracle=make_attention_engine)
 
-    program.run(150)
+    program.run(80)
 
     program.compare_with_oracle()
     assert engine.counters.evict_calls > 0
@@ -85,6 +85,6 @@ def test_the_unified_tree_takes_any_policy() -> None:
     engine = make_engine(cache="unified", eviction_policy="fifo", kv_tokens=180, mamba_slots=12)
     program = EngineProgram(engine, random.Random(4))
 
-    program.run(150)
+    program.run(80)
 
     program.compare_with_oracle()
