@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Literal, TypeAlias
+from zlib import crc32
 
 import pytest
 
@@ -230,24 +231,43 @@ HOST_WINDOWS_WRITE_BACK = host_tier(
 )  # fmt: skip
 
 
-# Laws that change one step of a script leave out most steps of decoding in `make test`.
+# Laws that change one step of a script are tried at some of its steps in `make test`, and each
+# script has other ones: what one leaves out, the next of its kind has.
 every_stride = pytest.mark.parametrize(
-    "stride", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
+    "stride", [10, pytest.param(1, marks=pytest.mark.slow)], ids=["some steps", "every step"]
 )
-# Steps after which a request has been queued and prefilled; then it decodes, and one step is much
-# like another.
-EARLY_STEPS = 4
+# In each stage; of the further steps one is much like another.
+FIRST_STEPS = 2
 
 
-def points(live_before: Iterable[Sequence[str]], stride: int) -> Iterator[tuple[int, str]]:
-    """Steps, and whom to take out there: each early on, and then at every ``stride``-th step."""
-    ages: Counter[str] = Counter()
-    for at, live in enumerate(live_before):
-        ages = Counter({name: ages[name] for name in live})
-        for name in live:
-            if ages[name] < EARLY_STEPS or ages[name] % stride == 0:
-                yield at, name
-            ages[name] += 1
+def points(
+    stages_before: Iterable[Mapping[str, str]], name: str, stride: int
+) -> Iterator[tuple[int, str]]:
+    """Steps of the script ``name``, and whom to take out there: the first steps of every stage, and
+    then every ``stride``-th.
+    """
+    seen: Counter[str] = Counter()
+    passed = first_of(name, stride)
+    for at, stages in enumerate(stages_before):
+        for rid, stage in stages.items():
+            seen[stage] += 1
+            passed += 1
+            if seen[stage] <= FIRST_STEPS or passed % stride == 0:
+                yield at, rid
+
+
+def first_of(name: str, stride: int) -> int:
+    """Where the script ``name`` begins to count: below ``stride``."""
+    return crc32(name.encode()) % stride
+
+
+def stages_of(engine: Engine, rids: Iterable[str]) -> dict[str, str]:
+    """Of each request that is live, what it would be taken out of."""
+    scheduler = engine.scheduler
+    stages = {req.rid: "decode" for req in scheduler.running}
+    if scheduler.chunked_req is not None:
+        stages[scheduler.chunked_req.rid] = "prefill"
+    return {rid: stages.get(rid, "queued") for rid in rids}
 
 
 def always() -> bool:
@@ -294,8 +314,8 @@ STORAGE = storage_script("storage", (3, 0, 2), "best_effort")
 class ScriptedRun:
     """A script, step by step.
 
-    ``live_before`` has, for each step, who was live when it began; ``looks`` says whether every
-    slot is looked at after a step.
+    ``stages_before`` has, for each step, who was live when it began, and in which stage; ``looks``
+    says whether every slot is looked at after a step.
     """
 
     def __init__(self, script: Script = HYBRID) -> None:
@@ -306,7 +326,7 @@ class ScriptedRun:
         self.ends: dict[str, EventKind] = {}
         self.reasons: dict[str, str] = {}
         self.steps = 0
-        self.live_before: list[list[str]] = []
+        self.stages_before: list[dict[str, str]] = []
         self.looks: Callable[[], bool] = always
         self._to_submit = list(script.prompts)
 
@@ -327,9 +347,8 @@ class ScriptedRun:
     def step(self) -> None:
         """Submit what is due, step, and look at every slot."""
         unsubmitted = set(self._to_submit)
-        self.live_before.append(
-            [rid for rid in self._prompts if rid not in unsubmitted and rid not in self.ends]
-        )
+        live = [rid for rid in self._prompts if rid not in unsubmitted and rid not in self.ends]
+        self.stages_before.append(stages_of(self.engine, live))
         if self.steps % self._steps_between == 0:
             for rid in self._to_submit[:2]:
                 params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)

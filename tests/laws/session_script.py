@@ -23,7 +23,7 @@ from tests.builders import (
 )
 from tests.drafters import HalfRightDrafter
 from tests.host_transfers import ChosenTransfers
-from tests.laws.engine_script import always, never
+from tests.laws.engine_script import always, never, stages_of
 
 PARAMS = SamplingParams(max_new_tokens=5, ignore_eos=True)
 SESSIONS = ("s", "t")
@@ -157,14 +157,16 @@ class SessionRun:
 
     ``said`` is each session's conversation as its client knows it; an aborted turn left nothing.
     ``looks`` says whether every slot is looked at after a step, and ``turns_before`` has, for each
-    step, which sessions had a turn when it began.
+    step, which sessions had a turn when it began, and in which stage; ``sessions_before`` has those
+    without a turn as well.
     """
 
     def __init__(self, script: SessionScript) -> None:
         self.engine = script.make_engine()
         self.steps = 0
         self.looks: Callable[[], bool] = always
-        self.turns_before: list[list[str]] = []
+        self.turns_before: list[dict[str, str]] = []
+        self.sessions_before: list[dict[str, str]] = []
         self.said: dict[str, list[int]] = {name: [] for name in SESSIONS}
         self.ends: dict[str, EventKind] = {}
         self.outputs: dict[str, list[int]] = {}
@@ -192,7 +194,12 @@ class SessionRun:
 
     def step(self) -> None:
         """Submit what is due, step, and look at every slot."""
-        self.turns_before.append([name for name in SESSIONS if name in self._turn_of.values()])
+        stages = stages_of(self.engine, self._turn_of)
+        turns = {self._turn_of[rid]: stage for rid, stage in stages.items()}
+        self.turns_before.append(turns)
+        slots = self.engine.pools.sessions.slots
+        idle = {name: "idle, with a slot" if name in slots else "idle" for name in SESSIONS}
+        self.sessions_before.append({**idle, **turns})
         for name in SESSIONS:
             if self._may_go_on(name) and name not in self._turn_of.values():
                 self._submit_turn(name)

@@ -75,7 +75,7 @@ def test_a_request_that_leaves_at_any_step_takes_nothing_along(
         assert healthy.engine.counters.host_load_backs > 0
     stages: Counter[str] = Counter()
 
-    for at, rid in points(healthy.live_before, stride):
+    for at, rid in points(healthy.stages_before, script.name, stride):
         run = ScriptedRun.again(script, at)
         assert run.engine.abort(rid) if how == "abort" else run.engine.disconnect(rid)
         run.run()

@@ -38,10 +38,11 @@ from tests.laws.engine_script import (
     Script,
     ScriptedRun,
     every_stride,
+    first_of,
 )
 
-# Enough for the first request to be prefilled, and for the second to meet it in the tree.
-EARLY_CALLS = 8
+# The first request, and the second, which meets it in the tree.
+FIRST_CALLS = 3
 
 
 class FailsOnce:
@@ -61,9 +62,12 @@ class FailsOnce:
         return self.calls >= self._k
 
 
-def calls_to_fail(count: int, stride: int) -> Iterator[int]:
-    """Which of ``count`` calls, from 1: the first ones and then every ``stride``-th."""
-    return (k for k in range(1, count + 1) if k <= EARLY_CALLS or k % stride == 0)
+def calls_to_fail(count: int, name: str, stride: int) -> Iterator[int]:
+    """Which of ``count`` calls, from 1: the first ones and then every ``stride``-th, of each script
+    ``name`` others.
+    """
+    first = first_of(name, stride)
+    return (k for k in range(1, count + 1) if k <= FIRST_CALLS or k % stride == first)
 
 
 def decode_call(pools: Pools) -> str:
@@ -176,7 +180,7 @@ def test_any_single_failed_allocation_loses_nothing_and_changes_no_token(
     if script in (HYBRID_DRAFTS, PAGED_DRAFTS):
         assert healthy.engine.counters.verify_steps > 5
 
-    for k in calls_to_fail(counting.calls, stride):
+    for k in calls_to_fail(counting.calls, f"{script.name}, {where}", stride):
         run, failing = _run_with_failure(script, where, k)
         assert failing.has_failed()
         assert_idle_and_clean(run.engine)

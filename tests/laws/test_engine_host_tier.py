@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import count, product
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,7 +38,7 @@ from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
 from tests.host_transfers import ChosenTransfers, EagerTransfers
 from tests.laws.engine_machine import EngineMachine, engine_examples
-from tests.laws.engine_script import HOST_TIER, ScriptedRun, host_tier
+from tests.laws.engine_script import HOST_TIER, ScriptedRun, every_stride, first_of, host_tier
 from tests.session_programs import SessionProgram
 
 # Bets that requests stop early, so that decoding runs out of room now and then.
@@ -210,13 +210,16 @@ def check_empty(program: EngineProgram) -> None:
         assert stats.available == stats.total
 
 
+@pytest.mark.parametrize("actions", [120, pytest.param(250, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", ["dedicated", "unified", "windows"])
-def test_every_program_gives_the_tokens_of_the_engine_without_reuse(family: str) -> None:
+def test_every_program_gives_the_tokens_of_the_engine_without_reuse(
+    family: str, actions: int
+) -> None:
     names = [name for name in SQUEEZES if family_of(name) == family]
     programs = ((f"seed {seed}, {name}", make_program(name, seed))
                 for seed, name in enumerate(names))  # fmt: skip
 
-    seen = run_against_oracle(programs, 250, check_empty)
+    seen = run_against_oracle(programs, actions, check_empty)
 
     wanted = [
         "prefix_hits", "node_splits", "refusals", "abort_queued", "abort_decode",
@@ -232,7 +235,8 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse(family: str)
         assert seen[event] > 0, (event, seen)
 
 
-def test_sessions_and_guesses_keep_to_it_and_so_do_failing_transfers() -> None:
+@pytest.mark.parametrize("actions", [150, pytest.param(300, marks=pytest.mark.slow)])
+def test_sessions_and_guesses_keep_to_it_and_so_do_failing_transfers(actions: int) -> None:
     policies: tuple[HiCacheWritePolicy, ...] = (
         "write_through", "write_back", "write_through_selective",
     )  # fmt: skip
@@ -256,7 +260,7 @@ def test_sessions_and_guesses_keep_to_it_and_so_do_failing_transfers() -> None:
         )
         program = SessionProgram(engine, random.Random(seed), clock, longest_prompt=90)
         program._make_oracle = make
-        program.run(300)
+        program.run(actions)
         program.compare_with_oracle()
         seen.update(engine.counters.as_dict())
 
@@ -293,10 +297,11 @@ SCRIPTS: list[Any] = [
 ]
 
 
+@every_stride
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
 def test_any_failed_transfer_loses_nothing_and_changes_no_token(
-    write_policy: HiCacheWritePolicy, script: dict[str, Any]
+    write_policy: HiCacheWritePolicy, script: dict[str, Any], stride: int
 ) -> None:
     healthy = ScriptedRun(host_tier("healthy", write_policy, **script))
     healthy.run()
@@ -304,15 +309,15 @@ def test_any_failed_transfer_loses_nothing_and_changes_no_token(
     assert min(counters.host_stays, counters.host_load_backs) > 0
     # A write-back waits for all that is under way.
     assert counters.host_late_acks > 0 or write_policy == "write_back"
-    k, failures = 0, 1
+    ks = count(1) if stride == 1 else count(1 + first_of(str(script), 3), 3)
 
-    while failures:
-        k += 1
+    for k in ks:
         run = ScriptedRun(host_tier("one fails", write_policy, fails=k.__eq__, **script))
         run.run()
         assert_idle_and_clean(run.engine)
         assert run.outputs == healthy.outputs, f"failing transfer {k}"
-        failures = run.engine.counters.host_failures
+        if not run.engine.counters.host_failures:
+            break
 
     assert k > 5, "the run hardly copies"
 

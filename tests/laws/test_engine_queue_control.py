@@ -28,7 +28,7 @@ from tests.builders import (
     make_engine,
 )
 from tests.engine_programs import EngineProgram
-from tests.laws.engine_script import always, every_stride, never
+from tests.laws.engine_script import always, every_stride, never, points, stages_of
 from tests.laws.test_engine_allocation_failures import FailsOnce, calls_to_fail, decode_call
 
 DARING = NewTokenRatio(init=1.0, min=0.0, decay_steps=1)
@@ -145,7 +145,7 @@ def test_every_program_at_the_controls_gives_the_tokens_of_the_engine_without_re
     for seed, name in enumerate([*SQUEEZES] * rounds):
         program = QueueProgram(name, seed)
         try:
-            program.run_with_controls(500)
+            program.run_with_controls(250)
             program.compare_with_oracle()
             assert program.in_vain == []
         except BaseException as error:
@@ -179,7 +179,8 @@ CAREFUL = NewTokenRatio(init=1.0, min=1.0)
 class PriorityScript:
     """Ten requests of four priorities on two rows; the same each time.
 
-    ``looks`` says whether every slot is looked at after a step.
+    ``looks`` says whether every slot is looked at after a step; ``stages_before`` has, for each
+    step, who was live when it began, and in which stage.
     """
 
     def __init__(self) -> None:
@@ -189,9 +190,11 @@ class PriorityScript:
             new_token_ratio=CAREFUL,
         )  # fmt: skip
         self.outputs: dict[str, list[int]] = {}
+        self.stages_before: list[dict[str, str]] = []
         self.steps = 0
         self.looks: Callable[[], bool] = always
         self._to_submit = [(f"r{i}", i * 7 % 4) for i in range(10)]
+        self._submitted: set[str] = set()
         self._system = list(range(1, 13))
 
     @classmethod
@@ -205,10 +208,13 @@ class PriorityScript:
         return script
 
     def step(self) -> None:
+        live = self._submitted - self.outputs.keys()
+        self.stages_before.append(stages_of(self.engine, sorted(live)))
         for rid, priority in self._to_submit[:1] if self.steps % 2 == 0 else ():
             prompt = [*self._system, 20 + int(rid[1:]), 40, *range(int(rid[1:]) * 2)]
             params = SamplingParams(max_new_tokens=8)
             self.engine.submit(rid, prompt, params, priority=priority)
+            self._submitted.add(rid)
             del self._to_submit[:1]
         self.steps += 1
         for event in self.engine.step():
@@ -223,23 +229,23 @@ class PriorityScript:
             self.step()
 
 
-def test_a_request_that_leaves_at_any_step_of_preempting_traffic_takes_nothing_along() -> None:
+@every_stride
+def test_a_request_that_leaves_at_any_step_of_preempting_traffic_takes_nothing_along(
+    stride: int,
+) -> None:
     healthy = PriorityScript()
     healthy.run()
     assert healthy.engine.counters.preemptions > 2
     stages: Counter[str] = Counter()
 
-    for at in range(healthy.steps):
-        # Every request at every third step, each at others.
-        for number in range(at % 3, 10, 3):
-            script, rid = PriorityScript.again(at), f"r{number}"
-            if not script.engine.abort(rid):
-                continue
-            script.run()
-            assert_idle_and_clean(script.engine)
-            for other, output in healthy.outputs.items():
-                assert other == rid or script.outputs[other] == output
-            stages.update(script.engine.counters.as_dict())
+    for at, rid in points(healthy.stages_before, "preemption", stride):
+        script = PriorityScript.again(at)
+        assert script.engine.abort(rid)
+        script.run()
+        assert_idle_and_clean(script.engine)
+        for other, output in healthy.outputs.items():
+            assert other == rid or script.outputs[other] == output
+        stages.update(script.engine.counters.as_dict())
 
     for stage in ("abort_queued", "abort_prefill", "abort_decode"):
         assert stages[stage] > 0
@@ -252,7 +258,7 @@ def test_any_single_failed_allocation_under_preemption_loses_nothing_and_changes
 ) -> None:
     healthy, counting = run_with_failure(where, 0)
 
-    for k in calls_to_fail(counting.calls, stride):
+    for k in calls_to_fail(counting.calls, where, stride):
         script, failing = run_with_failure(where, k)
         assert failing.has_failed()
         assert_idle_and_clean(script.engine)

@@ -110,7 +110,8 @@ def check_empty(program: EngineProgram) -> None:
     assert host.available == host.total
 
 
-def test_every_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
+@pytest.mark.parametrize("actions", [200, pytest.param(400, marks=pytest.mark.slow)])
+def test_every_program_gives_the_tokens_of_the_engine_without_reuse(actions: int) -> None:
     programs = (
         (f"seed {seed}, {name}, {policy}", make_program(name, seed, policy, error_rate=0.02))
         for seed, (name, policy) in enumerate(
@@ -118,7 +119,7 @@ def test_every_program_gives_the_tokens_of_the_engine_without_reuse() -> None:
         )
     )
 
-    seen = run_against_oracle(programs, 400, check_empty)
+    seen = run_against_oracle(programs, actions, check_empty)
 
     for event in (
         "host_load_backs", "host_evictions", "host_evictions_refused", "storage_backups",

@@ -9,7 +9,6 @@ import pytest
 from tests.laws.engine_script import every_stride, points
 from tests.laws.session_script import (
     SCRIPTS,
-    SESSIONS,
     ReferenceTokens,
     SessionRun,
     SessionScript,
@@ -36,7 +35,7 @@ def test_a_turn_that_is_aborted_at_any_step_takes_nothing_along(
     stages: Counter[str] = Counter()
     whole = healthy(script)
 
-    for at, name in points(whole.turns_before, stride):
+    for at, name in points(whole.turns_before, script.name, stride):
         run = SessionRun.again(script, at)
         session = run.engine.scheduler.sessions.get(name)
         assert session is not None
@@ -58,17 +57,16 @@ def test_a_session_that_is_closed_at_any_step_gives_everything_back(
     closes: Counter[str] = Counter()
     whole = healthy(script)
 
-    for at in range(whole.steps):
-        for name in SESSIONS if stride == 1 else SESSIONS[at % 2 :: 2]:
-            run = SessionRun.again(script, at)
-            held = len(run.engine.pools.sessions.slots)
-            assert run.engine.close_session(name)
-            closes["idle, with a slot"] += held > len(run.engine.pools.sessions.slots)
-            run.run()
-            REFERENCE.check(script, run)
-            assert len(run.engine.scheduler.sessions) == 0
-            assert run.engine.counters.session_closes == 2
-            closes["deferred"] += run.engine.counters.session_deferred_closes
+    for at, name in points(whole.sessions_before, script.name, stride):
+        run = SessionRun.again(script, at)
+        held = len(run.engine.pools.sessions.slots)
+        assert run.engine.close_session(name)
+        closes["idle, with a slot"] += held > len(run.engine.pools.sessions.slots)
+        run.run()
+        REFERENCE.check(script, run)
+        assert len(run.engine.scheduler.sessions) == 0
+        assert run.engine.counters.session_closes == 2
+        closes["deferred"] += run.engine.counters.session_deferred_closes
 
     assert closes["deferred"] > 0
     assert closes["idle, with a slot"] > 0
@@ -81,7 +79,7 @@ def test_a_client_that_leaves_at_any_step_leaves_an_open_session(
 ) -> None:
     whole = healthy(script)
 
-    for at, name in points(whole.turns_before, stride):
+    for at, name in points(whole.turns_before, script.name, stride):
         if name != "s":
             continue
         run = SessionRun.again(script, at)

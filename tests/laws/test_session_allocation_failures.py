@@ -80,7 +80,7 @@ def test_any_single_failed_allocation_loses_nothing(
     script: SessionScript, where: str, stride: int
 ) -> None:
     _, counting = run_with_failure(script, where, 0)
-    for k in calls_to_fail(counting.calls, stride):
+    for k in calls_to_fail(counting.calls, f"{script.name}, {where}", stride):
         run, failing = run_with_failure(script, where, k)
         assert failing.has_failed()
         assert set(run.ends.values()) == {EventKind.FINISHED}, f"failing call {k}"
