@@ -23,9 +23,11 @@ GPU_NEEDS := aiohttp annotated-types jinja2 msgspec numpy packaging prometheus-c
 	hypothesis pytest pytest-timeout pytest-xdist
 GPU_PLATFORMS := $(addprefix --platform ,manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64)
 # What test-fast leaves out: heap scans, workers, other processes, measuring programs, Triton's
-# interpreter, and the slowest sweeps.
-NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_catalog.py cli/test_cli.py kernels \
-	targets/test_prepare.py compare/test_sides.py analysis/test_awkward_runs.py engine/cache/test_reference_cycle.py
+# interpreter, the command line, and the slowest sweeps.
+NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_catalog.py cli load kernels \
+	targets/test_prepare.py compare/test_sides.py engine/cache/test_reference_cycle.py engine/models/test_families.py \
+	$(addprefix analysis/,test_awkward_runs.py test_awkward.py test_boundary.py test_families.py trend/test_estimate.py \
+	trend/test_random_walk.py) report/test_page_truth.py runs/test_soak.py defects/test_mutants.py
 # Images often forbid bytecode; then every process of a test compiles all it imports anew.
 test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBYTECODE :=
 PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -75,7 +77,7 @@ recall: install-test  ## Recall over SAMPLE mutants of the engine (all: 0) drawn
 test: install-test  ## The whole suite but slow, soak and gpu tests, on all cores (JOBS=1: on one)
 	$(PYTEST) -m "not slow and not soak and not gpu"
 
-test-fast: install-test  ## A minute for the inner loop: units without kernels or processes, tidiness and the first law of the engine
+test-fast: install-test  ## A minute for the inner loop: units without kernels, processes and the command line, tidiness, the first law of the engine
 	HYPOTHESIS_PROFILE=fast $(PYTEST) -m "not slow and not soak and not gpu" \
 		tests/unit tests/tidy tests/laws/test_engine_equals_no_reuse.py $(addprefix --ignore=tests/unit/,$(NOT_FAST))
 
