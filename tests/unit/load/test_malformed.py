@@ -76,7 +76,7 @@ def test_each_kind_is_wrong_in_its_own_way(api: Api) -> None:
         with pytest.raises(ValueError, match=":"):
             json.loads(malformed(api, Malformed.BAD_JSON, draw).body)
         deep = malformed(api, Malformed.DEEP_JSON, draw).body
-        # More than Python 3.11 reads; later versions refuse ten times as many, as a large value has.
+        # More than Python 3.11 reads; later versions read ten times as many.
         assert deep.count(b"[") >= 1_000
         with pytest.raises(UnicodeError):
             read_and_write(malformed(api, Malformed.BAD_UNICODE, draw).body)
