@@ -320,6 +320,32 @@ class Engine:
         self.pools.count_cache_work(self.counters)
         return True
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below it."""
+        return self.model_config.vocab_size
+
+    def held_by_waiting(self) -> dict[str, dict[str, int]]:
+        """By rid of the waiting requests that hold anything: slots by pool, only pools with any."""
+        pools = self.pools
+        return {
+            req.rid: pools.held_slots(req.kv)
+            for req in self.scheduler.waiting_queue
+            if not req.kv.is_empty
+        }
+
+    def removals(self) -> tuple[int, int]:
+        """Objects of each class in ``REMOVED_CLASSES`` that have left their structure so far, as it
+        stands in the middle of a step.
+        """
+        # The counters take the cache's own counts over when the step ends.
+        events = self.pools.tree_cache.events
+        return events.evict_leaf + events.evict_cascade, self.counters.finishes
+
+    def objections(self) -> dict[str, int]:
+        """By pool: slots that allocators which check no owner should have refused to take back."""
+        return self.pools.objections()
+
     def pool_stats(self) -> dict[str, PoolStats]:
         """Where the slots of "kv", "req" and, on a hybrid model, "mamba" are; O(requests)."""
         return self._invariants.stats(self.scheduler.admitted(), self.scheduler.waiting_queue)

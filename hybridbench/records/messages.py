@@ -47,6 +47,8 @@ class Start(WireMessage, frozen=True):
     answers_kept: int = 0
     # The worker serves Recompute and nothing else.
     is_reference: bool = False
+    # The engine of others whose classes are driven, such as sglang-cache; the bundled one if empty.
+    released: str = ""
 
 
 # Parent to worker: traffic.

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Final
 
 from hybridbench.engine.counters import REMOVED_CLASSES
-from hybridbench.engine.engine import Engine
 from hybridbench.records.heap import SiteRecord
+from hybridbench.worker.port import ServedEngine
 
 _EVERY: Final = 31  # steps; no multiple of what repeats every few of them
 _MOST_STEPS: Final = 200  # under the profiler, which makes them several times slower
@@ -27,8 +27,8 @@ _FRAMES: Final = 4
 class CallWatch:
     """Owned by the engine's loop; ``step`` surrounds each step, ``sites`` tells what was seen."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: ServedEngine) -> None:
+        self._read = engine.removals
         self._counts = self._before = self._read()
         self._chains = tuple(Counter[tuple[str, ...]]() for _ in REMOVED_CLASSES)
         self._steps = 0
@@ -69,12 +69,6 @@ class CallWatch:
             now != then and chains.total() < _SEEN_ENOUGH
             for now, then, chains in zip(self._before, before, self._chains, strict=True)
         )
-
-    def _read(self) -> tuple[int, int]:
-        """The counts of ``REMOVED_CLASSES``, as they stand in the middle of a step."""
-        # The counters take the cache's own counts over when the step ends.
-        events = self._engine.pools.tree_cache.events
-        return events.evict_leaf + events.evict_cascade, self._engine.counters.finishes
 
     def _on_call(self, frame: FrameType, event: str, _: object) -> None:
         """Between two of these calls only one frame ran: the one that is left, or calls now."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterator
 import msgspec
 import torch
 
-from hybridbench.engine.engine import Engine
 from hybridbench.records.heap import StageReading, SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.sampling.heap_survey import SurveyScope, start_survey, survey_of
@@ -25,6 +24,7 @@ from hybridbench.sampling.reclaim import (
     trim,
 )
 from hybridbench.worker.metrics import WorkerMetrics, device_memory
+from hybridbench.worker.port import ServedEngine
 
 SURVEY, REHEARSE = "survey", "rehearse"
 
@@ -35,7 +35,7 @@ class WorkerDiagnosis:
     The forks of a survey belong to the moment of the first ``advance`` after ``ask``.
     """
 
-    def __init__(self, engine: Engine, metrics: WorkerMetrics, scope: SurveyScope) -> None:
+    def __init__(self, engine: ServedEngine, metrics: WorkerMetrics, scope: SurveyScope) -> None:
         self._metrics = metrics
         self._scope = scope
         self._work = reclaim_hooks(engine)
@@ -104,7 +104,7 @@ class WorkerDiagnosis:
         return msgspec.structs.replace(survey, stop_s=stop_s, paths={}, classes={})
 
 
-def reclaim_hooks(engine: Engine) -> ReclaimHooks:
+def reclaim_hooks(engine: ServedEngine) -> ReclaimHooks:
     """How the stages read this process and reach its cache and device."""
     on_cuda = engine.config.device.startswith("cuda")
     return ReclaimHooks(

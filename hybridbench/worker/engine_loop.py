@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from hybridbench.engine.cache.base import CacheSanityError
-from hybridbench.engine.engine import Engine
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
 from hybridbench.engine.sampling_params import SamplingParams
@@ -52,6 +51,7 @@ from hybridbench.targets.wire import WireClosedError, WorkerWire
 from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import Snapshot, WorkerMetrics
+from hybridbench.worker.port import ServedEngine
 from hybridbench.worker.probes import WorkerProbes, violation_records
 from hybridbench.worker.step_report import StepReport
 from hybridbench.worker.wire_reader import Inbox, LoopPulse, WireReader
@@ -70,7 +70,7 @@ class EngineLoop:
 
     def __init__(  # noqa: PLR0913 - what it owns, each built in its order
         self,
-        engine: Engine,
+        engine: ServedEngine,
         wire: WorkerWire,
         probes: WorkerProbes,
         metrics: WorkerMetrics,

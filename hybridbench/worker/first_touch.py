@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import random
 
-from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.worker.port import ServedEngine
 
 _OUTPUT_TOKENS = 3
 _MIXED_ROUNDS = 3
 _MIXED_OUTPUT_TOKENS = 12
 
 
-def touch_largest_shapes(engine: Engine) -> dict[str, int]:
+def touch_largest_shapes(engine: ServedEngine) -> dict[str, int]:
     """Fill prefill and decode steps to their limits, then mix lengths, then flush.
 
     The mixture matters as much as the largest step: a heap whose blocks come in many sizes needs
@@ -33,10 +33,10 @@ def touch_largest_shapes(engine: Engine) -> dict[str, int]:
 
 
 def _serve(
-    engine: Engine, prompt_lengths: list[int], output_tokens: int, draw: random.Random
+    engine: ServedEngine, prompt_lengths: list[int], output_tokens: int, draw: random.Random
 ) -> None:
     """Serve one prompt of each length to its end."""
-    vocab_size = engine.model_config.vocab_size
+    vocab_size = engine.vocab_size
     params = SamplingParams(
         max_new_tokens=output_tokens, temperature=1.0, top_p=0.9, ignore_eos=True
     )
@@ -47,7 +47,7 @@ def _serve(
         engine.step()
 
 
-def _largest(engine: Engine) -> list[int]:
+def _largest(engine: ServedEngine) -> list[int]:
     """One prompt as long as any can be, then as many as run at once, sharing what KV there is."""
     config = engine.config
     longest = config.max_request_len - _OUTPUT_TOKENS
@@ -55,7 +55,7 @@ def _largest(engine: Engine) -> list[int]:
     return [longest] + [min(longest, together)] * config.max_running_requests
 
 
-def _mixed(engine: Engine, lengths: random.Random) -> list[int]:
+def _mixed(engine: ServedEngine, lengths: random.Random) -> list[int]:
     """Twice as many prompts as run at once, most of them short."""
     config = engine.config
     longest = max(1, config.max_request_len // 2 - _MIXED_OUTPUT_TOKENS)

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from hybridbench.defects.defect import Defect
 from hybridbench.defects.truth import OWNER_LEDGER
-from hybridbench.engine.engine import Engine
 from hybridbench.records.messages import InjectedTruth
+from hybridbench.worker.port import ServedEngine
 
 
 class InjectedCounts:
     """Reads the defects' own counts, and what the allocators' account would have refused."""
 
-    def __init__(self, engine: Engine, defects: Sequence[Defect] = ()) -> None:
+    def __init__(self, engine: ServedEngine, defects: Sequence[Defect] = ()) -> None:
         self._engine = engine
         self._defects = defects
         # Of the largest steps that were run once before any traffic: the event counters of a run
@@ -55,5 +55,5 @@ class InjectedCounts:
     def _counts(self) -> dict[str, dict[str, int]]:
         counts = {defect.slug: defect.truth.counts() for defect in self._defects}
         if not self._engine.config.check_owners:
-            counts[OWNER_LEDGER] = self._engine.pools.objections()
+            counts[OWNER_LEDGER] = self._engine.objections()
         return counts

@@ -10,12 +10,12 @@ from dataclasses import asdict
 
 import torch
 
-from hybridbench.engine.engine import Engine
 from hybridbench.latency import E2E, ITL, TTFT, LatencyCounts, LatencyHistogram, add_latencies
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.malloc import MallocInfo
 from hybridbench.sampling.observer import ObserverAccount
 from hybridbench.worker.call_watch import CallWatch
+from hybridbench.worker.port import ServedEngine
 from hybridbench.worker.step_watch import StepWatch
 
 # What this process can give; the parent adds what it sees from outside.
@@ -70,7 +70,7 @@ class WorkerMetrics:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ServedEngine,
         gc_monitor: GcMonitor,
         read_malloc: Callable[[], MallocInfo] | None,
         counted_before: Mapping[str, int],

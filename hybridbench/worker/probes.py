@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from hybridbench.engine.engine import Engine
 from hybridbench.engine.scheduler.audit import InvariantViolation, ViolationKind
 from hybridbench.records.messages import (
     Checkpoint,
@@ -23,6 +22,7 @@ from hybridbench.sampling.heap_scan import ForkScan, HeapScan
 from hybridbench.worker.diagnosis import WorkerDiagnosis
 from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import WorkerMetrics
+from hybridbench.worker.port import ServedEngine
 
 _SLOTS_SENT_MAX = 64
 _POLL_INTERVAL_S = 0.02
@@ -37,7 +37,7 @@ class WorkerProbes:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ServedEngine,
         heap_scan: ForkScan,
         metrics: WorkerMetrics,
         injected: InjectedCounts,

@@ -8,7 +8,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import torch
@@ -42,6 +43,7 @@ from hybridbench.worker.free_memory import fit_pools
 from hybridbench.worker.injected_counts import InjectedCounts
 from hybridbench.worker.metrics import DECLARED_FAMILIES, WorkerMetrics
 from hybridbench.worker.pool_memory import pool_ranges
+from hybridbench.worker.port import ServedEngine
 from hybridbench.worker.probes import WorkerProbes
 from hybridbench.worker.reference import serve_reference
 
@@ -64,18 +66,19 @@ def build_loop(
     # Before the engine exists: objects that bound a method earlier would keep the healthy one.
     defects = [find_defect(name) for name in start.defects]
     apply_defects(defects)
-    config, pools_note = fit_pools(engine_config(start))
-    forced = ForcedPaths(start.force, config.seed)
+    # A released engine has a way of its own, or none.
+    forced = ForcedPaths({} if start.released else start.force, engine_config(start).seed)
     # Around defects, which replace the methods that the engine has.
     forced.apply()
-    engine = build_engine(config)
+    served = _released(start) if start.released else _bundled(engine_config(start))
+    engine, config = served.engine, served.engine.config
     touched = touch_largest_shapes(engine)
     # A serving engine holds about a million long-lived objects.  A full collection comes when what
     # survived since the last one exceeds a quarter of what is old, so how often garbage is found
     # depends on how much is none.  Each inner list is tracked, and takes about 90 bytes.
     ballast = [[index] for index in range(start.ballast_objects)]
     set_gc_after_warmup(start.gc_mode)
-    heap_scan = _heap_scan(start, engine, wire)
+    heap_scan = _heap_scan(start, served, wire)
     answers = AnswerSample(start.answers_kept, config)
     metrics = WorkerMetrics(engine, GcMonitor(), malloc_reader(), touched, forced.counts)
     roots: list[object] = []
@@ -86,7 +89,7 @@ def build_loop(
     loop = EngineLoop(engine, wire, probes, metrics, ballast, injected, answers)
     roots.append(loop)
     boot_s = time.monotonic() - started_s
-    wire.send(_ready(start, engine, heap_scan.method, malloc, pools_note, boot_s))
+    wire.send(_ready(start, served, heap_scan.method, malloc, boot_s))
     return loop
 
 
@@ -136,11 +139,58 @@ def build_engine(config: EngineConfig) -> Engine:
         ) from error
 
 
-def _heap_scan(start: Start, engine: Engine, wire: WorkerWire) -> ForkScan:
+@dataclass(frozen=True)
+class _Served:
+    """An engine that is to be served, and what a run records of it.
+
+    Attributes:
+        model, note: which model runs, and one sentence about it.
+        sources: SHA-256 of the engine's files, and how many they are.
+        versions: of what decides how it behaves, by name.
+        pools: what holds its large buffers, which forked children do without.
+        lacks: what cannot be seen of it.
+    """
+
+    engine: ServedEngine
+    model: str
+    note: str
+    sources: tuple[str, int]
+    versions: Mapping[str, str]
+    pools: object = None
+    lacks: frozenset[Capability] = frozenset()
+
+
+def _bundled(config: EngineConfig) -> _Served:
+    config, pools_note = fit_pools(config)
+    engine = build_engine(config)
+    resolved = resolve_model(config.model, config.device)
+    note = "; ".join(filter(None, (resolved.note or _model_note(config), pools_note)))
+    return _Served(engine, resolved.name, note, imported_engine_files(), {}, engine.pools)
+
+
+def _released(start: Start) -> _Served:
+    """
+    Raises:
+        ConfigError: its classes cannot be driven, or not as the profile wants it.
+    """
+    # Imported here: the bundled engine does without.
+    from hybridbench.released.build import build_released
+
+    engine = build_released(start.released, engine_config(start), start.force)
+    lacks = {Capability.ANSWERS}
+    if not engine.has_sessions:
+        lacks.add(Capability.SESSIONS)
+    versions = {"sglang": engine.release}
+    return _Served(
+        engine, engine.model, engine.note, engine.sources(), versions, lacks=frozenset(lacks)
+    )
+
+
+def _heap_scan(start: Start, served: _Served, wire: WorkerWire) -> ForkScan:
     """On a CUDA device too: a child may not use CUDA, and looks at no tensor of the device."""
-    excluded = exclude_from_forks(pool_ranges(engine.pools))
+    excluded = exclude_from_forks(pool_ranges(served.pools))
     return ForkScan(
-        engine.reference_counted_classes,
+        served.engine.reference_counted_classes,
         excluded,
         close_in_child=(wire.fileno(),),
         timeout_s=start.heap_scan_timeout_s,
@@ -160,37 +210,32 @@ def _survey_scope(
 
 
 def _ready(
-    start: Start,
-    engine: Engine,
-    heap_scan: str,
-    malloc: dict[str, Scalar],
-    pools_note: str,
-    boot_s: float,
+    start: Start, served: _Served, heap_scan: str, malloc: dict[str, Scalar], boot_s: float
 ) -> Ready:
-    config = engine.config
-    resolved = resolve_model(config.model, config.device)
-    digest, files = imported_engine_files()
+    engine = served.engine
+    digest, files = served.sources
     versions = {name: importlib.metadata.version(name) for name in _VERSIONED}
     return Ready(
         pid=os.getpid(),
-        capabilities=[str(capability) for capability in Capability],
+        capabilities=[str(one) for one in Capability if one not in served.lacks],
         metrics=list(DECLARED_FAMILIES),
         heap_scan=heap_scan,
         engine_files_sha256=digest,
         engine_files=files,
-        model=resolved.name,
-        model_note="; ".join(filter(None, (resolved.note or _model_note(config), pools_note))),
+        model=served.model,
+        model_note=served.note,
         pools={name: stats.total for name, stats in engine.pool_stats().items()},
         versions={
             "hybridbench": __version__,
             "python": platform.python_version(),
             "implementation": sys.implementation.name,
             **versions,
+            **served.versions,
         },
         gc=dict(gc_settings(start.gc_mode)),
         malloc=malloc,
-        max_prompt_tokens=config.max_request_len - 1,
-        vocab_size=engine.model_config.vocab_size,
+        max_prompt_tokens=engine.config.max_request_len - 1,
+        vocab_size=engine.vocab_size,
         boot_s=boot_s,
     )
 

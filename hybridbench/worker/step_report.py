@@ -9,11 +9,11 @@ from itertools import starmap
 import msgspec
 
 from hybridbench.engine.events import EngineEvent, EventKind
-from hybridbench.engine.req import Req
 from hybridbench.latency import E2E, ITL, TTFT
 from hybridbench.records.messages import Ended, Rejected, StepEvents, TokenLogprobs
 from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.metrics import WorkerMetrics
+from hybridbench.worker.port import ServedRequest
 
 
 class StepReport:
@@ -23,7 +23,7 @@ class StepReport:
         self,
         metrics: WorkerMetrics,
         answers: AnswerSample,
-        find: Callable[[str], Req | None],
+        find: Callable[[str], ServedRequest | None],
     ) -> None:
         """``find`` gives a live request by its id; None if there is none."""
         self._metrics = metrics

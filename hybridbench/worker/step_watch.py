@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hybridbench.engine.counters import COUNTER_NAMES
-from hybridbench.engine.engine import Engine
-from hybridbench.engine.req import ReqKv
 from hybridbench.engine.scheduler.pool_stats import PoolStats
+from hybridbench.worker.port import ServedEngine
 
 
 class StepWatch:
@@ -22,7 +21,7 @@ class StepWatch:
     the first sample that misses a slot: a healthy run never pays for it.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ServedEngine) -> None:
         self._engine = engine
         self._counters = engine.counters
         self._counts = engine.counters.values()
@@ -70,13 +69,12 @@ class StepWatch:
         return {**_named("steps_with", self._steps_with), **values} if values else values
 
     def _watch_waiting(self, moved: Sequence[int]) -> None:
-        waiting = self._engine.scheduler.waiting_queue
-        holding = {req.rid: req.kv for req in waiting if not req.kv.is_empty}
+        holding = self._engine.held_by_waiting()
         if not holding:
             self._waiting_holders.clear()
             return
         for rid in holding.keys() - self._waiting_holders:
-            for pool, slots in self._held(holding[rid]).items():
+            for pool, slots in holding[rid].items():
                 _add(self._waiting_taken, pool, slots, moved)
         self._waiting_holders = set(holding)
         for pool, stats in self._engine.pool_stats().items():
@@ -90,17 +88,6 @@ class StepWatch:
             if lost > 0:
                 self._missing[pool] = stats.residual
                 _add(self._lost_taken, pool, lost, moved)
-
-    def _held(self, kv: ReqKv) -> dict[str, int]:
-        """Slots by pool that a waiting request's record names; only pools with any."""
-        pools = self._engine.pools
-        held = {
-            "mamba": kv.state_slots_held,
-            "req": int(kv.req_pool_idx is not None),
-            "kv": kv.held_len(pools.page_size),
-            "swa": kv.swa_held_len(pools.page_size) if pools.swa_allocator is not None else 0,
-        }
-        return {pool: slots for pool, slots in held.items() if slots}
 
 
 def _add(taken: dict[str, list[int]], pool: str, slots: int, moved: Sequence[int]) -> None:

@@ -25,7 +25,7 @@ from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenTo
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.slots import MambaSlotAllocator
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
-from hybridbench.engine.req import Req
+from hybridbench.engine.req import Req, ReqKv
 from hybridbench.engine.scheduler.timings import EngineTimings
 from hybridbench.engine.sessions.streaming_session import StreamingSession
 
@@ -144,6 +144,16 @@ class Pools:
         """Slots of each pool that the account would have refused, in an engine that only counts."""
         counts = (account.objections for account in self._accounts)
         return dict(zip(self.names, counts, strict=True))
+
+    def held_slots(self, kv: ReqKv) -> dict[str, int]:
+        """Slots by pool that a request's record names; only pools with any."""
+        held = {
+            "mamba": kv.state_slots_held,
+            "req": int(kv.req_pool_idx is not None),
+            "kv": kv.held_len(self.page_size),
+            "swa": 0 if self.swa_allocator is None else kv.swa_held_len(self.page_size),
+        }
+        return {pool: slots for pool, slots in held.items() if slots}
 
     def rows_wanted(self, req: Req) -> int:
         """How many rows ``req`` still has to get; a session's later turn comes with one."""

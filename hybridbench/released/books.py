@@ -1,0 +1,202 @@
+"""Where the slots of a released engine's pools are, by those who hold them.
+
+Free lists, tree, sessions and requests are read one by one.  What a release computes about itself
+(its evictable sizes, its checks) is not asked: it may be what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hybridbench.engine.scheduler.audit import (
+    InvariantViolation,
+    ViolationKind,
+    shown_slots,
+)
+from hybridbench.engine.scheduler.pool_stats import PoolStats
+from hybridbench.released.trees import Reader, walk
+
+
+class Structures(Protocol):
+    """What holds slots in one release; attributes that SGLang's records have are read by name."""
+
+    reader: Reader
+
+    def root(self) -> Any: ...
+    def free_slots(self) -> Mapping[str, tuple[int, Any]]:
+        """By pool: its usable slots, and those that are free."""
+        ...
+
+    def admitted(self) -> Sequence[Any]:
+        """Requests that may hold slots between two steps."""
+        ...
+
+    def waiting(self) -> Sequence[Any]: ...
+    def session_records(self) -> Mapping[str, Any]:
+        """What each session keeps between its turns, by its id."""
+        ...
+
+    def row(self, index: int) -> Any:
+        """The KV slots of a request's row."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Claim:
+    holder: str
+    slots: Mapping[str, Sequence[int]]
+
+
+class Books:
+    """Adds up each pool; costs one walk of the tree a call."""
+
+    def __init__(self, structures: Structures) -> None:
+        self._of = structures
+
+    def stats(self) -> dict[str, PoolStats]:
+        """One entry for each pool that there is: "kv", "mamba", "req"."""
+        free = self._of.free_slots()
+        tree = {pool: [0, 0] for pool in free}
+        for node in walk(self._of.root()):
+            for pool, slots, locked in self._of.reader(node):
+                tree[pool][locked] += len(slots)
+        flying, between, waiting = (self._sums(records) for records in self._holders())
+        return {
+            pool: PoolStats(
+                total=size,
+                available=len(slots),
+                evictable=tree[pool][False],
+                protected=tree[pool][True],
+                in_flight=flying.get(pool, 0),
+                session_held=between.get(pool, 0),
+                waiting_held=waiting.get(pool, 0),
+            )
+            for pool, (size, slots) in free.items()
+        }
+
+    def held_by_waiting(self) -> dict[str, dict[str, int]]:
+        """By rid of the waiting requests that hold anything: slots by pool."""
+        _, _, waiting = self._holders()
+        found = {record.rid: self._sums([record]) for record in waiting}
+        return {rid: held for rid, held in found.items() if held}
+
+    def check(self, *, idle: bool) -> list[InvariantViolation]:
+        """Pools of which the holders do not account for every slot once; with ``idle`` also what is
+        in flight or locked with nothing running.
+        """
+        found: list[InvariantViolation] = []
+        sessions = bool(self._of.session_records())
+        for pool, stats in self.stats().items():
+            if stats.residual:
+                found.append(self._residual(pool, stats))
+            if idle and stats.in_flight:
+                text = f"{pool} pool: {stats.in_flight} slot(s) in flight with nothing running"
+                kind = ViolationKind.IN_FLIGHT_AT_IDLE
+                found.append(InvariantViolation(kind, pool, text, count=stats.in_flight))
+            if idle and stats.protected and not sessions:
+                text = f"{pool} pool: {stats.protected} slot(s) of the tree locked, nothing runs"
+                kind = ViolationKind.LOCKED_AT_IDLE
+                found.append(InvariantViolation(kind, pool, text, count=stats.protected))
+        return found
+
+    def audit(self) -> list[InvariantViolation]:
+        """Slots with two holders, or that are free and held."""
+        found = []
+        for pool, (_, free) in self._of.free_slots().items():
+            holder_of = dict.fromkeys(map(int, free), "the free list")
+            if len(holder_of) < len(free):
+                text = (
+                    f"{pool} pool: {len(free) - len(holder_of)} slot(s) are twice in its free list"
+                )
+                found.append(InvariantViolation(ViolationKind.ALIAS, pool, text))
+            for claim in self._claims(pool):
+                for slot in claim.slots.get(pool, ()):
+                    other = holder_of.setdefault(slot, claim.holder)
+                    if other != claim.holder:
+                        text = f"{pool} pool: slot {slot} is held by {other} and by {claim.holder}"
+                        kind = ViolationKind.ALIAS
+                        found.append(InvariantViolation(kind, pool, text, (slot,)))
+        return found
+
+    def _residual(self, pool: str, stats: PoolStats) -> InvariantViolation:
+        count = stats.residual
+        what = f"{count} unaccounted" if count > 0 else f"{-count} counted twice"
+        missing = self._missing(pool) if count > 0 else ()
+        named = f"; missing slots {shown_slots(missing)}" if missing else ""
+        text = (
+            f"{pool} pool: {what}: available {stats.available} + evictable {stats.evictable} + "
+            f"protected {stats.protected} + in flight {stats.in_flight} + sessions "
+            f"{stats.session_held} + waiting {stats.waiting_held} != total {stats.total}{named}"
+        )
+        return InvariantViolation(ViolationKind.RESIDUAL, pool, text, missing, count)
+
+    def _missing(self, pool: str) -> tuple[int, ...]:
+        """Slots that are neither free nor held."""
+        size, free = self._of.free_slots()[pool]
+        known = set(map(int, free))
+        for claim in self._claims(pool):
+            known.update(claim.slots.get(pool, ()))
+        # The rows of the oldest releases begin with 0, all else with 1.
+        first = min(known, default=1) and 1
+        return tuple(slot for slot in range(first, first + size) if slot not in known)
+
+    def _claims(self, pool: str) -> Iterable[_Claim]:
+        for node in walk(self._of.root()):
+            for part, slots, _ in self._of.reader(node):
+                if part == pool:
+                    yield _Claim("the tree", {pool: slots.tolist()})
+        for records, word in zip(self._holders(), ("request", "session", "request"), strict=True):
+            for record in records:
+                name = f"{word} {record.rid}" if word == "request" else "a session"
+                yield _Claim(name, self._slots(record))
+
+    def _holders(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Records of admitted requests, of sessions between two turns, and of waiting requests.
+
+        A session keeps its record while a turn has it on loan: that is counted where it is in use,
+        and with the session while the turn still waits.
+        """
+        admitted = self._of.admitted()
+        rows = {req.req_pool_idx for req in admitted}
+        between = [
+            record
+            for record in self._of.session_records().values()
+            if record.req_pool_idx is not None and record.req_pool_idx not in rows
+        ]
+        lent = {record.req_pool_idx for record in between}
+        waiting = [req for req in self._of.waiting() if req.req_pool_idx not in lent]
+        return admitted, between, waiting
+
+    def _sums(self, records: Iterable[Any]) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for record in records:
+            for pool, count in self._counts(record).items():
+                if count:
+                    sums[pool] = sums.get(pool, 0) + count
+        return sums
+
+    def _counts(self, record: Any) -> dict[str, int]:
+        """Slots by pool that the record of a request or of a session must give back."""
+        counts = {"mamba": len(_states(record))}
+        if record.req_pool_idx is not None:
+            counts["req"] = 1
+            counts["kv"] = record.kv_allocated_len - record.cache_protected_len
+        return counts
+
+    def _slots(self, record: Any) -> dict[str, list[int]]:
+        """The same as the slots themselves."""
+        slots = {"mamba": _states(record)}
+        if record.req_pool_idx is not None:
+            slots["req"] = [int(record.req_pool_idx)]
+            held = slice(record.cache_protected_len, record.kv_allocated_len)
+            slots["kv"] = self._of.row(record.req_pool_idx)[held].tolist()
+        return slots
+
+
+def _states(record: Any) -> list[int]:
+    """State slots of a record: its own, and those of its track buffer."""
+    own = [] if record.mamba_pool_idx is None else [int(record.mamba_pool_idx)]
+    tracks = record.mamba_ping_pong_track_buffer
+    return own + ([] if tracks is None else [slot for slot in tracks.tolist() if slot > 0])

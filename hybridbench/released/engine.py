@@ -1,0 +1,512 @@
+"""A released engine without its model, behind the port of the worker.
+
+The release schedules, admits, refuses, retracts, aborts, caches and evicts by its own code.  Events
+and counters are read from what it did, from outside.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.engine.front_end import DuplicateRequestError
+from hybridbench.engine.liveness import Liveness
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.audit import InvariantViolation
+from hybridbench.engine.scheduler.pool_stats import PoolStats
+from hybridbench.engine.steady import SteadyDetector, StepLoad
+from hybridbench.engine_config import EngineConfig, PauseMode
+from hybridbench.errors import UsageError
+from hybridbench.released.books import Books
+from hybridbench.released.sglang import ReleasedScheduler, Step
+from hybridbench.released.sglang_parts import VOCAB_SIZE
+from hybridbench.released.trees import TreeWatch
+
+_LONGEST_NAP_S = 0.5
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request from its submission to its end.
+
+    ``req`` is the release's own record, None if it sent the request away at the door;
+    ``stage`` is "queued", "prefill" or "decode", and ``aborted_in`` what that was when its end was
+    asked for, "" before.
+    """
+
+    rid: str
+    submitted_s: float
+    req: Any
+    session_id: str | None = None
+    has_client: bool = True
+    aborted_in: str = ""
+    stage: str = "queued"
+    was_admitted: bool = False
+    first_token_s: float | None = None
+    last_heard_s: float = 0.0
+    itl_s: list[float] = field(default_factory=list)
+
+    @property
+    def output_ids(self) -> Sequence[int]:
+        tokens: Sequence[int] = () if self.req is None else self.req.output_ids
+        return tokens
+
+    @property
+    def logprobs(self) -> None:
+        """There is no model that could tell."""
+
+
+class ReleasedEngine:
+    """Owns the release's scheduler, and the table of requests that have not ended."""
+
+    def __init__(self, config: EngineConfig, scheduler: ReleasedScheduler) -> None:
+        self.config = config
+        self.counters = EngineCounters()
+        self.max_running_requests_seen = 0
+        self.violations: list[InvariantViolation] = []
+        self._scheduler = scheduler
+        self._books = Books(scheduler)
+        self._tree = TreeWatch(scheduler.root, scheduler.reader, self.counters)
+        self._requests: dict[str, _Request] = {}
+        self._closing: set[str] = set()
+        self._schedule_s = 0.0
+        sizes = tuple(size for size, _ in scheduler.free_slots().values())
+        self._steady = SteadyDetector(sizes)
+        # Ends of lists and the like, which the release has beside its tree from the beginning.
+        self._beside = _live_instances(scheduler.objects())
+
+    # What a run records.
+
+    @property
+    def release(self) -> str:
+        """Version of the package."""
+        return self._scheduler.release
+
+    @property
+    def model(self) -> str:
+        """What is served, without the release: two of them are compared under one name."""
+        return f"no model, {self._scheduler.cache_name}"
+
+    @property
+    def note(self) -> str:
+        """One sentence about what runs."""
+        return (
+            f"sglang {self.release} without a model: its scheduler, pools and "
+            f"{self._scheduler.cache_name}, as for {self.config.model}; tokens are drawn"
+        )
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the release has sessions that keep their KV."""
+        return self._scheduler.has_sessions
+
+    def sources(self) -> tuple[str, int]:
+        """SHA-256 of the release's files, and how many they are."""
+        return self._scheduler.sources()
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below it."""
+        return VOCAB_SIZE
+
+    # Traffic.
+
+    def submit(  # noqa: PLR0913 - the engine's own signature
+        self,
+        rid: str,
+        input_ids: Sequence[int],
+        sampling_params: SamplingParams,
+        *,
+        truncate: bool = False,
+        payload: bytes = b"",
+        priority: int | None = None,
+        session_id: str | None = None,
+        extra_key: str | None = None,
+    ) -> None:
+        """Hand a request to the release, which may refuse it; a later step tells.
+
+        Raises:
+            DuplicateRequestError: ``rid`` belongs to a request that has not ended.
+            UsageError: it brings a payload, which nothing here could take.
+        """
+        if rid in self._requests:
+            raise DuplicateRequestError(
+                f"request id {rid!r} belongs to a request that has not ended; choose another id."
+            )
+        if payload:
+            raise UsageError("a released engine without its model takes no payload.")
+        counters = self.counters
+        counters.requests_submitted += 1
+        prompt = list(input_ids)
+        longest = self.config.max_request_len - sampling_params.max_new_tokens
+        if truncate and session_id is None and len(prompt) > longest > 0:
+            prompt = prompt[:longest]
+            counters.requests_truncated += 1
+        now_s = time.monotonic()
+        req = self._scheduler.submit(rid, prompt, sampling_params, session_id, priority, extra_key)
+        self._requests[rid] = _Request(rid, now_s, req, session_id, last_heard_s=now_s)
+
+    def open_session(self, session_id: str, *, timeout_s: float | None = None) -> bool:
+        """Open a session whose turns keep their KV; False if there is one of that name."""
+        if not self.has_sessions or session_id in self._scheduler.sessions():
+            return False
+        opened = self._scheduler.open_session(session_id, timeout_s)
+        self.counters.session_opens += opened
+        return opened
+
+    def close_session(self, session_id: str) -> bool:
+        """Close a session, after the turn under way; False if there is none of that name."""
+        before = set(self._scheduler.sessions())
+        if session_id not in before:
+            return False
+        self._scheduler.close_session(session_id)
+        if session_id in self._scheduler.sessions() and session_id not in self._closing:
+            self._closing.add(session_id)
+            self.counters.session_deferred_closes += 1
+        self._note_closed(before, session_id)
+        return True
+
+    def reap_sessions(self) -> float | None:
+        """Close sessions that timed out; seconds until this is to be asked again, None without any.
+
+        The release looks once a second, and never says when the next one is due.
+        """
+        before = set(self._scheduler.sessions())
+        if not before:
+            return None
+        self._scheduler.reap_sessions()
+        self._note_closed(before)
+        return _LONGEST_NAP_S
+
+    def abort(self, rid: str) -> bool:
+        """Ask that a request ends; False if there is none."""
+        request = self._requests.get(rid)
+        if request is None:
+            return False
+        request.aborted_in = request.aborted_in or request.stage
+        self._scheduler.abort(rid)
+        return True
+
+    def abort_all(self) -> int:
+        """Ask that every request ends; how many had not been asked before."""
+        asked = [one for one in self._requests.values() if not one.aborted_in]
+        for request in asked:
+            self.abort(request.rid)
+        return len(asked)
+
+    def disconnect(self, rid: str) -> bool:
+        """The client has left: abort its request; no further event names ``rid``."""
+        if not self.abort(rid):
+            return False
+        self.counters.disconnects += 1
+        self._requests[rid].has_client = False
+        return True
+
+    def pause_generation(self, mode: PauseMode = "abort") -> None:
+        """Run nothing until ``continue_generation``."""
+        self.counters.pauses += 1
+        if mode == "abort":
+            self.abort_all()
+        self._scheduler.pause(mode)
+
+    def continue_generation(self) -> None:
+        """Go on after a pause."""
+        self._scheduler.resume()
+
+    def flush_cache(self) -> bool:
+        """Evict all of the tree; False, and nothing done, unless idle.
+
+        The release's own flush clears its allocators, and what was lost would come back.
+        """
+        if not self.is_idle or self._scheduler.session_records():
+            return False
+        self._scheduler.evict_all()
+        self._tree.look()
+        self.counters.flushes += 1
+        return True
+
+    def find(self, rid: str) -> _Request | None:
+        """A live request whose client waits, to be read only."""
+        request = self._requests.get(rid)
+        return request if request is not None and request.has_client else None
+
+    # Steps.
+
+    def step(self) -> list[EngineEvent]:
+        """One turn of the release's loop, and what it did."""
+        scheduler, counters = self._scheduler, self.counters
+        sessions = set(scheduler.sessions())
+        scheduler.reap_sessions()
+        began_s = time.thread_time()
+        done = scheduler.step()
+        self._schedule_s += time.thread_time() - began_s
+        counters.steps += 1
+        counters.idle_steps += done.mode == "idle"
+        counters.prefill_steps += done.mode == "extend"
+        counters.decode_steps += done.mode == "decode"
+        counters.prompt_tokens += done.tokens if done.mode == "extend" else 0
+        counters.refusals += done.refusals
+        counters.prefill_chunks += done.cut is not None
+        self._note_closed(sessions)
+        self._tree.look()
+        self._note_retracted()
+        events = [event for event in self._events(done) if event is not None]
+        running = self.running_requests
+        self.max_running_requests_seen = max(self.max_running_requests_seen, running)
+        if not self._steady.is_steady:
+            self._observe(done, running)
+        return events
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step has anything to do or to tell; a paused engine has nothing to do."""
+        scheduler = self._scheduler
+        busy = not scheduler.is_at_rest and not scheduler.is_paused
+        return busy or scheduler.has_sent_away
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is waiting or running."""
+        return self._scheduler.is_at_rest
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the warm-up is over; see :class:`SteadyDetector`."""
+        return self._steady.is_steady
+
+    @property
+    def steady_reason(self) -> str:
+        """Why it counts as steady; empty before it does."""
+        return self._steady.reason
+
+    # What a probe reads.
+
+    @property
+    def running_requests(self) -> int:
+        """Requests that are admitted and have not ended."""
+        return len(self._scheduler.admitted())
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that are not admitted."""
+        return len(self._scheduler.waiting())
+
+    def pool_stats(self) -> dict[str, PoolStats]:
+        """Where the slots of each pool are, by those who hold them."""
+        return self._books.stats()
+
+    def held_by_waiting(self) -> dict[str, dict[str, int]]:
+        """By rid of the waiting requests that hold anything: slots by pool."""
+        return self._books.held_by_waiting()
+
+    def check_invariants(self, idle: bool) -> list[InvariantViolation]:
+        """Pools whose slots are not all accounted for; see :class:`Books`."""
+        return self._books.check(idle=idle)
+
+    def audit(self) -> list[InvariantViolation]:
+        """Slots with two holders."""
+        return self._books.audit()
+
+    def last_owner(self, pool: str, slot: int) -> str:
+        """Nobody keeps that account."""
+        del pool, slot
+        return ""
+
+    def objections(self) -> dict[str, int]:
+        """Nobody keeps that account."""
+        return {}
+
+    def removals(self) -> tuple[int, int]:
+        """Not to be had in the middle of a step."""
+        return 0, 0
+
+    def containers(self) -> dict[str, int]:
+        """Entries of everything here that could grow without bound."""
+        return {"tree_nodes": len(self._tree), **self._scheduler.containers()}
+
+    def timings(self) -> dict[str, float]:
+        """Processor time of the release's own steps."""
+        return {"schedule_s": self._schedule_s}
+
+    def liveness(self) -> Liveness:
+        """Requests that live too long, or for nobody; O(requests)."""
+        now_s, requests = time.monotonic(), self._requests.values()
+        running = [one for one in requests if one.stage != "queued"]
+        return Liveness(
+            requests_without_client=sum(
+                1 for one in requests if not one.has_client and not one.aborted_in
+            ),
+            oldest_request_s=max((now_s - one.submitted_s for one in requests), default=0.0),
+            oldest_silence_s=max((now_s - one.last_heard_s for one in running), default=0.0),
+        )
+
+    def reference_counted_classes(self) -> Mapping[str, tuple[type, int]]:
+        """Classes whose instances die by reference count, and how many are reachable now."""
+        return {
+            name: (kind, held + self._beside[name])
+            for name, (kind, held) in self._scheduler.objects().items()
+        }
+
+    # What a step did.
+
+    def _events(self, done: Step) -> Iterable[EngineEvent | None]:
+        now_s = time.monotonic()
+        for rid, sentence in done.sent_away.items():
+            request = self._requests.get(rid)
+            if request is not None:
+                yield self._ended(request, sentence)
+        by_req = {id(one.req): one for one in self._requests.values()}
+        for req in done.reqs:
+            request = by_req.get(id(req))
+            if request is None:
+                continue
+            if done.mode == "extend":
+                yield self._admitted(request, is_cut=req is done.cut)
+            if len(req.output_ids) > len(request.itl_s) + (request.first_token_s is not None):
+                yield self._heard(request, now_s)
+            if req.finished():
+                yield self._ended(request, "")
+
+    def _admitted(self, request: _Request, *, is_cut: bool) -> EngineEvent | None:
+        if request.stage == "queued":
+            self._count_admission(request)
+        request.stage = "prefill" if is_cut else "decode"
+        request.last_heard_s = time.monotonic()
+        if request.was_admitted:
+            return None
+        request.was_admitted = True
+        req = request.req
+        return self._told(
+            request,
+            EngineEvent(
+                EventKind.ADMITTED,
+                request.rid,
+                prompt_tokens=len(req.origin_input_ids),
+                cached_tokens=req.cached_tokens,
+            ),
+        )
+
+    def _count_admission(self, request: _Request) -> None:
+        counters, reused = self.counters, request.req.cached_tokens
+        counters.admissions += 1
+        if request.was_admitted:
+            counters.retract_retries += 1
+            counters.session_retries += request.session_id is not None
+            return
+        if reused > 0:
+            counters.prefix_hits += 1
+            counters.prefix_hit_tokens += reused
+            in_session = request.session_id is not None
+            counters.session_restores += in_session
+            counters.session_restored_tokens += reused if in_session else 0
+            # What a request goes on from is copied for it, unless it has it from its session.
+            counters.cow_copies += request.req.mamba_pool_idx is not None and not in_session
+
+    def _heard(self, request: _Request, now_s: float) -> EngineEvent | None:
+        """It has one more token."""
+        self.counters.output_tokens += 1
+        gap_s, request.last_heard_s = now_s - request.last_heard_s, now_s
+        if request.first_token_s is not None:
+            request.itl_s.append(gap_s)
+            return None
+        request.first_token_s = now_s
+        event = EngineEvent(EventKind.FIRST_TOKEN, request.rid, ttft_s=now_s - request.submitted_s)
+        return self._told(request, event)
+
+    def _ended(self, request: _Request, sentence: str) -> EngineEvent | None:
+        """``sentence`` says why it was sent away; "" for one whose own record tells."""
+        del self._requests[request.rid]
+        counters, req = self.counters, request.req
+        reason = {} if sentence else req.finished_reason.to_json()
+        kind = reason.get("type", "abort")
+        if kind == "abort":
+            self._count_abort(request)
+            refused = not request.aborted_in and not request.output_ids[1:]
+            counters.requests_rejected += refused
+            counters.session_rejected_turns += refused and request.session_id is not None
+            told = EventKind.REJECTED if refused else EventKind.ABORTED
+            sentence = sentence or str(reason.get("message") or "aborted")
+        else:
+            told = EventKind.FINISHED
+            sentence = "length" if kind == "length" else "stop"
+            counters.finishes += 1
+            counters.finish_length += kind == "length"
+            counters.finish_stop += kind != "length"
+            counters.session_turns += request.session_id is not None
+        first_s = request.first_token_s
+        return self._told(
+            request,
+            EngineEvent(
+                told,
+                request.rid,
+                reason=sentence,
+                output_ids=tuple(request.output_ids),
+                ttft_s=None if first_s is None else first_s - request.submitted_s,
+                itl_s=tuple(request.itl_s),
+                prompt_tokens=0 if req is None else len(req.origin_input_ids),
+                cached_tokens=0 if req is None else req.cached_tokens,
+            ),
+        )
+
+    def _count_abort(self, request: _Request) -> None:
+        counters, in_session = self.counters, request.session_id is not None
+        if request.aborted_in == "queued":
+            counters.abort_queued += 1
+            counters.session_abort_queued += in_session
+        elif request.aborted_in == "prefill":
+            counters.abort_prefill += 1
+            counters.session_abort_prefill += in_session
+        elif request.aborted_in == "decode":
+            counters.abort_decode += 1
+            counters.session_abort_decode += in_session
+
+    @staticmethod
+    def _told(request: _Request, event: EngineEvent) -> EngineEvent | None:
+        return event if request.has_client else None
+
+    def _note_retracted(self) -> None:
+        """Requests that ran before this step and wait after it."""
+        waiting = {id(req) for req in self._scheduler.waiting()}
+        for request in self._requests.values():
+            if request.stage != "queued" and id(request.req) in waiting:
+                request.stage = "queued"
+                self.counters.retracts += 1
+                self.counters.session_retracts += request.session_id is not None
+
+    def _note_closed(self, before: set[str], asked: str = "") -> None:
+        """Sessions that were open ``before`` and are not any more; ``asked`` was to be closed."""
+        gone = before - set(self._scheduler.sessions())
+        self.counters.session_closes += len(gone)
+        self.counters.session_timeouts += len(gone - self._closing - {asked})
+        self._closing -= gone
+
+    def _observe(self, done: Step, running: int) -> None:
+        counters = self.counters
+        used = tuple(size - len(free) for size, free in self._scheduler.free_slots().values())
+        mode = done.mode
+        self._steady.observe(
+            StepLoad(
+                mode="extend" if mode == "extend" else "decode" if mode == "decode" else "idle",
+                tokens=done.tokens,
+                requests=running,
+                used=used,
+                evictions=counters.evict_internal_state + counters.nodes_evicted,
+                finished=counters.finishes,
+            )
+        )
+
+
+def _live_instances(objects: Mapping[str, tuple[type, int]]) -> dict[str, int]:
+    """Of each class: instances that are alive beyond those that the structures hold."""
+    gc.collect()
+    alive = Counter(map(type, gc.get_objects()))
+    return {
+        name: sum(n for kind, n in alive.items() if issubclass(kind, wanted)) - held
+        for name, (wanted, held) in objects.items()
+    }

@@ -1,0 +1,354 @@
+"""SGLang's scheduler of a release, built by its own constructor around a worker without a model.
+
+Everything between a request and the model is the release's: queue, admission, refusal, chunks,
+batches, retraction, aborts, sessions, caches, pools.  The model is replaced by drawn tokens,
+sockets and process groups by objects that are never asked for anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine_config import EngineConfig, PauseMode
+from hybridbench.released.generations import generation_of
+from hybridbench.released.sglang_parts import build_scheduler
+from hybridbench.released.trees import Reader, reader_of, walk
+
+# The release aborts every request whose rid begins with the one that is named.
+_END_OF_RID: Final = "/"
+_ALL_TOKENS: Final = 1 << 30
+_SESSION_CACHES: Final = frozenset({"SessionAwareCache", "StreamingSession"})
+# Records of the scheduler that name requests for as long as a step needs them.
+_HOLDERS: Final = frozenset({"ScheduleBatch", "PrefillAdder"})
+
+
+@dataclass
+class Step:
+    """What one turn of the loop did.
+
+    Attributes:
+        mode: of the batch: "extend", "decode" or "idle".
+        reqs: of the batch.
+        tokens: that the model would have computed.
+        cut: the request of which a part of the prompt is still to be computed; None without one.
+        refusals: requests that were matched against the cache and not admitted.
+        sent_away: by rid, a sentence for each request that ended without another step.
+    """
+
+    mode: str = "idle"
+    reqs: Sequence[Any] = ()
+    tokens: int = 0
+    cut: Any = None
+    refusals: int = 0
+    sent_away: dict[str, str] = field(default_factory=dict)
+
+
+class ReleasedScheduler:
+    """Owns the release's ``Scheduler``; whoever counts reads its structures through this."""
+
+    def __init__(self, config: EngineConfig, retract_every: int = 0) -> None:
+        """``retract_every`` steps the release pushes running requests back by its own test switch.
+
+        Raises:
+            ConfigError: this release is not known, or ``config`` asks for what is not driven.
+        """
+        self.release = importlib.metadata.version("sglang")
+        self._generation = generation_of(self.release)
+        self._step = Step()
+        self._scheduler = build_scheduler(
+            config, self._generation, self._take_output, retract_every
+        )
+        self._count_refusals()
+        cache = self._cache()
+        self.reader: Reader = reader_of(cache)
+        self.cache_name = type(cache).__name__
+        self._io: Any = importlib.import_module("sglang.srt.managers.io_struct")
+        self._sampling: Any = importlib.import_module("sglang.srt.sampling.sampling_params")
+        self._req_class: type = importlib.import_module("sglang.srt.managers.schedule_batch").Req
+
+    # Traffic.
+
+    def submit(
+        self,
+        rid: str,
+        input_ids: Sequence[int],
+        params: SamplingParams,
+        session_id: str | None,
+        priority: int | None,
+        extra_key: str | None,
+    ) -> Any:
+        """Hand a request in; the release's record of it, None if it was sent away at the door."""
+        sampling = self._sampling.SamplingParams(
+            max_new_tokens=params.max_new_tokens,
+            temperature=params.temperature,
+            stop_token_ids=list(params.stop_token_ids) or None,
+            ignore_eos=params.ignore_eos,
+        )
+        sampling.normalize(None)
+        received = self._io.TokenizedGenerateReqInput(
+            rid=rid + _END_OF_RID,
+            input_text="",
+            input_ids=self._generation.token_ids(input_ids),
+            mm_inputs=None,
+            sampling_params=sampling,
+            return_logprob=False,
+            logprob_start_len=-1,
+            top_logprobs_num=0,
+            token_ids_logprob=None,
+            stream=False,
+            session_params=None if session_id is None else self._io.SessionParams(id=session_id),
+            priority=priority,
+            extra_key=extra_key,
+        )
+        self._scheduler.handle_generate_request(received)
+        queue = self._scheduler.waiting_queue
+        return queue[-1] if queue and queue[-1].rid == received.rid else None
+
+    def abort(self, rid: str) -> None:
+        """Ask for the end of one request."""
+        self._scheduler.abort_request(self._io.AbortReq(rid=rid + _END_OF_RID))
+
+    def pause(self, mode: PauseMode) -> None:
+        """Run nothing until ``resume``."""
+        self._scheduler.pause_generation(self._io.PauseGenerationReqInput(mode=mode))
+
+    def resume(self) -> None:
+        """Go on, if it was paused."""
+        if self.is_paused:
+            self._scheduler.continue_generation(self._io.ContinueGenerationReqInput())
+
+    @property
+    def is_paused(self) -> bool:
+        paused: bool = self._scheduler._engine_paused
+        return paused
+
+    def step(self) -> Step:
+        """One turn of the release's loop, without the check of an idle engine."""
+        done, self._step = self._step, Step()
+        # What was sent away since the last turn belongs to this one.
+        self._step.sent_away = done.sent_away
+        scheduler = self._scheduler
+        if not self.is_paused:
+            batch = scheduler.get_next_batch_to_run()
+            scheduler.cur_batch = batch
+            if batch:
+                extends = batch.forward_mode.is_extend()
+                self._step.mode = "extend" if extends else "decode"
+                self._step.reqs = list(batch.reqs)
+                self._step.tokens = batch.extend_num_tokens if extends else len(batch.reqs)
+                self._step.cut = scheduler.chunked_req
+                scheduler.process_batch_result(batch, scheduler.run_batch(batch))
+            scheduler.last_batch = batch
+        done, self._step = self._step, Step()
+        return done
+
+    @property
+    def has_sent_away(self) -> bool:
+        """Whether the next step has an end to tell of."""
+        return bool(self._step.sent_away)
+
+    # Sessions.
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether sessions keep their KV between turns."""
+        return self._generation.sessions is not None
+
+    def sessions(self) -> Mapping[str, Any]:
+        """The open sessions by id."""
+        if not self.has_sessions:
+            return {}
+        found: Mapping[str, Any] = self._scheduler.session_controller.sessions
+        return found
+
+    def open_session(self, session_id: str, timeout_s: float | None) -> bool:
+        """Whether it was opened."""
+        asked = self._io.OpenSessionReqInput(
+            capacity_of_str_len=_ALL_TOKENS,
+            session_id=session_id,
+            streaming=True,
+            timeout=timeout_s,
+        )
+        self._scheduler.open_session(asked)
+        return session_id in self.sessions()
+
+    def close_session(self, session_id: str) -> None:
+        """Ask for its end, which waits for a turn under way."""
+        self._scheduler.close_session(self._io.CloseSessionReqInput(session_id=session_id))
+
+    def reap_sessions(self) -> None:
+        """What the release does before each step: closes what timed out or was to wait."""
+        if self.has_sessions:
+            self._scheduler.session_controller.maybe_reap(time.monotonic())
+
+    # Structures.
+
+    def waiting(self) -> Sequence[Any]:
+        """Requests in the queue."""
+        queue: Sequence[Any] = self._scheduler.waiting_queue
+        return queue
+
+    def admitted(self) -> Sequence[Any]:
+        """Requests that run, or are between two parts of their prompt."""
+        scheduler = self._scheduler
+        batches = (scheduler.running_batch, scheduler.last_batch)
+        reqs = [req for batch in batches if batch is not None for req in batch.reqs]
+        if scheduler.chunked_req is not None:
+            reqs.append(scheduler.chunked_req)
+        waiting = {id(req) for req in self.waiting()}
+        found = {id(req): req for req in reqs if not req.finished() and id(req) not in waiting}
+        return list(found.values())
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no batch remembers anything and nobody waits."""
+        scheduler = self._scheduler
+        busy = scheduler.waiting_queue or scheduler.last_batch or scheduler.running_batch.reqs
+        return not (busy or scheduler.chunked_req is not None)
+
+    def free_slots(self) -> Mapping[str, tuple[int, Sequence[int]]]:
+        """By pool: its usable slots, and the free ones."""
+        scheduler = self._scheduler
+        rows, kv = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
+        pools: dict[str, tuple[int, Any]] = {}
+        pools["kv"] = (kv.size, [*kv.free_pages.tolist(), *kv.release_pages.tolist()])
+        # The other class of rows has no states.
+        if type(rows).__name__ == "HybridReqToTokenPool":
+            pools["mamba"] = (rows.mamba_pool.size, self._generation.states(rows).tolist())
+        pools["req"] = (rows.size, rows.free_slots)
+        return pools
+
+    def session_records(self) -> Mapping[str, Any]:
+        """What each session keeps between its turns, by its id."""
+        if not self.has_sessions:
+            return {}
+        records: Mapping[str, Any] = self._session_cache().slots
+        return records
+
+    def row(self, index: int) -> Any:
+        """The KV slots of a request's row."""
+        return self._scheduler.req_to_token_pool.req_to_token[index]
+
+    def root(self) -> Any:
+        """Of the tree."""
+        return self._cache().root_node
+
+    def evict_all(self) -> None:
+        """Have the cache give back all that nobody uses, in its own way."""
+        params = importlib.import_module("sglang.srt.mem_cache.base_prefix_cache").EvictParams
+        self._cache().evict(params(num_tokens=_ALL_TOKENS, swa_num_tokens=_ALL_TOKENS))
+
+    def containers(self) -> dict[str, int]:
+        """Entries of every list and table of the scheduler, its cache and its sessions, by name."""
+        cache = self._scheduler.tree_cache
+        owners = {"scheduler": self._scheduler, "cache": cache, "tree": self._cache()}
+        if self.has_sessions:
+            owners |= {"sessions": self._scheduler.session_controller}
+            owners |= {"session_cache": self._session_cache()}
+        return {
+            f"{owner}.{name}": len(value)
+            for owner, one in owners.items()
+            for name, value in vars(one).items()
+            if isinstance(value, dict | list | set | deque)
+        }
+
+    def objects(self) -> dict[str, tuple[type, int]]:
+        """Classes of nodes, requests and sessions, and how many of each the structures hold."""
+        root = self.root()
+        node, requests = type(root), {id(req): req for req in self._requests()}
+        nodes = {id(one) for one in (root, *walk(root))}
+        # A request that ended is remembered until the next batch, with the node that it hit, and
+        # that one with those which were above it.
+        for req in requests.values():
+            for one in vars(req).values():
+                while isinstance(one, node) and id(one) not in nodes:
+                    nodes.add(id(one))
+                    one = one.parent  # noqa: PLW2901 - the way up
+        found = {node.__name__: (node, len(nodes)), "Req": (self._req_class, len(requests))}
+        if self._generation.sessions is not None:
+            session, record = (
+                importlib.import_module(f"sglang.srt.{name}") for name in self._generation.sessions
+            )
+            open_ones, records = self.sessions(), self.session_records()
+            found["Session"] = (session.Session, len(open_ones))
+            found["SessionSlot"] = (record.SessionSlot, len(records))
+        return found
+
+    def sources(self) -> tuple[str, int]:
+        """SHA-256 over the release's files of queue, memory and sessions, and how many they are."""
+        root = Path(str(importlib.import_module("sglang.srt.managers.scheduler").__file__)).parents[
+            1
+        ]
+        files = [
+            path
+            for name in ("managers", "mem_cache", "session")
+            for path in sorted((root / name).rglob("*.py"))
+        ]
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(f"{path.relative_to(root)}\0".encode())
+            digest.update(path.read_bytes())
+        return digest.hexdigest(), len(files)
+
+    def _cache(self) -> Any:
+        """The tree, without the sessions around it."""
+        cache = self._scheduler.tree_cache
+        return cache.inner if type(cache).__name__ in _SESSION_CACHES else cache
+
+    def _session_cache(self) -> Any:
+        """What keeps KV for sessions: around the tree, or a part of it."""
+        cache = self._scheduler.tree_cache
+        return cache if type(cache).__name__ in _SESSION_CACHES else cache.session
+
+    def _requests(self) -> Iterator[Any]:
+        """All that the scheduler's own attributes lead to in one step, and the sessions' turns."""
+        for value in vars(self._scheduler).values():
+            yield from self._requests_in(value)
+        for session in self.sessions().values():
+            yield from (node.req for node in session.req_nodes.values())
+
+    def _requests_in(self, value: Any) -> Iterator[Any]:
+        if isinstance(value, self._req_class):
+            yield value
+        elif isinstance(value, list | tuple | set | deque):
+            yield from (one for one in value if isinstance(one, self._req_class))
+        elif type(value).__name__ in _HOLDERS:
+            for part in vars(value).values():
+                if type(part).__name__ not in _HOLDERS:
+                    yield from self._requests_in(part)
+
+    def _take_output(self, message: Any) -> None:
+        """What the release sends to whoever is in front of it; only ends are of interest here."""
+        if type(message).__name__ != "AbortReq":
+            return
+        rid = message.rid.removesuffix(_END_OF_RID)
+        reason = message.finished_reason or {}
+        said = reason.get("message") or message.abort_message or "aborted"
+        self._step.sent_away[rid] = str(said)
+
+    def _count_refusals(self) -> None:
+        """Note each request that the admission turned down, whatever it goes on to do with it."""
+        module: Any = importlib.import_module(type(self._scheduler).__mro__[1].__module__)
+        adder: Any = module.PrefillAdder
+        note = self._note_refusal
+
+        class PrefillAdder(adder):  # type: ignore[misc]
+            def add_one_req(self, req: Any, *args: Any, **kwargs: Any) -> Any:
+                result = super().add_one_req(req, *args, **kwargs)
+                if not any(one is req for one in self.can_run_list):
+                    note()
+                return result
+
+        module.PrefillAdder = PrefillAdder
+
+    def _note_refusal(self) -> None:
+        self._step.refusals += 1

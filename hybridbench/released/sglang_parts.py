@@ -1,0 +1,295 @@
+"""The parts of SGLang's scheduler that stand for a model, sockets and process groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import logging
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+
+from hybridbench.engine.models.registry import resolve_model
+from hybridbench.engine_config import EngineConfig
+from hybridbench.errors import ConfigError
+from hybridbench.released.generations import Generation
+
+# No model reads the tokens: they only have to differ.
+VOCAB_SIZE: Final = 8192
+_GROUPS: Final = (
+    "get_tp_group", "get_attention_tp_group", "get_attention_cp_group", "get_pp_group",
+    "get_world_group",
+)  # fmt: skip
+_MANAGERS: Final = "sglang.srt.managers"
+_MEMORY: Final = "sglang.srt.mem_cache"
+
+
+def build_scheduler(
+    config: EngineConfig,
+    generation: Generation,
+    take_output: Callable[[Any], None],
+    retract_every: int,
+) -> Any:
+    """The release's ``Scheduler`` with pools as ``config`` has them.
+
+    Args:
+        config: pools, limits and policies; of the model only which kinds of layers it has.
+        generation: of the release's interfaces.
+        take_output: gets every message that the scheduler sends.
+        retract_every: steps between retractions that the release's test switch causes; 0 for none.
+
+    Raises:
+        ConfigError: ``config`` asks for what is not driven here, or the release has no such cache.
+    """
+    kind = _kind_of(config)
+    _refuse(config, kind)
+    if config.cache == "unified" and not generation.has_unified_tree:
+        raise ConfigError("engine.cache: this release of sglang has no unified tree.")
+    # It writes a line for each retraction and each session.
+    logging.getLogger("sglang").setLevel(logging.ERROR)
+    _set_switches(config)
+    arguments = _arguments(config)
+    module: Any = importlib.import_module(f"{_MANAGERS}.scheduler")
+    batch: Any = importlib.import_module(f"{_MANAGERS}.schedule_batch")
+    batch.get_tensor_model_parallel_rank = lambda: 0
+    group = _Absent(rank=0, rank_in_group=0, first_rank=0, world_size=1, ranks=[0])
+    group.is_first_rank = group.is_last_rank = True
+    for name in _GROUPS:
+        setattr(module, name, lambda: group)
+    module.get_resolved_model_impl = lambda _: None
+    # A later release builds its cache in a module of its own.
+    if "kv_cache_builder" in vars(module):
+        module.kv_cache_builder.get_resolved_model_impl = lambda _: None
+    module.TEST_RETRACT = retract_every > 0
+    module.TEST_RETRACT_INTERVAL = retract_every or 1
+    worker = _Worker(config, kind, module.GenerationBatchResult)
+    driven = _driven(module.Scheduler, config, worker, take_output)
+    named = inspect.signature(module.Scheduler.__init__).parameters
+    ranks = {name: 0 for name in named if name.endswith("_rank") or name == "gpu_id"}
+    return driven(arguments, _Absent(nccl_port=0), **{**ranks, "dp_rank": None})
+
+
+class _Absent(SimpleNamespace):
+    """Has what it is given; whatever else the release looks for is not there."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class _Worker:
+    """In place of the model's worker: owns the pools, and draws tokens for a step."""
+
+    def __init__(self, config: EngineConfig, kind: str, result: Callable[..., Any]) -> None:
+        self._config = config
+        self._result = result
+        self._random = torch.Generator().manual_seed(config.seed)
+        self._pools = _rows(config, kind), _kv(config, kind)
+        self.is_hybrid_swa = kind == "windows"
+        self.sliding_window_size = _sliding_window(config)
+        self.model_config = _Absent(use_ngram_embedding=False)
+        has_states = object() if kind == "states" else None
+        rows, kv = self._pools
+        self.model_runner = _Absent(
+            hybrid_gdn_config=has_states,
+            memory_pool_config=object(),
+            req_to_token_pool=rows,
+            token_to_kv_pool_allocator=kv,
+        )
+
+    def get_worker_info(self) -> tuple[Any, ...]:
+        config = self._config
+        longest = config.max_request_len
+        return (
+            config.kv_tokens, config.max_prefill_tokens, config.max_running_requests,
+            config.max_queued_requests, longest + 1, longest, config.seed, "cpu",
+            torch.cpu.Stream(), config.max_running_requests, config.max_context_len,
+            config.kv_tokens,
+        )  # fmt: skip
+
+    def get_memory_pool(self) -> tuple[Any, Any]:
+        return self._pools
+
+    def get_tokens_per_layer_info(self) -> tuple[int, int]:
+        return self._config.kv_tokens, self._config.swa_tokens
+
+    def get_pad_input_ids_func(self) -> None:
+        """No prompt brings images."""
+
+    def init_attention_backends(self) -> None:
+        """There is no model to attend with."""
+
+    init_cuda_graphs = init_attention_backends
+
+    def forward_batch_generation(self, batch: Any, **_: Any) -> Any:
+        tokens = torch.randint(VOCAB_SIZE, (len(batch.seq_lens),), generator=self._random)
+        return self._result(logits_output=None, next_token_ids=tokens, can_run_cuda_graph=False)
+
+
+def _driven(
+    scheduler: Any, config: EngineConfig, worker: _Worker, take_output: Callable[[Any], None]
+) -> Any:
+    """The release's class without what reaches beyond its process."""
+
+    class Sink:
+        def send_output(self, message: Any, received: Any = None) -> None:
+            del received
+            take_output(message)
+
+    class Scheduler(scheduler):  # type: ignore[misc]
+        def init_model_config(self) -> None:
+            self.dllm_config = None
+            self.model_config = _Absent(
+                is_generation=True,
+                is_multimodal=False,
+                is_encoder_decoder=False,
+                is_matryoshka=False,
+                vocab_size=VOCAB_SIZE,
+                context_len=config.max_context_len,
+                hf_config=_Absent(),
+            )
+
+        def init_ipc_channels(self, port_args: Any) -> None:
+            del port_args
+            sink = Sink()
+            self.send_to_tokenizer = self.send_to_detokenizer = sink
+            self.ipc_channels = _Absent(send_to_tokenizer=sink, send_to_detokenizer=sink)
+            self.recv_from_tokenizer = self.recv_from_rpc = None
+            self.idle_sleeper = self.load_snapshot_writer = None
+
+        def init_moe_gemm_config(self) -> None:
+            self.require_mlp_sync = False
+
+        def init_mamba_backend(self) -> None:
+            """No kernel runs."""
+
+        def init_tp_model_worker(self) -> None:
+            self.tp_worker = worker
+
+        def init_watch_dog_memory_saver_input_blocker(self) -> None:
+            self.offload_tags: set[str] = set()
+            self.memory_saver_adapter = self.recv_skipper = self.input_blocker = None
+
+    return Scheduler
+
+
+def _arguments(config: EngineConfig) -> Any:
+    """The release's server arguments; those of a later one are left out."""
+    module: Any = importlib.import_module("sglang.srt.server_args")
+    known = {field.name for field in dataclasses.fields(module.ServerArgs)}
+    wanted = {
+        # The name that keeps it from looking for a checkpoint.
+        "model_path": "dummy",
+        "device": "cpu",
+        "skip_tokenizer_init": True,
+        "disable_overlap_schedule": True,
+        "attention_backend": "torch_native",
+        "sampling_backend": "pytorch",
+        "grammar_backend": "none",
+        "enable_streaming_session": config.cache != "chunk",
+        "disable_radix_cache": config.cache == "chunk",
+        "page_size": config.page_size,
+        "chunked_prefill_size": config.chunked_prefill_size or -1,
+        "max_prefill_tokens": config.max_prefill_tokens,
+        "schedule_policy": config.schedule_policy,
+        "radix_eviction_policy": config.eviction_policy,
+        "enable_priority_scheduling": config.enable_priority_scheduling,
+        "schedule_low_priority_values_first": config.schedule_low_priority_values_first,
+        "priority_scheduling_preemption_threshold": (
+            config.priority_scheduling_preemption_threshold
+        ),
+        "disable_priority_preemption": config.disable_priority_preemption,
+        "mamba_track_interval": config.mamba_track_interval,
+    }
+    arguments = module.ServerArgs(**{name: v for name, v in wanted.items() if name in known})
+    # A property would read it from a model's configuration.
+    arguments._mamba_cache_chunk_size = config.cache_chunk_size
+    module.set_global_server_args_for_scheduler(arguments)
+    return arguments
+
+
+def _set_switches(config: EngineConfig) -> None:
+    """Settings that the release takes from its environment alone."""
+    switches: Any = importlib.import_module("sglang.srt.environ").envs
+    ratio = config.new_token_ratio
+    switches.SGLANG_INIT_NEW_TOKEN_RATIO.set(ratio.init)
+    switches.SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR.set(ratio.min / ratio.init)
+    switches.SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.set(ratio.decay_steps)
+    if config.req_waiting_timeout_s is not None:
+        switches.SGLANG_REQ_WAITING_TIMEOUT.set(config.req_waiting_timeout_s)
+    if config.cache == "unified":
+        switches.SGLANG_ENABLE_UNIFIED_RADIX_TREE.set(True)
+
+
+def _kind_of(config: EngineConfig) -> str:
+    """What the model keeps beside KV of all positions: "states", "windows" or "nothing"."""
+    model = resolve_model(config.model, "cpu").config
+    if model.linear_layer_ids:
+        return "states"
+    is_sliding = bool(model.swa_layer_ids)
+    return "windows" if config.keeps_windows_only(sliding=is_sliding) else "nothing"
+
+
+def _sliding_window(config: EngineConfig) -> int | None:
+    return resolve_model(config.model, "cpu").config.sliding_window or None
+
+
+def _refuse(config: EngineConfig, kind: str) -> None:
+    """
+    Raises:
+        ConfigError: naming the first setting that is not driven.
+    """
+    wanted = {
+        "engine.speculative_algorithm": config.speculative_algorithm is not None,
+        "engine.enable_overlap_schedule": config.enable_overlap_schedule,
+        "engine.hicache.ratio": config.hicache.ratio > 0,
+        "engine.mamba_scheduler_strategy": config.tracks_states and kind == "states",
+        "engine.enable_kv_cache_events": config.enable_kv_cache_events,
+        "engine.state_refresh": config.state_refresh == "used",
+        "engine.cache": config.cache in {"chunk", "swa_chunk"},
+        "pools.page_size": config.page_size > 1,
+        "device": config.device != "cpu",
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            raise ConfigError(f"{name}: released engines are driven without it; leave it out.")
+
+
+def _rows(config: EngineConfig, kind: str) -> Any:
+    module: Any = importlib.import_module(f"{_MEMORY}.memory_pool")
+    common = {
+        "size": config.max_running_requests,
+        "max_context_len": config.max_context_len,
+        "device": "cpu",
+        "enable_memory_saver": False,
+    }
+    if kind != "states":
+        return module.ReqToTokenPool(**common)
+    shapes: Any = importlib.import_module("sglang.srt.configs.mamba_utils")
+    # Of the states themselves nothing is used.
+    shape = shapes.Mamba2StateShape.create(
+        tp_world_size=1, intermediate_size=2, n_groups=1, num_heads=1, head_dim=2, state_size=2,
+        conv_kernel=2,
+    )  # fmt: skip
+    of_states = {
+        "mamba_size": config.mamba_slots,
+        "mamba_spec_state_size": config.max_running_requests,
+        "cache_params": shapes.Mamba2CacheParams(shape=shape, layers=[0]),
+        "mamba_layer_ids": [0],
+        "enable_mamba_extra_buffer": False,
+        "speculative_num_draft_tokens": None,
+        "enable_overlap_schedule": False,
+    }
+    pool = module.HybridReqToTokenPool
+    known = inspect.signature(pool.__init__).parameters
+    return pool(**common, **{name: v for name, v in of_states.items() if name in known})
+
+
+def _kv(config: EngineConfig, kind: str) -> Any:
+    module: Any = importlib.import_module(f"{_MEMORY}.allocator")
+    if kind == "windows":
+        raise ConfigError("model: sliding windows of released engines are not driven.")
+    return module.TokenToKVPoolAllocator(config.kv_tokens, torch.float32, "cpu", None, False)

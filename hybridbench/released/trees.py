@@ -1,0 +1,112 @@
+"""What a released prefix cache keeps, read by walking its nodes and never from its own counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from hybridbench.engine.counters import EngineCounters
+from hybridbench.errors import ConfigError
+
+# Pool, the slots that the node keeps there (a tensor), whether a lock is on them.
+Part: TypeAlias = tuple[str, Any, bool]
+Reader: TypeAlias = Callable[[Any], Iterator[Part]]
+
+
+def _radix(node: Any) -> Iterator[Part]:
+    if node.value is not None:
+        yield "kv", node.value, node.lock_ref > 0
+
+
+def _mamba(node: Any) -> Iterator[Part]:
+    if node.value is not None:
+        yield "kv", node.value, node.full_lock_ref > 0
+    if node.mamba_value is not None:
+        yield "mamba", node.mamba_value, node.mamba_lock_ref > 0
+
+
+def _unified(node: Any) -> Iterator[Part]:
+    for pool, data in zip(_COMPONENTS, node.component_data, strict=True):
+        if data.value is not None:
+            yield pool, data.value, data.lock_ref > 0
+
+
+# The pools of a unified node's parts, in their order.
+_COMPONENTS: Final = ("kv", "swa", "mamba")
+_READERS: Mapping[str, Reader] = {
+    "RadixCache": _radix,
+    "MambaRadixCache": _mamba,
+    "UnifiedRadixCache": _unified,
+}
+
+
+def reader_of(cache: object) -> Reader:
+    """How the nodes of ``cache`` are read.
+
+    Raises:
+        ConfigError: it is of a class that is not known.
+    """
+    name = type(cache).__name__
+    if name not in _READERS:
+        raise ConfigError(f"the prefix cache {name} of this release is not one that is driven.")
+    return _READERS[name]
+
+
+def walk(root: Any) -> Iterator[Any]:
+    """Every node below ``root``, which is left out."""
+    stack = list(root.children.values())
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += node.children.values()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A node at the last look: whether it had what else than KV the tree keeps, and its place."""
+
+    has_state: bool
+    parent: int
+    children: int
+
+
+class TreeWatch:
+    """Counts what happened to a tree from one step to the next, by the difference of two walks.
+
+    Numbers of nodes are kept and never the nodes: whoever holds those keeps them alive.
+    """
+
+    def __init__(self, root: Callable[[], Any], reader: Reader, counters: EngineCounters) -> None:
+        """``root`` gives the tree's root, which a reset replaces."""
+        self._root = root
+        self._read = reader
+        self._counters = counters
+        self._seen: dict[int, _Seen] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def look(self) -> None:
+        """Add what has changed since the last look to the counters."""
+        before, now = self._seen, {node.id: self._note(node) for node in walk(self._root())}
+        self._seen = now
+        counters = self._counters
+        new = now.keys() - before.keys()
+        # Who splits a node puts a new one between it and its parent.
+        counters.node_splits += len(
+            {now[i].parent for i in now.keys() & before.keys() if now[i].parent in new}
+        )
+        lost = sum(1 for i in now.keys() & before.keys() if before[i].has_state > now[i].has_state)
+        counters.tombstones += lost
+        counters.evict_internal_state += lost
+        gone = before.keys() - now.keys()
+        # A parent without anything of its own goes after its last child.
+        after = sum(1 for i in gone if before[i].children and not before[i].has_state)
+        counters.evict_cascade += after
+        counters.evict_leaf += len(gone) - after
+        counters.nodes_evicted += len(gone)
+
+    def _note(self, node: Any) -> _Seen:
+        has_state = any(pool != "kv" for pool, _, _ in self._read(node))
+        return _Seen(has_state, node.parent.id, len(node.children))

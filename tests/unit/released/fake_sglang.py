@@ -1,0 +1,471 @@
+"""A scheduler with SGLang's interfaces of each generation, small enough to be read at once.
+
+It has what the adapter calls, under the names and with the types that the releases have; what it
+does is as simple as can be: a prompt is computed at once, an answer is one node of the tree.
+``Losses`` are places at which it forgets to give something back.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+FINISH, ABORT, REFUSAL, CLOSE, NODES = "finish", "abort", "refusal", "close", "nodes"
+"""Where it can lose something: a state slot of a request that finished, was aborted or was refused,
+or of a session that closed; nodes that were evicted."""
+
+
+class TreeNode:
+    counter = 0
+
+    def __init__(self, parent: TreeNode | None, key: Any, value: Any, mamba_value: Any) -> None:
+        self.children: dict[int, TreeNode] = {}
+        self.parent = parent
+        self.key = key
+        self.value = value
+        self.mamba_value = mamba_value
+        self.full_lock_ref = self.mamba_lock_ref = 0
+        self.id = TreeNode.counter
+        TreeNode.counter += 1
+
+
+class Reason:
+    def __init__(self, kind: str, message: str = "") -> None:
+        self.kind, self.message = kind, message
+
+    def to_json(self) -> dict[str, str]:
+        return {"type": self.kind, "message": self.message}
+
+
+class Req:
+    def __init__(self, rid: str, tokens: Any, params: Any, session: Any = None) -> None:
+        self.rid, self.origin_input_ids, self.sampling_params = rid, tokens, params
+        self.session = session
+        self.output_ids: list[int] = []
+        self.cached_tokens = self.kv_allocated_len = self.cache_protected_len = 0
+        self.swa_evicted_seqlen = 0
+        self.req_pool_idx: int | None = None
+        self.mamba_pool_idx: Any = None
+        self.mamba_ping_pong_track_buffer = None
+        self.last_node: TreeNode | None = None
+        self.to_finish: Reason | None = None
+        self.finished_reason: Reason | None = None
+
+    def finished(self) -> bool:
+        return self.finished_reason is not None
+
+
+class ScheduleBatch:
+    def __init__(self, reqs: list[Req], extends: bool = False) -> None:
+        self.reqs = reqs
+        self.forward_mode = SimpleNamespace(is_extend=lambda: extends)
+        self.seq_lens = torch.zeros(len(reqs))
+        self.extend_num_tokens = sum(len(req.origin_input_ids) for req in reqs)
+
+
+class PrefillAdder:
+    def __init__(self, most: int) -> None:
+        self.can_run_list: list[Req] = []
+        self._most = most
+
+    def add_one_req(self, req: Req, **_: object) -> bool:
+        fits = len(self.can_run_list) < self._most
+        if fits:
+            self.can_run_list.append(req)
+        return fits
+
+
+class TokenToKVPoolAllocator:
+    def __init__(self, size: int, *_: object) -> None:
+        self.size = size
+        self.free_pages = torch.arange(1, size + 1)
+        self.release_pages = torch.empty(0, dtype=torch.int64)
+
+    def alloc(self, count: int) -> Any:
+        taken, self.free_pages = self.free_pages[:count], self.free_pages[count:]
+        assert len(taken) == count, "the pool is too small for this test"
+        return taken
+
+    def free(self, slots: Any) -> None:
+        self.free_pages = torch.cat((self.free_pages, slots))
+
+
+class _States:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.free_slots = torch.arange(1, size + 1)
+
+    def alloc(self) -> Any:
+        slot, self.free_slots = self.free_slots[0], self.free_slots[1:]
+        return slot
+
+    def free(self, slot: Any) -> None:
+        self.free_slots = torch.cat((self.free_slots, slot.reshape(1)))
+
+
+class ReqToTokenPool:
+    def __init__(self, size: int, max_context_len: int, **_: object) -> None:
+        self.size = size
+        self.free_slots = list(range(1, size + 1))
+        self.req_to_token = torch.zeros((size + 1, max_context_len), dtype=torch.int64)
+
+
+class HybridReqToTokenPool(ReqToTokenPool):
+    has_allocator = False
+
+    def __init__(self, *, mamba_size: int, cache_params: object, **others: Any) -> None:
+        del cache_params
+        super().__init__(**others)
+        self.states = _States(mamba_size)
+        if self.has_allocator:
+            self.mamba_pool: Any = SimpleNamespace(size=mamba_size)
+            self.mamba_allocator = self.states
+        else:
+            self.mamba_pool = self.states
+
+
+@dataclass
+class SessionSlot:
+    req_pool_idx: int | None = None
+    kv_allocated_len: int = 0
+    cache_protected_len: int = 0
+    swa_evicted_seqlen: int = 0
+    mamba_pool_idx: Any = None
+    mamba_ping_pong_track_buffer: Any = None
+
+
+@dataclass
+class Session:
+    streaming: bool
+    timeout: float | None
+    req_nodes: dict[str, Any] = field(default_factory=dict)
+
+
+class MambaRadixCache:
+    """The tree; sessions wrap it where there are any."""
+
+    def __init__(self, rows: HybridReqToTokenPool, kv: TokenToKVPoolAllocator) -> None:
+        self.rows, self.kv = rows, kv
+        self.root_node = TreeNode(None, (), None, None)
+        self.loses_nodes = False
+        self.kept: list[TreeNode] = []
+
+    def match(self, tokens: tuple[int, ...]) -> TreeNode:
+        fitting = [
+            node
+            for node in self.root_node.children.values()
+            if node.key == tokens[: len(node.key)] and len(node.key) < len(tokens)
+        ]
+        return max(fitting, key=lambda node: len(node.key), default=self.root_node)
+
+    def insert(self, tokens: tuple[int, ...], value: Any, state: Any) -> bool:
+        if any(node.key == tokens for node in self.root_node.children.values()):
+            return False
+        node = TreeNode(self.root_node, tokens, value, state)
+        self.root_node.children[node.id] = node
+        return True
+
+    def evict(self, params: Any) -> None:
+        wanted = min(params.num_tokens, sum(len(n.value) for n in self.root_node.children.values()))
+        for node in list(self.root_node.children.values()):
+            if wanted <= 0:
+                return
+            wanted -= len(node.value)
+            del self.root_node.children[node.id]
+            self.kv.free(node.value)
+            self.rows.states.free(node.mamba_value)
+            if self.loses_nodes:
+                self.kept.append(node)
+
+
+class StreamingSession:
+    def __init__(self, inner: MambaRadixCache) -> None:
+        self.inner = inner
+        self.slots: dict[str, SessionSlot] = {}
+
+
+class SessionController:
+    def __init__(self) -> None:
+        self.sessions: dict[str, Session] = {}
+
+    def maybe_reap(self, now: float) -> None:
+        del now
+
+
+class Scheduler:
+    losses: frozenset[str] = frozenset()
+    has_sessions = True
+    tp_worker: Any
+    ipc_channels: Any
+
+    def __init__(self, server_args: Any, port_args: Any, gpu_id: int, dp_rank: None) -> None:
+        del port_args, gpu_id, dp_rank
+        module = sys.modules["sglang.srt.managers.scheduler"]
+        self.server_args = server_args
+        self.init_model_config()
+        self.init_ipc_channels(None)
+        self.init_tp_model_worker()
+        self.most_running = self.tp_worker.get_worker_info()[2]
+        self.req_to_token_pool, self.token_to_kv_pool_allocator = self.tp_worker.get_memory_pool()
+        tree = MambaRadixCache(self.req_to_token_pool, self.token_to_kv_pool_allocator)
+        tree.loses_nodes = NODES in self.losses
+        self.tree = tree
+        self.tree_cache: Any = StreamingSession(tree) if self.has_sessions else tree
+        self.waiting_queue: list[Req] = []
+        self.running_batch = ScheduleBatch([])
+        self.last_batch: ScheduleBatch | None = None
+        self.cur_batch = self.chunked_req = None
+        self._engine_paused = False
+        self.lost: list[Any] = []
+        if self.has_sessions:
+            self.session_controller = SessionController()
+        self.module = module
+
+    def handle_generate_request(self, received: Any) -> None:
+        session = None
+        if received.session_params is not None:
+            session = received.session_params.id
+        params = received.sampling_params
+        self.waiting_queue.append(Req(received.rid, received.input_ids, params, session))
+
+    def get_next_batch_to_run(self) -> ScheduleBatch | None:
+        if self.last_batch is not None:
+            self.running_batch.reqs += [
+                req for req in self.last_batch.reqs if req not in self.running_batch.reqs
+            ]
+        running = [req for req in self.running_batch.reqs if not req.finished()]
+        self.running_batch = ScheduleBatch(running)
+        adder = self.module.PrefillAdder(min(2, self.most_running - len(running)))
+        for req in self.waiting_queue:
+            self._match(req)
+            if not adder.add_one_req(req):
+                if REFUSAL not in self.losses and req.mamba_pool_idx is not None:
+                    self._free_state(req)
+                break
+        if adder.can_run_list:
+            for req in adder.can_run_list:
+                self.waiting_queue.remove(req)
+                self._admit(req)
+            return ScheduleBatch(adder.can_run_list, extends=True)
+        return self.running_batch if running else None
+
+    def run_batch(self, batch: ScheduleBatch) -> Any:
+        return self.tp_worker.forward_batch_generation(batch)
+
+    def process_batch_result(self, batch: ScheduleBatch, result: Any) -> None:
+        for req, token in zip(batch.reqs, result.next_token_ids.tolist(), strict=True):
+            req.output_ids.append(token)
+            if req.to_finish is not None:
+                req.finished_reason = req.to_finish
+            elif len(req.output_ids) >= req.sampling_params.max_new_tokens:
+                req.finished_reason = Reason("length")
+            if req.finished():
+                self._release(req)
+
+    def abort_request(self, message: Any) -> None:
+        for req in list(self.waiting_queue):
+            if req.rid.startswith(message.rid):
+                self.waiting_queue.remove(req)
+                if req.mamba_pool_idx is not None:
+                    self._free_state(req)
+                answer = sys.modules["sglang.srt.managers.io_struct"].AbortReq(rid=req.rid)
+                self.ipc_channels.send_to_tokenizer.send_output(answer, req)
+        batches = [self.running_batch, *([self.last_batch] if self.last_batch else [])]
+        for req in [req for batch in batches for req in batch.reqs]:
+            if req.rid.startswith(message.rid) and not req.finished():
+                req.to_finish = Reason("abort", "its client asked for it")
+
+    def pause_generation(self, message: Any) -> None:
+        del message
+        self._engine_paused = True
+
+    def continue_generation(self, message: Any) -> None:
+        del message
+        self._engine_paused = False
+
+    def open_session(self, message: Any) -> None:
+        self.session_controller.sessions[message.session_id] = Session(True, message.timeout)
+
+    def close_session(self, message: Any) -> None:
+        slot = self.tree_cache.slots.pop(message.session_id, None)
+        del self.session_controller.sessions[message.session_id]
+        if slot is not None:
+            row = self.req_to_token_pool.req_to_token[slot.req_pool_idx]
+            self.token_to_kv_pool_allocator.free(row[: slot.kv_allocated_len].clone())
+            self.req_to_token_pool.free_slots.append(slot.req_pool_idx)
+            if CLOSE not in self.losses:
+                self.req_to_token_pool.states.free(slot.mamba_pool_idx)
+
+    def _match(self, req: Req) -> None:
+        node = self.tree.match(tuple(req.origin_input_ids))
+        if node is not self.tree.root_node and req.session is None and req.mamba_pool_idx is None:
+            req.mamba_pool_idx = self.req_to_token_pool.states.alloc()
+            req.cached_tokens = len(node.key)
+
+    def _admit(self, req: Req) -> None:
+        rows, need = self.req_to_token_pool, len(req.origin_input_ids)
+        need += req.sampling_params.max_new_tokens
+        if len(self.token_to_kv_pool_allocator.free_pages) < need:
+            self.tree.evict(SimpleNamespace(num_tokens=need))
+        slots = self.token_to_kv_pool_allocator.alloc(need)
+        req.req_pool_idx = rows.free_slots.pop()
+        rows.req_to_token[req.req_pool_idx, :need] = slots
+        req.kv_allocated_len = need
+        if req.mamba_pool_idx is None:
+            req.mamba_pool_idx = rows.states.alloc()
+
+    def _release(self, req: Req) -> None:
+        rows = self.req_to_token_pool
+        assert req.req_pool_idx is not None
+        if req.session is not None and self.has_sessions:
+            self.tree_cache.slots[req.session] = SessionSlot(
+                req.req_pool_idx, req.kv_allocated_len, mamba_pool_idx=req.mamba_pool_idx
+            )
+            req.req_pool_idx = req.mamba_pool_idx = None
+            return
+        value = rows.req_to_token[req.req_pool_idx, : req.kv_allocated_len].clone()
+        tokens = (*req.origin_input_ids, *req.output_ids)
+        is_abort = req.finished_reason is not None and req.finished_reason.kind == "abort"
+        kept = not is_abort and self.tree.insert(tokens, value, req.mamba_pool_idx.reshape(1))
+        if not kept:
+            self.token_to_kv_pool_allocator.free(value)
+        rows.free_slots.append(req.req_pool_idx)
+        req.req_pool_idx = None
+        if kept and FINISH in self.losses:
+            # One more than it has given to the tree.
+            self.lost.append(rows.states.alloc())
+        if kept or (is_abort and ABORT in self.losses):
+            req.mamba_pool_idx = None
+        else:
+            self._free_state(req)
+
+    def _free_state(self, req: Req) -> None:
+        self.req_to_token_pool.states.free(req.mamba_pool_idx)
+        req.mamba_pool_idx = None
+
+    def init_model_config(self) -> None:
+        raise NotImplementedError
+
+    def init_ipc_channels(self, port_args: object) -> None:
+        raise NotImplementedError
+
+    def init_tp_model_worker(self) -> None:
+        raise NotImplementedError
+
+
+class _Switch:
+    def __init__(self) -> None:
+        self.value: object = None
+
+    def set(self, value: object) -> None:
+        self.value = value
+
+
+@dataclass
+class ServerArgs:
+    model_path: str = ""
+    page_size: int = 1
+    schedule_policy: str = "fcfs"
+
+
+class SamplingParams:
+    def __init__(self, max_new_tokens: int, **_: object) -> None:
+        self.max_new_tokens = max_new_tokens
+
+    def normalize(self, tokenizer: None) -> None:
+        del tokenizer
+
+
+class Message(SimpleNamespace):
+    """Of any kind: the fields that it is given, and None for the others that an abort has."""
+
+    finished_reason = abort_message = None
+
+
+class AbortReq(Message):
+    pass
+
+
+@contextmanager
+def installed(release: str, *losses: str) -> Iterator[None]:
+    """A package ``sglang`` of ``release`` that can be imported within."""
+    before = {name: one for name, one in sys.modules.items() if name.split(".")[0] == "sglang"}
+    for name in before:
+        del sys.modules[name]
+    modules = _modules(release, frozenset(losses))
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in modules:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+def _modules(release: str, losses: frozenset[str]) -> dict[str, types.ModuleType]:
+    number = [int(part) for part in release.split(".")[:3]]
+    has_sessions, has_allocator = number >= [0, 5, 10], number >= [0, 5, 13]
+    scheduler = type("Scheduler", (Scheduler,), {"losses": losses, "has_sessions": has_sessions})
+    scheduler.__module__ = "sglang.srt.managers.scheduler"
+    rows = type("HybridReqToTokenPool", (HybridReqToTokenPool,), {"has_allocator": has_allocator})
+    adder = type("PrefillAdder", (PrefillAdder,), {})
+    session = "session" if number >= [0, 5, 11] else "managers"
+    record = (
+        "session.streaming_session" if number >= [0, 5, 11] else "mem_cache.session_aware_cache"
+    )
+    switches = (
+        "SGLANG_INIT_NEW_TOKEN_RATIO", "SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR",
+        "SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS", "SGLANG_REQ_WAITING_TIMEOUT",
+    )  # fmt: skip
+    shapes = SimpleNamespace(create=lambda **_: None)
+    contents: Mapping[str, Mapping[str, Any]] = {
+        "managers.scheduler": {
+            "Scheduler": scheduler,
+            "PrefillAdder": adder,
+            "GenerationBatchResult": SimpleNamespace,
+            "__file__": __file__,
+        },
+        "managers.schedule_batch": {"Req": Req},
+        "managers.io_struct": {
+            "AbortReq": AbortReq,
+            **dict.fromkeys(
+                (
+                    "TokenizedGenerateReqInput", "SessionParams", "PauseGenerationReqInput",
+                    "ContinueGenerationReqInput", "OpenSessionReqInput", "CloseSessionReqInput",
+                ),
+                Message,
+            ),
+        },
+        f"{session}.session_controller": {"Session": Session},
+        record: {"SessionSlot": SessionSlot},
+        "mem_cache.memory_pool": {
+            "ReqToTokenPool": ReqToTokenPool,
+            "HybridReqToTokenPool": rows,
+        },
+        "mem_cache.allocator": {"TokenToKVPoolAllocator": TokenToKVPoolAllocator},
+        "mem_cache.base_prefix_cache": {"EvictParams": Message},
+        "sampling.sampling_params": {"SamplingParams": SamplingParams},
+        "configs.mamba_utils": {"Mamba2StateShape": shapes, "Mamba2CacheParams": lambda **_: None},
+        "environ": {"envs": SimpleNamespace(**{name: _Switch() for name in switches})},
+        "server_args": {
+            "ServerArgs": ServerArgs,
+            "set_global_server_args_for_scheduler": lambda _: None,
+        },
+    }  # fmt: skip
+    made: dict[str, types.ModuleType] = {}
+    for path, content in contents.items():
+        parts = ["sglang", "srt", *path.split(".")]
+        for end in range(1, len(parts) + 1):
+            name = ".".join(parts[:end])
+            if name not in made:
+                made[name] = types.ModuleType(name)
+                made[name].__path__ = []
+        vars(made[".".join(parts)]).update(content)
+    return made

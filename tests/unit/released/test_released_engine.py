@@ -1,0 +1,301 @@
+"""A released engine behind the worker's port: adapter, counting and findings, on a fake release."""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from hybridbench.engine.events import EventKind
+from hybridbench.engine.front_end import DuplicateRequestError
+from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.engine.scheduler.audit import ViolationKind
+from hybridbench.engine_config import EngineConfig
+from hybridbench.errors import ConfigError
+from hybridbench.released.build import build_released
+from hybridbench.released.engine import ReleasedEngine
+from hybridbench.released.generations import GENERATIONS
+from tests.unit.released import fake_sglang as fake
+
+OLDEST, NEWEST = GENERATIONS[0].releases[0], GENERATIONS[-1].releases[0]
+WITH_SESSIONS = [one.releases[0] for one in GENERATIONS if one.sessions is not None]
+each_generation = pytest.mark.parametrize("release", [one.releases[0] for one in GENERATIONS])
+
+
+@contextmanager
+def engine_of(
+    monkeypatch: pytest.MonkeyPatch, release: str, *losses: str, **changes: object
+) -> Iterator[ReleasedEngine]:
+    settings: dict[str, object] = {
+        "model": "qwen3-next-tiny",
+        "kv_tokens": 400,
+        "mamba_slots": 80,
+        "max_running_requests": 6,
+        "max_context_len": 64,
+    }
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: release)
+    with fake.installed(release, *losses):
+        yield build_released("sglang-cache", EngineConfig(**{**settings, **changes}))  # type: ignore[arg-type]
+
+
+def submit(engine: ReleasedEngine, rid: str, prompt: list[int], **others: str) -> None:
+    engine.submit(rid, prompt, SamplingParams(max_new_tokens=4, ignore_eos=True), **others)  # type: ignore[arg-type]
+
+
+def drain(engine: ReleasedEngine) -> list[tuple[str, EventKind]]:
+    told = []
+    while engine.has_work:
+        told += [(event.rid, event.kind) for event in engine.step()]
+    return told
+
+
+def churn(engine: ReleasedEngine, turns: int = 60) -> None:
+    """Chats of several turns, more than the tree keeps; every ninth turn is aborted."""
+    histories: dict[int, list[int]] = {}
+    for turn in range(turns):
+        chat = turn % 7
+        prompt = [*histories.get(chat, [chat]), 100 + turn]
+        submit(engine, f"r{turn}", prompt[-40:])
+        if turn % 9 == 8:
+            engine.step()
+            engine.abort(f"r{turn}")
+        if turn % 5 == 4:
+            for event in _finished(engine):
+                histories[int(event[0][1:]) % 7] = [chat, *event[1]]
+    drain(engine)
+
+
+def _finished(engine: ReleasedEngine) -> list[tuple[str, tuple[int, ...]]]:
+    found = []
+    while engine.has_work:
+        found += [
+            (event.rid, event.output_ids)
+            for event in engine.step()
+            if event.kind is EventKind.FINISHED
+        ]
+    return found
+
+
+@each_generation
+def test_every_generation_serves_to_the_end_and_accounts_for_every_slot(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release) as engine:
+        churn(engine)
+
+        assert engine.is_idle
+        assert engine.counters.finishes > 40
+        assert engine.counters.abort_decode + engine.counters.abort_prefill > 0
+        assert engine.counters.nodes_evicted > 0
+        assert engine.counters.refusals > 0
+        stats = engine.pool_stats()
+        assert set(stats) == {"kv", "mamba", "req"}
+        assert {name: pool.residual for name, pool in stats.items()} == dict.fromkeys(stats, 0)
+        assert engine.check_invariants(idle=True) == []
+        assert engine.audit() == []
+
+
+@each_generation
+def test_a_client_hears_of_each_step_of_its_request(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release) as engine:
+        submit(engine, "one", [1, 2, 3])
+
+        assert [kind for _, kind in drain(engine)] == [
+            EventKind.ADMITTED,
+            EventKind.FIRST_TOKEN,
+            EventKind.FINISHED,
+        ]
+        assert engine.find("one") is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "release"),
+    [(fake.FINISH, NEWEST), (fake.ABORT, NEWEST), (fake.FINISH, OLDEST), (fake.ABORT, OLDEST)],
+)
+def test_a_slot_that_a_path_loses_is_missing_at_idle_and_named(
+    monkeypatch: pytest.MonkeyPatch, loss: str, release: str
+) -> None:
+    with engine_of(monkeypatch, release, loss) as engine:
+        submit(engine, "kept", [1, 2, 3])
+        drain(engine)
+        submit(engine, "ended", [7, 8, 9])
+        engine.step()
+        engine.abort("ended")
+        drain(engine)
+
+        (found,) = engine.check_invariants(idle=True)
+
+    assert (found.kind, found.pool, found.count) == (ViolationKind.RESIDUAL, "mamba", 1)
+    assert len(found.slots) == 1
+
+
+def test_slots_that_a_refused_request_keeps_are_held_by_the_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with engine_of(monkeypatch, OLDEST, fake.REFUSAL) as engine:
+        submit(engine, "first", [1, 2])
+        (answer,) = _finished(engine)
+        for index in range(6):
+            submit(engine, f"next{index}", [1, 2, *answer[1], index])
+        engine.step()
+
+        assert engine.held_by_waiting() == {"next2/": {"mamba": 1}}
+        assert engine.pool_stats()["mamba"].waiting_held == 1
+        drain(engine)
+        assert engine.check_invariants(idle=True) == []
+
+
+@pytest.mark.parametrize("release", WITH_SESSIONS)
+def test_what_a_session_keeps_is_its_own_until_it_closes(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release) as engine:
+        assert engine.open_session("s")
+        submit(engine, "turn", [1, 2, 3], session_id="s")
+        drain(engine)
+
+        held = {name: pool.session_held for name, pool in engine.pool_stats().items()}
+        assert held == {"kv": 7, "mamba": 1, "req": 1}
+        assert engine.check_invariants(idle=True) == []
+        assert not engine.flush_cache(), "a session may lock a part of the tree"
+
+        assert engine.close_session("s")
+        assert not engine.close_session("s")
+        assert (engine.counters.session_opens, engine.counters.session_closes) == (1, 1)
+        assert engine.check_invariants(idle=True) == []
+
+
+@pytest.mark.parametrize("release", WITH_SESSIONS)
+def test_a_state_that_a_close_forgets_is_missing(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release, fake.CLOSE) as engine:
+        for index in range(3):
+            engine.open_session(f"s{index}")
+            submit(engine, f"turn{index}", [1, 2, 3], session_id=f"s{index}")
+            drain(engine)
+            engine.close_session(f"s{index}")
+
+        assert engine.pool_stats()["mamba"].residual == 3
+        assert engine.pool_stats()["kv"].residual == 0
+
+
+def test_a_release_without_sessions_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(monkeypatch, OLDEST) as engine:
+        assert not engine.has_sessions
+        assert not engine.open_session("s")
+        assert engine.reap_sessions() is None
+
+
+@each_generation
+@pytest.mark.parametrize("leaks", [False, True])
+def test_removed_nodes_that_stay_alive_are_more_than_the_structures_hold(
+    monkeypatch: pytest.MonkeyPatch, release: str, leaks: bool
+) -> None:
+    with engine_of(monkeypatch, release, *([fake.NODES] if leaks else [])) as engine:
+        churn(engine)
+        gc.collect()
+
+        kind, held = engine.reference_counted_classes()["TreeNode"]
+        alive = sum(isinstance(one, kind) for one in gc.get_objects())
+
+        assert alive - held == (engine.counters.nodes_evicted if leaks else 0)
+
+
+@each_generation
+def test_a_disconnected_client_hears_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release) as engine:
+        submit(engine, "stays", [1, 2])
+        submit(engine, "left", [3, 4])
+        engine.step()
+
+        assert engine.disconnect("left")
+        assert {rid for rid, _ in drain(engine)} == {"stays"}
+        assert engine.liveness().requests_without_client == 0
+
+
+def test_the_abort_of_one_request_ends_no_other_whose_name_begins_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with engine_of(monkeypatch, NEWEST) as engine:
+        for rid in ("r1", "r10", "r11"):
+            submit(engine, rid, [1, 2])
+        engine.abort("r1")
+
+        ended = {rid: kind for rid, kind in drain(engine) if kind is not EventKind.ADMITTED}
+
+    assert ended == {
+        "r1": EventKind.ABORTED,
+        "r10": EventKind.FINISHED,
+        "r11": EventKind.FINISHED,
+    }
+
+
+def test_a_name_in_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(monkeypatch, NEWEST) as engine:
+        submit(engine, "one", [1])
+        with pytest.raises(DuplicateRequestError, match="'one' belongs to a request"):
+            submit(engine, "one", [1])
+
+
+def test_a_pause_runs_nothing_until_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(monkeypatch, NEWEST) as engine:
+        submit(engine, "one", [1])
+        engine.pause_generation("in_place")
+        assert not engine.has_work
+        engine.continue_generation()
+
+        assert drain(engine)[-1] == ("one", EventKind.FINISHED)
+
+
+def test_emptying_the_cache_gives_every_slot_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine_of(monkeypatch, NEWEST) as engine:
+        churn(engine)
+        assert engine.flush_cache()
+
+        assert {s.available - s.total for s in engine.pool_stats().values()} == {0}
+        assert engine.containers()["tree_nodes"] == 0
+
+
+def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"sglang 0\.4\.1 is not driven; there are 0\.5\.9"),
+        engine_of(monkeypatch, "0.4.1"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"page_size": 16, "kv_tokens": 512, "model": "attention-tiny"}, "pools.page_size"),
+        ({"enable_overlap_schedule": True}, "engine.enable_overlap_schedule"),
+        ({"cache": "chunk"}, "engine.cache"),
+        ({"model": "gpt-oss-tiny"}, "model: sliding windows"),
+    ],
+)
+def test_what_is_not_driven_is_refused_by_the_name_of_its_setting(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named), engine_of(monkeypatch, NEWEST, **changes):
+        pass
+
+
+def test_a_tree_that_a_release_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        pytest.raises(ConfigError, match="this release of sglang has no unified tree"),
+        engine_of(monkeypatch, OLDEST, cache="unified"),
+    ):
+        pass
+
+
+def test_forced_paths_that_the_release_has_no_switch_for_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"force\.flush"):
+        build_released("sglang-cache", EngineConfig(), {"flush": 3})
