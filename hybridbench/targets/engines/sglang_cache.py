@@ -1,0 +1,38 @@
+"""SGLang's scheduler, pools, trees and sessions without its server: any release on one set of pins.
+
+Releases want torch and kernels of their own day, which a machine without a GPU cannot have.  Their
+Python files need less: one torch for CPUs and one transformers serve them all.
+"""
+
+from __future__ import annotations
+
+from hybridbench.targets.engines.engine import Engine
+from hybridbench.targets.engines.sglang import add_stubs
+
+SGLANG_CACHE = Engine(
+    name="sglang-cache",
+    package="sglang",
+    example="0.5.14",
+    note="SGLang's own scheduler, pools, prefix caches and sessions without its model: tokens are "
+    "drawn, and torch and transformers are not the versions that the release names.",
+    servers={},
+    make_checkpoints=(),
+    scripts=(),
+    requirements=(
+        "torch==2.13.0+cpu", "transformers==5.6.0", "torchvision==0.28.0", "triton",
+        # What the modules import; the METADATA pins versions that contradict those above.
+        "IPython", "aiohttp", "anthropic", "apache-tvm-ffi", "blobfile", "cloudpickle",
+        "compressed-tensors", "datasets", "dill", "einops", "fastapi", "gguf", "interegular",
+        "llguidance", "modelscope", "msgspec", "numba", "numpy", "nvidia-ml-py", "openai",
+        "orjson", "outlines==0.1.11", "packaging", "partial_json_parser", "pillow",
+        "prometheus-client", "psutil", "py-spy", "pybase64", "pydantic", "python-multipart",
+        "pyzmq", "requests", "scipy", "sentencepiece", "setproctitle", "soundfile", "tiktoken",
+        "timm", "tqdm", "uvicorn", "uvloop", "watchfiles", "xgrammar", "xxhash", "zstandard",
+    ),
+    complete=add_stubs,
+    releases=(
+        "0.5.9", "0.5.10", "0.5.10.post1", "0.5.11", "0.5.12", "0.5.12.post1", "0.5.13", "0.5.14",
+    ),
+    settings={"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"},
+    imports=("sglang.srt.managers.scheduler",),
+)  # fmt: skip
