@@ -1,9 +1,12 @@
-"""``hybridbench bisect``: the commit that made the engine worse, by comparisons."""
+"""``hybridbench bisect``: the commit or release that made the engine worse, by comparisons."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Generic, NoReturn, Protocol, TypeVar
 
 import typer
 
@@ -18,6 +21,8 @@ from hybridbench.cli.options import (
     Seed,
     Set,
     Store,
+    Targets,
+    targets_root,
 )
 from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
 from hybridbench.safe_output import echo, output_after_verdict
@@ -25,18 +30,38 @@ from hybridbench.safe_output import echo, output_after_verdict
 if TYPE_CHECKING:
     from hybridbench.compare.bisect import Bisected, Symptom, Tried
     from hybridbench.compare.worktree import Revision
+    from hybridbench.targets.engines.engine import Engine
+
+V = TypeVar("V")
+V_contra = TypeVar("V_contra", contravariant=True)
 
 EXIT_CODES = (
-    "Exit codes: 0 the first bad commit is found, 13 it is one of several, or the bad commit is "
-    "not worse, 2 usage, 130 interrupted."
+    "Exit codes: 0 the first bad commit or release is found, 13 it is one of several, or the bad "
+    "one is not worse, 2 usage, 130 interrupted."
 )
 
 
 def bisect(
-    good: Annotated[str, typer.Option(metavar="REF", help="A known-good commit.")],
-    bad: Annotated[
-        str, typer.Option(metavar="REF", help="A known-bad commit, later than the good one.")
+    good: Annotated[
+        str, typer.Option(metavar="REF", help="A known-good commit; with --target, release.")
     ],
+    bad: Annotated[
+        str,
+        typer.Option(
+            metavar="REF",
+            help="A known-bad commit, later than the good one; with --target, a release before or "
+            "after it.",
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Search the releases of an engine whose classes can be driven, sglang-cache, and "
+            "prepare those that are tried.",
+        ),
+    ] = None,
+    targets: Targets = None,
     model: Model = None,
     profile: ProfileName = None,
     max_time: MaxTime = "20m",
@@ -51,63 +76,146 @@ def bisect(
     store: Store = Path("results"),
     ui: Ui = CompareUi.AUTO,
 ) -> None:
-    """Find the first commit that made the engine slower or leak.
+    """Find the first commit or release that made the engine slower or leak, or that mended it.
 
     Example: hybridbench bisect --good v0.1.0 --bad HEAD --profile smoke
 
-    Every step is a `hybridbench compare git:GOOD git:MIDDLE` with the same options.  Comparisons of
+    Every step is a `hybridbench compare GOOD MIDDLE` with the same options.  Comparisons of
     the same engines with the same settings in the store are reused, and a
-    commit that cannot be built or compared is skipped and named.
+    version that cannot be built or compared is skipped and named.
+
+    With a --good that is later than --bad the releases are searched backwards, for the one that
+    mended it: hybridbench bisect --target sglang-cache --good 0.5.13 --bad 0.5.9.
     """
     from hybridbench.compare import bisect as search
 
     options = CompareOptions(
         model=model, profile=profile, max_time=max_time, block=block, rounds=rounds,
         margin=margin, seed=seed, gc=gc, ballast=ballast, set_=tuple(set_ or ()),
-        renew_every=renew, store=store, ui=ui,
+        renew_every=renew, store=store, targets=targets_root(targets), ui=ui,
     )  # fmt: skip
-    commits = search.commits_between(good, bad)
-    # What cannot be for any commit is no reason to pass each of them over.
-    settings_of((f"git:{good}", f"git:{bad}"), options)
-    echo(f"{len(commits) - 1} commits after {_name(commits[0])}", err=True)
-    found = search.bisect(commits, _Search(commits[0], options))
-    raise typer.Exit(int(_print_result(found, commits[-1])))
+    if target is None:
+        _bisect(search.commits_between(good, bad), _Commits(), options)
+    from hybridbench.targets.driven import driven_engine
+
+    engine = driven_engine(target or "")
+    releases = search.releases_between(good, bad, engine.releases)
+    _bisect(releases, _Releases(engine, options.targets), options)
 
 
-class _Search:
-    """Compares commits with the good one; what the bad one shows is what is searched for."""
+def _bisect(versions: list[V], kind: _Kind[V], options: CompareOptions) -> NoReturn:
+    """Search, print what was found, and leave."""
+    from hybridbench.compare import bisect as search
 
-    def __init__(self, good: Revision, options: CompareOptions) -> None:
+    first, last = versions[0], versions[-1]
+    # What cannot be for any version is no reason to pass each of them over.
+    settings_of((kind.compared_as(first), kind.compared_as(last)), options)
+    kind.make_ready(first)
+    echo(f"{len(versions) - 1} {kind.plural} after {kind.name(first)}", err=True)
+    found = search.bisect(versions, _Search(first, kind, options))
+    raise typer.Exit(int(_print_result(found, versions, kind)))
+
+
+class _Kind(Protocol[V_contra]):
+    """What is searched: how one is named, compared and known again."""
+
+    singular: str
+    plural: str
+
+    def name(self, version: V_contra) -> str: ...
+    def compared_as(self, version: V_contra) -> str:
+        """As ``compare`` takes it."""
+        ...
+
+    def engine_of(self, version: V_contra) -> str:
+        """The same for versions that are the same engine."""
+        ...
+
+    def make_ready(self, version: V_contra) -> None:
+        """
+        Raises:
+            ConfigError, WorkerFailedError: it cannot be had here.
+        """
+        ...
+
+
+class _Commits:
+    singular, plural = "commit", "commits"
+
+    def name(self, version: Revision) -> str:
+        return f"{version.commit[:12]} {version.subject}"
+
+    def compared_as(self, version: Revision) -> str:
+        return f"git:{version.commit[:12]}"
+
+    def engine_of(self, version: Revision) -> str:
+        return version.tree
+
+    def make_ready(self, version: Revision) -> None:
+        """A worktree is made for each comparison."""
+
+
+class _Releases:
+    """Of an engine whose classes are driven; those that are tried are prepared first."""
+
+    singular, plural = "release", "releases"
+
+    def __init__(self, engine: Engine, root: Path) -> None:
+        self._engine = engine
+        self._root = root
+
+    def name(self, version: str) -> str:
+        return version
+
+    def compared_as(self, version: str) -> str:
+        return f"{self._engine.name}=={version}"
+
+    engine_of = compared_as
+
+    def make_ready(self, version: str) -> None:
+        from hybridbench.targets.prepare import prepare
+
+        said = partial(echo, err=True)
+        prepare(self._engine, version, self._root, os.environ, said)
+
+
+class _Search(Generic[V]):
+    """Compares versions with the good one; what the bad one shows is what is searched for."""
+
+    def __init__(self, good: V, kind: _Kind[V], options: CompareOptions) -> None:
         self._good = good
+        self._kind = kind
         self._options = options
         self._symptoms: frozenset[Symptom] | None = None
 
-    def __call__(self, revision: Revision) -> Tried:
+    def __call__(self, version: V) -> Tried[V]:
         from hybridbench.analysis.comparison.compare import compare
         from hybridbench.analysis.comparison.words import phrased_comparison
         from hybridbench.compare.bisect import Answer, Tried, answer_of, symptoms_of
         from hybridbench.compare.store import read_comparison
 
-        if revision.tree == self._good.tree:
-            return _printed(Tried(revision, Answer.GOOD, "no file of hybridbench differs"))
+        kind = self._kind
+        if kind.engine_of(version) == kind.engine_of(self._good):
+            return self._printed(Tried(version, Answer.GOOD, "no file of hybridbench differs"))
         try:
-            stored = read_comparison(self._comparison(revision))
+            kind.make_ready(version)
+            stored = read_comparison(self._comparison(version))
         except (ConfigError, WorkerFailedError) as error:
-            return _printed(Tried(revision, Answer.SKIPPED, str(error)))
+            return self._printed(Tried(version, Answer.SKIPPED, str(error)))
         verdict = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
         if self._symptoms is None:
             self._symptoms = symptoms_of(verdict)
         answer = answer_of(stored.comparison, verdict, self._symptoms)
-        return _printed(Tried(revision, answer, verdict.full_headline))
+        return self._printed(Tried(version, answer, verdict.full_headline))
 
-    def _comparison(self, revision: Revision) -> Path:
+    def _comparison(self, version: V) -> Path:
         """The directory of one that is in the store already, or of a new one."""
         from hybridbench.compare.bisect import finished_comparison
 
-        versions = (f"git:{self._good.commit[:12]}", f"git:{revision.commit[:12]}")
-        trees = (self._good.tree, revision.tree)
-        options = self._options
-        found = finished_comparison(options.store, trees, settings_of(versions, options))
+        kind, options = self._kind, self._options
+        versions = (kind.compared_as(self._good), kind.compared_as(version))
+        engines = (kind.engine_of(self._good), kind.engine_of(version))
+        found = finished_comparison(options.store, engines, settings_of(versions, options))
         if found is not None:
             return found
         directory, hint = compared(versions, options)
@@ -115,29 +223,27 @@ class _Search:
             raise typer.Exit(int(hint))
         return directory
 
+    def _printed(self, tried: Tried[V]) -> Tried[V]:
+        echo(f"{tried.answer.value:8} {self._kind.name(tried.version)}: {tried.why}", err=True)
+        return tried
 
-def _printed(tried: Tried) -> Tried:
-    echo(f"{tried.answer.value:8} {_name(tried.revision)}: {tried.why}", err=True)
-    return tried
 
-
-def _print_result(found: Bisected, bad: Revision) -> ExitCode:
+def _print_result(found: Bisected[V], versions: Sequence[V], kind: _Kind[V]) -> ExitCode:
     with output_after_verdict():
-        echo("\n".join(_result_lines(found, bad)))
+        echo("\n".join(_result_lines(found, versions, kind)))
     return ExitCode.CLEAN if len(found.suspects) == 1 else ExitCode.INCONCLUSIVE
 
 
-def _result_lines(found: Bisected, bad: Revision) -> list[str]:
-    names = [_name(suspect) for suspect in found.suspects]
+def _result_lines(found: Bisected[V], versions: Sequence[V], kind: _Kind[V]) -> list[str]:
+    names = [kind.name(suspect) for suspect in found.suspects]
     if not names:
-        return [f"{_name(bad)} is not shown to be worse than the good commit."]
+        bad = kind.name(versions[-1])
+        return [f"{bad} is not shown to be worse than the good {kind.singular}."]
     if len(names) == 1:
-        return [f"first bad commit: {names[0]}"]
+        lines = [f"first bad {kind.singular}: {names[0]}"]
+        before = kind.name(versions[versions.index(found.suspects[0]) - 1])
+        return [*lines, f"the {kind.singular} before it, {before}, is good"]
     return [
-        "the first bad commit is one of these; those before the last were skipped:",
+        f"the first bad {kind.singular} is one of these; those before the last were skipped:",
         *(f"  {name}" for name in names),
     ]
-
-
-def _name(revision: Revision) -> str:
-    return f"{revision.commit[:12]} {revision.subject}"

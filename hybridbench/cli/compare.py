@@ -22,8 +22,10 @@ from hybridbench.cli.options import (
     Seed,
     Set,
     Store,
+    Targets,
     Verbose,
     given_thresholds,
+    targets_root,
 )
 from hybridbench.cli.render import output_options, refuse_samples, render_ended
 
@@ -129,8 +131,8 @@ def compare(
         typer.Argument(
             metavar="A B [C ...]",
             help="Each one of: . (the working tree), git:REF, python:PATH (an interpreter or "
-            "environment), defect:SLUG, defect:FILE.py, defects-as-of:sglang-0.5.10, or a run "
-            "directory.",
+            "environment), defect:SLUG, defect:FILE.py, defects-as-of:sglang-0.5.10, "
+            "sglang-cache==RELEASE (prepared), or a run directory.",
         ),
     ],
     model: Model = None,
@@ -156,6 +158,7 @@ def compare(
             "rss.slope<200MiB/h for each version's own run; see docs/reference/thresholds.md.",
         ),
     ] = None,
+    targets: Targets = None,
     store: Store = Path("results"),
     format_: Format = ReportFormat.CONSOLE,
     output: Output = None,
@@ -182,7 +185,7 @@ def compare(
         renew_every=renew,
         allowed=tuple(allow_mismatch or ()), same_engine=same_engine,
         thresholds=given_thresholds(threshold or [], of_comparison=True), store=store,
-        ui=CompareUi.NONE if quiet else ui,
+        targets=targets_root(targets), ui=CompareUi.NONE if quiet else ui,
     )  # fmt: skip
     directory, hint = compared(versions, options)
     raise typer.Exit(render_ended(directory, shown, hint))

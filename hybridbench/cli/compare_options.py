@@ -46,6 +46,7 @@ class CompareOptions:
     same_engine: bool = True
     thresholds: tuple[str, ...] = ()
     store: Path = Path("results")
+    targets: Path = Path()
     ui: CompareUi = CompareUi.AUTO
 
 
@@ -70,7 +71,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
     if any(is_stored(name) for name in versions):
         from hybridbench.compare.stored import StoredPlan, compare_stored
 
-        with resolved_sides(versions) as sides:
+        with resolved_sides(versions, options.targets) as sides:
             stored = StoredPlan(
                 sides, options.store, terms, frozenset(options.allowed), max_time_s,
                 options.thresholds, str(options.ui), typed_command(),
@@ -81,7 +82,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
     make_plan = _live_plan(versions, options, terms, max_time_s)
     from hybridbench.compare.run import run_comparison
 
-    with resolved_sides(versions) as sides:
+    with resolved_sides(versions, options.targets) as sides:
         outcome = run_comparison(make_plan(sides))
     return outcome.directory, outcome.exit_hint
 

@@ -72,6 +72,7 @@ from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
     from hybridbench.runs.plan import SoakPlan
+    from hybridbench.targets.bundled import WorkerProgram
     from hybridbench.workload.trace_replay import TraceOptions
 
 EXIT_CODES = (
@@ -113,6 +114,8 @@ _OF_SERVERS: Final = frozenset(
         "cache_budget",
     }
 )
+# What a released engine's classes have no use for, or cannot do.
+_NOT_OF_RELEASES: Final = frozenset({"defect", "device", "dtype", "memray", "resume", "answers"})
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
@@ -157,9 +160,11 @@ def soak(
         typer.Option(
             rich_help_panel=Panel.TARGET,
             metavar="ENGINE==RELEASE",
-            help="The same with a server that `target prepare` has installed, such as "
-            "vllm==0.32.0, started on a free port.  COMMAND is further options of it, --model the "
-            "family of its checkpoint: llama or, of vllm and sglang, qwen3-next.",
+            help="Soak a release of another engine instead of the bundled one: a server that "
+            "`target prepare` has installed, such as vllm==0.32.0, on a free port; or the "
+            "scheduler, pools, trees and sessions of one without its server and model, such as "
+            "sglang-cache==0.5.14.  Of a server COMMAND is further options, and --model llama or "
+            "qwen3-next its checkpoint.",
         ),
     ] = None,
     targets: Targets = None,
@@ -385,9 +390,9 @@ def soak(
     shown = output_options(format_, output, quiet=quiet, verbose=verbose)
     ui = SoakUi.NONE if quiet else ui
     replay = _trace(trace, trace_time_unit, length_scale, speedup)
-    if url is not None or target is not None:
-        other = "--url" if target is None else "--target"
-        _refuse(context, _OF_BUNDLED, f"is of the bundled engine, and {other} names another", other)
+    served = _is_server(target)
+    if url is not None or served:
+        _refuse_of_the_wire(context, "--target" if served else "--url")
         server = TargetOptions(command, pid, metrics, ready, log, restarts)
         probes = ProbeOptions(idle_every, reset_cache, instrument, probe, cache_budget)
         asked = Requests(
@@ -395,10 +400,9 @@ def soak(
         )
         course = Course(store, duration, ui, stop, extend, threshold or [])
         if target is not None:
-            _refuse(context, {"url", "pid"}, "names another target", "--target")
             asked, server = of_prepared(target, targets_root(targets), asked, server)
         raise typer.Exit(run_observed(server_plan(asked, server, probes, course), shown, listen))
-    _refuse(context, _OF_SERVERS, "needs --url, which names a server")
+    _refuse_of_others(context, target)
     hold_s = _hold(on_leak)
     if resume is not None:
         given = _given(context) | ({"ui": ui} if quiet else {})
@@ -412,7 +416,6 @@ def soak(
     source, chosen = defects.profile_with(parse_overrides(set_ or [], gc, ballast), profile)
     from hybridbench.records.manifest import Options
     from hybridbench.runs.plan import SoakPlan
-    from hybridbench.workload.trace_replay import check_trace
 
     duration_s = chosen_duration_s(duration, chosen.duration_s)
     soak_plan = SoakPlan(
@@ -436,22 +439,33 @@ def soak(
             diagnose=diagnose.value,
             hold_s=hold_s,
             memray_s=_memray(memray, diagnose),
-            answers_s=_answers(answers, duration_s),
+            answers_s=0.0 if target is not None else _answers(answers, duration_s),
         ),
         thresholds=thresholds,
         command=typed_command(),
+        name=target or "",
+        program=_program(target, targets),
     )
     if dry_run:
         with listening(listen):
             print_preview(soak_plan, format_)
     else:
-        check_trace(replay, whole=False)
         _run(soak_plan, shown, listen)
+
+
+def _program(target: str | None, targets: Path | None) -> WorkerProgram:
+    """What runs in the worker: the bundled engine, or a prepared release."""
+    from hybridbench.targets.bundled import WorkerProgram
+    from hybridbench.targets.driven import driven_program
+
+    return WorkerProgram() if target is None else driven_program(target, targets_root(targets))
 
 
 def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:
     from hybridbench.runs.soak import run_soak
+    from hybridbench.workload.trace_replay import check_trace
 
+    check_trace(plan.trace, whole=False)
     with listening(listen) as listener:
         outcome = run_soak(plan, on_started=None if listener is None else listener.start)
     raise typer.Exit(render_outcome(outcome, options))
@@ -470,6 +484,41 @@ def _resumed(
             listener.start(run_dir)
         ended_dir, hint = resume_run(run_dir, given, hold_s)
     return render_ended(ended_dir, shown, hint)
+
+
+def _is_server(target: str | None) -> bool:
+    """Whether ``target`` names a server, and not a release whose classes a worker drives."""
+    from hybridbench.targets.prepared_server import is_server
+
+    return target is not None and is_server(target)
+
+
+def _refuse_of_the_wire(context: typer.Context, other: str) -> None:
+    """``other`` is the option that names a server.
+
+    Raises:
+        UsageError: an option of engines that a worker of ours runs, or one that names another.
+    """
+    _refuse(context, _OF_BUNDLED, f"is of the bundled engine, and {other} names another", other)
+    if other == "--url":
+        _refuse(context, {"target", "targets"}, "and --url name two targets")
+    else:
+        _refuse(context, {"url", "pid"}, "names another target", other)
+
+
+def _refuse_of_others(context: typer.Context, target: str | None) -> None:
+    """
+    Raises:
+        UsageError: an option of servers, or with ``target`` one of the bundled engine.
+    """
+    _refuse(context, _OF_SERVERS, "needs --url, which names a server")
+    if target is not None:
+        _refuse(
+            context,
+            _NOT_OF_RELEASES,
+            "is of the bundled engine, and --target names another",
+            "--target",
+        )
 
 
 def _refuse(context: typer.Context, names: Collection[str], why: str, other: str = "--url") -> None:

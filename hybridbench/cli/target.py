@@ -43,8 +43,9 @@ def prepare(
     Example: hybridbench target prepare llamacpp==2026.10.11549
 
     Engines: vllm, sglang and llamacpp. All run on a CPU, with tiny random checkpoints made on the
-    spot. The same command goes on after an interruption. pip looks where its configuration says;
-    what cannot be had is refused before anything large is fetched.
+    spot. sglang-cache is SGLang without its server and model, for `soak --target`. The same
+    command goes on after an interruption. pip looks where its configuration says; what cannot be
+    had is refused before anything large is fetched.
     """
     # Imported here: `--help` should not wait for it.
     from hybridbench.targets.engines.catalog import named_engine
@@ -61,6 +62,8 @@ def prepare(
          f"{format_duration(ready.seconds)}")  # fmt: skip
     if ready.note:
         echo(f"Note: {one_line(ready.note)}")
+    if engine.releases:
+        echo(f"hybridbench soak --target {ready.name}")
     for server in ready.servers:
         echo(f"hybridbench watch -- {one_line(str(folder / 'bin' / server))} --port 8101")
 

@@ -1,4 +1,4 @@
-"""The first commit that is worse than a good one, by comparisons with that one."""
+"""The first commit or release that is worse than a good one, by comparisons with that one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from hybridbench.analysis.comparison.leaks import unjudged
 from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
 from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.compare.worktree import Revision, find_revision
-from hybridbench.errors import RunDirectoryError, UsageError
+from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.records.comparison import FINISHED
 from hybridbench.records.verdict import leak_kind
 from hybridbench.rundir.layout import COMPARISON
 from hybridbench.runs.machine import git
 
+# A commit, or the name of a release.
+Version = TypeVar("Version")
 # A leak that is searched for: kind and subject of its finding.
 Symptom: TypeAlias = tuple[str, str]
 
@@ -33,20 +35,20 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One commit with its answer; ``why`` is the comparison's headline, or what went wrong."""
+class Tried(Generic[Version]):
+    """One version with its answer; ``why`` is the comparison's headline, or what went wrong."""
 
-    revision: Revision
+    version: Version
     answer: Answer
     why: str
 
 
 @dataclass(frozen=True)
-class Bisected:
-    """``suspects`` are the commits that may be the first bad one; a single one is it."""
+class Bisected(Generic[Version]):
+    """``suspects`` are the versions that may be the first bad one; a single one is it."""
 
-    suspects: tuple[Revision, ...]
-    tried: tuple[Tried, ...]
+    suspects: tuple[Version, ...]
+    tried: tuple[Tried[Version], ...]
 
 
 def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revision]:
@@ -69,28 +71,55 @@ def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revis
     return [first, *(find_revision(commit, first.root) for commit in commits[:-1]), last]
 
 
-def bisect(commits: Sequence[Revision], try_one: Callable[[Revision], Tried]) -> Bisected:
-    """Halve ``commits``, of which the first is good, until one is left that can be the first bad.
+def releases_between(good: str, bad: str, known: Sequence[str]) -> list[str]:
+    """The good release and all up to the bad one, in this order: backwards where the bad one is the
+    older, as for a release that mended something.
+
+    Args:
+        good, bad: release numbers.
+        known: all there are, oldest first.
+
+    Raises:
+        UsageError: one is not known, or both are the same.
+    """
+    for option, release in (("--good", good), ("--bad", bad)):
+        if release not in known:
+            raise UsageError(
+                f"{release}: there are {', '.join(known)}.",
+                code=ErrorCode.UNKNOWN_NAME,
+                option=option,
+            )
+    if good == bad:
+        raise UsageError(f"{good} is the bad one as well.", option="--good", also=("--bad",))
+    first, last = known.index(good), known.index(bad)
+    step = 1 if first < last else -1
+    return [known[index] for index in range(first, last + step, step)]
+
+
+def bisect(
+    versions: Sequence[Version], try_one: Callable[[Version], Tried[Version]]
+) -> Bisected[Version]:
+    """Halve ``versions``, of which the first is good, until one is left that can be the first bad.
 
     The last is tried first: where it is not bad there is nothing to look for, and ``suspects`` is
     empty.  What cannot be answered is passed over for its nearest neighbour.
     """
-    tried: dict[int, Tried] = {}
-    low, high = 0, len(commits) - 1
-    tried[high] = try_one(commits[high])
+    tried: dict[int, Tried[Version]] = {}
+    low, high = 0, len(versions) - 1
+    tried[high] = try_one(versions[high])
     if tried[high].answer is not Answer.BAD:
         return Bisected((), tuple(tried.values()))
     while (middle := _middle(low, high, tried)) is not None:
-        tried[middle] = try_one(commits[middle])
+        tried[middle] = try_one(versions[middle])
         if tried[middle].answer is Answer.BAD:
             high = middle
         elif tried[middle].answer is Answer.GOOD:
             low = middle
-    return Bisected(tuple(commits[low + 1 : high + 1]), tuple(tried.values()))
+    return Bisected(tuple(versions[low + 1 : high + 1]), tuple(tried.values()))
 
 
-def _middle(low: int, high: int, tried: Mapping[int, Tried]) -> int | None:
-    """The untried commit nearest to the middle of those in between."""
+def _middle(low: int, high: int, tried: Mapping[int, Tried[Version]]) -> int | None:
+    """The untried version nearest to the middle of those in between."""
     left = [index for index in range(low + 1, high) if index not in tried]
     return min(left, key=lambda index: (abs(2 * index - low - high), index), default=None)
 
@@ -123,16 +152,16 @@ def answer_of(
     return Answer.BAD if verdict.outcome is Outcome.REGRESSION else Answer.GOOD
 
 
-def finished_comparison(store: Path, trees: Sequence[str], settings: str) -> Path | None:
-    """A comparison in ``store`` of engines with these trees and the same settings that came to its
-    end; None if there is none.
+def finished_comparison(store: Path, engines: Sequence[str], settings: str) -> Path | None:
+    """A comparison in ``store`` of these engines with the same settings that came to its end; None
+    if there is none.  An engine is known by the tree of its commit, or by the name of its release.
     """
     for path in sorted(store.glob(f"*/{COMPARISON}"), reverse=True):
         try:
             stored = read_comparison_manifest(path.parent)
         except RunDirectoryError:
             continue
-        of_trees = [version.unknown.get("tree") for version in stored.versions]
-        if stored.settings == settings and of_trees == list(trees) and stored.ended in FINISHED:
+        compared = [version.unknown.get("tree", version.name) for version in stored.versions]
+        if stored.settings == settings and compared == list(engines) and stored.ended in FINISHED:
             return path.parent
     return None

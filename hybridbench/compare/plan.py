@@ -80,7 +80,9 @@ class ComparePlan:
             profile_source=self.profile_source,
             ui="none",
             thresholds=of_one_run(self.thresholds),
-            options=Options(diagnose="never", answers_s=ANSWERS_S),
+            options=Options(
+                diagnose="never", answers_s=0.0 if side.program.released else ANSWERS_S
+            ),
             program=side.program,
             command=self.command,
         )

@@ -15,12 +15,14 @@ from hybridbench.records.comparison import ComparedVersion, Origin
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.runs.defect_catalog import AS_OF, described_defects
 from hybridbench.targets.bundled import WorkerProgram
+from hybridbench.targets.driven import DRIVEN, driven_program
 
 TREE: Final = "."
 _GIT, _PYTHON, _DEFECT = "git:", "python:", "defect:"
 _ALLOWED = (
     f"write . for the working tree, {_GIT}REF, {_PYTHON}PATH, {_DEFECT}SLUG, {_DEFECT}FILE.py, "
-    f"{AS_OF}PROJECT-VERSION, or a run directory"
+    f"{AS_OF}PROJECT-VERSION, {', '.join(f'{name}==RELEASE' for name in DRIVEN)}, or a run "
+    "directory"
 )
 
 
@@ -30,7 +32,7 @@ class Side:
 
     Args:
         name: as the user gave it.
-        kind: "tree", "git", "python", "defect" or "run".
+        kind: "tree", "git", "python", "defect", "target" or "run".
         defects: slugs and files to put back.
         releases: those of other engines that the defects were taken from.
         program: the engine that runs, and its interpreter.
@@ -59,14 +61,16 @@ class Side:
 
 
 @contextmanager
-def resolved_sides(names: Sequence[str]) -> Iterator[tuple[Side, ...]]:
+def resolved_sides(names: Sequence[str], targets: Path = Path()) -> Iterator[tuple[Side, ...]]:
     """The versions called ``names``; what had to be made for them is gone after the block.
+
+    ``targets`` is the folder of prepared ones.
 
     Raises:
         UsageError: a name that means nothing, told before anything is made.
         ConfigError: a defect's file that defines none, or an interpreter that cannot run an engine.
     """
-    found = [_found(name) for name in names]
+    found = [_found(name, targets) for name in names]
     with ExitStack() as made:
         yield tuple(
             one if isinstance(one, Side) else _checked_out(name, one, made)
@@ -92,7 +96,7 @@ def _prefixed(name: str) -> bool:
     return name.startswith((_GIT, _PYTHON, _DEFECT, AS_OF))
 
 
-def _found(name: str) -> Side | Revision:
+def _found(name: str, targets: Path) -> Side | Revision:
     """The version called ``name``, or the revision of which the files are yet to be made."""
     if name == TREE:
         return Side(name, "tree")
@@ -106,6 +110,8 @@ def _found(name: str) -> Side | Revision:
         return _with_defects(name)
     if is_stored(name):
         return Side(name, "run", run_dir=Path(name))
+    if name.partition("==")[0] in DRIVEN:
+        return Side(name, "target", program=driven_program(name, targets))
     raise UsageError(f"{name}: {_what_it_is(name)}; {_ALLOWED}.", code=ErrorCode.UNKNOWN_NAME)
 
 

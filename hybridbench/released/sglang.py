@@ -278,9 +278,10 @@ class ReleasedScheduler:
             session, record = (
                 importlib.import_module(f"sglang.srt.{name}") for name in self._generation.sessions
             )
-            open_ones, records = self.sessions(), self.session_records()
-            found["Session"] = (session.Session, len(open_ones))
-            found["SessionSlot"] = (record.SessionSlot, len(records))
+            named = (*self.sessions().values(), *(req.session for req in requests.values()))
+            alive = {id(one) for one in named if one is not None}
+            found["Session"] = (session.Session, len(alive))
+            found["SessionSlot"] = (record.SessionSlot, len(self.session_records()))
         return found
 
     def sources(self) -> tuple[str, int]:

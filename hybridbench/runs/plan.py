@@ -67,7 +67,7 @@ class RunPlan:
     """What every run is asked, whatever is under soak; this alone for a target that is observed.
 
     Args:
-        name: what is under soak, for the run's name and its pages.
+        name: what is under soak, for the run's name and its pages; "" for the bundled engine.
         store: where run directories live; the run makes its own below it.
         duration_s: from the first sample, or request of ours, to the last; warm-up included.
         ui: "live", "plain" or "none"; "auto" is live on a terminal and plain elsewhere.
@@ -146,11 +146,11 @@ class SoakPlan(RunPlan):
 
     @property
     def title(self) -> str:
-        return f"{self.model} / {self.profile.name}"
+        return " / ".join(filter(None, (self.name, self.model, self.profile.name)))
 
     @property
     def named_by(self) -> tuple[str, str, tuple[str, ...]]:
-        return self.model, self.profile.name, self.defects
+        return self.name or self.model, self.profile.name, self.defects
 
     @property
     def warmup_requests(self) -> int:
@@ -201,11 +201,14 @@ class SoakPlan(RunPlan):
             ballast_objects=profile.ballast.objects,
             force=profile.force.by_path(),
             answers_kept=ANSWERS_KEPT if self.compares_answers else 0,
+            released=self.program.released,
         )
 
     @property
     def compares_answers(self) -> bool:
-        """Whether finished answers are computed anew."""
+        """Whether finished answers are computed anew; a released engine has no model here."""
+        if self.program.released:
+            return False
         return self.options.answers_s > 0 and is_measured(self.device, self.dtype)
 
 

@@ -51,11 +51,15 @@ class WorkerProgram:
 
     ``search_path`` is the worker's PYTHONPATH; None imports what this process would.  The working
     directory is never searched: it may hold another engine, or a file with the name of a module.
+    ``released`` is the engine of others whose classes the worker drives, "" for the bundled one;
+    ``settings`` are set in its environment.
     """
 
     python: str = sys.executable
     search_path: str | None = None
     module: str = WORKER_MODULE
+    released: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class WorkerLaunch:
         pinned = PINNED_ENVIRONMENT if self.malloc == "pinned" else {}
         given = self.program.search_path
         path = import_path() if given is None else given
-        return {**_ENVIRONMENT, **pinned, **SAFE_PATH, "PYTHONPATH": path}
+        own = dict(self.program.settings)
+        return {**_ENVIRONMENT, **pinned, **own, **SAFE_PATH, "PYTHONPATH": path}
 
 
 class BundledTarget:

@@ -27,6 +27,15 @@ class PreparedServer:
     context_len: int
 
 
+def is_server(text: str) -> bool:
+    """Whether ``text`` names a release with a server, and not one whose classes a worker drives.
+
+    Raises:
+        UsageError: there is no such engine, or the release is missing.
+    """
+    return bool(named_engine(text)[0].servers)
+
+
 def prepared_server(text: str, model: str | None, root: Path) -> PreparedServer:
     """The server that ``text`` names, such as ``vllm==0.32.0``, with one of its checkpoints.
 

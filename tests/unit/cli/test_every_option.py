@@ -58,6 +58,8 @@ BUDGET: Final = takes("20m", "soon")
 OUTPUT: Final = takes("json=out.json", f"json={RUN}/samples.jsonl")
 DEFECT: Final = takes("lru-reference-cycle", "no-such-slug")
 
+RELEASE: Final = "sglang-cache==0.5.13"
+RELEASES: Final = ("--good", "0.5.13", "--bad", "0.5.9", "--profile", "smoke")
 SERVER: Final = ("--url", "http://127.0.0.1:8000", "--pid", "1")
 
 _COMPARED: Final = {
@@ -76,6 +78,7 @@ _LIVE: Final = {
     "--gc": takes("default", "off"),
     "--set": takes("pools.mamba_slots=64", "pools.mamba_slots"),
     "--store": takes("results"),
+    "--targets": takes("targets", CSV),
     "--ui": takes("none", "fancy"),
 }
 
@@ -96,7 +99,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
         {
             "command": Case(("sleep",), None, ("--url", "http://127.0.0.1:8000")),
             "--url": takes("http://127.0.0.1:8000", "localhost:8000", "--pid", "1"),
-            "--target": takes("vllm==0.32.0", "vllm==0.31.0", "--targets", "targets"),
+            "--target": takes(RELEASE, "vllm==0.31.0", "--targets", "targets"),
             "--targets": takes("targets", CSV, "--target", "vllm==0.32.0"),
             "--api": takes("chat", "telnet", *SERVER),
             "--stream": Case(beside=SERVER),
@@ -203,7 +206,12 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     ),
     "bisect": (
         ("--good", "GOOD", "--bad", "BAD", "--profile", "smoke"),
-        {**_LIVE, "--good": takes("GOOD", "no-such-ref"), "--bad": takes("BAD", "no-such-ref")},
+        {
+            **_LIVE,
+            "--good": takes("GOOD", "no-such-ref"),
+            "--bad": takes("BAD", "no-such-ref"),
+            "--target": takes("sglang-cache", "vllm", *RELEASES),
+        },
     ),
     "report": (
         (RUN,),
@@ -436,7 +444,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "late.jsonl").write_text(row * 3 + "{bad row\n")
     lines = [f"{t},{100_000_000 + t % 7},{5 * t}" for t in range(120)]
     (here / CSV).write_text("\n".join(["time,rss,requests", *lines]) + "\n")
-    for engine, release in (("tiny", "1.0"), ("vllm", "0.32.0")):
+    releases = (("tiny", "1.0"), ("vllm", "0.32.0"), ("sglang-cache", "0.5.13"))
+    for engine, release in releases:
         target = here / "targets" / f"{engine}-{release}"
         target.mkdir(parents=True)
         entry = f'{{"engine": "{engine}", "release": "{release}"}}'
@@ -492,9 +501,9 @@ def words(name: str, option: str, case: Case, values: tuple[str, ...]) -> list[s
     return [*name.split(), *needed, *case.beside, option, *values]
 
 
-# These stand without the last of what a command otherwise needs: a cell has a name or a number, and
-# a run that goes on is no trial, and the series have times.
-APART: Final = {"--id": -2, "--resume": 0, "--interval": 0}
+# These stand without the last of what a command otherwise needs: a cell has a name or a number, a
+# run that goes on is no trial, the series have times, and releases are no commits.
+APART: Final = {"--id": -2, "--resume": 0, "--interval": 0, "--target": 0}
 ROWS: Final = [(name, *row) for name, (_, table) in COMMANDS.items() for row in table.items()]
 GOOD: Final = [row for row in ROWS if row[1] not in ("--install-completion", "--show-completion")]
 BAD: Final = [row for row in ROWS if row[2].bad is not None]
@@ -686,6 +695,14 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
         (
             "soak --url http://127.0.0.1:1 --device cuda -- sleep 1",
             "--device is of the bundled engine, and --url names another.",
+        ),
+        (
+            "soak --url http://127.0.0.1:1 --target sglang-cache==0.5.13 -- sleep 1",
+            "--target and --url name two targets.",
+        ),
+        (
+            "soak --target sglang-cache==0.5.13 --defect lru-reference-cycle",
+            "--defect is of the bundled engine, and --target names another.",
         ),
         (
             "soak --url http://127.0.0.1:1 --restarts 2",

@@ -25,6 +25,7 @@ from hybridbench.compare.bisect import (
     bisect,
     commits_between,
     finished_comparison,
+    releases_between,
     symptoms_of,
 )
 from hybridbench.compare.plan import ComparePlan
@@ -47,7 +48,7 @@ class Comparer:
         self.unusable = unusable
         self.asked: list[int] = []
 
-    def __call__(self, revision: Revision) -> Tried:
+    def __call__(self, revision: Revision) -> Tried[Revision]:
         index = COMMITS.index(revision)
         self.asked.append(index)
         bad = Answer.BAD if index >= self.first_bad else Answer.GOOD
@@ -65,10 +66,31 @@ def test_wherever_it_is_the_first_bad_commit_is_found_by_halving(first_bad: int)
     assert len(set(comparer.asked)) == len(comparer.asked)
 
 
+RELEASES = ("0.5.9", "0.5.10", "0.5.10.post1", "0.5.11", "0.5.13")
+
+
+def test_releases_are_searched_from_the_good_one_to_the_bad_one_in_either_direction() -> None:
+    assert releases_between("0.5.9", "0.5.11", RELEASES) == list(RELEASES[:4])
+    assert releases_between("0.5.13", "0.5.10", RELEASES) == list(RELEASES[:0:-1])
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        ("0.5.8", "0.5.11", "0.5.8: there are 0.5.9, 0.5.10"),
+        ("0.5.9", "0.6", "0.6: there are"),
+        ("0.5.9", "0.5.9", "0.5.9 is the bad one as well"),
+    ],
+)
+def test_releases_that_are_not_known_are_refused(good: str, bad: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        releases_between(good, bad, RELEASES)
+
+
 def test_a_commit_that_cannot_be_tried_is_passed_over_for_its_neighbour() -> None:
     found = bisect(COMMITS, Comparer(11, unusable=(8, 4, 12)))
 
-    skipped = [t.revision.commit for t in found.tried if t.answer is Answer.SKIPPED]
+    skipped = [t.version.commit for t in found.tried if t.answer is Answer.SKIPPED]
     assert found.suspects == (COMMITS[11],)
     assert "c8" in skipped
 

@@ -143,7 +143,7 @@ class SessionSlot:
 
 @dataclass
 class Session:
-    streaming: bool
+    session_id: str
     timeout: float | None
     req_nodes: dict[str, Any] = field(default_factory=dict)
 
@@ -231,7 +231,7 @@ class Scheduler:
     def handle_generate_request(self, received: Any) -> None:
         session = None
         if received.session_params is not None:
-            session = received.session_params.id
+            session = self.session_controller.sessions[received.session_params.id]
         params = received.sampling_params
         self.waiting_queue.append(Req(received.rid, received.input_ids, params, session))
 
@@ -291,7 +291,9 @@ class Scheduler:
         self._engine_paused = False
 
     def open_session(self, message: Any) -> None:
-        self.session_controller.sessions[message.session_id] = Session(True, message.timeout)
+        self.session_controller.sessions[message.session_id] = Session(
+            message.session_id, message.timeout
+        )
 
     def close_session(self, message: Any) -> None:
         slot = self.tree_cache.slots.pop(message.session_id, None)
@@ -325,7 +327,7 @@ class Scheduler:
         rows = self.req_to_token_pool
         assert req.req_pool_idx is not None
         if req.session is not None and self.has_sessions:
-            self.tree_cache.slots[req.session] = SessionSlot(
+            self.tree_cache.slots[req.session.session_id] = SessionSlot(
                 req.req_pool_idx, req.kv_allocated_len, mamba_pool_idx=req.mamba_pool_idx
             )
             req.req_pool_idx = req.mamba_pool_idx = None

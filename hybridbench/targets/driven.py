@@ -1,0 +1,85 @@
+"""A prepared release without a server: a worker of ours drives its classes in its environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import hybridbench
+from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.targets.bundled import WorkerProgram
+from hybridbench.targets.engines.catalog import ENGINES, named_engine
+from hybridbench.targets.engines.engine import Engine, Layout
+from hybridbench.targets.prepared import entry_of
+
+DRIVEN: Mapping[str, Engine] = {name: one for name, one in ENGINES.items() if one.releases}
+
+
+def driven_engine(name: str) -> Engine:
+    """
+    Raises:
+        UsageError: there is none of that name whose classes can be driven.
+    """
+    if name not in DRIVEN:
+        raise UsageError(
+            f"{name}: there is {', '.join(DRIVEN)}.", code=ErrorCode.UNKNOWN_NAME, option="--target"
+        )
+    return DRIVEN[name]
+
+
+def driven_release(text: str) -> tuple[Engine, str]:
+    """The engine and the release that ``text`` names, such as ``sglang-cache==0.5.14``.
+
+    Raises:
+        UsageError: no classes of that engine, or not those of that release, can be driven.
+    """
+    engine, release = named_engine(text, DRIVEN)
+    if release not in engine.releases:
+        raise UsageError(
+            f"{engine.name} drives the classes of {', '.join(engine.releases)}; {release} is not "
+            "among them.",
+            code=ErrorCode.UNKNOWN_NAME,
+        )
+    return engine, release
+
+
+def driven_program(text: str, root: Path) -> WorkerProgram:
+    """How a worker of the release that ``text`` names is started; ``root`` has the targets.
+
+    Raises:
+        UsageError: it cannot be driven, or is not prepared.
+    """
+    engine, release = driven_release(text)
+    name = f"{engine.name}=={release}"
+    layout = Layout(root / f"{engine.name}-{release}")
+    entry = entry_of(layout.home) if layout.home.is_dir() else None
+    if entry is None or entry.ready is None:
+        raise UsageError(
+            f"{name} is not prepared in {root}: hybridbench target prepare {name}",
+            code=ErrorCode.NOT_FOUND,
+        )
+    return WorkerProgram(
+        python=str(layout.python),
+        search_path=str(_path_to_this_package(layout.home)),
+        released=engine.name,
+        settings=tuple(sorted(engine.settings.items())),
+    )
+
+
+def _path_to_this_package(home: Path) -> Path:
+    """A folder with this package and nothing else: where it is installed lie other versions of what
+    the release needs.
+    """
+    package = Path(hybridbench.__file__).resolve().parent
+    folder = home / "import"
+    link = folder / package.name
+    folder.mkdir(exist_ok=True)
+    if not link.exists() or link.resolve() != package:
+        beside = folder / f"{package.name}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+        beside.symlink_to(package)
+        beside.replace(link)
+    return folder
