@@ -131,6 +131,10 @@ class _Kind(Protocol[V_contra]):
         """The same for versions that are the same engine."""
         ...
 
+    def result(self, good: V_contra, bad: V_contra) -> str:
+        """One line on the neighbours between which it changed."""
+        ...
+
     def make_ready(self, version: V_contra) -> None:
         """
         Raises:
@@ -150,6 +154,10 @@ class _Commits:
 
     def engine_of(self, version: Revision) -> str:
         return version.tree
+
+    def result(self, good: Revision, bad: Revision) -> str:
+        del good
+        return f"first bad commit: {self.name(bad)}"
 
     def make_ready(self, version: Revision) -> None:
         """A worktree is made for each comparison."""
@@ -171,6 +179,12 @@ class _Releases:
         return f"{self._engine.name}=={version}"
 
     engine_of = compared_as
+
+    def result(self, good: str, bad: str) -> str:
+        known = self._engine.releases
+        if known.index(good) < known.index(bad):
+            return f"first bad release: {bad}; {good} is good"
+        return f"last bad release: {bad}; {good} mended it"
 
     def make_ready(self, version: str) -> None:
         from hybridbench.targets.prepare import prepare
@@ -240,10 +254,9 @@ def _result_lines(found: Bisected[V], versions: Sequence[V], kind: _Kind[V]) -> 
         bad = kind.name(versions[-1])
         return [f"{bad} is not shown to be worse than the good {kind.singular}."]
     if len(names) == 1:
-        lines = [f"first bad {kind.singular}: {names[0]}"]
-        before = kind.name(versions[versions.index(found.suspects[0]) - 1])
-        return [*lines, f"the {kind.singular} before it, {before}, is good"]
+        before = versions[versions.index(found.suspects[0]) - 1]
+        return [kind.result(before, found.suspects[0])]
     return [
-        f"the first bad {kind.singular} is one of these; those before the last were skipped:",
+        f"it is one of these {kind.plural}; those before the last were skipped:",
         *(f"  {name}" for name in names),
     ]

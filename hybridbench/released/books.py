@@ -147,10 +147,11 @@ class Books:
             for part, slots, _ in self._of.reader(node):
                 if part == pool:
                     yield _Claim("the tree", {pool: slots.tolist()})
-        for records, word in zip(self._holders(), ("request", "session", "request"), strict=True):
-            for record in records:
-                name = f"{word} {record.rid}" if word == "request" else "a session"
-                yield _Claim(name, self._slots(record))
+        admitted, between, waiting = self._holders()
+        for req in (*admitted, *waiting):
+            yield _Claim(f"request {req.rid}", self._slots(req))
+        for record in between:
+            yield _Claim(f"the session with row {record.req_pool_idx}", self._slots(record))
 
     def _holders(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """Records of admitted requests, of sessions between two turns, and of waiting requests.

@@ -29,6 +29,7 @@ from hybridbench.released.sglang_parts import VOCAB_SIZE
 from hybridbench.released.trees import TreeWatch
 
 _LONGEST_NAP_S = 0.5
+_IDLE_NAP_S = 0.001
 
 
 @dataclass(slots=True)
@@ -246,6 +247,9 @@ class ReleasedEngine:
         began_s = time.thread_time()
         done = scheduler.step()
         self._schedule_s += time.thread_time() - began_s
+        if done.mode == "idle":
+            # A release that admits nobody, with requests in its queue, turns without end.
+            time.sleep(_IDLE_NAP_S)
         counters.steps += 1
         counters.idle_steps += done.mode == "idle"
         counters.prefill_steps += done.mode == "extend"
@@ -489,10 +493,9 @@ class ReleasedEngine:
     def _observe(self, done: Step, running: int) -> None:
         counters = self.counters
         used = tuple(size - len(free) for size, free in self._scheduler.free_slots().values())
-        mode = done.mode
         self._steady.observe(
             StepLoad(
-                mode="extend" if mode == "extend" else "decode" if mode == "decode" else "idle",
+                mode=done.mode,
                 tokens=done.tokens,
                 requests=running,
                 used=used,

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import EngineConfig, PauseMode
@@ -44,7 +44,7 @@ class Step:
         sent_away: by rid, a sentence for each request that ended without another step.
     """
 
-    mode: str = "idle"
+    mode: Literal["extend", "decode", "idle"] = "idle"
     reqs: Sequence[Any] = ()
     tokens: int = 0
     cut: Any = None

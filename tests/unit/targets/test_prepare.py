@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError
+from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError, WorkerFailedError
 from hybridbench.targets import prepare as preparing
 from hybridbench.targets.linked_packages import site_packages
 from hybridbench.targets.pip import Pip, _Found, _package
@@ -250,3 +251,36 @@ def test_two_processes_do_not_prepare_one_target(tmp_path: Path) -> None:
 
     with locked(home), pytest.raises(RunDirectoryError, match="by another process"):
         prepare(TINY, "1.0", tmp_path, {}, ignore)
+
+
+def test_without_a_server_its_own_requirements_are_installed_and_its_modules_imported(
+    tmp_path: Path,
+) -> None:
+    index = make_index(tmp_path / "index")
+    driven = replace(
+        TINY, name="driven", servers={}, make_checkpoints=(), requirements=("json-part<1",),
+        imports=("tiny_serve", "json_part"),
+    )  # fmt: skip
+    lines: list[str] = []
+
+    # Its METADATA wants another json-part, and one that cannot be had.
+    ready = prepare(driven, "3.0", tmp_path / "root", offline(index), lines.append)
+
+    assert {(one.name, one.version) for one in ready.packages} == {
+        ("tiny-serve", "3.0"),
+        ("json-part", "0.9"),
+    }
+    assert ready.servers == ()
+    assert "driven==3.0: importing tiny_serve" in lines
+    assert "driven==3.0: importing json_part" in lines
+
+
+def test_a_release_whose_modules_cannot_be_imported_is_not_ready(tmp_path: Path) -> None:
+    index = make_index(tmp_path / "index")
+    driven = replace(
+        TINY, name="driven", servers={}, make_checkpoints=(), requirements=("json-part",),
+        imports=("no_such_module",),
+    )  # fmt: skip
+
+    with pytest.raises(WorkerFailedError, match="no_such_module"):
+        prepare(driven, "1.0", tmp_path / "root", offline(index), ignore)
