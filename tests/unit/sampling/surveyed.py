@@ -1,0 +1,114 @@
+"""Cases of surveys, each in a process of its own: ``python -m tests.unit.sampling.surveyed CASE``.
+
+A survey looks at every object, and a process that runs tests has a million.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from hybridbench.records.heap import StageReading, SurveyRecord
+from hybridbench.sampling.heap_survey import (
+    SurveyScope,
+    start_survey,
+    survey_of,
+)
+from hybridbench.sampling.process import own_private_bytes
+from hybridbench.sampling.reclaim import ReclaimHooks
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.log: list[object] = []
+
+
+class Link:
+    __slots__ = ("next", "parent", "payload")
+    next: object
+    parent: object
+
+    def __init__(self) -> None:
+        self.payload = bytes(3000)
+
+
+def survey(
+    engine: Engine, baseline: SurveyRecord | None = None, work: ReclaimHooks | None = None
+) -> SurveyRecord:
+    scope = SurveyScope(lambda: [engine])
+    before = None if baseline is None else (baseline.paths, baseline.classes)
+    child = start_survey(scope, before, work)
+    child.wait()
+    return survey_of(child)
+
+
+def make_knots(number: int) -> None:
+    for _ in range(number):
+        one, other = Link(), Link()
+        one.next, other.parent = other, one
+
+
+def a_survey_names_cycles_and_growth_also_in_a_frozen_process_and_frees_nothing() -> None:
+    engine = Engine()
+    before = survey(engine)
+    make_knots(300)
+    engine.log += [[i] * 100 for i in range(400)]
+    gc.freeze()
+
+    found = survey(engine, before)
+
+    assert (before.error, found.error) == ("", "")
+    assert before.retained == []
+    links = {row.type_name.rpartition(".")[2]: row.count for row in found.garbage_types}
+    assert links["Link"] == 600
+    assert found.garbage_bytes - before.garbage_bytes > 600 * 3000
+    assert found.cycle_types["Link"] == 600
+    assert found.cycles[0].edges == ("Link.next", "Link.parent")
+    (row,) = [row for row in found.retained if row.holder == "Engine.log"]
+    assert (row.count, row.entries) == (400, 400)
+    assert row.chain == ("Engine.log", "list[*]")
+    # The parent still has what its own collector would find.
+    gc.unfreeze()
+    assert gc.collect() >= 600
+
+
+def the_baseline_rehearses_the_stages_in_a_child_of_its_child() -> None:
+    engine = Engine()
+    make_knots(1500)
+
+    def read() -> StageReading:
+        return StageReading(private_bytes=own_private_bytes())
+
+    found = survey(engine, work=ReclaimHooks(read, engine.log.clear))
+
+    after = {stage.name: stage.private_bytes for stage in found.rehearsal}
+    assert list(after) == ["rest", "trim", "collect", "flush"]
+    assert after["trim"] - after["collect"] > 1500 * 2 * 3000 / 2
+    assert gc.collect() >= 3000
+
+
+def a_rehearsal_that_fails_costs_only_itself() -> None:
+    def fail() -> object:
+        raise RuntimeError("no flush today")
+
+    found = survey(Engine(), work=ReclaimHooks(StageReading, fail))
+
+    assert found.rehearsal == []
+    assert found.error == ""
+    assert found.tracked_objects > 1000
+
+
+def a_survey_that_fails_says_so() -> None:
+    def no_roots() -> list[object]:
+        raise RuntimeError("nothing to start from")
+
+    child = start_survey(SurveyScope(no_roots))
+    child.wait()
+
+    assert survey_of(child).error == "the child ended with status 1"
+
+
+if __name__ == "__main__":
+    gc.collect()
+    gc.disable()
+    globals()[sys.argv[1]]()
