@@ -28,7 +28,7 @@ CALM = {"arrival": "{process: poisson, rate: 10/s, max_in_flight: 12}"}
 def short_plan(
     store: Path,
     duration_s: float,
-    model: str = "qwen3-next",
+    model: str = "qwen3-next-nano",
     defects: tuple[str, ...] = (),
     watchdog_s: float = 60.0,
     overrides: Mapping[str, str] = OVERRIDES,
