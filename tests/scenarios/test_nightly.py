@@ -33,8 +33,8 @@ set:
   arrival: "{process: poisson, rate: 12/s, max_in_flight: 12}"
 policy: {extend: 0, rerun_invalid: false}
 cells:
-  - {id: one, profile: ./brief.yaml}
-  - {id: two, profile: ./brief.yaml, version: 'defect:lru-reference-cycle'}
+  - {id: one, profile: ./brief.yaml, model: qwen3-next-nano}
+  - {id: two, profile: ./brief.yaml, model: qwen3-next-nano, version: 'defect:lru-reference-cycle'}
 """
 NIGHTLY = (sys.executable, "-m", "hybridbench", "nightly")
 
