@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING
-
+# Nothing is imported here: `python -m hybridbench` runs this file while the working directory may
+# still stand before the standard library.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
+
     from hybridbench.rundir.loaded import Run
 
 __version__ = "0.1.0"
@@ -20,6 +21,8 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         RunDirectoryError: there is no run, or a later version wrote it.
     """
     # Imported here: every process of ours imports this file, and few need numpy.
+    from pathlib import Path
+
     from hybridbench.rundir import loaded
 
     return loaded.load_run(Path(path))
