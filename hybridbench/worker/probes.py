@@ -169,7 +169,9 @@ def violation_records(
         slots = list(entry.slots[:_SLOTS_SENT_MAX])
         owners: list[str] = []
         if last_owner is not None and entry.kind is ViolationKind.RESIDUAL:
-            owners = [last_owner(entry.pool, slot) for slot in slots]
+            named = [last_owner(entry.pool, slot) for slot in slots]
+            # An engine without such an account names nobody.
+            owners = named if any(named) else []
         records[entry.kind, entry.pool, entry.message] = ViolationRecord(
             str(entry.kind), entry.pool, entry.message, slots, entry.count, owners
         )

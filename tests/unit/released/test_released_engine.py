@@ -18,6 +18,7 @@ from hybridbench.errors import ConfigError
 from hybridbench.released.build import build_released
 from hybridbench.released.engine import ReleasedEngine
 from hybridbench.released.generations import GENERATIONS
+from hybridbench.worker.probes import violation_records
 from tests.unit.released import fake_sglang as fake
 
 OLDEST, NEWEST = GENERATIONS[0].releases[0], GENERATIONS[-1].releases[0]
@@ -129,7 +130,9 @@ def test_a_slot_that_a_path_loses_is_missing_at_idle_and_named(
         drain(engine)
 
         (found,) = engine.check_invariants(idle=True)
+        (record,) = violation_records([found], engine.last_owner)
 
+    assert record.owners == [], "nobody keeps an account of owners"
     assert (found.kind, found.pool, found.count) == (ViolationKind.RESIDUAL, "mamba", 1)
     assert len(found.slots) == 1
 
