@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _VOCAB_DEFAULT = 256
 _LENGTH = "pools.max_context_len"
+# Of a word of a prompt as text, with its space: six on average, and some to spare.
+_BYTES_OF_WORD = 7
 # How vLLM and SGLang are started with kernels that give the same bits in every batch.
 _VLLM_INVARIANT = "VLLM_BATCH_INVARIANT"
 _SGLANG_INVARIANT = "--enable-deterministic-inference"
@@ -116,24 +118,26 @@ def of_prepared(
     """Both for the prepared server ``name``, such as ``vllm==0.32.0``, on a port that is free.
 
     The command of ``target`` is further options of that server, and the model that is ``asked`` for
-    is the family of its checkpoint.
+    is the family of its checkpoint.  Prompts are token ids unless another interface is asked for:
+    its tokenizer has a token for each byte, so that text would be several times as long.
 
     Raises:
         UsageError: there is no such server or checkpoint, or it is not prepared below ``root``.
     """
+    from hybridbench.records.load import OF_IDS
     from hybridbench.targets.prepared_server import free_port, prepared_server
 
     server, port = prepared_server(name, asked.model, root), free_port()
     added = [*server.command, "--port", str(port)]
     command = [*added, *(target.command or ())]
     set_ = list(asked.set_)
+    api = asked.api or ApiName.IDS
     if not any(pair.startswith(f"{_LENGTH}=") for pair in set_):
         # What does not fit would be refused.
-        set_.append(f"{_LENGTH}={server.context_len}")
-    url = f"http://127.0.0.1:{port}"
-    return replace(asked, url=url, model=None, set_=set_), replace(
-        target, command=command, added=len(added)
-    )
+        each = 1 if api.value in OF_IDS else _BYTES_OF_WORD
+        set_.append(f"{_LENGTH}={server.context_len // each}")
+    asked = replace(asked, url=f"http://127.0.0.1:{port}", api=api, model=None, set_=set_)
+    return asked, replace(target, command=command, added=len(added))
 
 
 def server_plan(

@@ -20,7 +20,7 @@ class PreparedServer:
 
     Attributes:
         command: its start script, without a port.
-        context_len: tokens of a profile that fit into one of its requests, answer included.
+        context_len: tokens that one of its requests may have, answer included.
     """
 
     command: tuple[str, ...]

@@ -48,8 +48,7 @@ class Engine:
             ``{python}``, ``{commands}`` (the environment's ``bin``), ``{checkpoints}`` and
             ``{scripts}`` are filled in.
         models: start script by family of the checkpoint that it serves; the first is the default.
-        context_len: tokens of a profile that fit into one request, answer included: a word of ours
-            may be more than one token of its vocabulary.
+        context_len: tokens that one request may have, answer included, as its scripts set it.
         make_checkpoints: arguments of the interpreter that write tiny random checkpoints, with the
             same fields.
         scripts: files of ``inside/`` that these need.

@@ -18,7 +18,7 @@ LLAMACPP = Engine(
     "reproduce a finding on llama-server before you report it there.",
     servers={"serve": _SERVE},
     models={"llama": "serve"},
-    context_len=1000,
+    context_len=1024,
     make_checkpoints=("{scripts}/make_gguf.py", "{checkpoints}"),
     scripts=("make_gguf.py", "serve_llamacpp.py"),
     also=("gguf",),

@@ -57,7 +57,7 @@ SGLANG = Engine(
         ),
     },
     models={"llama": "serve", "qwen3-next": "serve-hybrid"},
-    context_len=1900,
+    context_len=2048,
     make_checkpoints=("{scripts}/make_checkpoints.py", "{checkpoints}"),
     scripts=("make_checkpoints.py",),
     left_out=_NEEDS_GPU,

@@ -41,7 +41,7 @@ VLLM = Engine(
         "serve-hybrid": _SERVE.replace("CHECKPOINT", "qwen3next"),
     },
     models={"llama": "serve", "qwen3-next": "serve-hybrid"},
-    context_len=1900,
+    context_len=2048,
     make_checkpoints=("{scripts}/make_checkpoints.py", "{checkpoints}"),
     scripts=("make_checkpoints.py",),
     # The index has CUDA builds of these alone: their operators do not load beside a torch for CPUs.

@@ -96,7 +96,11 @@ def test_a_prepared_server_is_started_by_its_script_on_a_free_port(tmp_path: Pat
     assert script == str(tmp_path / "vllm-0.32.0" / "bin" / "serve")
     assert (port_option, more) == ("--port", ["--max-num-seqs", "4"])
     assert asked.url == f"http://127.0.0.1:{port}"
-    assert asked.traffic().profile.pools.max_context_len == 1900
+    assert asked.api is ApiName.IDS
+    assert asked.traffic().profile.pools.max_context_len == 2048
+    # As text a word is as many tokens as it has bytes.
+    chat, _ = of_prepared("vllm==0.32.0", tmp_path, replace(PLAIN, api=ApiName.CHAT), options)
+    assert chat.traffic().profile.pools.max_context_len == 292
 
 
 def test_the_stored_command_line_is_the_one_that_was_typed(
