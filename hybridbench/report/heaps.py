@@ -15,6 +15,7 @@ from hybridbench.analysis.facts.processes import process_views
 from hybridbench.analysis.record import RunRecord
 from hybridbench.labels import labelled
 from hybridbench.metrics import Unit
+from hybridbench.records.events import PAGE
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import SHARE, Form, Quantity, Text, length, phrase
 
@@ -30,12 +31,15 @@ _WHAT: Final[Mapping[Sort, str]] = {
 
 
 def heap_tables(record: RunRecord) -> tuple[Table, ...]:
-    """What grew, and what was seen of each process; none for a run without probes."""
+    """What grew, and what was seen of each process; none where nothing was looked at."""
     facts = Facts.of(record)
     heaps = heaps_of(record, facts.counters)
-    if not heaps:
-        return ()
-    return _growth(heaps, growing_heaps(facts)), _probes(record, heaps)
+    # A metrics page is looked at without a probe.
+    probed = [heap for heap in heaps if heap.role != PAGE]
+    growing = growing_heaps(facts)
+    if not probed:
+        return (_growth(heaps, growing),) if growing else ()
+    return _growth(heaps, growing), _probes(record, probed)
 
 
 def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
@@ -51,7 +55,7 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
         note = phrase(note, " ", _count("more names", left, ""), " more names grew.")
     columns = ("process", "what", "in the end", "rate", "it is")
     empty = "No container and no type of object grew steadily in any process."
-    fewest = min((len(heap.censuses) for heap in heaps), default=0)
+    fewest = min((len(heap.censuses) for heap in heaps if heap.role != PAGE), default=0)
     if fewest < FEWEST_CENSUSES:
         empty = (
             f"A process had only {fewest} heap scans; {FEWEST_CENSUSES} are needed to tell what "
@@ -62,8 +66,9 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
 
 
 def _row(one: Growing) -> tuple[Text, ...]:
-    name = _WHAT[one.sort].format(one.name)
     role = one.heap.role
+    what = "series of {}" if role == PAGE else _WHAT[one.sort]
+    name = what.format(one.name)
     held = Quantity(f"held.{name}", one.last, _unit(one.sort), of=role, form=Form.VALUE)
     return role, name, held, _rate(one, name), _fate(one)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_event
 
 from benchmarks.watched_runs import ROLES, Leak, Watched, watched_run
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
-from hybridbench.records.events import Census, IdleLook
+from hybridbench.records.events import PAGE, Census, IdleLook
 from hybridbench.report.build import build_document
 from hybridbench.report.heaps import heap_tables
 
@@ -34,6 +35,21 @@ def test_each_name_that_grew_has_its_rate_and_what_it_is(record: RunRecord) -> N
     assert fates["app.Request objects"] == "a leak"
     assert fates["entries of api_server.state_26"] == "a cache that slows down"
     assert fates["entries of api_server.state_21"] == "a cache of at most 583, full in 8m48s"
+
+
+def test_a_metrics_page_grows_and_has_no_probe(record: RunRecord) -> None:
+    looks = [
+        replace_event(event, role=PAGE) if event.role == ROLES[0] else event
+        for event in record.events
+        if isinstance(event, Census | IdleLook)
+    ]
+
+    growth, probes = heap_tables(replace(record, events=looks))
+    page_alone = replace(record, events=[one for one in looks if one.role == PAGE])
+
+    assert ("/metrics", "series of app.kept") in {row[:2] for row in growth.texts}
+    assert [row[0] for row in probes.texts] == [ROLES[1]]
+    assert len(heap_tables(page_alone)) == 1
 
 
 def test_what_looking_cost_is_shown_for_each_process(record: RunRecord) -> None:
