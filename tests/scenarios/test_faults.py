@@ -127,7 +127,7 @@ def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_noth
 ) -> None:
     rows = [
         {"timestamp": 60 * i, "input_length": 600, "output_length": 64, "hash_ids": [i, i + 1]}
-        for i in range(50)
+        for i in range(100)
     ]
     trace, store = tmp_path / "bad.jsonl", tmp_path / "store"
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{bad row\n")
@@ -139,7 +139,7 @@ def test_a_bad_row_in_the_middle_of_a_trace_ends_the_run_in_order_and_costs_noth
     verdict = json.loads((run / "verdict.json").read_text())
     assert soak.returncode == 16
     assert "Traceback" not in soak.stderr
-    assert f"{trace}:51: is not JSON" in verdict["headline"]
+    assert f"{trace}:101: is not JSON" in verdict["headline"]
     assert len(read_run(run).series["rss_bytes"]) > 10
     assert (run / "report.html").exists()
     assert not (run / "run.lock").exists()
