@@ -174,7 +174,10 @@ def _headline(verdict: Verdict) -> str:
 def _subtitle(record: RunRecord, recorded_s: float) -> Text:
     manifest = record.manifest
     model = manifest.model
+    release = "" if manifest.prepared is None else manifest.prepared.name
     parts: list[Text] = [
+        # A watched run is called so itself.
+        release if release != model.name else "",
         model_text(model),
         manifest.profile.name,
         phrase(length("recorded", recorded_s), " recorded"),
@@ -182,7 +185,7 @@ def _subtitle(record: RunRecord, recorded_s: float) -> Text:
     ]
     defects = manifest.defects
     if defects:
-        parts.insert(2, f"defect {plain_text(defects)}")
+        parts.insert(3, f"defect {plain_text(defects)}")
     return joined(" · ", (part for part in parts if part))
 
 

@@ -58,6 +58,7 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Mani
     return replace(
         begun_manifest(plan, run_id, started_wall_s),
         model=Model(name=plan.model, device=plan.device, dtype=plan.dtype),
+        prepared=plan.program.prepared,
         profile=resolved_profile(plan),
         seed=plan.seed,
         defects=plan.defects,

@@ -70,10 +70,16 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
     """The plan in the manifest, with what is left to do of it.
 
     Raises:
-        RunDirectoryError: the manifest lacks a part of the plan.
+        RunDirectoryError: the manifest lacks a part of the plan, or is that of a released engine.
         ConfigError: its profile is none for this version.
         UsageError: a defect of the run is a file, which is not named again.
     """
+    prepared = segment.manifest.prepared
+    if prepared is not None:
+        raise RunDirectoryError(
+            f"{wanted.run_dir} is a run of {prepared.name}, which cannot be resumed: start a new "
+            f"one with --target {prepared.name}"
+        )
     plan = plan_of_manifest(segment.manifest, wanted.run_dir)
     return replace(
         plan,

@@ -14,6 +14,7 @@ from typing import Final
 
 from hybridbench.errors import ErrorCode, WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
+from hybridbench.records.prepared import PreparedTarget
 from hybridbench.records.processes import ProcessSample
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.sampling.process import require_proc
@@ -52,7 +53,7 @@ class WorkerProgram:
     ``search_path`` is the worker's PYTHONPATH; None imports what this process would.  The working
     directory is never searched: it may hold another engine, or a file with the name of a module.
     ``released`` is the engine of others whose classes the worker drives, "" for the bundled one;
-    ``settings`` are set in its environment.
+    ``settings`` are set in its environment, and ``prepared`` says what was installed.
     """
 
     python: str = sys.executable
@@ -60,6 +61,7 @@ class WorkerProgram:
     module: str = WORKER_MODULE
     released: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    prepared: PreparedTarget | None = None
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def driven_program(text: str, root: Path) -> WorkerProgram:
         search_path=str(_path_to_this_package(layout.home)),
         released=engine.name,
         settings=tuple(sorted(engine.settings.items())),
+        prepared=entry.ready,
     )
 
 

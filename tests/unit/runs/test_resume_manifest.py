@@ -11,7 +11,8 @@ from hybridbench.errors import RunDirectoryError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.manifest import read_manifest
-from hybridbench.runs.resume import plan_of_manifest
+from hybridbench.runs.plan import Segment
+from hybridbench.runs.resume import Resumption, plan_of_manifest, resumed_plan
 from hybridbench.workload.catalog import load_profile
 from tests.unit.report.synthetic import manifest
 
@@ -57,3 +58,14 @@ def test_what_cannot_be_is_one_sentence(
 
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_of_a_released_engine_is_not_gone_on_with_another(tmp_path: Path) -> None:
+    prepared = {"engine": "sglang-cache", "release": "0.5.13"}
+    run = stored(tmp_path, prepared=prepared)
+    segment = Segment(run, 1, 100.0, 3.0, 60.0, read_manifest(run))
+
+    with pytest.raises(
+        RunDirectoryError, match=r"is a run of sglang-cache==0\.5\.13, which cannot"
+    ):
+        resumed_plan(Resumption(run), segment)

@@ -30,6 +30,9 @@ def test_the_worker_runs_in_its_environment_with_this_package_alone(tmp_path: Pa
 
     assert program.python == str(home / "env" / "bin" / "python")
     assert program.released == "sglang-cache"
+    # So the report says which release it is.
+    assert program.prepared is not None
+    assert program.prepared.name == NAME
     assert program.search_path == str(home / "import")
     (link,) = (home / "import").iterdir()
     assert link.resolve() == Path(hybridbench.__file__).resolve().parent
