@@ -43,7 +43,7 @@ EXIT_CODES = (
 
 def bisect(
     good: Annotated[
-        str, typer.Option(metavar="REF", help="A known-good commit; with --target, release.")
+        str, typer.Option(metavar="REF", help="A known-good commit; with --target, a release.")
     ],
     bad: Annotated[
         str,
@@ -98,7 +98,7 @@ def bisect(
         _bisect(search.commits_between(good, bad), _Commits(), options)
     from hybridbench.targets.driven import driven_engine
 
-    engine = driven_engine(target or "")
+    engine = driven_engine(target)
     releases = search.releases_between(good, bad, engine.releases)
     _bisect(releases, _Releases(engine, options.targets), options)
 

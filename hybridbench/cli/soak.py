@@ -163,8 +163,8 @@ def soak(
             help="Soak a release of another engine instead of the bundled one: a server that "
             "`target prepare` has installed, such as vllm==0.32.0, on a free port; or the "
             "scheduler, pools, trees and sessions of one without its server and model, such as "
-            "sglang-cache==0.5.14.  Of a server COMMAND is further options, and --model llama or "
-            "qwen3-next its checkpoint.",
+            "sglang-cache==0.5.14.  For a server, COMMAND holds further options, and --model picks "
+            "the checkpoint: llama or qwen3-next.",
         ),
     ] = None,
     targets: Targets = None,
@@ -455,10 +455,13 @@ def soak(
 
 def _program(target: str | None, targets: Path | None) -> WorkerProgram:
     """What runs in the worker: the bundled engine, or a prepared release."""
-    from hybridbench.targets.bundled import WorkerProgram
+    if target is None:
+        from hybridbench.targets.bundled import WorkerProgram
+
+        return WorkerProgram()
     from hybridbench.targets.driven import driven_program
 
-    return WorkerProgram() if target is None else driven_program(target, targets_root(targets))
+    return driven_program(target, targets_root(targets))
 
 
 def _run(plan: SoakPlan, options: OutputOptions, listen: int | None) -> None:
@@ -488,9 +491,11 @@ def _resumed(
 
 def _is_server(target: str | None) -> bool:
     """Whether ``target`` names a server, and not a release whose classes a worker drives."""
+    if target is None:
+        return False
     from hybridbench.targets.prepared_server import is_server
 
-    return target is not None and is_server(target)
+    return is_server(target)
 
 
 def _refuse_of_the_wire(context: typer.Context, other: str) -> None:

@@ -21,6 +21,7 @@ from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.culprits import Culprits, Suspect
 from hybridbench.load.flight import (
     LINE_BYTES,
+    TRIES,
     End,
     Flight,
     Kind,
@@ -57,8 +58,6 @@ _ACTIONS_PER_PUMP_MAX: Final = 512
 _TAIL_S: Final = 1.0
 # Kinds of requests that a server has broken are counted apart, up to so many.
 _LOST_KINDS_MOST: Final = 64
-# A server that has closed a connection does not see what is sent over it afterwards.
-_TRIES: Final = 3
 # After a failure nothing is sent for so long, twice as long after each that follows at once.
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MOST_S: Final = 5.0
@@ -335,7 +334,7 @@ class LoadClient:
 
     async def _exchange(self, flight: Flight) -> tuple[End, str]:
         """Ask, and read the answer to its end; how it ended, and a word on why."""
-        for tried in range(_TRIES):
+        for tried in range(TRIES):
             flight.reused = flight.sent = False
             try:
                 return await self._ask(flight)

@@ -21,6 +21,8 @@ _CONNECT_S: Final = 10.0
 _SILENT_S: Final = 120.0
 # Half of a body has arrived after so long, and the connection is closed.
 _HALF_SENT_S: Final = 0.2
+# A server that has closed a connection does not see what is sent over it afterwards.
+TRIES: Final = 3
 # A line may be an error that has a large value of its request in it, more than once.
 LINE_BYTES: Final = 1 << 23
 

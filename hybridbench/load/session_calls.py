@@ -9,11 +9,10 @@ from typing import Final
 
 import aiohttp
 
+from hybridbench.load.flight import TRIES
 from hybridbench.load.http_request import HttpRequest
 
 _OK: Final = 200
-# A server that has closed a connection does not see what is sent over it afterwards.
-_TRIES: Final = 3
 
 
 class SessionCalls:
@@ -75,7 +74,7 @@ class SessionCalls:
             await asyncio.wait([before])
         url, headers = f"{self._base}{put.path}", {"Content-Type": put.content_type}
         status = 0
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             try:
                 async with self._connection.post(url, data=put.body, headers=headers) as response:
                     await response.read()

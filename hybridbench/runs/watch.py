@@ -458,7 +458,7 @@ class WatchSteps(SoakSteps):
             return None
         many = len(found.smallest)
         requests = f"{many} requests that were" if many > 1 else "a request that was"
-        return WorkerLostError("exit", f"the server ended again of {requests} in flight")
+        return WorkerLostError("exit", f"the server crashed again on {requests} in flight")
 
     def checkpoint(self, end_s: float) -> None:
         """Under a load of ours as any checkpoint; else only where the target rests by itself."""

@@ -7,7 +7,7 @@ pause it: then the target comes to rest, and can be asked what it still holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -257,10 +257,7 @@ class WatchLoop(RunLoop):
             self.run_until(lambda: client.rests, self.now_s + _SEARCH_PATIENCE_S)
         except WorkerLostError:
             # The client sees it as well, and says of which request.
-            give_up_s = self.now_s + _ENDED_PATIENCE_S
-            while not client.rests and not client.failure and self.now_s < give_up_s:
-                self.context.clock.sleep(_BREATH_S / 4)
-                client.tend()
+            self._hear(client, lambda: client.rests or bool(client.failure), _ENDED_PATIENCE_S)
         return client.searched if client.rests else None
 
     def is_idle(self) -> bool:
@@ -425,10 +422,7 @@ class WatchLoop(RunLoop):
 
     def _while_serving(self, client: HttpLoad) -> str:
         """What our load client had in flight when the target ended."""
-        end_s = self.now_s + _LAST_REPORT_S
-        while not client.lost and self.now_s < end_s:
-            self.context.clock.sleep(_BREATH_S / 4)
-            client.tend()
+        self._hear(client, lambda: bool(client.lost), _LAST_REPORT_S)
         lost = list(client.lost.items())
         if not lost:
             return ""
@@ -436,6 +430,13 @@ class WatchLoop(RunLoop):
         more = "; and others" if len(lost) > _KINDS_NAMED else ""
         in_flight = sum(client.lost.values())
         return f"with {in_flight} request{'s' * (in_flight > 1)} in flight: {kinds}{more}"
+
+    def _hear(self, client: HttpLoad, done: Callable[[], bool], patience_s: float) -> None:
+        """Listen to the client alone until ``done``: the target has ended, which ends a turn."""
+        give_up_s = self.now_s + patience_s
+        while not done() and self.now_s < give_up_s:
+            self.context.clock.sleep(_BREATH_S / 4)
+            client.tend()
 
     def _next_s(self) -> Sequence[float]:
         return (*super()._next_s(), self.now_s + _SIGN_EVERY_S)

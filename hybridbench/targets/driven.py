@@ -12,7 +12,7 @@ from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.targets.bundled import WorkerProgram
 from hybridbench.targets.engines.catalog import ENGINES, named_engine
 from hybridbench.targets.engines.engine import Engine, Layout
-from hybridbench.targets.prepared import entry_of
+from hybridbench.targets.prepared import ready_target
 
 DRIVEN: Mapping[str, Engine] = {name: one for name, one in ENGINES.items() if one.releases}
 
@@ -52,20 +52,14 @@ def driven_program(text: str, root: Path) -> WorkerProgram:
         UsageError: it cannot be driven, or is not prepared.
     """
     engine, release = driven_release(text)
-    name = f"{engine.name}=={release}"
-    layout = Layout(root / f"{engine.name}-{release}")
-    entry = entry_of(layout.home) if layout.home.is_dir() else None
-    if entry is None or entry.ready is None:
-        raise UsageError(
-            f"{name} is not prepared in {root}: hybridbench target prepare {name}",
-            code=ErrorCode.NOT_FOUND,
-        )
+    folder, ready = ready_target(engine.name, release, root)
+    layout = Layout(folder)
     return WorkerProgram(
         python=str(layout.python),
         search_path=str(_path_to_this_package(layout.home)),
         released=engine.name,
         settings=tuple(sorted(engine.settings.items())),
-        prepared=entry.ready,
+        prepared=ready,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.foreign import ForeignDataError, read_json
 from hybridbench.records.codec import by_name, of_names
 from hybridbench.records.json_value import json_text
@@ -67,6 +67,22 @@ def entry_of(folder: Path) -> Entry | None:
     """What ``folder`` holds; None if it is none of ours."""
     ready, partial = _read(folder / READY, PreparedTarget), _read(folder / PARTIAL, Partial)
     return Entry(folder, ready, partial) if ready is not None or partial is not None else None
+
+
+def ready_target(engine: str, release: str, root: Path) -> tuple[Path, PreparedTarget]:
+    """The folder of a release below ``root``, and what was installed there.
+
+    Raises:
+        UsageError: it is not prepared.
+    """
+    folder, name = root / f"{engine}-{release}", f"{engine}=={release}"
+    entry = entry_of(folder) if folder.is_dir() else None
+    if entry is None or entry.ready is None:
+        raise UsageError(
+            f"{name} is not prepared in {root}: hybridbench target prepare {name}",
+            code=ErrorCode.NOT_FOUND,
+        )
+    return folder, entry.ready
 
 
 def holds_something_else(folder: Path) -> bool:

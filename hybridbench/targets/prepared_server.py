@@ -11,7 +11,7 @@ from pathlib import Path
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.targets.engines.engine import Engine, Layout
-from hybridbench.targets.prepared import entry_of
+from hybridbench.targets.prepared import ready_target
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,9 @@ def prepared_server(text: str, model: str | None, root: Path) -> PreparedServer:
         UsageError: there is no such engine or checkpoint, or it is not prepared.
     """
     engine, release = named_engine(text)
-    name = f"{engine.name}=={release}"
-    layout = Layout(root / f"{engine.name}-{release}")
     script = _script(engine, model)
-    entry = entry_of(layout.home) if layout.home.is_dir() else None
-    if entry is None or entry.ready is None:
-        raise UsageError(
-            f"{name} is not prepared in {root}: hybridbench target prepare {name}",
-            code=ErrorCode.NOT_FOUND,
-            option="--target",
-        )
-    return PreparedServer((str(layout.servers / script),), engine.context_len)
+    folder, _ = ready_target(engine.name, release, root)
+    return PreparedServer((str(Layout(folder).servers / script),), engine.context_len)
 
 
 def free_port() -> int:

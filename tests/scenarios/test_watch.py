@@ -306,7 +306,7 @@ def test_a_server_that_dies_is_started_again_and_the_request_that_ended_it_is_fo
     assert isinstance(request["body"]["seed"], int)
     assert re.fullmatch(r"<[\d,]+ characters>", request["body"]["prompt"])
     (crash,) = [one for one in run.verdict["findings"] if one["kind"] == "crash"]
-    assert "one ends it again when it is sent alone (crash-sequence.json)" in str(crash)
+    assert "one crashes it again when sent alone (crash-sequence.json)" in str(crash)
 
 
 def test_requests_that_run_by_the_gauges_after_all_have_ended_are_a_leak(

@@ -501,9 +501,8 @@ def _after_work(points: Sequence[IdlePoint]) -> list[IdlePoint]:
     names = [n for n in points[0].counts if all(n in p.counts for p in points)]
     counts = np.array([[p.counts[n] for n in names] for p in points])
     usual = np.median(np.diff(counts, axis=0), axis=0) if names else np.zeros(0)
-    found = [points[0]]
+    kept = [0]
     for at in range(1, len(points)):
-        worked = counts[at] - counts[points.index(found[-1])]
-        if np.any(worked >= np.maximum(_ROUND_LEAST * usual, 1.0)):
-            found.append(points[at])
-    return found
+        if np.any(counts[at] - counts[kept[-1]] >= np.maximum(_ROUND_LEAST * usual, 1.0)):
+            kept.append(at)
+    return [points[at] for at in kept]

@@ -85,17 +85,19 @@ class Crashed(Basis, frozen=True, kw_only=True):
             return
         of = f"of {times(self.suspects, 'request')} in flight"
         if not self.smallest:
-            yield f"{of} none ended it again, alone or all at once"
+            yield f"{of}, none crashed it again, alone or all at once"
         elif len(self.smallest) == 1:
-            yield f"{of} one ends it again when it is sent alone ({self.file}): {self.smallest[0]}"
+            yield f"{of}, one crashes it again when sent alone ({self.file}): {self.smallest[0]}"
         else:
             kinds = "; ".join(dict.fromkeys(self.smallest))
-            fewest = f"{len(self.smallest)} end it again when they are sent at once"
-            yield f"{of} {fewest} ({self.file}): {kinds}"
+            fewest = f"{len(self.smallest)} crash it again when sent at once"
+            yield f"{of}, {fewest} ({self.file}): {kinds}"
 
     def advice(self, found: Finding) -> str:
         if self.smallest:
-            return f"Send the requests of {self.file}, with any text, and read what it prints."
+            return (
+                f"Send the requests in {self.file}, with any text, and read what the server prints."
+            )
         where = "Read the last lines of the worker in the evidence"
         if not self.stderr:
             where = "Check the kernel log (dmesg) for what killed the worker, which printed nothing"
