@@ -16,7 +16,7 @@ from hybridbench.engine.lineage import Passed
 from hybridbench.engine.liveness import Liveness, liveness_of
 from hybridbench.engine.memory.storage_controller import StorageIO
 from hybridbench.engine.memory.transfers import Transfers
-from hybridbench.engine.model_runner import LanguageModel, StepLimits
+from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation
@@ -287,23 +287,6 @@ class Engine:
     def waiting_requests(self) -> int:
         """Requests that are not admitted."""
         return len(self.scheduler.waiting_queue)
-
-    def touch_largest(self) -> None:
-        """Run the largest steps this configuration admits, in slot 0, so that nobody sees them.
-
-        Afterwards scratch memory is at its peak, and growth means something.
-        """
-        config = self.config
-        longest = max(config.max_prefill_tokens, config.max_request_len)
-        self._runner.touch_largest(
-            StepLimits(
-                running_requests=config.max_running_requests,
-                prefill_tokens=config.chunked_prefill_size or longest,
-                context_len=config.max_request_len,
-                draft_tokens=config.longest_chain,
-                tracks_states=config.tracks_states,
-            )
-        )
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False, and nothing done, unless the engine is idle.

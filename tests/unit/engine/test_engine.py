@@ -311,17 +311,6 @@ def test_it_becomes_steady_once_pools_evict_and_nothing_new_comes() -> None:
     assert engine.counters.finishes >= 200
 
 
-def test_the_largest_steps_leave_no_trace() -> None:
-    engine = make_engine()
-    before = engine.generate([[1, 2, 3]], PARAMS)
-    engine.flush_cache()
-
-    engine.touch_largest()
-
-    assert_idle_and_clean(engine)
-    assert engine.generate([[1, 2, 3]], PARAMS) == before
-
-
 def test_a_checkpoint_without_recurrent_layers_runs_with_pages(tmp_path: Path) -> None:
     write_checkpoint(
         ATTENTION_MODEL, RandomWeights(ATTENTION_MODEL, 1, torch.device("cpu")), tmp_path,
@@ -351,9 +340,8 @@ def test_without_recurrent_layers_no_message_speaks_of_states(page_size: int) ->
     assert {violation.pool for violation in engine.check_invariants(idle=True)} == {"kv"}
 
 
-def test_the_largest_steps_and_the_warm_up_need_no_states() -> None:
+def test_the_warm_up_needs_no_states() -> None:
     engine = make_attention_engine(16, check_level="off")
-    engine.touch_largest()
     for i in range(40):
         engine.generate([[i, j] * 16 for j in range(8)], SamplingParams(max_new_tokens=2))
 

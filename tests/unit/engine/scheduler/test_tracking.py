@@ -205,16 +205,3 @@ def test_a_running_request_takes_its_own_slot_and_its_buffer() -> None:
 
     assert engine.pool_stats()["mamba"].in_flight == 3
     assert engine.pools.mamba_allocator.held(TRACK) == 2
-
-
-def test_the_largest_shapes_include_a_prefill_that_saves_states() -> None:
-    engine = make_tracking_engine()
-    seen = batches(engine)
-
-    engine.touch_largest()
-
-    extends = [batch for batch in seen if batch.mode == "extend"]
-    assert extends
-    for batch in extends:
-        assert batch.mamba_track_seqlens == [prefix + 1 for prefix in batch.prefix_lens]
-    assert engine.audit() == []
