@@ -187,6 +187,9 @@ class EngineSettings(ProfileGroup):
     """After each step, publish which KV blocks the tree stored and removed."""
     enable_overlap_schedule: Flag = False
     """Form each batch before the results of the previous one are processed; SGLang's default."""
+    cuda_graph_max_bs: CountOrZero = 0
+    """Largest batch whose decode steps replay CUDA graphs, which are recorded for a few batch sizes
+    when the engine starts; 0 records none.  Needs a CUDA device."""
     speculative_algorithm: SpeculativeAlgorithm | None = None
     """Method that proposes draft tokens ("NGRAM": from repeated n-grams); null disables
     speculative decoding."""

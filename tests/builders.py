@@ -11,6 +11,7 @@ import torch
 
 from hybridbench.clock import Clock, FakeClock
 from hybridbench.engine.cache.tree_node import TreeNode
+from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.memory.storage_controller import StorageIO
@@ -102,6 +103,7 @@ def make_engine(
     drafter: Drafter | None = None,
     transfers: Transfers | None = None,
     storage_io: StorageIO | None = None,
+    recorder: GraphRecorder | None = None,
     **changes: Any,
 ) -> Engine:
     """An engine of the nano model's sizes; ``changes`` replace fields of NANO_ENGINE.
@@ -121,6 +123,7 @@ def make_engine(
         drafter=drafter,
         transfers=transfers,
         storage_io=storage_io,
+        recorder=recorder,
     )
 
 

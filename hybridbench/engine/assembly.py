@@ -21,6 +21,11 @@ from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.storage_tier import StorageRules
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from hybridbench.engine.cuda_graph_runner import (
+    CudaGraphRecorder,
+    CudaGraphRunner,
+    GraphRecorder,
+)
 from hybridbench.engine.memory.extra_pools import StatePool, WindowPool
 from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.hicache_storage import (
@@ -42,6 +47,7 @@ from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.memory.swa_pool import SWAKVPool
 from hybridbench.engine.memory.transfers import SideStreamTransfers, ThreadedTransfers, Transfers
 from hybridbench.engine.model_runner import LanguageModel, ModelRunner
+from hybridbench.engine.models.causal_lm import CausalLM
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import build_model, load_model, resolve_model
 from hybridbench.engine.scheduler.pools import Pools
@@ -49,7 +55,7 @@ from hybridbench.engine.scheduler.timings import EngineTimings
 from hybridbench.engine.sessions.streaming_session import StreamingSession
 from hybridbench.engine_config import EngineConfig
 from hybridbench.errors import ConfigError
-from hybridbench.kernels.dispatch import DEVICE_TYPES, Kernels, kernels_for
+from hybridbench.kernels.dispatch import DEVICE_TYPES, REFERENCE, Kernels, kernels_for
 
 KVAllocator: TypeAlias = TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
 
@@ -78,19 +84,20 @@ class _BesideSteps(NamedTuple):
     clock: Clock
 
 
-def assemble(
+def assemble(  # noqa: PLR0913 - the parts that stand in for the engine's own
     config: EngineConfig,
     model: LanguageModel | None,
     clock: Clock,
     kernels: Kernels | None = None,
     transfers: Transfers | None = None,
     storage_io: StorageIO | None = None,
+    recorder: GraphRecorder | None = None,
 ) -> EngineParts:
     """Build everything ``config`` asks for; ``model`` stands in for the one it names.
 
     ``clock`` is what the engine's own times are taken with; ``kernels`` stand in for those of the
     device, ``transfers`` for a thread that copies between device and host, ``storage_io`` for
-    those that read and write the storage.
+    those that read and write the storage, ``recorder`` for the device's CUDA graphs.
 
     Raises:
         ConfigError: the device is missing, or the model's name, files or sizes cannot be.
@@ -124,7 +131,7 @@ def assemble(
             model.config.sliding_window if tree_cache.supports_swa() else 0,
             EngineTimings(clock.monotonic_s, clock.thread_cpu_s),
         ),
-        runner=ModelRunner(model, kv_pool),
+        runner=ModelRunner(model, kv_pool, _graphs(config, model, kv_pool, recorder)),
         note=note,
     )
 
@@ -374,6 +381,33 @@ def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> Non
             f"engine: max_context_len is {config.max_context_len}; the model knows "
             f"{model_config.max_position_embeddings} positions."
         )
+
+
+def _graphs(
+    config: EngineConfig,
+    model: LanguageModel,
+    kv_pool: HybridLinearKVPool,
+    recorder: GraphRecorder | None,
+) -> CudaGraphRunner | None:
+    """The recordings of decode steps, made now."""
+    largest = min(config.cuda_graph_max_bs, config.max_running_requests)
+    if not largest:
+        return None
+    device = device_of(config.device)
+    if recorder is None:
+        if device.type != "cuda":
+            raise ConfigError(
+                f"engine: cuda_graph_max_bs is {config.cuda_graph_max_bs}, but device is "
+                f"'{device}', which records no graphs; set it to 0."
+            )
+        if kernels_for(device) is REFERENCE:
+            raise ConfigError(
+                f"engine: cuda_graph_max_bs is {config.cuda_graph_max_bs}, but Triton is not "
+                "installed, and the kernels without it cannot be recorded; set it to 0."
+            )
+        recorder = CudaGraphRecorder(device)
+    assert isinstance(model, CausalLM), "the models of the registry can be recorded"
+    return CudaGraphRunner(model, kv_pool, recorder, largest, config.max_context_len)
 
 
 def _orders_leaves(config: EngineConfig, model_config: ModelConfig) -> bool:

@@ -94,6 +94,7 @@ class EngineCounters:
     steps: int = 0
     prefill_steps: int = 0
     decode_steps: int = 0
+    graph_replays: int = 0  # decode steps whose model ran as a recorded CUDA graph
     verify_steps: int = 0  # decode steps in which guesses were verified
     drafts_proposed: int = 0  # guessed tokens
     drafts_accepted: int = 0  # those that were right, and of use

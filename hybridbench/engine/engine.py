@@ -9,6 +9,7 @@ from hybridbench.engine.assembly import assemble
 from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.counters import EngineCounters
+from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopOverlap
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.front_end import FrontEnd
@@ -49,12 +50,14 @@ class Engine:
         kernels: Kernels | None = None,
         transfers: Transfers | None = None,
         storage_io: StorageIO | None = None,
+        recorder: GraphRecorder | None = None,
     ) -> None:
         """Builds or loads the model that ``config`` names, unless ``model`` is given.
 
         ``drafter`` stands in for the one that ``config.speculative_algorithm`` names,
-        ``kernels`` for those of the device, ``transfers`` for the thread of the host tier, and
-        ``storage_io`` for those of the storage behind it.
+        ``kernels`` for those of the device, ``transfers`` for the thread of the host tier,
+        ``storage_io`` for those of the storage behind it, and ``recorder`` for the device's CUDA
+        graphs.
 
         ``on_kv_events`` is told after each step which KV blocks the cache stored and removed, if
         ``config`` enables that.
@@ -67,7 +70,7 @@ class Engine:
         self.config = config
         self.counters = EngineCounters()
         self._clock = clock if clock is not None else SystemClock()
-        parts = assemble(config, model, self._clock, kernels, transfers, storage_io)
+        parts = assemble(config, model, self._clock, kernels, transfers, storage_io, recorder)
         self.model_config = parts.model_config
         self.pools = parts.pools
         self._runner = parts.runner
@@ -406,7 +409,8 @@ class Engine:
         counters.steps += 1
         if batch is None:
             counters.idle_steps += 1
-        self.pools.count_cache_work(self.counters)
+        self.pools.count_cache_work(counters)
+        counters.graph_replays = self._runner.graph_replays
         self.max_running_requests_seen = max(self.max_running_requests_seen, self.running_requests)
         if self._steady.is_steady:
             return

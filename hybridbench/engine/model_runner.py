@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from hybridbench.engine.cuda_graph_runner import CudaGraphRunner
 from hybridbench.engine.forward_batch import NOT_TRACKED, ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.config import ModelConfig
@@ -31,16 +32,31 @@ class LanguageModel(Protocol):
 class ModelRunner:
     """The model and the pools it works in; holds no request and no slot."""
 
-    def __init__(self, model: LanguageModel, kv_pool: HybridLinearKVPool) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        kv_pool: HybridLinearKVPool,
+        graphs: CudaGraphRunner | None = None,
+    ) -> None:
+        """``graphs`` decode the batches for which they have a recording."""
         self._model = model
         self._kv_pool = kv_pool
+        self._graphs = graphs
+
+    @property
+    def graph_replays(self) -> int:
+        """Steps so far that were replayed."""
+        return 0 if self._graphs is None else self._graphs.replays
 
     def next_tokens(self, batch: ForwardBatch, params: Sequence[SamplingParams]) -> NextTokens:
         """The next token of each request of ``batch``; ``params`` in the same order.
 
         Of a verifying batch the token after each of the [T] new ones, request after request.
         """
-        logits = self._model.forward(batch, self._kv_pool)
+        if self._graphs is not None and self._graphs.can_run(batch):
+            logits = self._graphs.replay(batch)
+        else:
+            logits = self._model.forward(batch, self._kv_pool)
         if batch.mode == "verify":
             each = zip(params, batch.extend_lens, strict=True)
             params = [own for own, length in each for _ in range(length)]

@@ -72,6 +72,7 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "steps": "engine steps",
     "prefill_steps": "steps with a prefill batch",
     "decode_steps": "steps with a decode batch",
+    "graph_replays": "decode steps that ran as a recorded CUDA graph",
     "surplus_steps": "steps of requests that had ended when the results arrived (overlap)",
     "late_tokens": "tokens discarded because their request had ended or been retracted",
     "verify_steps": "decode steps that verified draft tokens",

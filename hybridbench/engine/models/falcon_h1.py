@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams
 from hybridbench.engine.models.attention import Attention
+from hybridbench.engine.models.causal_lm import HybridLM
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.layers import DenseMLP, Loader, Norm
 from hybridbench.engine.models.mamba2 import Mamba2Config, Mamba2Mixer
 from hybridbench.engine.models.rope import Rope, read_rope
-from hybridbench.engine.models.step import plan_step, rows_of_logits
+from hybridbench.engine.models.step import Step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -316,7 +316,7 @@ class _Layer:
     mlp: DenseMLP
 
 
-class FalconH1:
+class FalconH1(HybridLM):
     """The model; it owns its weights and nothing else.  States live in the pools it is handed."""
 
     def __init__(
@@ -330,6 +330,7 @@ class FalconH1:
         self.config = config
         self.dtype = dtype
         self.device = device
+        self._conv_kernel = config.mamba_d_conv
         weights = _MultipliedWeights(source, config, dtype)
         loader = Loader(weights, dtype, device, kernels or kernels_for(device))
         self._embedding = loader.matrix("model.embed_tokens.weight")
@@ -339,15 +340,8 @@ class FalconH1:
         self._head = self._embedding if tied else loader.matrix("lm_head.weight")
         self._frequencies = config.rope.frequencies(config.head_dim, dtype, device)
 
-    @torch.inference_mode()
-    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab] after the last new token of each request, owned by the caller.
-
-        Of a verifying batch [T, vocab], after every new token; its states go to the pool's buffers
-        for drafts.  Writes keys, values and states of the new tokens into the pools, by slot.
-        """
-        step = plan_step(batch, self._frequencies, self.dtype, self.config.mamba_d_conv)
-        x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
+    def _logits(self, input_ids: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        x = functional.embedding(input_ids, self._embedding)
         x = x.mul_(self.config.multipliers.embedding)
         for layer in self._layers:
             normed = layer.input_norm(x)

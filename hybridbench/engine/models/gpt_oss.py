@@ -18,11 +18,18 @@ from torch.nn import functional
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.swa_pool import SWAKVPool
+from hybridbench.engine.models.causal_lm import CausalLM
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
 from hybridbench.engine.models.hf_config import ConfigFields
 from hybridbench.engine.models.layers import Loader, Norm, Rotation
 from hybridbench.engine.models.rope import Rope, Yarn, read_rope
-from hybridbench.engine.models.step import verified_chains
+from hybridbench.engine.models.step import (
+    ALL_TOKENS,
+    DecodeInputs,
+    KindOfAttention,
+    decode_inputs,
+    verified_chains,
+)
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 from hybridbench.kernels.moe.reference import clamped_swiglu
@@ -252,7 +259,7 @@ class _Layer:
     mlp: _Experts
 
 
-class GptOss:
+class GptOss(CausalLM[_Step]):
     """The model; it owns its weights and nothing else.  KV lives in the pool it is handed."""
 
     def __init__(
@@ -282,15 +289,12 @@ class GptOss:
         self._head = self._embedding if tied else loader.matrix("lm_head.weight")
         self._frequencies = config.rope.frequencies(config.head_dim, dtype, device)
 
-    @torch.inference_mode()
-    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab] after the last new token of each request, owned by the caller.
+    def decode_inputs(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> DecodeInputs:
+        sliding = KindOfAttention(_window_locations(kv_pool), self.config.sliding_window)
+        return decode_inputs(batch, (ALL_TOKENS, sliding))
 
-        Of a verifying batch [T, vocab], after every new token.  Writes keys and values of the new
-        tokens into the pool, by slot.
-        """
-        step = self._plan(batch, kv_pool)
-        x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
+    def _logits(self, input_ids: Tensor, step: _Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        x = functional.embedding(input_ids, self._embedding)
         for layer in self._layers:
             x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
             if step.last_rows is not None and layer is self._layers[-1]:
@@ -311,9 +315,7 @@ class GptOss:
             full = ExtendPlan.build(*lens, batch.kv_indices, device)
             sliding = ExtendPlan.build(*lens, in_window(batch.kv_indices), device, window)
         else:
-            seen, kv_indices = batch.seq_lens, batch.kv_indices
-            if batch.mode == "verify":
-                seen, kv_indices = verified_chains(batch)
+            seen, kv_indices = verified_chains(batch)
             full = DecodePlan.build(seen, kv_indices, self.dtype, device)
             sliding = DecodePlan.build(seen, in_window(kv_indices), self.dtype, device, window)
         positions = torch.from_numpy(batch.positions).to(device)
@@ -322,6 +324,19 @@ class GptOss:
             full_loc=torch.from_numpy(batch.out_cache_loc).to(device),
             sliding_loc=torch.from_numpy(in_window(batch.out_cache_loc)).to(device),
             last_rows=last_rows,
+            full=full,
+            sliding=sliding,
+        )
+
+    def _plan_decode(self, inputs: DecodeInputs) -> _Step:
+        full, sliding = (
+            DecodePlan(*inputs.seen(kind), inputs.kv_indices, self.dtype) for kind in range(2)
+        )
+        return _Step(
+            rotation=Rotation.build(inputs.positions, self._frequencies, self.dtype),
+            full_loc=inputs.out_cache_loc(0),
+            sliding_loc=inputs.out_cache_loc(1),
+            last_rows=None,
             full=full,
             sliding=sliding,
         )

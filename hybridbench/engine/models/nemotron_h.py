@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams
 from hybridbench.engine.models.attention import Attention
+from hybridbench.engine.models.causal_lm import HybridLM
 from hybridbench.engine.models.config import LayerKind, ModelConfig, Shape, state_dtype
 from hybridbench.engine.models.hf_config import ConfigFields, excerpt
 from hybridbench.engine.models.layers import Frequencies, Loader, Norm
 from hybridbench.engine.models.mamba2 import Mamba2Config, Mamba2Mixer
-from hybridbench.engine.models.step import Step, plan_step, rows_of_logits
+from hybridbench.engine.models.step import Step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -368,7 +368,7 @@ class _Experts:
         return (weights * config.routed_scaling_factor).to(x.dtype), chosen
 
 
-class NemotronH:
+class NemotronH(HybridLM):
     """The model; it owns its weights and nothing else.  States live in the pools it is handed."""
 
     def __init__(
@@ -382,6 +382,7 @@ class NemotronH:
         self.config = config
         self.dtype = dtype
         self.device = device
+        self._conv_kernel = config.conv_kernel
         loader = Loader(source, dtype, device, kernels or kernels_for(device))
         self._embedding = loader.matrix("backbone.embeddings.weight")
         self._layers = [
@@ -399,15 +400,8 @@ class NemotronH:
         # No position is rotated.
         self._frequencies = Frequencies(torch.empty(0, dtype=state_dtype(dtype), device=device))
 
-    @torch.inference_mode()
-    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab] after the last new token of each request, owned by the caller.
-
-        Of a verifying batch [T, vocab], after every new token; its states go to the pool's buffers
-        for drafts.  Writes keys, values and states of the new tokens into the pools, by slot.
-        """
-        step = plan_step(batch, self._frequencies, self.dtype, self.config.conv_kernel)
-        x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
+    def _logits(self, input_ids: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        x = functional.embedding(input_ids, self._embedding)
         for norm, mixer in self._layers[: self._top]:
             x = x.add_(mixer(norm(x), step, kv_pool))
         x = rows_of_logits(x, step)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.attention import GatedAttention
+from hybridbench.engine.models.causal_lm import HybridLM
 from hybridbench.engine.models.gated_delta_net import GatedDeltaNet
 from hybridbench.engine.models.layers import DenseMLP, Loader, Norm
 from hybridbench.engine.models.moe import SparseMLP
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
-from hybridbench.engine.models.step import ExtendStep, Step, plan_step, rows_of_logits
+from hybridbench.engine.models.step import ExtendStep, Step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
@@ -28,7 +28,7 @@ class _Layer:
     mlp: SparseMLP | DenseMLP
 
 
-class Qwen3Next:
+class Qwen3Next(HybridLM):
     """The model; it owns its weights and nothing else.  States live in the pools it is handed."""
 
     def __init__(
@@ -42,6 +42,7 @@ class Qwen3Next:
         self.config = config
         self.dtype = dtype
         self.device = device
+        self._conv_kernel = config.linear_conv_kernel_dim
         loader = Loader(source, dtype, device, kernels or kernels_for(device))
         self._embedding = loader.matrix("model.embed_tokens.weight")
         self._layers = [_build_layer(loader, i, config) for i in range(config.num_hidden_layers)]
@@ -50,17 +51,8 @@ class Qwen3Next:
         self._head = self._embedding if tied else loader.matrix("lm_head.weight")
         self._frequencies = config.rope.frequencies(config.head_dim, dtype, device)
 
-    @torch.inference_mode()
-    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab] after the last new token of each request, owned by the caller.
-
-        Of a verifying batch [T, vocab], after every new token; its states go to the pool's buffers
-        for drafts.
-
-        Writes keys, values and states of the new tokens into the pools, by slot.
-        """
-        step = plan_step(batch, self._frequencies, self.dtype, self.config.linear_conv_kernel_dim)
-        x = functional.embedding(torch.from_numpy(batch.input_ids).to(self.device), self._embedding)
+    def _logits(self, input_ids: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
+        x = functional.embedding(input_ids, self._embedding)
         *below, top = self._layers
         for layer in below:
             x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))

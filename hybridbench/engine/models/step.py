@@ -2,20 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.layers import Frequencies, Rotation
 from hybridbench.kernels.causal_conv1d.reference import ConvPlan
 from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
-from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan
+from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan, seen_slots
+
+# Rows of ``DecodeInputs``: three of the step, then three for each kind of attention.
+_OF_STEP = 3
+_OF_ATTENTION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeInputs:
+    """All that a decode step reads beside weights and pools, in two tensors of int64.
+
+    They are few and of known sizes, so that one copy brings them to the device, and a recorded step
+    finds those of the next step in the same place.
+    """
+
+    rows: Tensor
+    """[3 + 3 K, B]: tokens, positions, state slots; then for each of K kinds of attention layers
+    where it stores the new keys and values, where in ``kv_indices`` the slots begin that a request
+    sees, and how many they are."""
+    kv_indices: Tensor
+    """[n]: KV slots of all positions, request after request, kind after kind."""
+
+    @property
+    def input_ids(self) -> Tensor:
+        """[B]."""
+        return self.rows[0]
+
+    @property
+    def positions(self) -> Tensor:
+        """[B]."""
+        return self.rows[1]
+
+    @property
+    def slots(self) -> Tensor:
+        """[B], state slots."""
+        return self.rows[2]
+
+    def out_cache_loc(self, kind: int = 0) -> Tensor:
+        """[B], the KV slots of the new tokens."""
+        return self.rows[_OF_STEP + _OF_ATTENTION * kind]
+
+    def seen(self, kind: int = 0) -> tuple[Tensor, Tensor]:
+        """[B] each: where in ``kv_indices`` the slots that a request sees begin; how many."""
+        row = _OF_STEP + _OF_ATTENTION * kind
+        return self.rows[row + 1], self.rows[row + 2]
+
+    def padded(self, size: int) -> DecodeInputs:
+        """The same for a batch of ``size``; the requests that are added see slot 0, write to it,
+        and have one token.
+        """
+        height, batch = self.rows.shape
+        rows = self.rows.new_zeros(height, size)
+        rows[:, :batch] = self.rows
+        # The slot that they see stands behind all others.
+        rows[_OF_STEP + 1 :: _OF_ATTENTION, batch:] = len(self.kv_indices)
+        rows[_OF_STEP + 2 :: _OF_ATTENTION, batch:] = 1
+        return DecodeInputs(rows, functional.pad(self.kv_indices, (0, 1)))
+
+    def to(self, device: torch.device) -> DecodeInputs:
+        """The same on ``device``."""
+        return DecodeInputs(self.rows.to(device), self.kv_indices.to(device))
+
+
+class KindOfAttention(NamedTuple):
+    """What attention layers of one kind store and see, where a model has several kinds."""
+
+    locations: Callable[[IndexArray], IndexArray]
+    """From locations in the KV pool to those of this kind's layers."""
+    window: int | None
+    """The tokens that a query sees, its own included; None is all."""
+
+
+ALL_TOKENS = KindOfAttention(lambda locations: locations, None)
+
+
+def decode_inputs(
+    batch: ForwardBatch, kinds: Sequence[KindOfAttention] = (ALL_TOKENS,)
+) -> DecodeInputs:
+    """The inputs of a decode batch, on the host."""
+    rows: list[IndexArray] = [batch.input_ids, batch.positions, batch.mamba_indices]
+    slots: list[IndexArray] = []
+    for number, kind in enumerate(kinds):
+        starts, lens = seen_slots(batch.seq_lens, kind.window)
+        rows += [kind.locations(batch.out_cache_loc), starts + number * len(batch.kv_indices), lens]
+        slots.append(kind.locations(batch.kv_indices))
+    kv_indices = slots[0] if len(slots) == 1 else np.concatenate(slots)
+    return DecodeInputs(torch.from_numpy(np.stack(rows)), torch.from_numpy(kv_indices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +117,15 @@ class DecodeStep:
     attention: DecodePlan
 
     @classmethod
-    def build(cls, batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype) -> DecodeStep:
-        """The plans of a decode batch, on the device of ``frequencies``."""
-        device = frequencies.radians.device
-        positions = torch.from_numpy(batch.positions).to(device)
+    def build(
+        cls, inputs: DecodeInputs, frequencies: Frequencies, dtype: torch.dtype
+    ) -> DecodeStep:
+        """The plans of a decode step of a model with one kind of attention."""
         return cls(
-            rotation=Rotation.build(positions, frequencies, dtype),
-            out_cache_loc=torch.from_numpy(batch.out_cache_loc).to(device),
-            slots=torch.from_numpy(batch.mamba_indices).to(device),
-            attention=DecodePlan.build(batch.seq_lens, batch.kv_indices, dtype, device),
+            rotation=Rotation.build(inputs.positions, frequencies, dtype),
+            out_cache_loc=inputs.out_cache_loc(),
+            slots=inputs.slots,
+            attention=DecodePlan(*inputs.seen(), inputs.kv_indices, dtype),
         )
 
 
@@ -190,10 +277,8 @@ Step: TypeAlias = ExtendStep | DecodeStep | VerifyStep
 
 def plan_step(
     batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype, conv_kernel: int
-) -> Step:
-    """The plans of a batch, on the device of ``frequencies``."""
-    if batch.mode == "decode":
-        return DecodeStep.build(batch, frequencies, dtype)
+) -> ExtendStep | VerifyStep:
+    """The plans of a batch that does not decode, on the device of ``frequencies``."""
     if batch.mode == "verify":
         return VerifyStep.build(batch, frequencies, dtype)
     return ExtendStep.build(batch, frequencies, dtype, conv_kernel)

@@ -40,31 +40,20 @@ class DecodeGroup:
 
 
 @dataclass(frozen=True)
-class DecodeRows:
-    """What each query sees, as rows of a ragged list; on the device of the step, int64."""
+class DecodePlan:
+    """Where the keys of a decode step lie; shared by all attention layers of one kind.
+
+    Index tensors are int64, on the device of the step.
+    """
 
     starts: Tensor
     """[B]: the first of each query's slots in ``slots``."""
     lens: Tensor
     """[B]: so many slots it sees."""
     slots: Tensor
-    """Slot of every position, request after request."""
-
-
-@dataclass(frozen=True)
-class DecodePlan:
-    """Where the keys of a decode step lie; shared by all attention layers.
-
-    Each implementation takes its own layout, made when it first asks.
-    """
-
-    starts: npt.NDArray[np.int64]
-    """[B], the first of each query's slots in ``kv_indices``."""
-    lens: npt.NDArray[np.int64]
-    """[B], so many slots it sees."""
-    kv_indices: npt.NDArray[np.int64]
+    """The slots that the queries see, one query after the other."""
     dtype: torch.dtype
-    device: torch.device
+    """Of the queries, and so of the masks."""
 
     @classmethod
     def build(
@@ -80,50 +69,62 @@ class DecodePlan:
         Args:
             seq_lens: [B], tokens each query may see, its own included.
             kv_indices: [sum(seq_lens)], slot of every position, request after request.
-            dtype: of the queries, and so of the masks.
+            dtype: of the queries.
             device: where the index tensors go.
             window: of the tokens each query may see, only so many of the last; None is all.
         """
-        lens = np.asarray(seq_lens, dtype=np.int64)
-        ends = np.cumsum(lens)
-        lens = lens if window is None else np.minimum(lens, window)
-        return cls(ends - lens, lens, kv_indices, dtype, device)
-
-    @cached_property
-    def rows(self) -> DecodeRows:
-        """The layout of the Triton kernel."""
         starts, lens, slots = (
-            torch.from_numpy(indices).to(self.device)
-            for indices in (self.starts, self.lens, self.kv_indices)
+            torch.from_numpy(array).to(device)
+            for array in (*seen_slots(seq_lens, window), kv_indices)
         )
-        return DecodeRows(starts, lens, slots)
+        return cls(starts, lens, slots, dtype)
 
     @cached_property
     def groups(self) -> tuple[DecodeGroup, ...]:
-        """The layout of the reference: requests grouped by length."""
-        order = np.argsort(self.lens, kind="stable")
-        bounds = _group_bounds(self.lens[order].tolist())
+        """The layout of the reference: requests grouped by length.  It is made on the host."""
+        host = [tensor.cpu().numpy() for tensor in (self.starts, self.lens, self.slots)]
+        lens = host[1]
+        order = np.argsort(lens, kind="stable")
+        bounds = _group_bounds(lens[order].tolist())
         if len(bounds) == 2:
-            return (self._group(None),)
-        return tuple(self._group(order[begin:end]) for begin, end in pairwise(bounds))
+            return (self._group(None, *host),)
+        return tuple(self._group(order[begin:end], *host) for begin, end in pairwise(bounds))
 
-    def _group(self, members: npt.NDArray[np.int64] | None) -> DecodeGroup:
-        starts, lens = self.starts, self.lens
+    def _group(
+        self,
+        members: npt.NDArray[np.int64] | None,
+        starts: npt.NDArray[np.int64],
+        lens: npt.NDArray[np.int64],
+        all_slots: npt.NDArray[np.int64],
+    ) -> DecodeGroup:
+        device = self.lens.device
         requests = None
         if members is not None:
             starts, lens = starts[members], lens[members]
-            requests = torch.from_numpy(members).to(self.device)
+            requests = torch.from_numpy(members).to(device)
         longest = int(lens.max())
         places = np.arange(longest, dtype=np.int64)
         # Padding reads the request's own last slot: finite, whatever unused slots hold.
         inside = np.minimum(places, lens[:, None] - 1)
-        slots = torch.from_numpy(self.kv_indices[(starts[:, None] + inside).ravel()])
+        slots = torch.from_numpy(all_slots[(starts[:, None] + inside).ravel()])
         mask = None
         if int(lens.min()) < longest:
-            hidden = torch.from_numpy(places >= lens[:, None]).to(self.device)
-            mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+            hidden = torch.from_numpy(places >= lens[:, None]).to(device)
+            mask = torch.zeros(hidden.shape, dtype=self.dtype, device=device)
             mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
-        return DecodeGroup(requests, slots.to(self.device), mask, longest)
+        return DecodeGroup(requests, slots.to(device), mask, longest)
+
+
+def seen_slots(
+    seq_lens: Sequence[int], window: int | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where in a list of all slots of all requests each query's own begin, and how many they are:
+    [B] each.  With a ``window`` they are only so many of the last.
+    """
+    lens = np.asarray(seq_lens, dtype=np.int64)
+    ends = np.cumsum(lens)
+    lens = lens if window is None else np.minimum(lens, window)
+    return ends - lens, lens
 
 
 def decode_attention(

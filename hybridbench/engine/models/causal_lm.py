@@ -1,0 +1,84 @@
+"""What all model families have in common: one step from index arrays to logits.
+
+A decode step is computed from ``DecodeInputs`` alone, which lie on the device: it reads nothing on
+the host and waits for nothing, so that it can be recorded (``decode_graphs.py``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
+from hybridbench.engine.models.layers import Frequencies
+from hybridbench.engine.models.step import (
+    DecodeInputs,
+    DecodeStep,
+    Step,
+    decode_inputs,
+    plan_step,
+)
+
+StepT = TypeVar("StepT")
+
+
+class CausalLM(ABC, Generic[StepT]):
+    """A model; it owns its weights and nothing else.  What it keeps of requests is in the pools
+    that it is handed.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
+        """Logits [B, vocab] after the last new token of each request, owned by the caller.
+
+        Of a verifying batch [T, vocab], after every new token; its states go to the pool's buffers
+        for drafts.  Writes keys, values and states of the new tokens into the pools, by slot.
+        """
+        if batch.mode == "decode":
+            return self.decode(self.decode_inputs(batch, kv_pool).to(self.device), kv_pool)
+        input_ids = torch.from_numpy(batch.input_ids).to(self.device)
+        return self._logits(input_ids, self._plan(batch, kv_pool), kv_pool)
+
+    def decode_inputs(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> DecodeInputs:
+        """What ``decode`` takes for a decode batch, on the host."""
+        del kv_pool  # Most families store and see the same in all attention layers.
+        return decode_inputs(batch)
+
+    @torch.inference_mode()
+    def decode(self, inputs: DecodeInputs, kv_pool: HybridLinearKVPool) -> Tensor:
+        """``forward`` of a decode batch, whose inputs are on the device."""
+        return self._logits(inputs.input_ids, self._plan_decode(inputs), kv_pool)
+
+    @abstractmethod
+    def _plan(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> StepT:
+        """What all layers share of a step that does more than decode."""
+
+    @abstractmethod
+    def _plan_decode(self, inputs: DecodeInputs) -> StepT:
+        """The same of a decode step, computed on the device."""
+
+    @abstractmethod
+    def _logits(self, input_ids: Tensor, step: StepT, kv_pool: HybridLinearKVPool) -> Tensor:
+        """From tokens [T] through all layers."""
+
+
+class HybridLM(CausalLM[Step]):
+    """A model whose attention layers all see everything, beside recurrent layers or alone."""
+
+    _frequencies: Frequencies
+    _conv_kernel: int
+    """Width of the convolutions of its recurrent layers, in tokens."""
+
+    def _plan(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Step:
+        del kv_pool
+        return plan_step(batch, self._frequencies, self.dtype, self._conv_kernel)
+
+    def _plan_decode(self, inputs: DecodeInputs) -> Step:
+        return DecodeStep.build(inputs, self._frequencies, self.dtype)
