@@ -132,7 +132,8 @@ def compare(
             metavar="A B [C ...]",
             help="Each one of: . (the working tree), git:REF, python:PATH (an interpreter or "
             "environment), defect:SLUG, defect:FILE.py, defects-as-of:sglang-0.5.10, "
-            "sglang-cache==RELEASE (prepared), or a run directory.",
+            "sglang-cache==RELEASE (prepared), or a run directory.  Or prepared servers: "
+            "vllm==RELEASE, sglang==RELEASE, llamacpp==RELEASE.",
         ),
     ],
     model: Model = None,
@@ -172,7 +173,8 @@ def compare(
 
     Live versions serve blocks of the same requests, in turns of milliseconds within each block and
     in the order AB BA AB ...; an interim analysis after 6, 12, 18 and 24 rounds stops early once
-    throughput is decided.  Stored runs are compared as they are.
+    throughput is decided.  Stored runs are compared as they are.  Servers are soaked one after the
+    other under the same requests, for --max-time together.
 
     The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C
     ends after the round under way and reports; a second one stops at once.

@@ -66,8 +66,12 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
         )
     terms = _terms(options)
     max_time_s = parse_seconds("--max-time", options.max_time)
-    from hybridbench.compare.sides import is_stored, resolved_sides
+    from hybridbench.compare.sides import is_server_name, is_stored, resolved_sides
 
+    if any(is_server_name(name) for name in versions):
+        from hybridbench.cli.compare_servers import compared_servers
+
+        return compared_servers(versions, options, terms, max_time_s)
     if any(is_stored(name) for name in versions):
         from hybridbench.compare.stored import StoredPlan, compare_stored
 

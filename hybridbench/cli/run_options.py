@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hybridbench.cli.render import OutputOptions
     from hybridbench.runs.plan import SoakOutcome
 
-_SHORTEST_S: Final = 20.0
+SHORTEST_S: Final = 20.0
 
 
 class SoakUi(StrEnum):
@@ -94,9 +94,9 @@ def chosen_duration_s(given: str | None, default_s: float) -> float:
         UsageError: it is none, or too short to be judged.
     """
     duration_s = default_s if given is None else parse_seconds("--duration", given)
-    if duration_s < _SHORTEST_S:
+    if duration_s < SHORTEST_S:
         raise UsageError(
-            f"{given}: too short to be judged; use at least {format_duration(_SHORTEST_S)}.",
+            f"{given}: too short to be judged; use at least {format_duration(SHORTEST_S)}.",
             option="--duration",
         )
     return duration_s

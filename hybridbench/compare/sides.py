@@ -16,13 +16,14 @@ from hybridbench.rundir.layout import MANIFEST
 from hybridbench.runs.defect_catalog import AS_OF, described_defects
 from hybridbench.targets.bundled import WorkerProgram
 from hybridbench.targets.driven import DRIVEN, driven_program
+from hybridbench.targets.engines.catalog import SERVERS
 
 TREE: Final = "."
 _GIT, _PYTHON, _DEFECT = "git:", "python:", "defect:"
 _ALLOWED = (
     f"write . for the working tree, {_GIT}REF, {_PYTHON}PATH, {_DEFECT}SLUG, {_DEFECT}FILE.py, "
-    f"{AS_OF}PROJECT-VERSION, {', '.join(f'{name}==RELEASE' for name in DRIVEN)}, or a run "
-    "directory"
+    f"{AS_OF}PROJECT-VERSION, {', '.join(f'{name}==RELEASE' for name in DRIVEN)}, a prepared "
+    f"server ({', '.join(f'{name}==RELEASE' for name in SERVERS)}), or a run directory"
 )
 
 
@@ -32,7 +33,7 @@ class Side:
 
     Args:
         name: as the user gave it.
-        kind: "tree", "git", "python", "defect", "target" or "run".
+        kind: "tree", "git", "python", "defect", "target", "server" or "run".
         defects: slugs and files to put back.
         releases: those of other engines that the defects were taken from.
         program: the engine that runs, and its interpreter.
@@ -81,6 +82,33 @@ def resolved_sides(names: Sequence[str], targets: Path = Path()) -> Iterator[tup
 def is_stored(name: str) -> bool:
     """Whether ``name`` is that of a run directory; cheap, and says nothing of its health."""
     return name != TREE and not _prefixed(name) and (Path(name) / MANIFEST).is_file()
+
+
+def is_server_name(name: str) -> bool:
+    """Whether ``name`` is that of a server of others; cheap, and says nothing of its release."""
+    return name.partition("==")[0].strip().lower() in SERVERS
+
+
+def server_sides(names: Sequence[str]) -> tuple[Side, ...]:
+    """The servers called ``names``, and runs of servers beside them.
+
+    Raises:
+        UsageError: a name is neither.
+    """
+    sides = []
+    for name in names:
+        if is_server_name(name):
+            sides.append(Side(name, "server"))
+        elif is_stored(name):
+            sides.append(Side(name, "run", run_dir=Path(name)))
+        else:
+            server = next(filter(is_server_name, names))
+            raise UsageError(
+                f"{name}: {server} is a server, which is compared with other servers and with "
+                "runs of them.",
+                code=ErrorCode.MISMATCH,
+            )
+    return tuple(sides)
 
 
 def defect_words(names: Sequence[str]) -> list[str]:

@@ -1,11 +1,15 @@
-"""Stored runs side by side, and a live version beside a stored one: run as that one was."""
+"""Runs side by side that share no time: stored ones, live versions that run as a stored one did,
+and servers of others, soaked one after the other.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,18 +23,19 @@ from hybridbench.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.manifest import read_manifest
-from hybridbench.runs.plan import SoakPlan
+from hybridbench.runs.plan import SoakOutcome, SoakPlan
 from hybridbench.runs.resume import plan_of_manifest
-from hybridbench.runs.soak import run_soak
+from hybridbench.runs.soak import run_soak, soak
+from hybridbench.runs.watch import WatchedUnderSoak, WatchPlan
 from hybridbench.units import format_duration
 
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """A comparison of which at least one side ran already.
+    """A comparison whose sides share no time, so that nothing is interleaved.
 
-    Such sides share no time, so nothing is interleaved.  A live one among them is run as a soak of
-    the first stored one's settings and length, if ``max_time_s`` allows that.
+    A live version is run as a soak of the first stored one's settings and length, if ``max_time_s``
+    allows that; a server as its plan in ``soaks`` says, by the name of the side.
     """
 
     sides: tuple[Side, ...]
@@ -41,6 +46,11 @@ class StoredPlan:
     thresholds: tuple[str, ...] = ()
     ui: str = "auto"
     command: tuple[str, ...] = ()
+    soaks: Mapping[str, WatchPlan] = field(default_factory=dict)
+
+
+# Makes the run of a side that has none, in the directory of the comparison.
+_MakeRun: TypeAlias = Callable[[Side, Path], SoakOutcome]
 
 
 def compare_stored(plan: StoredPlan) -> CompareOutcome:
@@ -54,31 +64,44 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     manifests = [(side, read_manifest(run_dir)) for side, run_dir in stored]
     # Those that ran are refused before anything is made or run for the others.
     _refuse(manifests, plan)
-    first = manifests[0][1]
-    like = None
-    if len(stored) < len(plan.sides):
-        like = plan_of_manifest(first, stored[0][1])
-        if like.duration_s > plan.max_time_s:
-            raise UsageError(
-                f"{stored[0][0].name} was planned for {format_duration(like.duration_s)}, and a "
-                f"live version must run as long: pass --max-time "
-                f"{format_duration(like.duration_s)} or compare stored runs only.",
-                code=ErrorCode.NEEDS_OPTION,
-            )
+    if plan.soaks:
+        first = next(iter(plan.soaks.values()))
+        model, profile, _ = first.named_by
+        make_run: _MakeRun = partial(_soak_server, plan)
+    else:
+        model, profile = manifests[0][1].model.name, manifests[0][1].profile.name
+        make_run = partial(_run_like, _like_the_first(plan, *manifests[0]), plan)
     manifest = ComparisonManifest(
         command=plan.command,
-        model=first.model.name,
-        profile=first.profile.name,
+        model=model,
+        profile=profile,
         thresholds=plan.thresholds,
         allowed_mismatches=tuple(sorted(plan.allowed)),
     )
     with opened_comparison(plan.store, SystemClock(), plan.terms, manifest) as writer:
-        return _side_by_side(plan, like, writer)
+        return _side_by_side(plan, make_run, writer)
 
 
-def _side_by_side(
-    plan: StoredPlan, like: SoakPlan | None, writer: ComparisonWriter
-) -> CompareOutcome:
+def _like_the_first(plan: StoredPlan, stored: Side, manifest: Manifest) -> SoakPlan:
+    """How a live version is run beside a stored one.
+
+    Raises:
+        UsageError: there is one, and it would take too long.
+    """
+    assert stored.run_dir is not None
+    like = plan_of_manifest(manifest, stored.run_dir)
+    lives = any(side.run_dir is None for side in plan.sides)
+    if lives and like.duration_s > plan.max_time_s:
+        raise UsageError(
+            f"{stored.name} was planned for {format_duration(like.duration_s)}, and a "
+            f"live version must run as long: pass --max-time "
+            f"{format_duration(like.duration_s)} or compare stored runs only.",
+            code=ErrorCode.NEEDS_OPTION,
+        )
+    return like
+
+
+def _side_by_side(plan: StoredPlan, make_run: _MakeRun, writer: ComparisonWriter) -> CompareOutcome:
     directory = writer.directory
     versions: tuple[ComparedVersion, ...] = ()
     manifests: list[tuple[Side, Manifest]] = []
@@ -86,8 +109,7 @@ def _side_by_side(
     for side in plan.sides:
         run_dir = side.run_dir
         if run_dir is None:
-            assert like is not None, "a live side runs as a stored one did"
-            outcome = run_soak(_like(like, side, plan, directory))
+            outcome = make_run(side, directory)
             run_dir, hint = outcome.run_dir, outcome.exit_hint
         manifest = read_manifest(run_dir)
         manifests.append((side, manifest))
@@ -107,6 +129,18 @@ def _side_by_side(
         )
     )
     return CompareOutcome(directory, hint)
+
+
+def _soak_server(plan: StoredPlan, side: Side, directory: Path) -> SoakOutcome:
+    with WatchedUnderSoak(replace(plan.soaks[side.name], store=directory)) as under:
+        outcome = soak(under)
+        if outcome.crashed:
+            under.print_last_words()
+    return outcome
+
+
+def _run_like(like: SoakPlan, plan: StoredPlan, side: Side, directory: Path) -> SoakOutcome:
+    return run_soak(_like(like, side, plan, directory))
 
 
 def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> SoakPlan:

@@ -206,6 +206,8 @@ def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequ
 
 
 def _more_rounds(comparison: Comparison, side: SideComparison, command: Sequence[str]) -> Fact:
+    if any(version.kind == "server" for version in comparison.versions):
+        return Fact(NEXT, "Soak the servers longer, with --max-time, on a quieter machine.")
     primary = side.primary()
     if primary is None or primary.pairs_needed is None:
         return Fact(

@@ -15,9 +15,12 @@ import pytest
 
 from hybridbench.compare.store import read_comparison
 from hybridbench.records.events import Crash, Segment
+from hybridbench.records.prepared import PreparedTarget
 from hybridbench.rundir.reader import read_run
+from hybridbench.targets.prepared import save
 
 ROOT = Path(__file__).parents[2]
+SERVER = Path(__file__).parent / "watched" / "openai_server.py"
 QUICK = (
     "--profile", "smoke", "--block", "2s", "--ballast", "1000", "--set", "warmup.requests=20",
     "--set", "checkpoint.settle=100ms",
@@ -220,3 +223,32 @@ def test_a_worker_that_cannot_be_started_exits_14_in_one_sentence(tmp_path: Path
     assert done.returncode == CRASHED, done.stderr
     assert "no such luck" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_two_prepared_servers_are_soaked_under_one_schedule(tmp_path: Path) -> None:
+    targets = tmp_path / "targets"
+    for release in ("1.0", "1.1"):
+        folder = targets / f"vllm-{release}"
+        (folder / "bin").mkdir(parents=True)
+        save(folder, PreparedTarget(engine="vllm", release=release))
+        script = folder / "bin" / "serve"
+        # It gets --port and a number, and takes the number.
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} {SERVER} "$2"\n')
+        script.chmod(0o755)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "hybridbench", "compare", "vllm==1.0", "vllm==1.1",
+         "--targets", targets, "--store", tmp_path / "store", "--max-time", "40s",
+         "--profile", "one-by-one", "--format", "json"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode in {0, 13}, done.stderr
+    stored = read_comparison(only_directory(tmp_path / "store")).comparison
+    before, after = stored.versions
+    assert [(v.name, v.kind) for v in stored.versions] == [
+        ("vllm==1.0", "server"), ("vllm==1.1", "server"),
+    ]  # fmt: skip
+    schedules = {str(version.manifest.workload["schedule"]) for version in (before, after)}
+    assert len(schedules) == 1
+    assert before.manifest.seed == after.manifest.seed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import Final
 
 from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.targets.engines.engine import Engine
@@ -13,6 +14,9 @@ from hybridbench.targets.engines.sglang_cache import SGLANG_CACHE
 from hybridbench.targets.engines.vllm import VLLM
 
 ENGINES: Mapping[str, Engine] = {one.name: one for one in (VLLM, SGLANG, SGLANG_CACHE, LLAMACPP)}
+
+SERVERS: Final = tuple(one.name for one in ENGINES.values() if one.servers)
+"""Those that are servers, and not classes that a worker drives."""
 
 
 def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[Engine, str]:

@@ -1,0 +1,49 @@
+"""What `compare` says to servers that cannot be compared as they were asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridbench.cli.compare_options import CompareOptions, compared
+from hybridbench.cli.options import GcMode
+from hybridbench.errors import UsageError
+from hybridbench.records.prepared import PreparedTarget
+from hybridbench.targets.prepared import save
+
+
+@pytest.mark.parametrize(
+    ("versions", "options", "refusal"),
+    [
+        (
+            ("vllm==1.0", "."),
+            {},
+            "^.: vllm==1.0 is a server, which is compared with other servers and with runs of them",
+        ),
+        (("vllm==1.0", "vllm==2.0"), {}, "vllm==2.0 is not prepared in"),
+        (("vllm", "vllm==1.0"), {}, "the release is missing"),
+        (("vllm==1.0", "llamacpp==1"), {"model": "qwen3-next"}, "llamacpp has no such checkpoint"),
+        (("vllm==1.0", "vllm==1.0"), {"max_time": "39s"}, "39s: too short for 2 servers"),
+        (("vllm==1.0", "vllm==1.0"), {"rounds": 3}, "--rounds is of engines that take turns"),
+        (("vllm==1.0", "vllm==1.0"), {"block": "5s"}, "--block is of engines"),
+        (("vllm==1.0", "vllm==1.0"), {"slice_": "0"}, "--slice is of engines"),
+        (("vllm==1.0", "vllm==1.0"), {"renew_every": 1}, "--renew is of engines"),
+        (("vllm==1.0", "vllm==1.0"), {"gc": GcMode.FREEZE_AFTER_WARMUP}, "--gc is of engines"),
+        (("vllm==1.0", "vllm==1.0"), {"ballast": 5}, "--ballast is of engines"),
+    ],
+)
+def test_one_sentence_says_what_cannot_be_compared(
+    versions: tuple[str, ...], options: dict[str, Any], refusal: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "vllm-1.0"
+    folder.mkdir()
+    save(folder, PreparedTarget(engine="vllm", release="1.0"))
+    asked = replace(CompareOptions(targets=tmp_path, store=tmp_path / "store"), **options)
+
+    with pytest.raises(UsageError, match=refusal):
+        compared(versions, asked)
+
+    assert not (tmp_path / "store").exists()
