@@ -256,15 +256,15 @@ Targets = Annotated[
 ]
 
 
-def targets_root(directory: Path | None, option: str = "--targets") -> Path:
-    """The folder of prepared targets that ``option`` names, or the user's own.
+def targets_root(directory: Path | None) -> Path:
+    """The folder of prepared targets that ``--targets`` names, or the user's own.
 
     Raises:
         UsageError: it is a file.
     """
     if directory is not None:
         if directory.exists() and not directory.is_dir():
-            raise UsageError(f"{directory} is not a directory.", option=option)
+            raise UsageError(f"{directory} is not a directory.", option="--targets")
         return directory.absolute()
     data = of_the_user().get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(data) / "hybridbench" / "targets"

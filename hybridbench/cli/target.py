@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,7 @@ app = typer.Typer(
 
 _DIR = Annotated[
     Path | None,
-    typer.Option("--dir", metavar="DIR", help=FOLDER_OF_TARGETS, show_default=False),
+    typer.Option("--targets", metavar="DIR", help=FOLDER_OF_TARGETS, show_default=False),
 ]
 
 
@@ -53,7 +54,7 @@ def prepare(
     from hybridbench.targets.prepared import disk_bytes
 
     engine, release = named_engine(target)
-    root = targets_root(directory, "--dir")
+    root = targets_root(directory)
     ready = prepare_target(engine, release, root, os.environ, lambda line: echo(line, err=True))
     folder = root / f"{engine.name}-{release}"
     total, shared = disk_bytes(folder)
@@ -62,8 +63,8 @@ def prepare(
          f"{format_duration(ready.seconds)}")  # fmt: skip
     if ready.note:
         echo(f"Note: {one_line(ready.note)}")
-    if engine.releases:
-        echo(f"hybridbench soak --target {ready.name}")
+    given = "" if directory is None else f" --targets {shlex.quote(str(directory))}"
+    echo(f"hybridbench soak --target {ready.name}{one_line(given)}")
     for server in ready.servers:
         echo(f"hybridbench watch -- {one_line(str(folder / 'bin' / server))} --port 8101")
 
@@ -76,7 +77,7 @@ def list_all(directory: _DIR = None) -> None:
     """
     from hybridbench.targets.prepared import disk_bytes, entries
 
-    root = targets_root(directory, "--dir")
+    root = targets_root(directory)
     found = entries(root)
     for entry in found:
         total, _ = disk_bytes(entry.folder)
@@ -105,7 +106,7 @@ def remove(
     from hybridbench.targets.prepared import disk_bytes, entries
     from hybridbench.targets.prepared import remove as remove_target
 
-    root = targets_root(directory, "--dir")
+    root = targets_root(directory)
     by_name = {_name(entry): entry for entry in entries(root)}
     entry = by_name.get(target)
     if entry is None:

@@ -375,12 +375,12 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     ),
     "target prepare": (
         ("llamacpp==2026.10.11549",),
-        {"target": takes("vllm==0.32.0", "vllm"), "--dir": takes("new", CSV)},
+        {"target": takes("vllm==0.32.0", "vllm"), "--targets": takes("new", CSV)},
     ),
-    "target list": ((), {"--dir": takes("new", CSV)}),
+    "target list": ((), {"--targets": takes("new", CSV)}),
     "target remove": (
-        ("tiny==1.0", "--dir", "targets"),
-        {"target": takes("tiny==1.0", "tiny==2.0"), "--dir": takes("targets", CSV)},
+        ("tiny==1.0", "--targets", "targets"),
+        {"target": takes("tiny==1.0", "tiny==2.0"), "--targets": takes("targets", CSV)},
     ),
     "profiles list": ((), {}),
     "profiles show": (("smoke",), {"profile": takes("smoke", "absent")}),

@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 def test_the_list_has_start_scripts_and_says_how_to_finish_what_was_begun(
     hybridbench: CommandLine, root: Path
 ) -> None:
-    ready, begun = hybridbench("target", "list", "--dir", str(root)).stdout.splitlines()
+    ready, begun = hybridbench("target", "list", "--targets", str(root)).stdout.splitlines()
 
     assert ready.split() == ["tiny==1.0", *ready.split()[1:3], str(root / "tiny-1.0/bin/serve")]
     assert begun.endswith("not finished: hybridbench target prepare tiny==2.0")
@@ -45,7 +45,7 @@ def test_an_empty_list_names_the_folder(
 def test_a_target_is_removed_and_nothing_else(
     hybridbench: CommandLine, root: Path, name: str
 ) -> None:
-    done = hybridbench("target", "remove", name, "--dir", str(root))
+    done = hybridbench("target", "remove", name, "--targets", str(root))
 
     assert done.returncode == 0
     assert done.stdout.startswith(f"removed {name}: ")
@@ -64,7 +64,7 @@ def test_a_target_is_removed_and_nothing_else(
 def test_what_is_not_prepared_is_not_removed(
     hybridbench: CommandLine, root: Path, name: str, hint: str
 ) -> None:
-    done = hybridbench("target", "remove", name, "--dir", str(root))
+    done = hybridbench("target", "remove", name, "--targets", str(root))
 
     assert done.returncode == 2
     assert done.stderr.endswith(f"{hint}\n")
