@@ -255,6 +255,15 @@ METRICS: tuple[MetricSpec, ...] = (
         "(torch.cuda.memory_reserved)",
         on_device=True,
     ),
+    MetricSpec(
+        "device_inactive_split_bytes",
+        Unit.BYTES,
+        Kind.LEVEL,
+        "free memory between tensors in blocks that PyTorch has split, and cannot release; where "
+        "it grows beside a level sum of tensors, memory fragments "
+        "(inactive_split_bytes of torch.cuda.memory_stats)",
+        on_device=True,
+    ),
     # The Python heap of the worker.
     MetricSpec(
         "allocated_blocks",

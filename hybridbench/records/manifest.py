@@ -145,11 +145,12 @@ class Intervals(OpenRecord, frozen=True):
 
 
 class ProcessLimits(OpenRecord, frozen=True):
-    """What the system allows the worker."""
+    """What the system allows the worker; ``device_bytes`` is memory of its device."""
 
     memory_bytes: _Number | None = None
     memory_source: str | None = None
     open_files: int | None = None
+    device_bytes: _Number | None = None
 
 
 class TargetFacts(OpenRecord, frozen=True):

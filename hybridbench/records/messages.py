@@ -231,6 +231,8 @@ class Ready(WireMessage, frozen=True):
     max_prompt_tokens: int
     vocab_size: int
     boot_s: float
+    device_bytes: int = 0
+    """Memory of its CUDA device that it can have; 0 without one."""
 
 
 class Ended(WireRecord, frozen=True):

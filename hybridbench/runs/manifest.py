@@ -118,6 +118,7 @@ def with_worker(
         versions={**ready.versions, "hybridbench": __version__},
         engine_hash=ready.engine_files_sha256,
         gc=ready.gc,
+        limits=replace(manifest.limits, device_bytes=ready.device_bytes or None),
         malloc={"mode": plan.malloc, **ready.malloc},
         capabilities=tuple(sorted(can)),
         not_seen=tuple(missing),

@@ -187,13 +187,25 @@ class WorkerMetrics:
 
 
 def device_memory(device: str) -> dict[str, int]:
-    """What tensors take of ``device``, and what PyTorch has reserved there; empty for a CPU."""
+    """What tensors take of ``device``, what PyTorch has reserved there, and what of that lies free
+    between tensors; empty for a CPU.
+    """
     if not device.startswith("cuda"):
         return {}
+    stats = torch.cuda.memory_stats(device)
     return {
-        "device_allocated_bytes": torch.cuda.memory_allocated(device),
-        "device_reserved_bytes": torch.cuda.memory_reserved(device),
+        "device_allocated_bytes": stats["allocated_bytes.all.current"],
+        "device_reserved_bytes": stats["reserved_bytes.all.current"],
+        "device_inactive_split_bytes": stats["inactive_split_bytes.all.current"],
     }
+
+
+def usable_device_bytes(device: str) -> int:
+    """Memory of ``device`` that this process has or could have; 0 for a CPU."""
+    if not device.startswith("cuda"):
+        return 0
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device)
 
 
 class Snapshot:

@@ -41,7 +41,7 @@ from hybridbench.worker.engine_loop import EngineLoop
 from hybridbench.worker.first_touch import touch_largest_shapes
 from hybridbench.worker.free_memory import fit_pools
 from hybridbench.worker.injected_counts import InjectedCounts
-from hybridbench.worker.metrics import DECLARED_FAMILIES, WorkerMetrics
+from hybridbench.worker.metrics import DECLARED_FAMILIES, WorkerMetrics, usable_device_bytes
 from hybridbench.worker.pool_memory import pool_ranges
 from hybridbench.worker.port import ServedEngine
 from hybridbench.worker.probes import WorkerProbes
@@ -237,6 +237,7 @@ def _ready(
         max_prompt_tokens=engine.config.max_request_len - 1,
         vocab_size=engine.vocab_size,
         boot_s=boot_s,
+        device_bytes=usable_device_bytes(engine.config.device),
     )
 
 

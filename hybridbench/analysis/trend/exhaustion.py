@@ -57,6 +57,8 @@ def limit_of(record: RunRecord, metric: str) -> Limit | None:
     if metric in _PROCESS_MEMORY:
         source = limits.memory_source or ""
         return _known_limit(limits.memory_bytes or 0.0, _LIMIT_SOURCES.get(source, "the limit"))
+    if metric == "device_allocated_bytes":
+        return _known_limit(limits.device_bytes or 0.0, "what the device had for the engine")
     if metric == "open_fds":
         return _known_limit(limits.open_files or 0.0, "the process's limit of open files")
     family, _, rest = metric.partition(".")

@@ -66,6 +66,18 @@ def test_pools_and_descriptors_have_limits_of_their_own() -> None:
     assert files.size == 1024.0
 
 
+def test_the_device_is_full_one_day() -> None:
+    limit = limit_of(record({"device_bytes": 80e9}), "device_allocated_bytes")
+
+    assert limit is not None
+    left = time_to_exhaustion(limit, 20e9, rate(30e9, 20e9, 60e9))
+    assert left is not None
+    assert left.text("B") == (
+        "at this rate the limit of 74.5 GiB is reached in 2h (1h to 3h) "
+        "(what the device had for the engine)"
+    )
+
+
 def test_what_the_manifest_does_not_know_has_no_limit() -> None:
     assert limit_of(record({}), "rss_anon_swap_bytes") is None
     assert limit_of(record({}), "pool.kv.residual") is None
