@@ -24,7 +24,7 @@ GPU_NEEDS := aiohttp annotated-types jinja2 msgspec numpy packaging prometheus-c
 GPU_PLATFORMS := $(addprefix --platform ,manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64)
 # What test-fast leaves out: heap scans, workers, other processes, measuring programs, Triton's
 # interpreter, the command line, and the slowest sweeps.
-NOT_FAST := sampling worker bench benchmarks test_packaging.py runs/test_defect_catalog.py cli load kernels \
+NOT_FAST := sampling worker benchmarks test_packaging.py runs/test_defect_catalog.py cli load kernels \
 	targets/test_prepare.py compare/test_sides.py engine/cache/test_reference_cycle.py engine/models/test_families.py \
 	$(addprefix analysis/,test_awkward_runs.py test_awkward.py test_boundary.py test_families.py trend/test_estimate.py \
 	trend/test_random_walk.py) report/test_page_truth.py runs/test_soak.py defects/test_mutants.py
@@ -117,13 +117,13 @@ man: install  ## The man page, in build/man
 	PYTHONPATH=. $(BIN)/python tools/man_page.py build/man/man1/hybridbench.1
 
 bench: install-test  ## The benchmarks whose numbers docs/ quotes
-	$(BIN)/hybridbench bench cache
-	$(BIN)/hybridbench bench step
-	$(BIN)/hybridbench bench engine
-	$(BIN)/hybridbench bench kernels
+	$(BIN)/python -m benchmarks cache
+	$(BIN)/python -m benchmarks step
+	$(BIN)/python -m benchmarks engine
+	$(BIN)/python -m benchmarks kernels
 
 limits: install  ## The table of growth by duration, from SEEDS=5 recordings of 20 minutes a profile (3.5 hours; resumable)
-	$(BIN)/hybridbench bench limits --growth --seeds $(SEEDS) --store $(RECORDINGS)
+	$(BIN)/python -m benchmarks limits --growth --seeds $(SEEDS) --store $(RECORDINGS)
 
 gpu:  ## A page of results from a CUDA device, in 8 minutes: GPU tests, soaks, benchmarks (PYTHON=python3 that has a torch for it)
 	$(PYTHON) -m tools.gpu_page $(if $(wildcard $(GPU_WHEELS)/*.whl),--wheels $(GPU_WHEELS))

@@ -3,7 +3,7 @@
 The two take turns at every block, in alternating order, so that a busy machine slows both; a ratio
 is one block's time of theirs over the same block's time of ours.
 
-    python -m benchmarks.against_sglang PYTHON
+    python -m benchmarks against-sglang PYTHON
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Annotated
 
 import typer
 
-from hybridbench.bench.cache import TimedCache
-from hybridbench.bench.cache_pattern import Block, CacheKind, CachePattern, block_from
+from benchmarks.cache import TimedCache
+from benchmarks.cache_pattern import Block, CacheKind, CachePattern, block_from
 from hybridbench.errors import UsageError
 from hybridbench.targets.own_process import SAFE_PATH, with_environment
 
@@ -260,7 +260,3 @@ def _lines(row: AgainstRow) -> tuple[str, ...]:
 
 def _range(figure: Spread) -> str:
     return f"{figure.median:6.1f} ({figure.least:.1f} to {figure.most:.1f})"
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """What drawing answers for the reference costs the engine under soak, paired.
 
-    python -m benchmarks.answer_cost [--rounds 30] [--requests 100]
+    python -m benchmarks answer-cost [--rounds 30] [--requests 100]
 
 One engine serves the same traffic in blocks, with the draw (and the encoding of what is sent) and
 without it in turn, in an order that is drawn for each pair.  The ratio of the processor times of a
@@ -10,16 +10,17 @@ memory is compared.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
 import statistics
 import time
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import torch
+import typer
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
@@ -80,46 +81,43 @@ def interval(values: list[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def main() -> None:
-    """Measure, and print the differences with their 95% intervals."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="qwen3-next-nano")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--requests", type=int, default=100)
-    given = parser.parse_args()
+def main(
+    model: Annotated[str, typer.Option(help="A preset.")] = "qwen3-next-nano",
+    rounds: Annotated[int, typer.Option(min=2, help="Measured pairs of blocks.")] = 30,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of a block.")] = 100,
+) -> None:
+    """What drawing answers costs the engine under soak: processor time and private memory.
+
+    Differences are printed with their 95% intervals.
+    """
     torch.set_num_threads(1)
-    config = EngineConfig(model=given.model, kv_tokens=8192, max_context_len=512)
+    config = EngineConfig(model=model, kv_tokens=8192, max_context_len=512)
     engine, without = Engine(config), AnswerSample(0, config)
-    block(engine, without, given.requests, random.Random(0))
+    block(engine, without, requests, random.Random(0))
     logs, shares, each_us = [], [], []
-    for seed in range(given.rounds):
+    for seed in range(rounds):
         # A new sample draws nearly all of its requests: the most that it ever sends.
         samples = {True: AnswerSample(ANSWERS_KEPT, config), False: without}
         order = [True, False] if random.Random(seed).random() < 0.5 else [False, True]
         took = {
-            drawn: block(engine, samples[drawn], given.requests, random.Random(seed))
-            for drawn in order
+            drawn: block(engine, samples[drawn], requests, random.Random(seed)) for drawn in order
         }
         (with_s, draw_s), (without_s, _) = took[True], took[False]
         logs.append(math.log(with_s / without_s))
         shares.append(draw_s / with_s)
-        each_us.append(draw_s / given.requests * 1e6)
+        each_us.append(draw_s / requests * 1e6)
     ends = [math.expm1(end) * 100 for end in interval(logs)]
-    print(f"{given.rounds} pairs of {given.requests} requests on {given.model}")
+    print(f"{rounds} pairs of {requests} requests on {model}")
     print(
         f"the draw itself: {statistics.median(shares):.3%} of the processor time, "
         f"{statistics.median(each_us):.0f} us for each request"
     )
     print("processor time with the draw: {:+.2f}% ({:+.2f} to {:+.2f}%)".format(*ends))
     more_kib = []
-    for seed in range(given.rounds):
+    for seed in range(rounds):
         sample = AnswerSample(ANSWERS_KEPT, config)
-        drawn = private_bytes(engine, sample, given.requests, seed)
-        more_kib.append((drawn - private_bytes(engine, without, given.requests, seed)) / 1024)
+        drawn = private_bytes(engine, sample, requests, seed)
+        more_kib.append((drawn - private_bytes(engine, without, requests, seed)) / 1024)
     print(
         "private memory with the draw: {:+.0f} KiB ({:+.0f} to {:+.0f})".format(*interval(more_kib))
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """How far rounding moves the logits of healthy engines: the figures behind the tolerances of
 wrong answers.
 
-    python -m benchmarks.answer_tolerance [--device cpu] [--dtype float32] [--requests 250]
+    python -m benchmarks answer-tolerance [--device cpu] [--dtype float32] [--requests 250]
         [--processes 14] [PRESET ...]
 
 For each preset and each way to schedule it, an engine serves random traffic that shares prefixes,
@@ -12,15 +12,17 @@ what is recorded.  Recordings with even seeds set the tolerance, those with odd 
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 from torch import Tensor
 
 from hybridbench.engine.engine import Engine
@@ -185,36 +187,42 @@ def _job(job: tuple[str, str, int, int, str, str]) -> Figures | str:
         return f"{job}: {type(error).__name__}: {error}"
 
 
-def main() -> None:
-    """Measure what the command line names, and print a line for each family."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("presets", nargs="*", default=PRESETS)
-    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--requests", type=int, default=250, help="of each recording")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", default="", help="a file for all figures")
-    given = parser.parse_args()
+def main(
+    presets: Annotated[
+        list[str] | None, typer.Argument(help="Default: one of each family.")
+    ] = None,
+    way: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(WAYS)}; repeatable.  Default: all.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the engine runs: cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of weights and activations.")] = "float32",
+    requests: Annotated[int, typer.Option(min=1, help="Requests of each recording.")] = 250,
+    seeds: Annotated[int, typer.Option(min=1, help="Recordings of each preset and way.")] = 2,
+    processes: Annotated[int, typer.Option(min=1, help="Recordings at a time.")] = 2,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write all figures to this file.")
+    ] = None,
+) -> None:
+    """How far rounding moves the logits of healthy engines; a line for each family of models."""
+    if unknown := sorted(set(way or ()) - set(WAYS)):
+        raise typer.BadParameter(f"none of {', '.join(WAYS)}: {', '.join(unknown)}")
     jobs = [
-        (preset, way, seed, given.requests, given.device, given.dtype)
-        for seed in range(given.seeds)
-        for preset in given.presets
-        for way in given.ways
+        (preset, scheduled, seed, requests, device, dtype)
+        for seed in range(seeds)
+        for preset in presets or PRESETS
+        for scheduled in way or WAYS
     ]
-    with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
         found = list(pool.imap_unordered(_job, jobs, chunksize=1))
     for failed in sorted(one for one in found if isinstance(one, str)):
         print("left out:", failed)
     recordings = [one for one in found if isinstance(one, Figures)]
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump([asdict(one) for one in recordings], file)
+    if json_file is not None:
+        json_file.write_text(json.dumps([asdict(one) for one in recordings]), encoding="utf-8")
     families: dict[str, list[Figures]] = defaultdict(list)
     for one in recordings:
         families[one.family].append(one)
-    print(f"{given.device} {given.dtype}")
+    print(f"{device} {dtype}")
     print("family | recordings | answers | tokens | differ | near-ties | largest even | odd | all")
     for family, members in sorted(families.items()):
         even, odd = ([m.largest for m in members if m.seed % 2 == half] for half in (0, 1))
@@ -226,7 +234,3 @@ def main() -> None:
             f"gaps {sorted(g for m in members for g in m.gaps)[-3:]} | "
             f"distances {sorted(d for m in members for d in m.distances)[-3:]}"
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ A block's log speed is the drift of the machine (an AR(1) of 3%, of which the ne
 nine tenths), noise of its own, and now and then a neighbour that takes some of its time.  Rounds
 are ABBA; the comparison ends at the first look that decides, as a live one does.
 
-    python -m benchmarks.comparison_calls
+    python -m benchmarks comparison-calls
 """
 
 from __future__ import annotations
@@ -135,7 +135,3 @@ def main(
     typer.echo("\n".join(TABLE_HEAD))
     for row in run(repeat, seed):
         typer.echo(table_row(row))
-
-
-if __name__ == "__main__":
-    typer.run(main)

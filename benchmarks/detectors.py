@@ -3,8 +3,8 @@
 Every detector sees every trace of the corpus once.  The analysis is asked as a run asks it, with
 no ``steady`` event: series in, result of the metric out.
 
-    python -m benchmarks.detectors --traces 24 --seed 8530000 --kinds
-    python -m benchmarks.detectors --traces 6 --seed 5510000 --small
+    python -m benchmarks detectors --traces 24 --seed 8530000 --kinds
+    python -m benchmarks detectors --traces 6 --seed 5510000 --small
 """
 
 from __future__ import annotations
@@ -288,7 +288,3 @@ def _figures(row: Row) -> tuple[str, ...]:
 
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.3f} ({part})" if whole else "-"
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -4,7 +4,7 @@ Healthy runs have four processes, each with hundreds of containers and types tha
 real servers do; a leaking run has one leak among them.  Nothing here is fitted to what the analysis
 does: a run is leaking or healthy by construction.
 
-    python -m benchmarks.kept_entries --runs 300 --leaking 40 --seed 640000
+    python -m benchmarks kept-entries --runs 300 --leaking 40 --seed 640000
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the first run.")] = 640_000,
     names: Annotated[int, typer.Option(help="Containers, and types, of each process.")] = 300,
 ) -> None:
-    """Print how many runs are called a leak, and how many leaks are found."""
+    """How many watched runs are called a leak, and how many leaks are found."""
     healthy = [
         Watched(seed + i, load=LOADS[i % len(LOADS)], idle_s=_IDLE_S[i % 2], names=names)
         for i in range(runs)
@@ -135,7 +135,3 @@ def _print_leaking(name: str, answers: list[_Answer]) -> None:
         f"{name}: found {len(named)} of {len(answers)}; rate {rates[1]:.3g} ({rates[0]:.3g} to "
         f"{rates[2]:.3g}); drivers {drivers}; {_ROSE}: {rose}"
     )
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -4,12 +4,11 @@ A server answers with a first token after 20 ms and 10 ms between tokens, and ke
 clock says of each: sleeps are longer than asked for on a busy machine.  The difference between what
 the client and what the server measured is the client's error.
 
-    python -m benchmarks.load_client [--seconds 20] [--concurrency 8]
+    python -m benchmarks load-client [--seconds 20] [--concurrency 8]
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -18,8 +17,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from aiohttp import web
 
 from hybridbench.clock import SystemClock
@@ -108,23 +108,21 @@ def row(name: str, client: Mapping[int, int], server: Sequence[float]) -> str:
     return f"{name.upper():5} ms  {'  '.join(cells)}  n {len(server):,}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the client's error, its lateness, and its processor time for a request."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--concurrency", type=int, default=8)
-    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.serve:
-        serve(given.serve)
-        return
+def main(
+    seconds: Annotated[float, typer.Option(min=1.0, help="Seconds of traffic.")] = 20.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 8,
+) -> None:
+    """The load client of `soak --url`: its error, its lateness, its processor time for a request.
+
+    The error is the difference between its latencies and those of a server with known delays.
+    """
     port = 8745
-    command = [sys.executable, "-m", "benchmarks.load_client", "--serve", str(port)]
+    command = [sys.executable, "-c", f"from benchmarks.load_client import serve; serve({port})"]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command) as server:
         try:
             time.sleep(2.0)
-            load, latencies = drive(url, given.seconds, given.concurrency)
+            load, latencies = drive(url, seconds, concurrency)
             with urllib.request.urlopen(f"{url}/measured") as answer:  # noqa: S310
                 measured = json.load(answer)
         finally:
@@ -138,10 +136,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     finished = counts["events.finishes"]
     print(f"late  ms  p99 {1e3 * (late.quantile_s(0.99) or 0.0):.2f}")
     print(
-        f"requests  {finished:,.0f} in {given.seconds:.0f} s, {finished / given.seconds:.1f}/s; "
+        f"requests  {finished:,.0f} in {seconds:.0f} s, {finished / seconds:.1f}/s; "
         f"client {1e3 * load.cpu_s / finished:.2f} ms of processor time each"
     )
-
-
-if __name__ == "__main__":
-    main()

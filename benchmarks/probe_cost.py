@@ -6,7 +6,6 @@ runs on one thread; one client sends request after request, as a stream sends to
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import statistics
 import subprocess
@@ -16,6 +15,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from hybridbench.sampling.probe_client import (
     FORK_BYTES_MAX,
@@ -146,25 +148,26 @@ def _median(blocks: Sequence[Block], what: str) -> str:
     return f"{statistics.median(block.p99_ms for block in blocks):.2f}"
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--objects", type=float, nargs="*", default=[1e6, 5e6], help="tracked")
-    parser.add_argument("--resident-gib", type=float, nargs="*", default=[8.0])
-    parser.add_argument("--blocks", type=int, default=4)
-    parser.add_argument("--block-s", type=float, default=10.0)
-    options = parser.parse_args()
-    cases = [(int(objects), 0) for objects in options.objects]
-    cases += [(1_000_000, int(gib * 1024)) for gib in options.resident_gib]
+def main(
+    objects: Annotated[
+        list[float] | None,
+        typer.Option(help="Tracked objects of a server; repeatable.  Default: 1e6 and 5e6."),
+    ] = None,
+    resident_gib: Annotated[
+        list[float] | None,
+        typer.Option(help="Its resident memory beside 1e6 objects; repeatable.  Default: 8."),
+    ] = None,
+    blocks: Annotated[int, typer.Option(min=1, help="Blocks of each kind.")] = 4,
+    block_s: Annotated[float, typer.Option(min=1.0, help="Seconds of a block.")] = 10.0,
+) -> None:
+    """What looks of the probe cost a server: requests/s, latencies and pauses."""
+    cases = [(int(count), 0) for count in objects or (1e6, 5e6)]
+    cases += [(1_000_000, int(gib * 1024)) for gib in resident_gib or (8.0,)]
     print(
         "| objects, MiB | requests/s | watched | p99 ms | watched | longest ms | watched ", end=""
     )
     print("| longest pause ms | pauses | child | looks |")
-    for objects, mib in cases:
-        row = measure(objects, mib, options.blocks, options.block_s)
-        print(f"| {objects:,}, {mib:,} | {row} |", flush=True)
+    for count, mib in cases:
+        row = measure(count, mib, blocks, block_s)
+        print(f"| {count:,}, {mib:,} | {row} |", flush=True)
     print(f"Forked up to {FORK_BYTES_MAX >> 30} GiB of private memory, in slices above.")
-
-
-if __name__ == "__main__":
-    main()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from hybridbench.bench.cache_pattern import Block, CacheKind, CachePattern, Conversations
+from benchmarks.cache_pattern import Block, CacheKind, CachePattern, Conversations
 
 _STUBS = ("torchvision", "sgl_kernel")
 _TREES = {

@@ -285,9 +285,8 @@ def _exit_codes() -> Iterator[str]:
     yield (
         "`nightly cell` exits with the code of its cell, and 0 for a neutral one. `bisect` exits "
         "with 0 if it found the commit and 13 if not. `selftest` exits with 1 if a defect was "
-        "missed or a healthy run was not clean, `bench limits` with 12 if its table contradicts "
-        "the documentation. Other commands exit with 0, 1 or 2, and with 141 if whoever reads "
-        "their output closes it first (`| head`)."
+        "missed or a healthy run was not clean. Other commands exit with 0, 1 or 2, and with 141 "
+        "if whoever reads their output closes it first (`| head`)."
     )
 
 

@@ -29,7 +29,7 @@ TESTS = (
     "tests/unit/engine/memory/test_transfers.py",
     "tests/unit/engine/models/test_qwen3_next.py",
 )
-TESTS_OF_TIMES = ("tests/unit/bench/test_kernels.py",)
+TESTS_OF_TIMES = ("tests/unit/benchmarks/test_kernels.py",)
 """Alone on the device: what they compare are times."""
 SOAK = ("-m", "hybridbench", "soak", "--device", "cuda", "--dtype", "bfloat16")
 LENGTH = ("--duration", "3m", "--extend", "0", "--ui", "none")
@@ -42,7 +42,7 @@ def plan(scratch: Path) -> tuple[Step, ...]:
     pytest = ["-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
     # Beside xdist, pytest-benchmark warns, and a warning is an error here.
     pytest += ["-p", "no:benchmark", "--basetemp", str(scratch / "pytest")]
-    bench = ("-m", "hybridbench", "bench")
+    bench = ("-m", "benchmarks")
     tests = Command("pytest", (*pytest, "-n", workers, *TESTS), " passed")
     times = Command("pytest-times", (*pytest, *TESTS_OF_TIMES), " passed")
     kernels = Command("bench-kernels", (*bench, "kernels", "--device", "cuda"), "decode step")

@@ -1,7 +1,7 @@
 """A prefill and a decode step of the engine in PyTorch's profiler: where a device's time goes.
 
-``bench kernels`` says how fast each operation is; this says what else runs on the device, and how
-long the device waits for the host.  ``make gpu`` puts it on its page.
+``python -m benchmarks kernels`` says how fast each operation is; this says what else runs on the
+device, and how long the device waits for the host.  ``make gpu`` puts it on its page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from hybridbench.bench.kernels import PHASES, TRAFFIC, Batches, Traffic
+from benchmarks.kernels import PHASES, TRAFFIC, Batches, Traffic
 from hybridbench.engine.engine import Engine
 from hybridbench.kernels.dispatch import kernels_for
 

@@ -13,7 +13,6 @@ import typer
 
 from hybridbench import __version__
 from hybridbench.cli import (
-    bench,
     bisect,
     compare,
     demo,
@@ -99,7 +98,6 @@ app.command("diagnose", cls=Command)(diagnose.diagnose)
 app.command("judge", cls=Command, epilog=judge.EXIT_CODES)(judge.judge)
 app.command("selftest", cls=Command)(selftest.selftest)
 app.add_typer(nightly.app, name="nightly")
-app.add_typer(bench.app, name="bench")
 app.add_typer(target.app, name="target")
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(probe.app, name="probe")

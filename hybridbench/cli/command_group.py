@@ -25,7 +25,7 @@ from hybridbench.safe_output import named_output
 # Help sections of the top level, in order; commands of a group without sections are one list.
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Begin": ("demo",),
-    "Run": ("soak", "watch", "compare", "bisect", "nightly", "selftest", "bench", "serve"),
+    "Run": ("soak", "watch", "compare", "bisect", "nightly", "selftest", "serve"),
     "Read results": ("report", "diagnose", "history", "judge", "prune"),
     "Look up": ("list", "explain", "profiles"),
     "Prepare": ("target", "probe"),

@@ -140,8 +140,6 @@ NEEDS_ENGINE = (
     "serve --port 0",
     "compare . . --profile smoke --rounds 1",
     "selftest --only lru-reference-cycle",
-    "bench engine",
-    "bench cache",
     "list models",
     "list kernels",
     "explain lru-reference-cycle@1MiB/h",

@@ -26,6 +26,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
+from benchmarks.__main__ import app as benchmarks
 from hybridbench.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +81,10 @@ FAST = [
 ]
 SLOW = [name for name, blocks in BLOCKS.items() if any(b.slow for b in blocks)]
 # Typer makes all commands and their options anew at every call.
-TREE = typer.main.get_command(app)
+PROGRAMS = {
+    "hybridbench": typer.main.get_command(app),
+    "python -m benchmarks": typer.main.get_command(benchmarks),
+}
 NOT_IN_MAKE_TEST = [
     name for name, blocks in BLOCKS.items() if any(b.slow or b.by_hand for b in blocks)
 ]
@@ -165,14 +169,15 @@ def test_commands_that_are_not_run_have_options_that_exist(name: str) -> None:
         if not block.slow and not block.by_hand:
             continue
         for command in block.commands():
-            if re.match(r"(\.venv/bin/)?hybridbench ", command):
+            if re.match(rf"(\.venv/bin/)?({'|'.join(PROGRAMS)}) ", command):
                 parse(command)
 
 
 def parse(command: str) -> None:
     """Raises typer's error for an unknown command or option."""
-    parser = TREE
-    words = shlex.split(command, comments=True)[1:]
+    program = next(name for name in PROGRAMS if command.removeprefix(".venv/bin/").startswith(name))
+    parser = PROGRAMS[program]
+    words = shlex.split(command.removeprefix(".venv/bin/").removeprefix(program), comments=True)
     words = words[: next((i for i, word in enumerate(words) if word in {">", "|"}), None)]
     while isinstance(parser, TyperGroup):
         parser = parser.commands[words.pop(0)]

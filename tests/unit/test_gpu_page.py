@@ -15,6 +15,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
+from benchmarks.__main__ import app as benchmarks
 from hybridbench.cli.app import app
 from tools import gpu_page
 from tools.gpu_machine import environment_of, machine_facts, missing_wheels
@@ -74,10 +75,11 @@ def test_the_shortest_run_of_every_step_fits_eight_minutes(steps: tuple[Step, ..
 
 
 def test_every_command_line_is_one_that_its_program_takes(steps: tuple[Step, ...]) -> None:
-    own = list(commands(steps, "hybridbench"))
-    assert len(own) == 5
-    for words in own:
-        parser = typer.main.get_command(app)
+    own = [(app, words) for words in commands(steps, "hybridbench")]
+    timed = [(benchmarks, words) for words in commands(steps, "benchmarks")]
+    assert (len(own), len(timed)) == (3, 2)
+    for program, words in (*own, *timed):
+        parser = typer.main.get_command(program)
         while isinstance(parser, TyperGroup):
             parser = parser.commands[words.pop(0)]
         parser.make_context("hybridbench", words)

@@ -57,6 +57,12 @@ def test_data_files_travel_in_the_wheel(installed: Path, folder: str) -> None:
     assert shipped >= source
 
 
+def test_the_wheel_has_the_package_alone(installed: Path) -> None:
+    folders = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
+
+    assert folders - {"bin"} == {"hybridbench"}
+
+
 def test_the_description_renders_away_from_the_repository(installed: Path) -> None:
     (metadata,) = installed.glob("hybridbench-*.dist-info/METADATA")
     head, _, description = metadata.read_text(encoding="utf-8").partition("\n\n")

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from benchmarks.against_sglang import KINDS, Case, bench_against
-from hybridbench.bench.cache import TimedCache
-from hybridbench.bench.cache_pattern import Block, Conversations, block_from
+from benchmarks.cache import TimedCache
+from benchmarks.cache_pattern import Block, Conversations, block_from
 from hybridbench.errors import UsageError
-from tests.unit.bench.test_cache import SMALL
+from tests.unit.benchmarks.test_cache import SMALL
 
 # Answers as the sglang process does, from a cache of ours whose calls take ten times as long.
 STAND_IN = """\
 #!{python}
 import json, sys
 from dataclasses import asdict
-from hybridbench.bench.cache import TimedCache
-from hybridbench.bench.cache_pattern import CachePattern
+from benchmarks.cache import TimedCache
+from benchmarks.cache_pattern import CachePattern
 assert sys.argv[1:] == ["-m", "benchmarks.sglang_cache"], sys.argv
 for line in sys.stdin:
     asked = json.loads(line)

@@ -341,38 +341,6 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
         },
     ),
     "nightly schema": ((), {}),
-    "bench compare": (
-        (),
-        {
-            **_COMPARED,
-            "--slice": takes("20ms", "x"),
-            "--repeat": COUNT,
-            "--only": takes("SAME", "FASTER"),
-            "--seed": takes("3", "-1"),
-            "--store": takes("results"),
-            "--markdown": takes("table.md", f"{RUN}/samples.jsonl"),
-        },
-    ),
-    "bench engine": ((), {"--rounds": COUNT}),
-    "bench cache": ((), {"--turns": takes("200", "1")}),
-    "bench step": ((), {"--steps": takes("20", "1")}),
-    "bench kernels": (
-        (),
-        {
-            "--model": MODEL,
-            "--device": takes("cpu", "mps"),
-            "--rounds": COUNT,
-        },
-    ),
-    "bench limits": (
-        (),
-        {
-            "--store": takes("results"),
-            "--seeds": COUNT,
-            "--jobs": COUNT,
-            "--growth": FLAG,
-        },
-    ),
     "target prepare": (
         ("llamacpp==2026.10.11549",),
         {"target": takes("vllm==0.32.0", "vllm"), "--targets": takes("new", CSV)},
@@ -401,7 +369,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
     "list kernels": ((), {}),
     "list models": ((), {"--format": takes("json", "pdf")}),
 }
-GROUPS: Final = ("nightly", "bench", "target", "profiles", "probe", "list")
+GROUPS: Final = ("nightly", "target", "profiles", "probe", "list")
 
 # Behind these the work begins that takes long: an engine, a repository, a night.
 DOORS: Final = (
@@ -420,11 +388,6 @@ DOORS: Final = (
     "hybridbench.nightly.run.CellRunner.run_cell",
     "hybridbench.nightly.run.CellRunner.run_all",
     "hybridbench.nightly.run.merge_cells",
-    "hybridbench.bench.engine.run",
-    "hybridbench.bench.cache.bench_cache",
-    "hybridbench.bench.step.bench_step",
-    "hybridbench.bench.kernels.bench_kernels",
-    "hybridbench.bench.limits.record_missing",
     "hybridbench.targets.prepare.prepare",
     "hybridbench.targets.prepared.remove",
 )
@@ -656,7 +619,7 @@ def test_a_group_alone_says_what_it_has(name: str) -> None:
     ("typed", "code"),
     [
         ("no-such-command", ErrorCode.UNKNOWN_COMMAND),
-        ("bench no-such", ErrorCode.UNKNOWN_COMMAND),
+        ("nightly no-such", ErrorCode.UNKNOWN_COMMAND),
         ("soak --no-such", ErrorCode.UNKNOWN_OPTION),
         ("soak --seed", ErrorCode.MISSING_ARGUMENT),
         ("report", ErrorCode.MISSING_ARGUMENT),

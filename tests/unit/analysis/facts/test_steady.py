@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.limits import PROFILES
 from hybridbench.analysis.facts.steady import detected_steady
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.bench.limits import PROFILES
 from hybridbench.labels import labelled
 from hybridbench.metrics import MEMORY
 from hybridbench.records.events import Phase, Steady
@@ -20,7 +20,7 @@ from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.records import Run, healthy_record
 from tests.unit.analysis.traces import ar1
-from tests.unit.bench.test_recorded import recording
+from tests.unit.benchmarks.test_recorded import recording
 
 MIB = 2.0**20
 T = np.arange(0.0, 900.0, 1.0)

@@ -1,7 +1,7 @@
 """Healthy runs of the real engine, with growth added to their samples: what each length says of it.
 
-``recorded.json.gz`` has the first seven minutes of four recordings of ``hybridbench bench limits``
-(seed 102, 2026-11-23, two cores busy with other work), reduced to what the trends rest on.
+``recorded.json.gz`` has the first seven minutes of four recordings of ``python -m benchmarks
+limits`` (seed 102, 2026-11-23, two cores busy with other work), reduced to what the trends rest on.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.limits import PROFILES, beginning, shipped, with_growth
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.bench.limits import PROFILES, beginning, shipped, with_growth
 from hybridbench.records.events import read_event
 from hybridbench.records.manifest import Manifest, ResolvedProfile
 from hybridbench.records.verdict import VerdictKind

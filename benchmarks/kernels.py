@@ -8,15 +8,16 @@ fastest copy and the fastest matrix product of several sizes.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 import torch
+import typer
 
-from hybridbench.bench.kernel_watch import (
+from benchmarks.kernel_watch import (
     PROJECTIONS,
     Call,
     Phase,
@@ -25,12 +26,17 @@ from hybridbench.bench.kernel_watch import (
     cpu_seconds,
     cuda_seconds,
 )
-from hybridbench.bench.kernel_work import Work
+from benchmarks.kernel_work import Work
 from hybridbench.engine.assembly import device_of
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import EngineConfig
+from hybridbench.errors import ErrorCode, UsageError
 from hybridbench.kernels.dispatch import Kernels, kernels_for
+from hybridbench.runs.machine import machine_facts
+from hybridbench.units import format_percent
+from hybridbench.workload.catalog import model_fault
+from hybridbench.workload.validation import full_stop
 
 PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 _CALLS: Final = 2_000
@@ -52,7 +58,7 @@ class Traffic:
 
 
 TRAFFIC: Final[Mapping[str, Traffic]] = {
-    # That of `bench engine`.
+    # That of `python -m benchmarks engine`.
     "cpu": Traffic(32, 64, 48, 16, 512, "float32", ("qwen3-next-tiny", "nemotron-h-tiny")),
     # States and KV are life-size.
     "cuda": Traffic(64, 512, 512, 16, 8192, "bfloat16", ("qwen3-next-1b", "nemotron-h-1b")),
@@ -306,3 +312,87 @@ def _row(name: str, steps: Sequence[Sequence[Call]]) -> OperationRow:
         work=sorted(works, key=lambda work: work.moved_bytes + work.flops)[middle],
         dtype=next(call.dtype for step in steps for call in step),
     )
+
+
+def main(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A preset or the directory of a checkpoint; repeatable."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="Where the engine runs: cpu or cuda.")] = "cpu",
+    rounds: Annotated[int, typer.Option(min=1, help="Timed batches of requests.")] = 5,
+) -> None:
+    """Each operation of `hybridbench list kernels` in prefill and decode steps of the engine.
+
+    Bytes and FLOPs per second are printed with their share of the fastest copy and matrix product
+    of the same run.  By default it runs two models that use all operations: tiny ones on a CPU (one
+    thread, processor time), life-size ones on CUDA.
+    """
+    for fault in filter(None, map(model_fault, model or ())):
+        raise UsageError(full_stop(f": {fault}"), code=ErrorCode.UNKNOWN_NAME, option="--model")
+    for number, name in enumerate(model or default_models(device)):
+        if number:
+            typer.echo()
+        for line in _kernel_lines(bench_kernels(name, device, rounds)):
+            typer.echo(line)
+
+
+def _kernel_lines(result: KernelBench) -> Iterator[str]:
+    traffic, ceilings = result.traffic, result.ceilings
+    device = result.card or f"one thread of {machine_facts().cpu}"
+    shape = f"{traffic.cached_tokens} cached + {traffic.new_tokens} new"
+    yield (
+        f"{result.model}, {traffic.dtype}, {device}: {traffic.requests} requests of "
+        f"{shape} + {traffic.output_tokens} out tokens"
+    )
+    products = ", ".join(
+        f"{rate / 1e9:,.0f} GFLOP/s in {str(dtype).removeprefix('torch.')}"
+        for dtype, rate in ceilings.flops_per_s.items()
+    )
+    yield f"fastest copy {ceilings.copy_bytes_per_s / 1e9:,.1f} GB/s; fastest product {products}"
+    for table in result.tables:
+        yield ""
+        yield from _step_lines(table, ceilings)
+    if result.state_copy is not None:
+        yield ""
+        yield f"states of {traffic.requests} requests copied, outside of steps"
+        yield _operation_line(result.state_copy, ceilings, None)
+
+
+def _step_lines(table: StepTable, ceilings: Ceilings) -> Iterator[str]:
+    beside_ms = 1000 * (table.step_s - table.forward_s)
+    yield (
+        f"{table.phase} step of {table.tokens} tokens: {1000 * table.step_s:.2f} ms, "
+        f"{beside_ms:.2f} of them outside of the model; median of {table.steps}"
+    )
+    yield (
+        f"{'operation':26}{'calls':>6}{'us/step':>9}{'share':>7}{'GB/s':>9}{'of copy':>9}"
+        f"{'GFLOP/s':>10}{'of product':>11}"
+    )
+    for row in table.rows:
+        yield _operation_line(row, ceilings, table.step_s)
+    rest_s = table.step_s - sum(row.step_s for row in table.rows)
+    yield f"{'everything else':32}{1e6 * rest_s:9.1f}{format_percent(rest_s / table.step_s):>7}"
+    if table.products is not None:
+        yield _operation_line(table.products, ceilings, table.step_s)
+    calls_s = table.torch_calls * ceilings.call_s
+    yield (
+        f"{table.torch_calls} calls into PyTorch; at {1e6 * ceilings.call_s:.2f} us, the smallest, "
+        f"they take {format_percent(calls_s / table.step_s)} of the step"
+    )
+
+
+def _operation_line(row: OperationRow, ceilings: Ceilings, step_s: float | None) -> str:
+    share = "" if step_s is None else format_percent(row.step_s / step_s)
+    line = f"{row.operation:26}{row.calls:6}{1e6 * row.step_s:9.1f}{share:>7}"
+    bytes_per_s = row.work.moved_bytes / row.step_s
+    moved, of_copy = "-", "-"
+    if row.work.moved_bytes:
+        moved = f"{bytes_per_s / 1e9:,.1f}"
+        of_copy = format_percent(bytes_per_s / ceilings.copy_bytes_per_s)
+    flops, of_product = "-", "-"
+    if row.work.flops:
+        rate = row.work.flops / row.step_s
+        flops = f"{rate / 1e9:,.1f}"
+        of_product = format_percent(rate / ceilings.flops_per_s[row.dtype])
+    return f"{line}{moved:>9}{of_copy:>9}{flops:>10}{of_product:>11}"

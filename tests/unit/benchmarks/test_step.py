@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hybridbench.bench.step import bench_step
+from benchmarks.step import bench_step
 
 
 def test_a_row_for_each_pool_size_and_age() -> None:

@@ -13,12 +13,14 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from itertools import product
+from typing import Annotated, Final, TypeAlias
 
 import numpy as np
 import torch
+import typer
 
-from hybridbench.bench.cache_pattern import Block, CacheKind, CachePattern, Conversations
+from benchmarks.cache_pattern import Block, CacheKind, CachePattern, Conversations
 from hybridbench.engine.cache.base import (
     CacheInitParams,
     DecLockRefParams,
@@ -40,6 +42,7 @@ from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
+from hybridbench.units import format_percent
 
 Tree: TypeAlias = MambaRadixCache | RadixCache | SWARadixCache | UnifiedRadixCache
 
@@ -330,3 +333,32 @@ def _hybrid_rows(mamba_slots: int, tracks: bool) -> HybridReqToTokenPool:
     )
     states = MambaPool(mamba_slots, Mamba2CacheParams(shape, (0,)), (0,), "cpu")
     return HybridReqToTokenPool(1, mamba_slots, 1, "cpu", states, enable_mamba_extra_buffer=tracks)
+
+
+def main(
+    turns: Annotated[int, typer.Option(min=100, help="Measured turns of each row.")] = 8000,
+) -> None:
+    """The prefix caches alone: match, insert, evict on multi-turn conversations.
+
+    8 system prompts of 256 tokens, turns of 192, 48 conversations, 120,000 KV tokens, 200 states or
+    40,000 tokens of sliding windows.
+    """
+    typer.echo("median microseconds a call, one thread")
+    typer.echo(
+        f"{'cache':26} {'page':>4} {'match':>7} {'insert':>7} {'evict':>7} {'us/turn':>8} "
+        f"{'turns/s':>8} {'in cache':>8} {'hit rate':>8}"
+    )
+    trees: tuple[tuple[CacheKind, int], ...] = (
+        ("states", 1), ("full", 16), ("windows", 1), ("windows", 16),
+    )  # fmt: skip
+    for (kind, page_size), unified in product(trees, (False, True)):
+        row = bench_cache(page_size, kind, turns, unified=unified)
+        name = f"{row.cache}{', windows' * (kind == 'windows' and unified)}"
+        typer.echo(
+            f"{name:26} {row.page_size:4} {row.match_us:7.1f} {row.insert_us:7.1f} "
+            f"{row.evict_us:7.1f} {row.cache_us_per_turn:8.1f} {row.turns_per_s:8.0f} "
+            f"{format_percent(row.cache_time_share):>8} {format_percent(row.hit_rate):>8}"
+        )
+    typer.echo("\ncost of one eviction, most old nodes internal or locked")
+    for cost in bench_eviction():
+        typer.echo(f"{cost.cache:17} {cost.nodes:7} nodes {cost.evict_us:7.1f} us")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.bench import engine
+from benchmarks import engine
 
 
 def test_both_sides_write_the_same_tokens_and_the_ratio_is_that_of_their_times() -> None:

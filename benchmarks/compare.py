@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from hybridbench.analysis.comparison.compare import compare
 from hybridbench.analysis.comparison.records import ComparisonVerdict
+from hybridbench.cli.compare import BlockTime, Margin, MaxTime, Renew, Rounds, SliceTime
+from hybridbench.cli.compare_options import CompareOptions, compared
+from hybridbench.cli.options import CompareUi, Model, ProfileName
+from hybridbench.cli.output import check_place
 from hybridbench.compare.store import read_comparison
 from hybridbench.errors import ExitCode
+from hybridbench.foreign import SEED_MAX
+
+
+class Expected(StrEnum):
+    """What the throughput must be called."""
+
+    SAME = "SAME"
+    SLOWER = "SLOWER"
+
+
+_ROWS = ((".", ".", Expected.SAME), (".", "defect:slow-step", Expected.SLOWER))
 
 
 @dataclass(frozen=True)
@@ -106,3 +127,66 @@ def _cells(row: RepeatedRow) -> list[str]:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def main(
+    times: Annotated[int, typer.Option("--repeat", min=1, help="Comparisons of each kind.")] = 20,
+    only: Annotated[Expected | None, typer.Option(help="Only the row with this result.")] = None,
+    model: Model = None,
+    profile: ProfileName = None,
+    max_time: MaxTime = "20m",
+    block: BlockTime = "5s",
+    slice_: SliceTime = "50ms",
+    rounds: Rounds = None,
+    renew: Renew = 3,
+    margin: Margin = "3%",
+    ballast: Annotated[
+        int, typer.Option(min=0, help="Long-lived Python objects to allocate in each worker.")
+    ] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, max=SEED_MAX, help="Seed of the first comparison; each next one adds 1."
+        ),
+    ] = 1,
+    store: Annotated[
+        Path | None, typer.Option(help="Directory for the comparisons.  Default: temporary.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Also write the table to this file.")
+    ] = None,
+) -> None:
+    """How often a comparison is right: the engine with itself, and with itself 5% slower.
+
+    Each comparison starts new processes.  Ctrl-C stops after the current one and prints the table.
+    """
+    check_place("--markdown", markdown_file)
+    rows = []
+    with ExitStack() as held:
+        place = store
+        if place is None:
+            made = tempfile.TemporaryDirectory(prefix="hybridbench-compare-")
+            place = Path(held.enter_context(made))
+
+        def once(versions: Sequence[str], index: int) -> tuple[Path, ExitCode | None]:
+            options = CompareOptions(
+                model=model, profile=profile, max_time=max_time, block=block, slice_=slice_,
+                rounds=rounds, renew_every=renew, margin=margin, seed=seed + index, ballast=ballast,
+                store=place, ui=CompareUi.NONE,
+            )  # fmt: skip
+            return compared(versions, options)
+
+        for base, other, expected in _ROWS:
+            if only in (None, expected):
+                rows.append(repeat((base, other), expected, times, once, _print))
+                if len(rows[-1].repetitions) < times:
+                    break
+    table = markdown(rows)
+    if markdown_file is not None:
+        markdown_file.write_text(table, encoding="utf-8")
+    typer.echo(table, nl=False)
+
+
+def _print(done: Repetition) -> None:
+    interval = f"{done.ratio:.3f} [{done.lower:.3f}, {done.upper:.3f}]"
+    typer.echo(f"{done.call:13} {interval} after {done.rounds} rounds: {done.answer}", err=True)

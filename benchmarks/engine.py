@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.export import write_checkpoint
@@ -120,7 +121,7 @@ def _transformers(checkpoint: str) -> Callable[[list[list[int]]], list[list[int]
         from transformers.utils import logging
     except ImportError as error:
         raise UsageError(
-            "bench engine compares with transformers, which is not installed; "
+            "It compares with transformers, which is not installed; "
             "`make install-test` or `pip install 'hybridbench[test]'` brings it."
         ) from error
     # It would warn that its CPU path is the plain PyTorch one, which is what is compared here.
@@ -158,3 +159,26 @@ def _timed(
     start_s = time.perf_counter()
     generate(prompts)
     return time.perf_counter() - start_s
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="Measured pairs, in alternating order.")] = 9,
+) -> None:
+    """The engine beside transformers `generate`: same weights and prompts, one thread.
+
+    32 requests of 64 cached + 48 new prompt tokens and 16 output tokens.
+    """
+    result = run(rounds)
+    shape = f"{CACHED_TOKENS} cached + {NEW_TOKENS} new + {OUTPUT_TOKENS} out"
+    typer.echo(f"{MODEL}, {REQUESTS} requests of {shape} tokens, 1 thread")
+    typer.echo(f"engine          {_spread_ms(result.engine_s)}  {result.requests_per_s:.0f} req/s")
+    typer.echo(f"transformers    {_spread_ms(result.transformers_s)}")
+    ratios = sorted(result.ratios)
+    typer.echo(f"ratio           {result.ratio:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    typer.echo(f"same tokens     {100 * result.same_tokens:.1f}% (float32, greedy)")
+
+
+def _spread_ms(times_s: tuple[float, ...]) -> str:
+    ordered = sorted(1000 * t for t in times_s)
+    middle = ordered[len(ordered) // 2]
+    return f"{middle:7.1f} ms ({ordered[0]:.1f} to {ordered[-1]:.1f})"

@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+import typer
 from msgspec import structs
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import settles_by
-from hybridbench.errors import HybridbenchError
+from hybridbench.errors import ExitCode, HybridbenchError
 from hybridbench.metrics import COLLECTIBLE, MEMORY
 from hybridbench.records.events import Phase
 from hybridbench.records.verdict import MetricResult, VerdictKind
@@ -290,3 +291,34 @@ def _soak(store: Path, profile: str, seed: int) -> int:
         timeout=RECORDED_S + _PATIENCE_S,
     )
     return done.returncode
+
+
+def main(
+    store: Annotated[Path, typer.Option(help="Directory for the recordings.")] = Path(
+        "results/limits"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Recordings of each profile.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, help="Soaks at a time.")] = 2,
+    growth: Annotated[
+        bool,
+        typer.Option("--growth", help="Also judge the recordings with growth added to them."),
+    ] = False,
+) -> None:
+    """The memory limits of short runs, from healthy soaks of 20 minutes and their beginnings.
+
+    Safe to rerun: stored recordings are reused.  Twenty recordings take three and a half hours, two
+    at a time.  The tables are Markdown.
+
+    Exits with code 12 if the growth table contradicts docs/explanation/detection.md.
+    """
+    found = record_missing(store, seeds, jobs, lambda text: typer.echo(text, err=True))
+    typer.echo("\n".join(limit_table(list(limit_rows(found)))))
+    if growth:
+        rows = list(growth_rows(found))
+        typer.echo("\nLEAK / INCONCLUSIVE / CLEAN, and other verdicts\n")
+        typer.echo("\n".join(growth_table(rows)))
+        broken = list(missed_limits(rows))
+        for sentence in broken:
+            typer.echo(sentence, err=True)
+        if broken:
+            raise typer.Exit(int(ExitCode.REGRESSION))

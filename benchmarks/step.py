@@ -11,8 +11,10 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+import typer
 from torch import Tensor
 
 from hybridbench.engine.engine import Engine
@@ -158,3 +160,22 @@ def _timed(engine: Engine, steps: int) -> tuple[float, float]:
         check_us.append(1e6 * (time.perf_counter() - start))
         assert not found, found
     return statistics.median(step_us), statistics.median(check_us)
+
+
+def main(
+    steps: Annotated[
+        int, typer.Option(min=10, max=350, help="Timed decode steps of each row.")
+    ] = 200,
+) -> None:
+    """A decode step without the model, in new and used pools of several sizes.
+
+    The batch has 32 requests; used pools have served 2,000 requests before.  The last column is the
+    time that checking every pool adds to a step.
+    """
+    typer.echo(f"decode steps of {BATCH} requests, medians over {steps} steps, one thread")
+    typer.echo(f"{'KV tokens':>10} {'served before':>14} {'us/token':>9} {'us/check':>9}")
+    for row in bench_step(steps=steps):
+        typer.echo(
+            f"{row.kv_tokens:10} {row.served:14} {row.us_per_token:9.2f} "
+            f"{row.check_us_per_step:9.1f}"
+        )

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybridbench.bench import kernel_watch
-from hybridbench.bench.kernel_watch import PROJECTIONS, StepWatch, cpu_seconds
-from hybridbench.bench.kernel_work import Work, work_of
-from hybridbench.bench.kernels import KernelBench, OperationRow, Traffic, bench_kernels
+from benchmarks import kernel_watch
+from benchmarks.kernel_watch import PROJECTIONS, StepWatch, cpu_seconds
+from benchmarks.kernel_work import Work, work_of
+from benchmarks.kernels import KernelBench, OperationRow, Traffic, bench_kernels
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.kernels.causal_conv1d.reference import ConvPlan

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from hybridbench.analysis.record import Series
-from hybridbench.bench.limits import (
+from benchmarks.limits import (
     GROWTH_GB_PER_H,
     LENGTHS_S,
     GrowthRow,
@@ -25,6 +24,7 @@ from hybridbench.bench.limits import (
     wanted,
     with_growth,
 )
+from hybridbench.analysis.record import Series
 from hybridbench.clock import FakeClock
 from hybridbench.metrics import MEMORY
 from hybridbench.records.events import Phase

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from hybridbench.bench.kernel_work import Work, work_of
+from benchmarks.kernel_work import Work, work_of
 from hybridbench.engine.engine import Engine
 from hybridbench.kernels.dispatch import Kernels
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.bench.cache import TimedCache, bench_cache, bench_eviction
-from hybridbench.bench.cache_pattern import CacheKind, CachePattern
+from benchmarks.cache import TimedCache, bench_cache, bench_eviction
+from benchmarks.cache_pattern import CacheKind, CachePattern
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 

@@ -1,1 +1,0 @@
-"""Benchmarks whose ratios the documents quote: measured side by side in one run."""

@@ -1,0 +1,63 @@
+"""``python -m benchmarks``: its commands are those of its page, and say what they cannot do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+from typer.core import TyperGroup
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from hybridbench.errors import ConfigError, ExitCode
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_has_a_row_for_each_command() -> None:
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    group = typer.main.get_command(app)
+
+    rows = set(re.findall(r"^\| `python -m benchmarks ([a-z-]+)", page, re.MULTILINE))
+
+    assert isinstance(group, TyperGroup)
+    assert rows == set(group.commands)
+
+
+def test_an_error_is_a_sentence_and_an_exit_code() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "kernels", "--model", "absent"],
+        check=False, cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert ended.returncode == ExitCode.USAGE
+    assert ended.stderr.startswith("hybridbench: --model: 'absent' is neither a preset nor")
+    assert "Traceback" not in ended.stderr
+
+
+def test_each_operation_is_timed_beside_what_the_device_can_do() -> None:
+    result = CliRunner().invoke(app, ["kernels", "--model", "qwen3-next-nano", "--rounds", "1"])
+
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0].startswith("qwen3-next-nano, float32, one thread of ")
+    assert lines[1].startswith("fastest copy ")
+    phases = [line.split(" step of ")[0] for line in lines if " step of " in line]
+    assert phases == ["prefill", "decode"]
+    rows = {line.split()[0]: line.split() for line in lines if line}
+    # Calls, microseconds, share of the step; bytes and FLOPs per second with theirs.
+    assert sum(word.endswith("%") for word in rows["decode_attention"]) == 3
+    assert rows["store_kv"][-2:] == ["-", "-"]
+    assert rows["projections"][-4:-2] == ["-", "-"]
+    assert rows.keys() >= {"everything", "all", "copy_states"}
+    assert sum("calls into PyTorch" in line for line in lines) == len(phases)
+
+
+def test_a_device_that_the_engine_does_not_support_is_refused_in_a_sentence() -> None:
+    result = CliRunner().invoke(app, ["kernels", "--device", "mps"])
+
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception) == "engine: device is 'mps'; write cpu or cuda."
