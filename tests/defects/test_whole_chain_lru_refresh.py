@@ -65,7 +65,7 @@ def test_refreshing_the_whole_path_is_what_an_engine_does_unless_told_otherwise(
         engine.generate([[*chain, 5]], one)
         assert engine.pools.make_mamba_room(engine.pools.mamba_allocator.available_size() + 2)
         nodes = sorted(engine.pools.tree_cache.iter_nodes(), key=lambda node: node.id)
-        return [not node.is_tombstone for node in nodes if node.key.raw[:1] != b"\t"][:3]
+        return [node.mamba_value is not None for node in nodes if node.key.raw[:1] != b"\t"][:3]
 
     assert kept("path") != kept("used")
     assert sum(kept("path")) > sum(kept("used"))

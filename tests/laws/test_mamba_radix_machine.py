@@ -68,7 +68,7 @@ def run_script(refuse: int, buffers: Buffers | None = None) -> int:
         world.finish(req, is_insert=True)
         world.check_laws()
     assert (tree.kv.held(REQ), tree.mamba.held(REQ), world.requests) == (0, 0, [])
-    assert tree.cache.mamba_protected_size() == tree.cache.full_protected_size() == 0
+    assert tree.cache.mamba_protected_size() == tree.cache.protected_size() == 0
     return asked
 
 

@@ -134,8 +134,8 @@ class PairWorld(TreeWorld):
     def counts(self, cache: BasePrefixCache) -> dict[str, int]:
         """Sizes and events, but for one: making room for a state is an evict call here alone."""
         counts = cache.events.as_dict() | {
-            "full_evictable": cache.full_evictable_size(),
-            "full_protected": cache.full_protected_size(),
+            "full_evictable": cache.evictable_size(),
+            "full_protected": cache.protected_size(),
             "mamba_evictable": cache.mamba_evictable_size(),
             "mamba_protected": cache.mamba_protected_size(),
             "swa_evictable": cache.swa_evictable_size(),

@@ -1,8 +1,8 @@
 """SGLang's names and calls on hybridbench's classes: all that a test written for SGLang needs.
 
 What it does: index arrays and lists of slots become tensors on the way out, requests are built
-from SGLang's arguments, and calls that carry the same lengths twice (device and host) drop one.
-Everything else is imported as it is.
+from SGLang's arguments, calls that carry the same lengths twice (device and host) drop one, and
+switches for what is not here are dropped where they are off.  Everything else is imported as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hybridbench.engine.cache import (
+    base,
     hi_mamba_radix_cache,
     hi_unified_radix_cache,
     hiradix_cache,
@@ -24,7 +25,6 @@ from hybridbench.engine.cache import (
 )
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
-    CacheInitParams,
     DecLockRefParams,
     EvictParams,
     EvictResult,
@@ -36,16 +36,15 @@ from hybridbench.engine.cache.lru import FullLRUList, MambaLRUList
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.lineage import Writers
-from hybridbench.engine.memory import pages, req_to_token, slots, swa_pages
+from hybridbench.engine.memory import kv_pool, pages, req_to_token, slots, swa_pages
 from hybridbench.engine.memory.indices import IntArray, SlotInput
-from hybridbench.engine.memory.kv_pool import HybridLinearKVPool, MHATokenToKVPool
+from hybridbench.engine.memory.kv_pool import MHATokenToKVPool
 from hybridbench.engine.memory.mamba_pool import (
     Mamba2CacheParams,
     Mamba2StateDType,
     Mamba2StateShape,
 )
 from hybridbench.engine.memory.owners import REQ, Owner
-from hybridbench.engine.memory.req_to_token import ReqToTokenPool
 from hybridbench.engine.memory.swa_pool import SWAKVPool
 
 __all__ = [
@@ -66,6 +65,11 @@ __all__ = [
 ]
 
 
+SWITCHES = (
+    "enable_memory_saver", "enable_kvcache_transpose", "enable_metrics", "is_eagle", "start_layer",
+)  # fmt: skip
+
+
 def tensor_or_none(slots: IntArray | list[int] | None) -> torch.Tensor | None:
     return None if slots is None else torch.as_tensor(slots, dtype=torch.int64)
 
@@ -73,6 +77,23 @@ def tensor_or_none(slots: IntArray | list[int] | None) -> torch.Tensor | None:
 def as_asked_for(slots: Any, owner: Owner) -> Any:
     """Tensors for tests; what transfers take for themselves stays as it is."""
     return tensor_or_none(slots) if owner == REQ else slots
+
+
+def without_switches(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Drop what says that something of SGLang's is off; what is on must not be ignored."""
+    for name in SWITCHES:
+        if arguments.pop(name, None):
+            raise ValueError(f"{name}: not supported here; leave it out")
+    return arguments
+
+
+@dataclass(frozen=True)
+class CacheInitParams(base.CacheInitParams):
+    is_eagle: bool = False
+    enable_metrics: bool = False
+
+    def __post_init__(self) -> None:
+        without_switches({"is_eagle": self.is_eagle, "enable_metrics": self.enable_metrics})
 
 
 @dataclass(eq=False)
@@ -125,9 +146,22 @@ class MambaSlotAllocator(slots.MambaSlotAllocator):
         return taken
 
 
+class ReqToTokenPool(req_to_token.ReqToTokenPool):
+    def __init__(
+        self, size: int, max_context_len: int, device: str, enable_memory_saver: bool
+    ) -> None:
+        without_switches({"enable_memory_saver": enable_memory_saver})
+        super().__init__(size, max_context_len, device)
+
+
+class HybridLinearKVPool(kv_pool.HybridLinearKVPool):
+    def __init__(self, *given: Any, **arguments: Any) -> None:
+        super().__init__(*given, **without_switches(arguments))
+
+
 class HybridReqToTokenPool(req_to_token.HybridReqToTokenPool):
-    def __init__(self, **arguments: object) -> None:
-        super().__init__(**arguments)  # type: ignore[arg-type]
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**without_switches(arguments))
         self.mamba_allocator = MambaSlotAllocator(self.mamba_pool.size, self.device)
 
 
@@ -169,23 +203,54 @@ class SWATokenToKVPoolAllocator(swa_pages.SWATokenToKVPoolAllocator):
         return taken
 
 
-class RadixCache(radix_cache.RadixCache):
+class Sizes(BasePrefixCache):
+    """SGLang's names of what a tree has."""
+
+    def full_evictable_size(self) -> int:
+        return self.evictable_size()
+
+    def full_protected_size(self) -> int:
+        return self.protected_size()
+
+    def total_size(self) -> int:
+        return self.evictable_size() + self.protected_size()
+
+    def all_values_flatten(self) -> torch.Tensor:
+        return torch.from_numpy(self.tree_slots().kv_indices)
+
+    def all_mamba_values_flatten(self) -> torch.Tensor:
+        return torch.tensor(self.tree_slots().mamba_slots, dtype=torch.int64)
+
+    def available_and_evictable_str(self) -> str:
+        sizes = {"full": (self.evictable_size(), self.protected_size())}
+        if self.supports_swa():
+            sizes["swa"] = (self.swa_evictable_size(), self.swa_protected_size())
+        if self.supports_mamba():
+            sizes["mamba"] = (self.mamba_evictable_size(), self.mamba_protected_size())
+        return "; ".join(f"{name}: evictable {e}, protected {p}" for name, (e, p) in sizes.items())
+
+    def pretty_print(self) -> str:
+        nodes = [f"{node!r} {node.key!r}" for node in self.iter_nodes()]
+        return "\n".join([f"{len(nodes)} nodes, {self.available_and_evictable_str()}", *nodes])
+
+
+class RadixCache(radix_cache.RadixCache, Sizes):
     def match(self, key: RadixKey) -> MatchResult:
         return match_as_tensor(self, MatchPrefixParams(key=key))
 
 
-class MambaRadixCache(mamba_radix_cache.MambaRadixCache):
+class MambaRadixCache(mamba_radix_cache.MambaRadixCache, Sizes):
     def match(self, key: RadixKey, req: Req | None = None) -> MatchResult:
         params = MatchPrefixParams(key=key, cow_mamba=req is not None, req=req)
         return match_as_tensor(self, params)
 
 
-class SWARadixCache(swa_radix_cache.SWARadixCache):
+class SWARadixCache(swa_radix_cache.SWARadixCache, Sizes):
     def match(self, key: RadixKey) -> MatchResult:
         return match_as_tensor(self, MatchPrefixParams(key=key))
 
 
-class UnifiedRadixCache(unified_radix_cache.UnifiedRadixCache):
+class UnifiedRadixCache(unified_radix_cache.UnifiedRadixCache, Sizes):
     def match(self, key: RadixKey, req: Req | None = None) -> MatchResult:
         params = MatchPrefixParams(key=key, cow_mamba=req is not None, req=req)
         return match_as_tensor(self, params)

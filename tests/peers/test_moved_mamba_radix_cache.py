@@ -231,7 +231,7 @@ def test_a_lock_holds_the_path_but_only_the_last_state() -> None:
     world.tree.dec_lock_ref(leaf)
 
     assert (world.tree.full_evictable_size(), world.tree.mamba_evictable_size()) == (3, 1)
-    assert parent.is_tombstone
+    assert parent.mamba_value is None
 
 
 def test_the_lists_can_be_walked_by_the_names_of_their_pointers() -> None:
@@ -241,7 +241,7 @@ def test_the_lists_can_be_walked_by_the_names_of_their_pointers() -> None:
     lru = world.tree.mamba_lru_list
 
     order, node = [], getattr(lru.head, lru.nxt)
-    while node.id in lru.cache:
+    while lru.in_list(node):
         order.append(list(node.key))
         node = getattr(node, lru.nxt)
 
@@ -250,7 +250,7 @@ def test_the_lists_can_be_walked_by_the_names_of_their_pointers() -> None:
     oldest = lru.get_lru_no_lock()
     assert oldest is not None
     assert list(oldest.key) == [1, 2]
-    lru.reset_node_mru(oldest)
+    lru.reset_path_mru([oldest])
     assert [list(node.key) for node in lru] == [[3, 4], [1, 2]]
 
 
@@ -267,7 +267,7 @@ def test_a_node_taken_out_of_a_list_points_at_nobody(mamba: bool) -> None:
     assert not lru.in_list(nodes[1])
     assert getattr(nodes[1], lru.prv) is None
     assert getattr(nodes[1], lru.nxt) is None
-    assert list(lru.cache) == [0, 2]
+    assert [node.id for node in lru] == [0, 2]
 
 
 def test_states_go_to_the_host_and_back() -> None:

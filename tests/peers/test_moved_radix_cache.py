@@ -43,9 +43,8 @@ def test_a_node_can_be_made_bare_and_orders_by_use() -> None:
     older, younger = TreeNode(), TreeNode(id=42)
     younger.last_access_time = 1
 
-    assert (younger.id, len(older.children), older.parent, older.lock_ref) == (42, 0, None, 0)
-    assert older.prev is None
-    assert older.next is None
+    assert (younger.id, len(older.children), older.parent, older.full_lock_ref) == (42, 0, None, 0)
+    assert {getattr(older, name) for name in ("full_prev", "full_next")} == {None}
     assert older < younger
     assert not younger < older
 
@@ -55,7 +54,7 @@ def test_a_new_cache_is_empty_and_knows_its_settings() -> None:
 
     assert (cache.page_size, cache.disable, cache.device) == (4, False, torch.device("cpu"))
     assert len(cache.root_node.key) == 0
-    assert cache.root_node.lock_ref == 1
+    assert cache.root_node.full_lock_ref == 1
     assert cache.total_size() == cache.evictable_size() == cache.protected_size() == 0
 
 

@@ -63,7 +63,9 @@ class World:
 
     def __init__(self, config: Config) -> None:
         self.page_size = config.page_size
-        self.rows: ReqToTokenPool = self._hybrid_rows() if config.states else self._plain_rows()
+        self.rows: HybridReqToTokenPool | ReqToTokenPool = (
+            self._hybrid_rows() if config.states else self._plain_rows()
+        )
         sizes: dict[str, Any] = {
             "dtype": torch.bfloat16,
             "device": "cpu",
@@ -93,7 +95,7 @@ class World:
     def _plain_rows(self) -> ReqToTokenPool:
         return ReqToTokenPool(size=16, max_context_len=128, device="cpu", enable_memory_saver=False)
 
-    def _hybrid_rows(self) -> ReqToTokenPool:
+    def _hybrid_rows(self) -> HybridReqToTokenPool:
         shape = Mamba2StateShape.create(
             tp_world_size=1, intermediate_size=16, n_groups=1, num_heads=2, head_dim=8,
             state_size=4, conv_kernel=4,

@@ -18,7 +18,6 @@ from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.req_to_token import ReqToTokenPool, RowHolder
-from hybridbench.engine.memory.unserved import refuse_unserved
 
 
 class KVAllocator(Protocol):
@@ -92,7 +91,6 @@ class CacheInitParams:
     hybrid tree take states from the track buffers of requests; the rows must have such buffers.
     ``mamba_cache_chunk_size`` is the grid of lengths at which a prefill can save a state.
     ``sliding_window_size`` is how many tokens a query of a sliding layer sees, its own included.
-    ``is_eagle`` and ``enable_metrics`` are known and refused.
     """
 
     req_to_token_pool: ReqToTokenPool
@@ -101,15 +99,10 @@ class CacheInitParams:
     disable: bool = False
     eviction_policy: str = "lru"
     state_refresh: Literal["path", "used"] = "path"
-    is_eagle: bool = False
-    enable_metrics: bool = False
     enable_kv_cache_events: bool = False
     enable_mamba_extra_buffer: bool = False
     mamba_cache_chunk_size: int = 64
     sliding_window_size: int = 0
-
-    def __post_init__(self) -> None:
-        refuse_unserved(is_eagle=self.is_eagle, enable_metrics=self.enable_metrics)
 
 
 @dataclass(slots=True)
@@ -147,11 +140,6 @@ class MatchResult(NamedTuple):
     def prefix_len(self) -> int:
         """Tokens that are reusable now."""
         return len(self.device_indices)
-
-    @property
-    def best_match_node(self) -> TreeNode:
-        """The deepest node of the prefix on either side."""
-        return self.last_host_node
 
 
 @dataclass(slots=True)
@@ -415,12 +403,6 @@ class BasePrefixCache(ABC):
         """KV tokens under a lock."""
         return 0
 
-    def full_evictable_size(self) -> int:
-        return self.evictable_size()
-
-    def full_protected_size(self) -> int:
-        return self.protected_size()
-
     def mamba_evictable_size(self) -> int:
         """State slots that ``evict`` could free."""
         return 0
@@ -437,17 +419,10 @@ class BasePrefixCache(ABC):
         """Tokens of the window pool under a lock."""
         return 0
 
-    def total_size(self) -> int:
-        """KV tokens in the tree."""
-        return self.full_evictable_size() + self.full_protected_size()
-
     def session_held_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
         """KV tokens that sessions hold between turns: none without sessions."""
         del active_pool_idxs
         return 0
-
-    def session_held_full_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
-        return self.session_held_tokens(active_pool_idxs)
 
     def session_held_swa_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
         """Tokens of the window pool that sessions hold between turns: none without sessions."""
@@ -471,40 +446,6 @@ class BasePrefixCache(ABC):
     def supports_swa(self) -> bool:
         """Whether KV of sliding layers is kept within their windows only."""
         return False
-
-    def is_chunk_cache(self) -> bool:
-        """Whether this cache reuses nothing."""
-        return False
-
-    def is_tree_cache(self) -> bool:
-        return not self.is_chunk_cache()
-
-    def all_values_flatten(self) -> IntArray:
-        """KV indices of all nodes, in one array."""
-        return self.tree_slots().kv_indices
-
-    def all_mamba_values_flatten(self) -> IntArray:
-        """State slots of all nodes, in one array."""
-        return np.array(self.tree_slots().mamba_slots, dtype=np.int64)
-
-    def pretty_print(self) -> str:
-        """The tree as text, one line a node; nothing is printed."""
-        return ""
-
-    def available_and_evictable_str(self) -> str:
-        """One line on what is evictable and protected, for messages."""
-        kv = f"full: evictable {self.full_evictable_size()}, protected {self.full_protected_size()}"
-        if self.supports_swa():
-            kv = (
-                f"{kv}; swa: evictable {self.swa_evictable_size()}, "
-                f"protected {self.swa_protected_size()}"
-            )
-        if not self.supports_mamba():
-            return kv
-        return (
-            f"{kv}; mamba: evictable {self.mamba_evictable_size()}, "
-            f"protected {self.mamba_protected_size()}"
-        )
 
 
 def no_indices() -> IntArray:

@@ -103,9 +103,6 @@ class ChunkCache(BasePrefixCache):
     def sanity_check(self) -> None:
         """Nothing that could contradict itself."""
 
-    def is_chunk_cache(self) -> bool:
-        return True
-
 
 class SWAChunkCache(ChunkCache):
     """The same for a model with sliding windows, whose KV is in two pools.

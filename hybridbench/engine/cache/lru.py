@@ -96,11 +96,6 @@ class LRUList(ABC):
         """Whether ``node`` is a member; None is not."""
         return node is not None and node.id in self._members
 
-    @property
-    def cache(self) -> dict[int, TreeNode]:
-        """The members by their id, in a dict made for the caller; walks the list."""
-        return {node.id: node for node in self}
-
     def insert_mru(self, node: TreeNode) -> None:
         """Put a node that was not a member, and may be evicted, at the young end."""
         assert node.id not in self._members, f"{node} is in the {self.name} list already"
@@ -114,20 +109,6 @@ class LRUList(ABC):
         except KeyError:
             raise AssertionError(f"{node} is not in the {self.name} list") from None
         self._remove_node(node)
-
-    def reset_node_mru(self, node: TreeNode) -> None:
-        """Move one member to the young end, unless its KV is held."""
-        assert node.id in self._members, f"{node} is not in the {self.name} list"
-        self.reset_path_mru([node])
-
-    def reset_node_and_parents_mru(self, node: TreeNode, root_node: TreeNode) -> None:
-        """Move the members from ``node`` up to the root to the young end, ``node`` youngest."""
-        path: list[TreeNode] = []
-        on_path: TreeNode | None = node
-        while on_path is not None and on_path is not root_node:
-            path.append(on_path)
-            on_path = on_path.parent
-        self.reset_path_mru(path[::-1])
 
 
 class FullLRUList(LRUList):

@@ -92,17 +92,6 @@ class PrefixTree(BasePrefixCache):
         kv_indices = np.concatenate(values) if values else no_indices()
         return TreeSlots(kv_indices, states, no_indices())
 
-    def pretty_print(self) -> str:
-        lines = [
-            f"{type(self).__name__}: {self._node_count} nodes, {self.available_and_evictable_str()}"
-        ]
-        stack = [(child, 1) for child in self.root_node.children.values()]
-        while stack:
-            node, depth = stack.pop()
-            lines.append(f"{'  ' * depth}{node!r} {node.key!r}")
-            stack.extend((child, depth + 1) for child in node.children.values())
-        return "\n".join(lines)
-
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         if self.disable or not params.key.raw:
             return self._no_match()

@@ -133,26 +133,6 @@ class TreeNode:
         self.swa_next = None  # type: ignore[assignment]
 
     @property
-    def lock_ref(self) -> int:
-        """The one lock count that trees without states have."""
-        return self.full_lock_ref
-
-    @property
-    def prev(self) -> TreeNode | None:
-        """The younger neighbour among all nodes; the field's short name of ``full_prev``."""
-        return self.full_prev
-
-    @property
-    def next(self) -> TreeNode | None:
-        """The older neighbour among all nodes; the field's short name of ``full_next``."""
-        return self.full_next
-
-    @property
-    def is_tombstone(self) -> bool:
-        """Whether the node has KV but no state; of meaning only in a hybrid tree."""
-        return self.mamba_value is None
-
-    @property
     def evicted(self) -> bool:
         """Whether only the host tier has its KV; the root has none and is not."""
         return len(self.value) < len(self.key)

@@ -15,7 +15,6 @@ from torch import Tensor
 from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
 from hybridbench.engine.memory.mamba_pool import MambaHostCopy, MambaPool
 from hybridbench.engine.memory.pinned import to_device, to_host
-from hybridbench.engine.memory.unserved import refuse_unserved
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 
@@ -40,7 +39,7 @@ class MHATokenToKVPool:
     All memory is allocated and written at construction, so RSS does not grow with first use.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
         self,
         size: int,
         page_size: int,
@@ -49,11 +48,9 @@ class MHATokenToKVPool:
         head_dim: int,
         layer_num: int,
         device: str | torch.device,
-        enable_memory_saver: bool = False,
         *,
         kernels: Kernels | None = None,
     ) -> None:
-        refuse_unserved(enable_memory_saver=enable_memory_saver)
         self.size = size
         self.page_size = page_size
         self.dtype = dtype
@@ -130,16 +127,8 @@ class HybridLinearKVPool:
         device: str | torch.device,
         mamba_pool: MambaPool | None,
         *,
-        enable_memory_saver: bool = False,
-        enable_kvcache_transpose: bool = False,
-        start_layer: int | None = None,
         kernels: Kernels | None = None,
     ) -> None:
-        refuse_unserved(
-            enable_memory_saver=enable_memory_saver,
-            enable_kvcache_transpose=enable_kvcache_transpose,
-            start_layer=bool(start_layer),
-        )
         self.size = size
         self.dtype = dtype
         self.page_size = page_size

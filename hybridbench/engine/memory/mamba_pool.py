@@ -19,7 +19,6 @@ from torch import Tensor
 
 from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
 from hybridbench.engine.memory.pinned import to_device, to_host
-from hybridbench.engine.memory.unserved import refuse_unserved
 from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 
@@ -153,7 +152,6 @@ class MambaPool:
         *,
         spec_state_size: int = 0,
         speculative_num_draft_tokens: int | None = None,
-        enable_memory_saver: bool = False,
         kernels: Kernels | None = None,
     ) -> None:
         """Allocate all slots.
@@ -167,10 +165,8 @@ class MambaPool:
             spec_state_size: requests in one step that verifies drafts.
             speculative_num_draft_tokens: tokens of each in such a step; None makes no buffers for
                 the states in between.
-            enable_memory_saver: not served.
             kernels: stand in for those of the device.
         """
-        refuse_unserved(enable_memory_saver=enable_memory_saver)
         if size < 1:
             raise ValueError(f"a state pool needs at least 1 slot, not {size}")
         self.size = size

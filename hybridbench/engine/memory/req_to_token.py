@@ -14,7 +14,6 @@ from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_arra
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, MambaPool
 from hybridbench.engine.memory.owners import REQ, TRACK, Owner, OwnershipError
 from hybridbench.engine.memory.slots import MambaSlotAllocator, SlotAllocator
-from hybridbench.engine.memory.unserved import refuse_unserved
 
 NOT_TAKEN = -1
 """In a track buffer: an entry without a slot."""
@@ -56,11 +55,9 @@ class ReqToTokenPool:
         size: int,
         max_context_len: int,
         device: str | torch.device = "cpu",
-        enable_memory_saver: bool = False,
         *,
         check_owners: bool = True,
     ) -> None:
-        refuse_unserved(enable_memory_saver=enable_memory_saver)
         self.size = size
         self.max_context_len = max_context_len
         self.device = torch.device(device)
@@ -159,11 +156,9 @@ class HybridReqToTokenPool(ReqToTokenPool):
         mamba_layer_ids: Sequence[int] | None = None,
         mamba_spec_state_size: int = 0,
         speculative_num_draft_tokens: int | None = None,
-        enable_memory_saver: bool = False,
         enable_mamba_extra_buffer: bool = False,
         enable_mamba_extra_buffer_lazy: bool = False,
         enable_overlap_schedule: bool = True,
-        start_layer: int | None = None,
         check_owners: bool = True,
     ) -> None:
         """Make the table, and the states unless they are given.
@@ -177,7 +172,6 @@ class HybridReqToTokenPool(ReqToTokenPool):
             cache_params: shape, types and layers of the states to make.
             mamba_layer_ids: layers that have a state, if not those of ``cache_params``.
             mamba_spec_state_size, speculative_num_draft_tokens: as for ``MambaPool``.
-            enable_memory_saver, start_layer: not served.
             enable_mamba_extra_buffer: give each request a track buffer.
             enable_mamba_extra_buffer_lazy: take its second slot only while it is needed; changes
                 nothing in a buffer of one.
@@ -185,10 +179,8 @@ class HybridReqToTokenPool(ReqToTokenPool):
             check_owners: refuse to free or transfer what the giver does not hold.
 
         Raises:
-            ValueError: neither states nor what to make them from, too few of them, or a switch
-                that is not served.
+            ValueError: neither states nor what to make them from, or too few of them.
         """
-        refuse_unserved(enable_memory_saver=enable_memory_saver, start_layer=bool(start_layer))
         if mamba_pool is None:
             if cache_params is None:
                 raise ValueError("a hybrid table needs mamba_pool, or cache_params to make one")

@@ -44,8 +44,6 @@ class SWAKVPool(HybridLinearKVPool):
         full_attention_layer_ids: Sequence[int],
         device: str | torch.device,
         *,
-        enable_memory_saver: bool = False,
-        enable_kvcache_transpose: bool = False,
         kernels: Kernels | None = None,
     ) -> None:
         super().__init__(
@@ -57,8 +55,6 @@ class SWAKVPool(HybridLinearKVPool):
             full_attention_layer_ids,
             device,
             mamba_pool=None,
-            enable_memory_saver=enable_memory_saver,
-            enable_kvcache_transpose=enable_kvcache_transpose,
             kernels=kernels,
         )
         self.size_swa = size_swa

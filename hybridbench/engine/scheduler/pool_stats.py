@@ -118,10 +118,10 @@ class PoolStatsObserver:
         return PoolStats(
             total=allocator.size,
             available=allocator.full_available_size(),
-            evictable=tree.full_evictable_size(),
-            protected=tree.full_protected_size(),
+            evictable=tree.evictable_size(),
+            protected=tree.protected_size(),
             in_flight=sum(req.kv.held_len(page_size) for req in admitted),
-            session_held=sessions.session_held_full_tokens(lent),
+            session_held=sessions.session_held_tokens(lent),
             waiting_held=sum(req.kv.held_len(page_size) for req in holding),
         )
 

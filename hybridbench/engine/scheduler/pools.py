@@ -168,7 +168,7 @@ class Pools:
     def full_room(self) -> int:
         """KV tokens that are free or can be made free in the pool that keeps all positions."""
         allocator = self.token_to_kv_pool_allocator
-        return allocator.full_available_size() + self.tree_cache.full_evictable_size()
+        return allocator.full_available_size() + self.tree_cache.evictable_size()
 
     def swa_room(self) -> int:
         """The same in the window pool; 0 without one."""

@@ -20,7 +20,6 @@ from hybridbench.engine.cache.base import (
 )
 from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
-from hybridbench.engine.memory.indices import IntArray
 
 
 class CacheAround(BasePrefixCache):
@@ -98,12 +97,6 @@ class CacheAround(BasePrefixCache):
     def protected_size(self) -> int:
         return self.inner.protected_size()
 
-    def full_evictable_size(self) -> int:
-        return self.inner.full_evictable_size()
-
-    def full_protected_size(self) -> int:
-        return self.inner.full_protected_size()
-
     def mamba_evictable_size(self) -> int:
         return self.inner.mamba_evictable_size()
 
@@ -116,14 +109,8 @@ class CacheAround(BasePrefixCache):
     def swa_protected_size(self) -> int:
         return self.inner.swa_protected_size()
 
-    def total_size(self) -> int:
-        return self.inner.total_size()
-
     def session_held_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
         return self.inner.session_held_tokens(active_pool_idxs)
-
-    def session_held_full_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
-        return self.session_held_tokens(active_pool_idxs)
 
     def session_held_swa_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
         return self.inner.session_held_swa_tokens(active_pool_idxs)
@@ -139,21 +126,3 @@ class CacheAround(BasePrefixCache):
 
     def supports_swa(self) -> bool:
         return self.inner.supports_swa()
-
-    def is_chunk_cache(self) -> bool:
-        return self.inner.is_chunk_cache()
-
-    def is_tree_cache(self) -> bool:
-        return self.inner.is_tree_cache()
-
-    def all_values_flatten(self) -> IntArray:
-        return self.inner.all_values_flatten()
-
-    def all_mamba_values_flatten(self) -> IntArray:
-        return self.inner.all_mamba_values_flatten()
-
-    def pretty_print(self) -> str:
-        return self.inner.pretty_print()
-
-    def available_and_evictable_str(self) -> str:
-        return self.inner.available_and_evictable_str()

@@ -336,7 +336,6 @@ def test_without_recurrent_layers_no_message_speaks_of_states(page_size: int) ->
     assert aborted.reason == (
         "does not fit the idle engine: it needs 7 KV tokens and 1 row; there is room for 0 and 6"
     )
-    assert "mamba" not in engine.pools.tree_cache.available_and_evictable_str()
     assert {violation.pool for violation in engine.check_invariants(idle=True)} == {"kv"}
 
 

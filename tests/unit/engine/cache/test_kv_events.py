@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hybridbench.engine.cache import kv_events
+from hybridbench.engine.cache.base import InsertParams
 from hybridbench.engine.cache.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -15,6 +16,7 @@ from hybridbench.engine.cache.kv_events import (
     KvEvent,
     KvEventRecorder,
 )
+from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.engine import Engine
@@ -175,8 +177,20 @@ def test_who_follows_the_events_knows_the_blocks_of_the_tree_seed_11(page_size: 
     tree = engine.pools.tree_cache
     held = [block_hash for node in tree.iter_nodes() for block_hash in node.hash_value or ()]
     assert known == set(held) != set()
-    assert len(held) == len(tree.all_values_flatten()) // engine.config.page_size
+    assert len(held) == len(tree.tree_slots().kv_indices) // engine.config.page_size
     assert engine.counters.evict_leaf > 0
     assert engine.counters.node_splits > 0
     assert engine.containers()["kv_events"] == 0
     assert engine.counters.kv_events_published > 0
+
+
+def test_a_tree_alone_tells_events_too() -> None:
+    tree = RadixCache.create_simulated(enable_kv_cache_events=True)
+    tree.insert(InsertParams(RadixKey([0, 1, 2])))
+
+    (leaf,) = tree.iter_nodes()
+    assert leaf.hash_value is not None
+    assert len(leaf.hash_value) == 3
+    first, *_ = leaf.hash_value
+    assert tree.take_events()[0] == BlockStored((first,), None, [0], 1)
+    assert tree.take_events() == []

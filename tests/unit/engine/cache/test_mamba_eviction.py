@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from hybridbench.engine.cache.base import CacheSanityError, EvictParams, EvictResult
-from tests.unit.engine.cache.trees import HybridTree, prefixes, state_order
+from tests.unit.engine.cache.trees import HybridTree, prefixes, state_order, tokens_in
 
 
 def test_kv_is_evicted_leaf_by_leaf_oldest_first() -> None:
@@ -35,8 +35,8 @@ def test_the_oldest_state_inside_the_tree_goes_and_its_kv_stays() -> None:
     result = tree.cache.evict(EvictParams(mamba_num=1))
 
     assert result == EvictResult(0, 1)
-    assert tree.node([1, 2]).is_tombstone
-    assert tree.cache.total_size() == 3
+    assert tree.node([1, 2]).mamba_value is None
+    assert tokens_in(tree.cache) == 3
     assert tree.match([1, 2, 3]).device_indices.tolist() == [1, 2, 5]
     assert len(tree.match([1, 2]).device_indices) == 0
     events = tree.cache.events
@@ -140,7 +140,7 @@ def test_a_lock_below_protects_kv_above_but_not_the_state_above() -> None:
 
     assert tree.cache.evict(EvictParams(mamba_num=9)) == EvictResult(0, 1)
 
-    assert tree.node([1, 2]).is_tombstone
+    assert tree.node([1, 2]).mamba_value is None
     assert tree.cache.evict(EvictParams(num_tokens=9)) == EvictResult(0, 0)
     tree.audit()
 

@@ -7,7 +7,6 @@ import pytest
 
 from hybridbench.engine.cache.base import (
     CacheInitParams,
-    EvictParams,
     InsertParams,
     MatchPrefixParams,
 )
@@ -15,7 +14,7 @@ from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.memory.owners import REQ, TREE, OwnershipError
 from hybridbench.engine.memory.req_to_token import ReqToTokenPool
-from tests.unit.engine.cache.trees import HybridTree, TreeReq, full_order, state_order
+from tests.unit.engine.cache.trees import HybridTree, TreeReq, full_order, state_order, tokens_in
 
 
 def test_an_empty_tree_matches_nothing() -> None:
@@ -55,7 +54,7 @@ def test_insert_frees_what_the_tree_has_already() -> None:
 
     assert tree.insert([1, 2, 3, 4]) == (3, 4, False)
 
-    assert tree.cache.total_size() == 4
+    assert tokens_in(tree.cache) == 4
     assert tree.kv.held(REQ) == 0
     assert tree.kv.available_size() == 60
     tree.audit()
@@ -116,7 +115,7 @@ def test_a_split_leaves_a_tombstone_above_and_the_state_below() -> None:
     assert tree.insert([1, 2, 7]) == (2, 3, False)
 
     upper = tree.node([1, 2])
-    assert upper.is_tombstone
+    assert upper.mamba_value is None
     assert tree.node([1, 2, 3, 4]) is below
     assert list(below.key) == [3, 4]
     assert upper.value.tolist() == [1, 2]
@@ -145,7 +144,7 @@ def test_a_match_that_ends_in_a_node_splits_it_and_falls_back_to_the_last_state(
 
     assert result.device_indices.tolist() == [1, 2]
     assert result.last_device_node is tree.node([1, 2])
-    assert tree.node([1, 2, 3]).is_tombstone
+    assert tree.node([1, 2, 3]).mamba_value is None
     # What was used is younger than what was only split.
     assert full_order(tree) == [(3,), (4,), (1, 2)]
     tree.audit()
@@ -155,11 +154,11 @@ def test_inserting_at_a_tombstone_revives_it() -> None:
     tree = HybridTree()
     tree.insert([1, 2, 3])
     tree.match([1, 2])
-    assert tree.node([1, 2]).is_tombstone
+    assert tree.node([1, 2]).mamba_value is None
 
     assert tree.insert([1, 2]) == (2, 2, False)
 
-    assert not tree.node([1, 2]).is_tombstone
+    assert tree.node([1, 2]).mamba_value is not None
     assert tree.match([1, 2]).device_indices.tolist() == [1, 2]
     tree.audit()
 
@@ -249,14 +248,14 @@ def test_a_lock_covers_the_kv_of_the_path_and_the_state_of_the_node() -> None:
     locked = tree.cache.inc_lock_ref(tree.node([1, 2, 3]))
 
     assert (locked.delta, locked.mamba_locked) == (-3, True)
-    assert (tree.cache.full_evictable_size(), tree.cache.full_protected_size()) == (0, 3)
+    assert (tree.cache.evictable_size(), tree.cache.protected_size()) == (0, 3)
     assert (tree.cache.mamba_evictable_size(), tree.cache.mamba_protected_size()) == (1, 1)
     assert tree.node([1, 2]).full_lock_ref == 1
     assert tree.node([1, 2]).mamba_lock_ref == 0
     tree.audit()
 
     tree.cache.dec_lock_ref(tree.node([1, 2, 3]))
-    assert (tree.cache.full_protected_size(), tree.cache.mamba_protected_size()) == (0, 0)
+    assert (tree.cache.protected_size(), tree.cache.mamba_protected_size()) == (0, 0)
     tree.audit()
 
 
@@ -268,9 +267,9 @@ def test_sizes_move_only_with_the_first_lock_and_the_last_unlock() -> None:
     assert tree.cache.inc_lock_ref(node).delta == -2
     assert tree.cache.inc_lock_ref(node).delta == 0
     tree.cache.dec_lock_ref(node)
-    assert tree.cache.full_protected_size() == 2
+    assert tree.cache.protected_size() == 2
     tree.cache.dec_lock_ref(node)
-    assert tree.cache.full_protected_size() == 0
+    assert tree.cache.protected_size() == 0
 
 
 def test_a_split_of_a_locked_node_keeps_the_path_locked() -> None:
@@ -282,9 +281,9 @@ def test_a_split_of_a_locked_node_keeps_the_path_locked() -> None:
     tree.match([1, 9])
 
     assert tree.node([1]).full_lock_ref == 1
-    assert tree.cache.full_protected_size() == 3
+    assert tree.cache.protected_size() == 3
     tree.cache.dec_lock_ref(node)
-    assert tree.cache.full_protected_size() == 0
+    assert tree.cache.protected_size() == 0
     tree.audit()
 
 
@@ -369,7 +368,7 @@ def test_on_a_full_pool_a_hit_evicts_another_state_never_its_own() -> None:
     )
 
     assert result.device_indices.tolist() == [1, 2]
-    assert not result.last_device_node.is_tombstone
+    assert result.last_device_node.mamba_value is not None
     assert req.mamba_pool_idx is not None
     assert tree.cache.node_count() == 1
     tree.audit()
@@ -425,20 +424,9 @@ def test_reset_forgets_the_nodes_but_not_the_events() -> None:
     tree.kv.clear()
     tree.rows.clear()
 
-    assert (tree.cache.node_count(), tree.cache.total_size()) == (0, 0)
+    assert (tree.cache.node_count(), tokens_in(tree.cache)) == (0, 0)
     assert (tree.cache.mamba_evictable_size(), tree.cache.mamba_protected_size()) == (0, 0)
     assert tree.cache.events.nodes_created == 1
     tree.audit()
     tree.insert([3])
     tree.audit()
-
-
-def test_the_tree_can_be_printed() -> None:
-    tree = HybridTree()
-    tree.insert([1, 2])
-    tree.cache.evict(EvictParams())
-
-    text = tree.cache.pretty_print()
-
-    assert "MambaRadixCache: 1 nodes" in text
-    assert "token_ids=[1, 2]" in text

@@ -13,7 +13,7 @@ from hybridbench.engine.cache.base import (
 )
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
-from tests.unit.engine.cache.trees import PagedTree, prefixes
+from tests.unit.engine.cache.trees import PagedTree, prefixes, tokens_in
 
 
 def pages(*numbers: int, page_size: int = 4) -> list[int]:
@@ -30,9 +30,9 @@ def test_a_simulated_tree_needs_no_pools(page_size: int) -> None:
     found = cache.match_prefix(MatchPrefixParams(RadixKey(ids))).device_indices
 
     assert found.tolist() == ids
-    assert cache.total_size() == cache.evictable_size() == 2 * page_size
+    assert (cache.evictable_size(), cache.protected_size()) == (2 * page_size, 0)
     cache.reset()
-    assert (cache.total_size(), cache.evictable_size(), cache.protected_size()) == (0, 0, 0)
+    assert (cache.evictable_size(), cache.protected_size()) == (0, 0)
 
 
 def test_a_disabled_tree_keeps_and_finds_nothing() -> None:
@@ -50,7 +50,7 @@ def test_only_whole_pages_are_kept_and_matched() -> None:
     result = tree.cache.insert(InsertParams(RadixKey([*pages(1), 2, 2]), value[:6]))
 
     assert result == (0, 4, False)
-    assert tree.cache.total_size() == 4
+    assert tokens_in(tree.cache) == 4
     assert tree.match([1, 1, 1]).device_indices.tolist() == []
     assert tree.match([*pages(1), 2, 2, 2]).device_indices.tolist() == [4, 5, 6, 7]
 

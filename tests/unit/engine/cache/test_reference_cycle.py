@@ -238,7 +238,7 @@ def test_a_parent_that_loses_its_state_while_a_request_holds_its_child_makes_the
         tree.insert(ids)
     lock = tree.cache.inc_lock_ref(tree.node([1, 2]))
     tree.cache.evict(EvictParams(mamba_num=1))
-    assert tree.node([1]).is_tombstone
+    assert tree.node([1]).mamba_value is None
     tree.cache.dec_lock_ref(tree.node([1, 2]), lock.to_dec_params())
 
     tree.cache.evict(EvictParams(num_tokens=2))

@@ -28,12 +28,12 @@ def test_a_tombstone_that_lost_its_last_child_waits_for_the_turn_of_its_kv() -> 
     tree.insert([1, 2])
     tree.insert([1, 2, 3])
     tree.cache.evict(EvictParams(mamba_num=1))
-    assert tree.node([1, 2]).is_tombstone
+    assert tree.node([1, 2]).mamba_value is None
 
     assert tree.cache.evict(EvictParams(mamba_num=1)) == EvictResult(1, 1)
 
     left = tree.node([1, 2])
-    assert left.is_tombstone
+    assert left.mamba_value is None
     assert not left.children
     assert tree.match([1, 2]).prefix_len == 0
     assert tree.cache.evict(EvictParams(num_tokens=1)) == EvictResult(2, 0)
@@ -99,13 +99,13 @@ def test_a_window_lock_can_go_before_the_lock_of_the_prefix() -> None:
 
     rest = tree.cache.dec_swa_lock_only(node, lock)
 
-    assert (tree.cache.swa_protected_size(), tree.cache.full_protected_size()) == (0, 4)
+    assert (tree.cache.swa_protected_size(), tree.cache.protected_size()) == (0, 4)
     # The KV is locked, so the leaf stays without its window part.
     assert tree.cache.evict(EvictParams(9, swa_num_tokens=1)) == EvictResult(
         0, swa_num_tokens_evicted=4
     )
     tree.cache.dec_lock_ref(node, rest)
-    assert tree.cache.full_evictable_size() == 4
+    assert tree.cache.evictable_size() == 4
     assert tree.cache.evict(EvictParams(1)) == EvictResult(4)
     tree.audit()
 

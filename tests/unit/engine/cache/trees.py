@@ -79,6 +79,11 @@ class Buffers:
     lazy: bool = False
 
 
+def tokens_in(cache: BasePrefixCache) -> int:
+    """KV tokens in the tree."""
+    return cache.evictable_size() + cache.protected_size()
+
+
 class AnyHybridTree(ABC):
     """A hybrid tree over ``kv_tokens`` positions and ``mamba_slots`` states."""
 

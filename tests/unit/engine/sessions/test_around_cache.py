@@ -26,7 +26,7 @@ def test_the_inner_cache_answers_what_no_session_asks() -> None:
     around.insert(InsertParams(RadixKey([1, 2, 3])))
 
     assert around.match_prefix(MatchPrefixParams(RadixKey([1, 2, 3, 4]))).prefix_len == 3
-    assert (around.evictable_size(), around.node_count(), around.is_tree_cache()) == (3, 1, True)
+    assert (around.evictable_size(), around.node_count()) == (3, 1)
     around.reset()
     assert inner.node_count() == 0
     assert around.root_node is inner.root_node
