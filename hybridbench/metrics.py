@@ -163,6 +163,14 @@ METRICS: tuple[MetricSpec, ...] = (
         erratic=True,
     ),
     MetricSpec(
+        "others_cpu_s",
+        Unit.SECONDS,
+        Kind.COUNTER,
+        "time per CPU of all programs beside the run and what it watches",
+        erratic=True,
+        foreign=True,
+    ),
+    MetricSpec(
         "open_fds",
         Unit.COUNT,
         Kind.LEVEL,

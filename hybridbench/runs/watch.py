@@ -38,6 +38,7 @@ from hybridbench.sampling.cgroup import CgroupSource
 from hybridbench.sampling.probe_client import ProbeClient, carried_folder, probe_environment
 from hybridbench.sampling.sampler import (
     HarnessSource,
+    OthersSource,
     Sampler,
     Source,
     StealSource,
@@ -56,6 +57,8 @@ from hybridbench.workload.settings import Checkpoint
 
 _CENSUSES: Final = 24
 _CENSUS_S_MIN, _CENSUS_S_MAX = 5.0, 300.0
+# All processes of the machine are looked at for what the other ones take.
+_OTHERS_S: Final = 10.0
 # Where nothing pauses the load, a moment of rest is looked for so often.
 _SEEK_S: Final = 1.0
 _LINES_SHOWN: Final = 20
@@ -298,16 +301,19 @@ class WatchedUnderSoak:
 
     def _make_loop(self, run: BegunRun, target: Observe) -> WatchLoop:
         plan, context = self._plan, run.context
+        now_s = context.clock.monotonic_s()
         sources: list[Source] = [HarnessSource(), StealSource()]
+        others: TimedSource | None = None
         if plan.sees_processes:
             self._cgroup = CgroupSource(target.pid)
             sources.append(self._cgroup)
+            others = TimedSource(OthersSource(target.pid), Beat(_OTHERS_S, now_s))
         loop = WatchLoop(
             context=context,
             target=target,
             sampler=Sampler(
-                [TimedSource(source) for source in sources],
-                Beat(plan.cadence.sample_every_s, context.clock.monotonic_s()),
+                [*map(TimedSource, sources), *([] if others is None else [others])],
+                Beat(plan.cadence.sample_every_s, now_s),
                 context.clock,
             ),
             status=RunStatus(plan.title, plan.traffic_s, observed=True),

@@ -7,6 +7,8 @@ slow.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import psutil
 from hybridbench.errors import ConfigError
 
 _KIB = 1024
+_BUSY = ("user", "nice", "system", "irq", "softirq")
 _PROC = Path("/proc")
 
 
@@ -137,6 +140,34 @@ def read_steal_s() -> float | None:
     except OSError:
         return None
     return sum(times.steal for times in each) / len(each) if each else None
+
+
+def read_busy_s() -> float | None:
+    """Seconds that all processors have run programs, the kernel's work for them included; None if
+    unknown.
+    """
+    try:
+        times = psutil.cpu_times()
+    except OSError:
+        return None
+    # On Linux ``user`` and ``nice`` have the time of guests in them.
+    return sum(getattr(times, part, 0.0) for part in _BUSY)
+
+
+def read_family_cpu_s(pids: Iterable[int]) -> float:
+    """Processor seconds of these processes and of all their descendants, those included that have
+    ended and were waited for.
+    """
+    family: dict[int, psutil.Process] = {}
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(pid)
+            family.update({each.pid: each for each in (root, *root.children(recursive=True))})
+    spent_s = 0.0
+    for process in family.values():
+        with suppress(psutil.Error):
+            spent_s += sum(process.cpu_times()[:4])
+    return spent_s
 
 
 def _read(path: Path) -> str:

@@ -14,8 +14,10 @@ from hybridbench.sampling.cadence import Beat
 from hybridbench.sampling.process import (
     ProcessGoneError,
     count_open_fds,
+    read_busy_s,
     read_cpu_s,
     read_cpu_wait_s,
+    read_family_cpu_s,
     read_process_memory,
     read_pss_bytes,
     read_steal_s,
@@ -96,6 +98,25 @@ class StealSource:
     def read(self) -> Mapping[str, float]:
         steal_s = read_steal_s()
         return {} if steal_s is None else {"host_steal_s": steal_s}
+
+
+class OthersSource:
+    """Processor time of all programs beside a run: its own processes and those that it watches.
+
+    What ends without being waited for by its parent counts as the time of others.
+    """
+
+    def __init__(self, watched_pid: int | None) -> None:
+        self._roots = (os.getpid(), *(() if watched_pid is None else (watched_pid,)))
+        self._others_s = 0.0
+
+    def read(self) -> Mapping[str, float]:
+        busy_s = read_busy_s()
+        if busy_s is None:
+            return {}
+        # A process that has ended is missing until it is waited for.
+        self._others_s = max(self._others_s, busy_s - read_family_cpu_s(self._roots))
+        return {"others_cpu_s": self._others_s / (os.cpu_count() or 1)}
 
 
 class PssSource:

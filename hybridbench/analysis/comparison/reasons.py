@@ -23,7 +23,7 @@ class FewPairs(Reason, frozen=True, kw_only=True):
 
 
 class NotAlone(Reason, frozen=True, kw_only=True):
-    """Of its time each run's worker waited for a processor for a share."""
+    """For shares of the time of each run others had its processors."""
 
     code: ClassVar[str] = ComparedCode.NOT_ALONE
 
@@ -31,7 +31,7 @@ class NotAlone(Reason, frozen=True, kw_only=True):
 
     def text(self) -> str:
         shares = " and ".join(map(format_percent, self.shares))
-        return f"the workers waited for a processor for {shares} of the time"
+        return f"other programs had the processors for {shares} of the time"
 
 
 class LoadUnknown(Reason, frozen=True, kw_only=True):

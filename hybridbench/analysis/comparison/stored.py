@@ -23,13 +23,14 @@ from hybridbench.analysis.comparison.metrics import (
     ComparedMetric,
 )
 from hybridbench.analysis.comparison.pairs import PairedMean, widening
-from hybridbench.analysis.comparison.reasons import NotAlone
+from hybridbench.analysis.comparison.reasons import LoadUnknown, NotAlone
 from hybridbench.analysis.comparison.records import Block
 from hybridbench.analysis.facts.window import Window, judged_window
 from hybridbench.analysis.findings.validity import share_of_time
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.work_cost import summed
 from hybridbench.labels import unlabelled
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Why
 
 MOST_WINDOWS = 24
@@ -37,9 +38,13 @@ MOST_WINDOWS = 24
 # of the log; comparison-statistics.md has where it is from).
 BETWEEN_RUNS = 0.03
 
-# A run whose worker was kept from a processor for more of its time than this says nothing of speed
-# beside another: how much that cost cannot be taken out again.
+# A run that had to share its processors for more of its time than this says nothing of speed beside
+# another: how much that cost cannot be taken out again.
 _WAITED = 0.05
+
+# What a worker of ours waited for, and what other programs took of a machine on which a target of
+# others runs, whose threads are too many to be asked for their waits.
+_OF_OTHERS = ("worker_cpu_wait_s", "host_steal_s", "others_cpu_s")
 
 _SAMPLES_PER_WINDOW = 3
 _MS = 1000.0
@@ -72,15 +77,16 @@ def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
 
 
 def not_alone(records: Sequence[RunRecord]) -> Why | None:
-    """Why the speeds of these runs cannot be compared: others had the processors.  None where the
-    runs had them for themselves.
+    """Why the speeds of these runs cannot be compared: others had the processors, or it is not
+    known.  None where the runs had them for themselves.
     """
     shares: list[float] = []
     most = 0.0
     for record in records:
         window = judged_window(record)
-        names = ("worker_cpu_wait_s", "host_steal_s")
-        series = [record.series.get(name) for name in names]
+        series = [record.series.get(name) for name in _OF_OTHERS]
+        if record.manifest.target.kind == OBSERVED and series[-1] is None:
+            return LoadUnknown().why()
         share = 0.0 if window is None else sum(share_of_time(s, window) for s in series)
         shares.append(share)
         most = max(most, share)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -12,8 +14,10 @@ from hybridbench.sampling.process import (
     ProcessMemory,
     count_open_fds,
     parse_status,
+    read_busy_s,
     read_cpu_s,
     read_cpu_wait_s,
+    read_family_cpu_s,
     read_process_memory,
     read_pss_bytes,
     read_steal_s,
@@ -97,6 +101,33 @@ def test_steal_is_the_average_of_the_processors(
     assert read_steal_s() == pytest.approx(3.0)
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "absent"))
     assert read_steal_s() is None
+
+
+def test_what_all_processors_ran_is_neither_idle_nor_stolen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    parts = [3, 1, 2, 50, 20, 1, 1, 7, 2, 0]  # the last two are guests, part of the first two
+    (tmp_path / "stat").write_text(f"cpu  {' '.join(str(part * ticks) for part in parts)}\n")
+
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert read_busy_s() == pytest.approx(8.0)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "absent"))
+    assert read_busy_s() is None
+
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass"
+
+
+def test_a_family_has_the_time_of_those_that_have_ended() -> None:
+    before_s = read_family_cpu_s([os.getpid()])
+
+    # A child burns by itself, and waits for one that does.
+    nested = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])\n{BURN}"
+    subprocess.run([sys.executable, "-c", nested], check=True)
+
+    assert 0.6 <= read_family_cpu_s([os.getpid()]) - before_s < 5.0
+    assert read_family_cpu_s([2**30]) == 0.0
 
 
 def test_the_time_of_all_threads_is_added_up(tmp_path: Path) -> None:

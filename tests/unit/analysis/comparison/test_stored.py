@@ -25,7 +25,7 @@ from hybridbench.analysis.comparison.stored import (
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.codes import ComparedCode
 from hybridbench.records.events import Phase, Steady
-from hybridbench.records.manifest import Manifest
+from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from tests.unit.analysis.comparisons import verdict
 
 
@@ -134,6 +134,31 @@ def test_no_speed_is_called_when_others_had_the_processors() -> None:
     assert throughput.why.code == ComparedCode.NOT_ALONE
     assert throughput.why.data["shares"] == pytest.approx([0.0, 0.4])
     assert found["hit_rate"].call is Call.SAME
+
+
+def watched(others: float | None) -> RunRecord:
+    """The same of a server of others, beside programs that take a share of the machine."""
+    run = _run()
+    series = {name: one for name, one in run.series.items() if name != "worker_cpu_wait_s"}
+    t = run.series["step_s"].t_s
+    if others is not None:
+        series["others_cpu_s"] = Series("others_cpu_s", t, others * t)
+    return RunRecord(Manifest(target=TargetFacts(kind=OBSERVED)), series, run.events)
+
+
+def test_what_runs_beside_a_watched_server_leaves_its_speed_open() -> None:
+    why = not_alone([watched(0.01), watched(0.3)])
+
+    assert why is not None
+    assert why.text == "other programs had the processors for 1% and 30% of the time"
+    assert not_alone([watched(0.01), watched(0.02)]) is None
+
+
+def test_a_watched_server_of_which_that_is_not_known_has_no_speed_beside_another() -> None:
+    why = not_alone([watched(0.01), watched(None)])
+
+    assert why is not None
+    assert why.code == ComparedCode.LOAD_UNKNOWN
 
 
 def test_a_machine_of_ones_own_leaves_no_reason() -> None:
