@@ -46,6 +46,9 @@ _WAITED = 0.05
 # others runs, whose threads are too many to be asked for their waits.
 _OF_OTHERS = ("worker_cpu_wait_s", "host_steal_s", "others_cpu_s")
 
+# Between idle points of a server, which take many seconds, some windows hold hardly any traffic.
+_LEAST_ACTIVE = 0.5
+
 _SAMPLES_PER_WINDOW = 3
 _MS = 1000.0
 _TOKENS = ("events.prompt_tokens", "events.output_tokens")
@@ -129,6 +132,7 @@ def between_runs(metric: ComparedMetric) -> float:
 
 def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, FloatArray]:
     active = _active_s(window, edges)
+    busy = np.isfinite(active)
 
     def rose(*names: str) -> FloatArray | None:
         return summed(record, dict.fromkeys(names, 1.0), edges)
@@ -142,12 +146,12 @@ def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, 
             for name, counter in ((STEP_PER_TOKEN, "step_s"), (CPU_PER_TOKEN, "worker_cpu_s")):
                 spent = rose(counter)
                 if spent is not None:
-                    out[name] = _MS * spent / tokens
+                    out[name] = _MS * spent / np.where(busy, tokens, np.nan)
         finished = rose(record.drivers.requests)
         if finished is not None:
             out[REQUESTS] = finished / active
             if tokens is None and (spent := _cpu_of_all(record, edges)) is not None:
-                out[CPU_PER_REQUEST] = _MS * spent / finished
+                out[CPU_PER_REQUEST] = _MS * spent / np.where(busy, finished, np.nan)
         hits, computed = rose(_HITS), rose(_TOKENS[0])
         if hits is not None and computed is not None:
             out["hit_rate"] = hits / (hits + computed)
@@ -172,12 +176,12 @@ def _cpu_of_all(record: RunRecord, edges: FloatArray) -> FloatArray | None:
 
 
 def _active_s(window: Window, edges: FloatArray) -> FloatArray:
-    """The length of each window less the pauses inside it."""
+    """The length of each window less the pauses inside it; NaN where those take most of it."""
     active = np.diff(edges)
     for start, end in window.pauses:
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)
         active -= np.maximum(overlap, 0.0)
-    return np.maximum(active, 1e-9)
+    return np.where(active >= _LEAST_ACTIVE * np.diff(edges), active, np.nan)
 
 
 def _per_window(

@@ -88,11 +88,11 @@ def test_a_pause_for_a_checkpoint_is_not_time_of_the_engine() -> None:
     values = [
         b.values["throughput_tokens_per_s"]
         for b in stored_blocks(_run(pause=True), 0)
-        if b.values.get("throughput_tokens_per_s", 0.0) > 0.0
+        if "throughput_tokens_per_s" in b.values
     ]
 
-    # The windows that lie in the pause have no tokens; those that touch it have their usual speed.
-    assert len(values) >= MOST_WINDOWS - 3
+    # The windows that lie in the pause have no speed; those that touch it have their usual one.
+    assert MOST_WINDOWS > len(values) >= MOST_WINDOWS - 3
     assert values == pytest.approx([1000.0] * len(values), rel=0.05)
 
 
