@@ -8,6 +8,7 @@ fastest copy and the fastest matrix product of several sizes.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from benchmarks.kernel_watch import (
 )
 from benchmarks.kernel_work import Work
 from hybridbench.engine.assembly import device_of
+from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine_config import EngineConfig
@@ -169,6 +171,59 @@ def bench_kernels(
     )
 
 
+@dataclass(frozen=True)
+class ReplayRow:
+    """A decode step of all requests as a CUDA graph, and as it is; wall times, medians."""
+
+    model: str
+    tokens: int
+    steps: int
+    graph_s: float
+    plain_s: float
+
+
+def bench_replay(
+    model: str,
+    device: str,
+    rounds: int = 5,
+    traffic: Traffic | None = None,
+    recorder: GraphRecorder | None = None,
+) -> ReplayRow:
+    """Time the decode steps of ``rounds`` batches with and without recorded steps, in turns.
+
+    ``recorder`` stands in for the device's CUDA graphs.
+    """
+    target = device_of(device)
+    chosen = TRAFFIC[target.type] if traffic is None else traffic
+    kernels = kernels_for(device)
+    replaying = Batches(model, device, chosen, kernels, graphs=True, recorder=recorder)
+    plain = Batches(model, device, chosen, kernels)
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds + 1):
+        for batches, taken in zip((replaying, plain), times, strict=True):
+            seconds = _decode_seconds(batches)
+            if number:  # The first batch of each warms up.
+                taken.extend(seconds)
+    assert replaying.engine.counters.graph_replays, "no step was replayed"
+    graph_s, plain_s = map(statistics.median, times)
+    return ReplayRow(model, chosen.requests, len(times[0]), graph_s, plain_s)
+
+
+def _decode_seconds(batches: Batches) -> list[float]:
+    """Wall times of the decode steps of one batch in which all requests took part."""
+    batches.submit()
+    engine, seconds = batches.engine, []
+    while engine.has_work:
+        whole = engine.running_requests == batches.traffic.requests
+        decoded = engine.counters.decode_steps
+        began_s = time.perf_counter()
+        engine.step()
+        took_s = time.perf_counter() - began_s
+        if whole and engine.counters.decode_steps > decoded:
+            seconds.append(took_s)
+    return seconds
+
+
 def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
     """The fastest copy, and in each type the fastest product, over a range of sizes.
 
@@ -200,7 +255,16 @@ def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Cei
 class Batches:
     """An engine, and the batches of requests that are submitted to it."""
 
-    def __init__(self, model: str, device: str, traffic: Traffic, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        model: str,
+        device: str,
+        traffic: Traffic,
+        kernels: Kernels,
+        *,
+        graphs: bool = False,
+        recorder: GraphRecorder | None = None,
+    ) -> None:
         self.traffic = traffic
         length = traffic.cached_tokens + traffic.new_tokens + traffic.output_tokens
         self.engine = Engine(
@@ -214,8 +278,10 @@ class Batches:
                 mamba_slots=4 * traffic.requests,
                 chunked_prefill_size=traffic.prefill_tokens,
                 max_prefill_tokens=traffic.prefill_tokens,
+                cuda_graph_max_bs=traffic.requests if graphs else 0,
             ),
             kernels=kernels,
+            recorder=recorder,
         )
         self._random = np.random.default_rng(0)
         self._prefix = self._tokens(traffic.cached_tokens)
@@ -335,6 +401,16 @@ def main(
             typer.echo()
         for line in _kernel_lines(bench_kernels(name, device, rounds)):
             typer.echo(line)
+        if device_of(device).type == "cuda":
+            typer.echo()
+            typer.echo(_replay_line(bench_replay(name, device, rounds)))
+
+
+def _replay_line(row: ReplayRow) -> str:
+    return (
+        f"decode step of {row.tokens} tokens as a CUDA graph: {1000 * row.graph_s:.2f} ms, without "
+        f"{1000 * row.plain_s:.2f} ms, ratio {row.plain_s / row.graph_s:.2f} ({row.steps} steps)"
+    )
 
 
 def _kernel_lines(result: KernelBench) -> Iterator[str]:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import kernel_watch
 from benchmarks.kernel_watch import PROJECTIONS, StepWatch, cpu_seconds
 from benchmarks.kernel_work import Work, work_of
-from benchmarks.kernels import KernelBench, OperationRow, Traffic, bench_kernels
+from benchmarks.kernels import KernelBench, OperationRow, Traffic, bench_kernels, bench_replay
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.kernels.causal_conv1d.reference import ConvPlan
@@ -23,6 +23,7 @@ from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
 from hybridbench.kernels.moe.reference import swiglu
 from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 from tests.builders import NANO_ENGINE
+from tests.graph_recorder import EagerRecorder
 from tests.unit.kernels.agreement import device_of
 
 CPU = torch.device("cpu")
@@ -244,3 +245,14 @@ def test_triton_kernels_are_timed_on_a_cuda_device() -> None:
         for row in table.rows:
             assert math.isfinite(row.step_s)
             assert row.work.moved_bytes / row.step_s < 1.2 * result.ceilings.copy_bytes_per_s
+
+
+def test_decode_steps_are_timed_with_and_without_graphs() -> None:
+    recorder = EagerRecorder()
+
+    row = bench_replay("qwen3-next-nano", "cpu", 1, SMALL, recorder)
+
+    assert (row.tokens, row.steps) == (4, 2)
+    assert recorder.replayed >= 4
+    assert row.graph_s > 0
+    assert row.plain_s > 0
