@@ -16,7 +16,7 @@ from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
-    from hybridbench.history.points import Point, Tracked
+    from hybridbench.over_time.comparer import Point, Tracked
 
 
 class HistoryFormat(StrEnum):
@@ -75,9 +75,9 @@ def history(
         )
     since_s = _since(since)
     options = OutputOptions(ReportFormat(format_), given_outputs(output, HistoryFormat))
-    from hybridbench.history.points import read_points
-    from hybridbench.history.series import series_of
-    from hybridbench.report.history import history_document, history_json
+    from hybridbench.over_time.comparer import series_of
+    from hybridbench.over_time.history_report import history_document, history_json
+    from hybridbench.over_time.points import read_points
 
     every, unread = read_points(store)
     points = [point for point in every if _wanted(point, model, profile, since_s)]
@@ -96,7 +96,7 @@ def _wanted(point: Point, model: str | None, profile: str | None, since_s: float
 
 
 def _quantities(names: list[str]) -> list[Tracked]:
-    from hybridbench.history.points import QUANTITIES
+    from hybridbench.over_time.comparer import QUANTITIES
     from hybridbench.workload.validation import full_stop, nearest
 
     if not names:

@@ -31,9 +31,9 @@ from hybridbench.safe_output import (
 )
 
 if TYPE_CHECKING:
-    from hybridbench.nightly.cells import PlannedCell
-    from hybridbench.nightly.child import Child
-    from hybridbench.nightly.planned import PlannedRun
+    from hybridbench.over_time.cells import PlannedCell
+    from hybridbench.over_time.child import Child
+    from hybridbench.over_time.planned import PlannedRun
     from hybridbench.report.document import Document
 
 app = typer.Typer(
@@ -51,7 +51,7 @@ EXIT_CODES = (
 
 
 class PlanFormat(StrEnum):
-    """What `nightly plan --format` takes; the keys of nightly/fan_out.py."""
+    """What `nightly plan --format` takes; the keys of over_time/fan_out.py."""
 
     CONSOLE = "console"
     JSON = "json"
@@ -140,7 +140,7 @@ def plan(
     --format github prints a matrix for `strategy.matrix`, slurm an array script, k8s an Indexed
     Job.
     """
-    from hybridbench.nightly.fan_out import Target, rendered
+    from hybridbench.over_time.fan_out import Target, rendered
 
     nightly = _planned(plan, budget, defect)
     root = "/nightly" if output is PlanFormat.K8S else "nightly"
@@ -180,8 +180,8 @@ def cell(
     Safe to rerun: a finished cell is skipped, a killed run is resumed.  The exit code is that of
     the cell after policy and waivers: 0 for a waived leak.
     """
-    from hybridbench.nightly.cells import find_cell
-    from hybridbench.nightly.run import CellRunner
+    from hybridbench.over_time.cells import find_cell
+    from hybridbench.over_time.run import CellRunner
 
     check_directory("--out", out)
     nightly = _planned(plan, budget, defect)
@@ -242,7 +242,7 @@ def merge(
 
     Example: hybridbench nightly merge cells --out merged --baseline results/nightly
     """
-    from hybridbench.nightly.run import MergeOptions, merge_cells
+    from hybridbench.over_time.run import MergeOptions, merge_cells
 
     check_directory("--out", out)
     check_directory("--keep-baseline", keep_baseline)
@@ -292,8 +292,8 @@ def run(
     If it is killed, rerun the same command to resume, unless the engine's files have changed since:
     then a new run begins.
     """
-    from hybridbench.nightly.fan_out import PARTIAL
-    from hybridbench.nightly.run import CellRunner, MergeOptions, merge_cells, run_directory
+    from hybridbench.over_time.fan_out import PARTIAL
+    from hybridbench.over_time.run import CellRunner, MergeOptions, merge_cells, run_directory
     from hybridbench.records.nightly import counted
     from hybridbench.rundir.layout import CELLS
 
@@ -325,14 +325,14 @@ def schema() -> None:
 
     Example: hybridbench nightly schema > plan.schema.json
     """
-    from hybridbench.nightly.plan import plan_json_schema
+    from hybridbench.over_time.plan import plan_json_schema
 
     emit(json.dumps(plan_json_schema(), indent=2) + "\n")
 
 
 def _planned(plan: str, budget: str | None, defects: list[str] | None) -> PlannedRun:
     from hybridbench.cli.chosen_defects import chosen_defects
-    from hybridbench.nightly.planned import plan_run
+    from hybridbench.over_time.planned import plan_run
 
     chosen_defects(defects or [])
     budget_s = None if budget is None else parse_seconds("--budget", budget)
@@ -373,7 +373,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 @contextmanager
 def _signals() -> Iterator[Child]:
     """A child that Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on to inside the block."""
-    from hybridbench.nightly.child import Child
+    from hybridbench.over_time.child import Child
 
     child = Child()
 

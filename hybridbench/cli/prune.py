@@ -14,7 +14,7 @@ from hybridbench.safe_output import echo, one_line
 from hybridbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from hybridbench.history.prune import PruneDecision
+    from hybridbench.over_time.prune import PruneDecision
 
 
 def prune(
@@ -81,7 +81,7 @@ def prune(
         raise RunDirectoryError(
             f"{store} is not a directory; pass the results directory with --store"
         )
-    from hybridbench.history.prune import PruneAction, Rules, decide, delete, size_of
+    from hybridbench.over_time.prune import PruneAction, Rules, decide, delete, size_of
 
     rules = Rules(keep, keep_days, keep_failed, leaks, damaged)
     decisions = decide(store, rules, time.time())

@@ -75,8 +75,8 @@ def run_result(
 
 
 def _nightly_run(directory: Path) -> Result:
-    from hybridbench.nightly.run import stored_document, write_nightly_pages
-    from hybridbench.nightly.stored import read_nightly_run
+    from hybridbench.over_time.run import stored_document, write_nightly_pages
+    from hybridbench.over_time.stored import read_nightly_run
 
     document = stored_document(directory, read_nightly_run(directory / NIGHTLY))
     return Result(document, lambda: write_nightly_pages(directory, document))

@@ -212,6 +212,10 @@ class AttemptFinding:
         """What makes it the same finding in another nightly run."""
         return leak_kind(self.kind), self.subject, self.driver or ""
 
+    def rate_in(self, unit: str, per: str) -> Rate | None:
+        """The rate in ``unit`` for each ``per``; None if it has no such rate."""
+        return next((r for r in self.rates if (r.unit, r.per) == (unit, per)), None)
+
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a cell; without an exit code it is under way or was cut off."""

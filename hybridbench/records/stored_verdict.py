@@ -53,11 +53,10 @@ class MeasuredMetric(msgspec.Struct, frozen=True):
     model: str = ""
 
 
-class MeasuredCost(msgspec.Struct, frozen=True):
-    """A cost of work in a verdict.json."""
+class MeasuredCost(MeasuredRate, frozen=True, kw_only=True):
+    """A cost of work in a verdict.json, stored without its interval."""
 
     name: str
-    value: float | None = None
 
 
 class MeasuredLevel(MeasuredRate, frozen=True, kw_only=True):

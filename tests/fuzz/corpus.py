@@ -19,7 +19,7 @@ from hybridbench.compare.store import ComparisonWriter
 from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.registry import read_hf_config
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
-from hybridbench.nightly.run import MergeOptions, merge_cells
+from hybridbench.over_time.run import MergeOptions, merge_cells
 from hybridbench.records.comparison import comparison_manifest_from_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.manifest import read_manifest
@@ -29,7 +29,7 @@ from hybridbench.workload.catalog import list_plans, list_profiles, load_profile
 from hybridbench.workload.synthetic_trace import write_synthetic_trace
 from hybridbench.workload.trace import TraceFile
 from tests.model_steps import NANO_MODEL
-from tests.unit.nightly.planned_runs import GROWTH, NODES, attempt, finished, planned_run, store
+from tests.unit.over_time.planned_runs import GROWTH, NODES, attempt, finished, planned_run, store
 from tests.unit.report.comparisons import comparison
 from tests.unit.report.synthetic import record_of
 

@@ -27,7 +27,7 @@ from hybridbench.errors import ExitCode, HybridbenchError
 from hybridbench.records.events import Interrupted, Segment, WorkloadFailed
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.reader import read_run
-from tests.unit.history.stores import add_run, verdict
+from tests.unit.over_time.stores import add_run, verdict
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 180.0

@@ -20,7 +20,7 @@ CUTS = {
 # Files of older versions hold the word of a verdict, and facts, in sentences alone.
 READERS_OF_OLDER_FILES = {
     "hybridbench/records/stored_verdict.py",
-    "hybridbench/nightly/stored.py",
+    "hybridbench/over_time/stored.py",
 }
 
 

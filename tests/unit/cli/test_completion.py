@@ -13,7 +13,7 @@ from hybridbench.cli.app import app
 from hybridbench.cli.completion import complete_defect, complete_model, complete_result
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.engine.models.presets import PRESETS
-from tests.unit.history.stores import DAY_S, add_run, verdict
+from tests.unit.over_time.stores import DAY_S, add_run, verdict
 
 
 def test_defects_are_those_of_the_catalog() -> None:

@@ -23,7 +23,7 @@ from hybridbench.cli.command_group import SECTIONS
 from hybridbench.compare.worktree import Revision
 from hybridbench.errors import ErrorCode, ExitCode, HybridbenchError
 from tests.unit.cli.conftest import CommandLine
-from tests.unit.history.stores import DAY_S, add_run, verdict
+from tests.unit.over_time.stores import DAY_S, add_run, verdict
 
 pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
 
@@ -385,9 +385,9 @@ DOORS: Final = (
     "hybridbench.compare.bisect.finished_comparison",
     "hybridbench.selftest.run.SelfTest.run",
     "hybridbench.selftest.mutants.MutantTest.run",
-    "hybridbench.nightly.run.CellRunner.run_cell",
-    "hybridbench.nightly.run.CellRunner.run_all",
-    "hybridbench.nightly.run.merge_cells",
+    "hybridbench.over_time.run.CellRunner.run_cell",
+    "hybridbench.over_time.run.CellRunner.run_all",
+    "hybridbench.over_time.run.merge_cells",
     "hybridbench.targets.prepare.prepare",
     "hybridbench.targets.prepared.remove",
 )

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from hybridbench.history.points import read_points
+from hybridbench.over_time.points import read_points
 from hybridbench.records.stored_verdict import read_verdict, verdict_to_json
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.cli.conftest import CommandLine

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from hybridbench.cli.app import app
 from hybridbench.errors import HybridbenchError
-from tests.unit.history.stores import DAY_S, add_comparison, add_night, add_run, verdict
+from tests.unit.over_time.stores import DAY_S, add_comparison, add_night, add_run, verdict
 
 
 def run(*words: object) -> Result:

@@ -43,7 +43,7 @@ def listed(*options: str) -> bool:
 
 @pytest.fixture
 def one_run(place: Path) -> None:
-    from tests.unit.history.stores import DAY_S, add_run, verdict
+    from tests.unit.over_time.stores import DAY_S, add_run, verdict
 
     add_run(place / "results", "one", DAY_S, verdict())
 

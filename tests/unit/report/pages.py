@@ -15,9 +15,11 @@ from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.cli.results import read_result
 from hybridbench.compare.store import judged_comparison, read_comparison
-from hybridbench.history.points import read_points
-from hybridbench.history.series import series_of
-from hybridbench.nightly.merge import find_cells, merged
+from hybridbench.over_time.comparer import series_of
+from hybridbench.over_time.history_report import history_document
+from hybridbench.over_time.merge import find_cells, merged
+from hybridbench.over_time.night_report import nightly_document
+from hybridbench.over_time.points import read_points
 from hybridbench.records.events import AnswersCompared, Crash, Interrupted, WrongAnswer
 from hybridbench.records.nightly import Attempt
 from hybridbench.records.verdict import Verdict
@@ -26,8 +28,6 @@ from hybridbench.report.comparison import comparison_document
 from hybridbench.report.diagnosis import diagnosis_text
 from hybridbench.report.document import Document
 from hybridbench.report.external_series import series_document
-from hybridbench.report.history import history_document
-from hybridbench.report.nightly import nightly_document
 from hybridbench.rundir.reader import read_run
 from hybridbench.series.judge import JudgeOptions, judge_file
 from tests.unit.analysis.comparisons import THROUGHPUT, rounds
@@ -42,9 +42,7 @@ from tests.unit.analysis.records import (
     with_series,
 )
 from tests.unit.analysis.resumed import cut_at, resumed
-from tests.unit.history.stores import DAY_S, add_run
-from tests.unit.history.stores import verdict as stored_verdict
-from tests.unit.nightly.planned_runs import (
+from tests.unit.over_time.planned_runs import (
     GROWTH,
     NODES,
     PLAN,
@@ -54,6 +52,8 @@ from tests.unit.nightly.planned_runs import (
     planned_run,
     store,
 )
+from tests.unit.over_time.stores import DAY_S, add_run
+from tests.unit.over_time.stores import verdict as stored_verdict
 from tests.unit.report import comparisons, synthetic
 
 STORED: Final = Path(__file__).parents[2] / "fixtures" / "a9932c8"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hybridbench
-from hybridbench.nightly.child import Child
+from hybridbench.over_time.child import Child
 from hybridbench.records.messages import Drain, Fatal
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
 from hybridbench.targets.own_process import import_path, own_command
@@ -104,7 +104,7 @@ _SAFE_WAYS = ("own_command(", "BackgroundProcess(", "answer_of(", "SAFE_PATH", '
 
 def test_every_python_that_is_started_anywhere_is_started_safely() -> None:
     """Who names the interpreter must start it by one of the safe ways, or only pass its name on."""
-    names_only = {"nightly/attempts.py"}
+    names_only = {"over_time/attempts.py"}
     starting = {
         str(path.relative_to(PACKAGE)): text
         for path in sorted(PACKAGE.rglob("*.py"))

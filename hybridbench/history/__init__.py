@@ -1,1 +1,0 @@
-"""Stored runs as series: which may be compared, what changed, and which may be deleted."""

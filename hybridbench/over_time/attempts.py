@@ -1,0 +1,299 @@
+"""One attempt at a cell: its command, how far its store came, and what the result was.
+
+A soak that was cut off is resumed and judged; a comparison that was is begun anew, as its versions
+took turns and half of them prove little.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from hybridbench.analysis.comparison.records import (
+    Call,
+    Change,
+    ComparisonVerdict,
+    Outcome,
+    Role,
+    SideComparison,
+)
+from hybridbench.analysis.facts.window import judged_length_s, last_segment, segments
+from hybridbench.analysis.record import RunRecord
+from hybridbench.compare.store import StoredComparison, judged_comparison, read_comparison
+from hybridbench.errors import RunDirectoryError
+from hybridbench.over_time.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
+from hybridbench.over_time.comparer import THROUGHPUT, machine
+from hybridbench.over_time.policy import SLOWER, worst_kind
+from hybridbench.records.comparison import FINISHED
+from hybridbench.records.events import Extended, ExtensionEnded, Interrupted
+from hybridbench.records.nightly import (
+    Attempt,
+    AttemptFinding,
+    Cell,
+    CellKind,
+    attempt_finding,
+)
+from hybridbench.records.stored_verdict import read_verdict
+from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.rundir.cut import is_finished
+from hybridbench.rundir.layout import COMPARISON, MANIFEST, SAMPLES, VERDICT
+from hybridbench.rundir.reader import read_run
+from hybridbench.thresholds.ratios import CheckedRatio
+from hybridbench.thresholds.result import ThresholdOutcome
+
+# Shown from one nightly run to the next; medians over the judged window.
+_METRICS: Final = (
+    THROUGHPUT,
+    "requests_per_s",
+    "ttft_ms_p50",
+    "ttft_ms_p99",
+    "itl_ms_p50",
+    "itl_ms_p99",
+    "rss_anon_swap_bytes",
+)
+_HYBRIDBENCH: Final = (sys.executable, "-m", "hybridbench")
+_WORSE: Final = (Change.INTRODUCED, Change.WORSE)
+
+
+class Progress(Enum):
+    """How far the newest run in an attempt's store is."""
+
+    CUT = "cut"  # soak --resume goes on with it
+    UNJUDGED = "unjudged"  # ran to its end and was cut off before the verdict
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The newest run of an attempt."""
+
+    progress: Progress
+    run_dir: Path
+
+
+def start_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[str]:
+    """The soak or comparison of a cell, as anybody could type it."""
+    cell = planned.cell
+    if cell.kind is CellKind.WATCH:
+        return _watch_command(planned, attempt, store)
+    if cell.kind is CellKind.COMPARE:
+        # A cell needs a verdict, also on a day without a change.
+        words = [*_HYBRIDBENCH, "compare", *cell.versions, "--same-engine"]
+        words += ["--max-time", f"{attempt.duration_s:g}s"]
+        words += _option("--block", cell.block_s, "s") + _option("--margin", cell.margin)
+    else:
+        words = [*_HYBRIDBENCH, "soak", "--duration", f"{attempt.duration_s:g}s"]
+        words += ["--extend", f"{attempt.extend_s:g}s" if attempt.extend_s else "0"]
+        words += [] if cell.device is None else ["--device", cell.device]
+        words += [word for version in cell.versions for word in _defect_option(version)]
+    words += ["--ui", "plain", "--store", str(store), "--profile", planned.profile_source]
+    words += ["--model", cell.model, "--seed", str(attempt.seed)]
+    words += [] if cell.gc is None else ["--gc", cell.gc]
+    words += [] if cell.ballast is None else ["--ballast", str(cell.ballast)]
+    for key, value in cell.settings.items():
+        words += ["--set", f"{key}={value}"]
+    for threshold in cell.thresholds:
+        words += ["--threshold", threshold]
+    return words
+
+
+def _watch_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[str]:
+    words = [*_HYBRIDBENCH, "watch", "--duration", f"{attempt.duration_s:g}s"]
+    words += ["--extend", f"{attempt.extend_s:g}s" if attempt.extend_s else "0"]
+    words += ["--ui", "plain", "--store", str(store)]
+    words += [word for text in planned.cell.thresholds for word in ("--threshold", text)]
+    return [*words, *planned.watch]
+
+
+def resume_command(cell: Cell, run_dir: Path) -> list[str]:
+    """Resume a soak that was cut off, as a segment of its own."""
+    words = [*_HYBRIDBENCH, "soak", "--resume", str(run_dir), "--ui", "plain"]
+    for version in cell.versions:
+        # No code is run because a manifest names it: files are given again.
+        words += _defect_option(version) if version.endswith(".py") else []
+    return words
+
+
+def judge_command(run_dir: Path) -> list[str]:
+    """Judge a run that has ended."""
+    return [*_HYBRIDBENCH, "report", str(run_dir)]
+
+
+def stored_attempt(kind: CellKind, store: Path) -> Stored | None:
+    """How far the newest run in ``store`` came; None if there is none."""
+    return _stored_comparison(store) if kind is CellKind.COMPARE else _stored_soak(store)
+
+
+def with_result(kind: CellKind, attempt: Attempt, run_dir: Path, cell_dir: Path) -> Attempt:
+    """``attempt`` completed from the run in ``run_dir`` that is done.
+
+    Raises:
+        RunDirectoryError: the run or its verdict cannot be read.
+    """
+    attempt = msgspec.structs.replace(attempt, run=run_dir.relative_to(cell_dir).as_posix())
+    if kind is CellKind.COMPARE:
+        return _with_comparison(attempt, read_comparison(run_dir))
+    return _with_verdict(attempt, read_run(run_dir), read_verdict(run_dir / VERDICT))
+
+
+def _option(name: str, value: float | None, unit: str = "") -> list[str]:
+    return [] if value is None else [name, f"{value:g}{unit}"]
+
+
+def _defect_option(version: str) -> list[str]:
+    if version == THIS_ENGINE:
+        return []
+    name = version if version.startswith(DEFECTS_AS_OF) else version.removeprefix(DEFECT)
+    return ["--defect", name]
+
+
+def _stored_soak(store: Path) -> Stored | None:
+    try:
+        runs = sorted(path for path in store.iterdir() if (path / MANIFEST).exists())
+    except OSError:
+        return None
+    for run_dir in reversed(runs):
+        try:
+            record = read_run(run_dir)
+        except RunDirectoryError:
+            continue
+        if is_finished(record):
+            judged = (run_dir / VERDICT).exists()
+            return Stored(Progress.DONE if judged else Progress.UNJUDGED, run_dir)
+        interrupted = last_segment(record).last_event(Interrupted) is not None
+        if (run_dir / VERDICT).exists() and not interrupted and not _went_on(run_dir):
+            return Stored(Progress.DONE, run_dir)
+        return Stored(Progress.CUT, run_dir)
+    return None
+
+
+def _stored_comparison(store: Path) -> Stored | None:
+    for directory in sorted((path.parent for path in store.glob(f"*/{COMPARISON}")), reverse=True):
+        try:
+            if read_comparison(directory).manifest.ended in FINISHED:
+                return Stored(Progress.DONE, directory)
+        except RunDirectoryError:
+            continue
+    return None
+
+
+def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Attempt:
+    window = verdict.window_s
+    return msgspec.structs.replace(
+        attempt,
+        exit_code=int(verdict.exit_code),
+        verdict=verdict.kind.value,
+        headline=verdict.headline,
+        findings=tuple(attempt_finding(finding) for finding in verdict.findings),
+        metrics=_medians(record, window),
+        growth={
+            found.metric: found.rate_per_hour
+            for found in verdict.metrics
+            if found.rate_per_hour is not None
+        },
+        judged_s=0.0 if window is None else judged_length_s(record, window),
+        segments=len(segments(record)),
+        extended_s=_extended_s(record),
+        machine_class=machine(record.manifest),
+        engine=record.manifest.engine_hash,
+    )
+
+
+def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
+    verdict, ratios = judged_comparison(stored)
+    findings = (
+        *(finding for side in verdict.sides for finding in _findings(side)),
+        *(finding for ratio in ratios for finding in _ratio_findings(ratio, verdict)),
+    )
+    manifests = [version.manifest for version in stored.comparison.versions]
+    starts = [block.started_s for block in stored.comparison.blocks]
+    return msgspec.structs.replace(
+        attempt,
+        exit_code=int(verdict.exit_code),
+        verdict=worst_kind(findings).value,
+        headline=verdict.full_headline,
+        findings=findings,
+        judged_s=max(starts) - min(starts) if starts else 0.0,
+        machine_class=machine(manifests[0]),
+        engine=" ".join(manifest.engine_hash[:16] for manifest in manifests),
+    )
+
+
+def _went_on(run_dir: Path) -> bool:
+    """Whether the verdict is older than the last sample: a later segment was cut off."""
+    return (run_dir / VERDICT).stat().st_mtime < (run_dir / SAMPLES).stat().st_mtime
+
+
+def _extended_s(record: RunRecord) -> float:
+    """How long the run went on beyond its planned time, undecided."""
+    began = record.last_event(Extended)
+    ended = last_segment(record).last_event(ExtensionEnded)
+    return 0.0 if began is None or ended is None else max(ended.t_s - began.t_s, 0.0)
+
+
+def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str, float]:
+    if window is None:
+        return {}
+    medians = {}
+    for name in _METRICS:
+        series = record.series.get(name)
+        values = np.array([]) if series is None else series.between(*window).value
+        if values.size:
+            medians[name] = float(np.median(values))
+    return medians
+
+
+def _findings(side: SideComparison) -> Iterator[AttemptFinding]:
+    """What makes ``side`` worse than the first version; one undecided answer otherwise."""
+    if side.outcome is Outcome.INCONCLUSIVE:
+        open_ = VerdictKind.INCONCLUSIVE
+        yield AttemptFinding("undecided", open_, side.name, side.full_headline)
+    if side.outcome is not Outcome.REGRESSION:
+        return
+    found = [*_leaks(side), *_slower(side)]
+    # A version that fell has neither: its end is the finding.
+    fell = AttemptFinding("crash", VerdictKind.CRASHED, side.name, side.full_headline)
+    yield from found or [fell]
+
+
+def _ratio_findings(ratio: CheckedRatio, verdict: ComparisonVerdict) -> Iterator[AttemptFinding]:
+    """A threshold on a ratio that was missed, or that keeps the comparison undecided."""
+    outcome = None if ratio.result is None else ratio.result.outcome
+    if outcome is ThresholdOutcome.MISSED:
+        missed = VerdictKind.DEGRADED
+        yield AttemptFinding("threshold", missed, ratio.text, ratio.said, exact=False)
+    elif outcome is not ThresholdOutcome.MET and verdict.outcome is Outcome.INCONCLUSIVE:
+        yield AttemptFinding("undecided", VerdictKind.INCONCLUSIVE, ratio.text, ratio.said)
+
+
+def _leaks(side: SideComparison) -> Iterator[AttemptFinding]:
+    for leak in side.leaks:
+        if leak.change in _WORSE:
+            rate = leak.difference or leak.other
+            yield AttemptFinding(
+                kind=leak.kind,
+                verdict=leak.verdict,
+                subject=leak.subject,
+                title=f"{leak.change} in {side.name}: {leak.title}",
+                driver=leak.driver,
+                rates=() if rate is None else (rate,),
+                exact=leak.exact,
+            )
+
+
+def _slower(side: SideComparison) -> Iterator[AttemptFinding]:
+    for metric in side.metrics:
+        if metric.role is not Role.SHOWN and metric.call is Call.WORSE:
+            said = (
+                f"{metric.label} of {side.name} is {metric.word}: ratio {metric.ratio:.3f} "
+                f"({metric.lower:.3f} to {metric.upper:.3f})"
+            )
+            worse = VerdictKind.DEGRADED
+            yield AttemptFinding(SLOWER, worse, metric.metric, said, exact=False)

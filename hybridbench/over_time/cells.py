@@ -1,0 +1,304 @@
+"""From a plan to its cells: what each runs, under an id that stays when the plan grows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from hybridbench.analysis.comparison.records import DEFAULT_LOOKS
+from hybridbench.compare.plan import BLOCK_S
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.over_time.plan import (
+    CompareEntry,
+    LoadedPlan,
+    Plan,
+    SoakEntry,
+    WatchEntry,
+)
+from hybridbench.records.nightly import Cell, CellKind, Needs
+from hybridbench.sampling.redaction import redacted
+from hybridbench.sampling.roles import role_of_command
+from hybridbench.units import format_duration
+from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile, model_fault
+from hybridbench.workload.profile import Profile
+from hybridbench.workload.validation import full_stop, nearest
+from hybridbench.workload.yaml_source import KeyPath
+
+DEFECT: Final = "defect:"
+DEFECTS_AS_OF: Final = "defects-as-of:"
+THIS_ENGINE: Final = "."
+_DURATION_S: Final = 600.0
+_NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9.]+")
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell with what only this machine and this planning know of it.
+
+    Attributes:
+        least_s: a smaller budget never shortens it below this: what it needs to decide, or more.
+        profile_source: what ``--profile`` takes: a path of this machine, stored nowhere.
+        watch: the options and the command of a watched run as they are typed, stored nowhere.
+    """
+
+    cell: Cell
+    least_s: float
+    profile_source: str = ""
+    watch: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.cell.id
+
+    def lasting(self, duration_s: float) -> PlannedCell:
+        """The same at another length."""
+        return replace(self, cell=msgspec.structs.replace(self.cell, duration_s=duration_s))
+
+
+def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[PlannedCell, ...]:
+    """The cells of a plan, in its order, at their full length.
+
+    Args:
+        loaded: the plan.
+        defects: added to every soak, under the same ids: a rehearsal of a regression.
+
+    Raises:
+        ConfigError: a profile that is none, a soak too short to decide, or two cells with one id.
+    """
+    known = _Profiles(loaded.path.parent)
+    plan = loaded.plan
+    entries: list[_Entry] = [
+        *_of_matrix(plan),
+        *((("cells", index), entry) for index, entry in enumerate(plan.cells)),
+        *((("compare", index), entry) for index, entry in enumerate(plan.compare)),
+    ]
+    cells = [(where, _planned(entry, loaded, known, where, defects)) for where, entry in entries]
+    cells += [(("watch", i), _watched(entry, plan)) for i, entry in enumerate(plan.watch)]
+    found: dict[str, PlannedCell] = {}
+    places: dict[str, str] = {}
+    for where, planned in cells:
+        place = loaded.place(*where)
+        if planned.id in found:
+            other = found[planned.id].cell
+            raise ConfigError(_twice(planned.cell, other, place, places[planned.id]))
+        places[planned.id] = place
+        found[planned.id] = planned
+    return tuple(found.values())
+
+
+def _twice(cell: Cell, other: Cell, place: str, other_place: str) -> str:
+    said = f"{place}: there are two cells {cell.id} (the other at {other_place}); "
+    if cell.profile != other.profile:
+        # A copy of a shipped profile, mostly; what stands in a matrix cannot have an id.
+        return (
+            f"{said}the profiles {other.profile} and {cell.profile} bear one name: give one of "
+            "them another `name`."
+        )
+    return f"{said}give one of them an id of its own."
+
+
+def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:
+    """The cell called ``cell_id``.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for cell in cells:
+        if cell.id == cell_id:
+            return cell
+    hint = nearest(cell_id, [cell.id for cell in cells])
+    raise UsageError(
+        full_stop(f"{cell_id}: the plan has no such cell; {hint}"),
+        code=ErrorCode.UNKNOWN_NAME,
+        option="--id",
+    )
+
+
+def plan_hash(plan: Plan, cells: Iterable[PlannedCell]) -> str:
+    """Hash of all that runs and of what decides about running again.
+
+    Waivers are left out: they are read when cells are merged, and adding one must not make a
+    nightly run that is half done worthless.
+    """
+    policy = plan.policy
+    ran = [json.dumps(msgspec.to_builtins(cell.cell), sort_keys=True) for cell in cells]
+    rules = f"{policy.rerun_statistical_leak} {policy.rerun_invalid} {policy.extend}"
+    return hashlib.sha256("\n".join([plan.name, rules, *ran]).encode()).hexdigest()[:16]
+
+
+_Entry = tuple[tuple[str | int, ...], SoakEntry | CompareEntry]
+
+
+def _of_matrix(plan: Plan) -> Iterator[_Entry]:
+    matrix = plan.matrix
+    seeds: tuple[int | None, ...] = matrix.seeds or (None,)
+    models: tuple[str | None, ...] = matrix.models or (None,)
+    for index, profile in enumerate(matrix.profiles):
+        for model in models:
+            for version in matrix.versions:
+                for seed in seeds:
+                    entry = SoakEntry(profile=profile, model=model, version=version, seed=seed)
+                    yield ("matrix", "profiles", index), entry
+
+
+@dataclass
+class _Profiles:
+    """Profiles by the name a plan gives them; paths are relative to the plan."""
+
+    folder: Path
+    loaded: dict[str, Profile] = field(default_factory=dict)
+
+    def get(self, name: str, place: str) -> Profile:
+        if name not in self.loaded:
+            try:
+                self.loaded[name] = load_profile(self.source(name))
+            except ConfigError as error:
+                raise ConfigError(f"{place}: {error}") from error
+        return self.loaded[name]
+
+    def source(self, name: str) -> str:
+        """``name`` as ``--profile`` takes it from anywhere."""
+        if "/" not in name and not name.endswith((".yaml", ".yml")):
+            return name
+        return str((self.folder / name).resolve())
+
+
+def _planned(
+    entry: SoakEntry | CompareEntry,
+    loaded: LoadedPlan,
+    known: _Profiles,
+    where: KeyPath,
+    defects: tuple[str, ...],
+) -> PlannedCell:
+    plan, place = loaded.plan, loaded.place(*where)
+    name = entry.profile or DEFAULT_PROFILE
+    profile = known.get(name, place)
+    settings = {key: _setting(value) for key, value in {**plan.set, **entry.set}.items()}
+    if settings:
+        # A wrong key is refused now, not by the first cell at two in the morning.
+        try:
+            profile = profile.with_overrides(settings)
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from error
+    needed_s = _decides_from_s(entry, profile)
+    duration_s = entry.duration_s or plan.duration_s or max(_DURATION_S, needed_s)
+    least_s = max(entry.least_duration_s or plan.least_duration_s or 0.0, needed_s)
+    cell = Cell(
+        id=entry.id or _id(entry, profile),
+        kind=CellKind.SOAK if isinstance(entry, SoakEntry) else CellKind.COMPARE,
+        profile=name,
+        model=entry.model or profile.model,
+        versions=(entry.version,) if isinstance(entry, SoakEntry) else entry.versions,
+        seed=profile.seed if entry.seed is None else entry.seed,
+        duration_s=duration_s,
+        ballast=plan.ballast if entry.ballast is None else entry.ballast,
+        gc=entry.gc or plan.gc,
+        device=entry.device or plan.device,
+        settings=settings,
+        # A comparison has ratios to ask for, and a soak none.
+        thresholds=(
+            (*plan.thresholds, *entry.thresholds)
+            if isinstance(entry, SoakEntry)
+            else entry.thresholds
+        ),
+        block_s=entry.block_s if isinstance(entry, CompareEntry) else None,
+        margin=entry.margin if isinstance(entry, CompareEntry) else None,
+        needs=entry.needs or plan.needs or Needs(),
+    )
+    # A directory may be on the machines that run the cells, and not on the one that plans them.
+    fault = None if "/" in cell.model else model_fault(cell.model)
+    if fault is not None:
+        raise ConfigError(full_stop(f"{place}: model {fault}"), code=ErrorCode.UNKNOWN_NAME)
+    if cell.kind is CellKind.SOAK and duration_s < needed_s:
+        at = ("duration",) if entry.duration_s is None else (*where, "duration")
+        raise ConfigError(_too_short(cell, needed_s, loaded.place(*at)))
+    # Defects change neither id nor work, so that the last green run is still the baseline.
+    extra = tuple(f"{DEFECT}{name}" for name in defects) if cell.kind is CellKind.SOAK else ()
+    cell = msgspec.structs.replace(
+        cell, work=_work(cell, profile), versions=(*cell.versions, *extra)
+    )
+    # A cell that is shorter than the plan's least was meant to be.
+    return PlannedCell(cell, min(least_s, duration_s), known.source(name))
+
+
+def _watched(entry: WatchEntry, plan: Plan) -> PlannedCell:
+    duration_s = entry.duration_s or plan.duration_s or _DURATION_S
+    stored = redacted(entry.words)
+    cell = Cell(
+        id=entry.id,
+        kind=CellKind.WATCH,
+        profile="",
+        model=role_of_command(entry.command),
+        versions=(),
+        seed=0,
+        duration_s=duration_s,
+        thresholds=(*plan.thresholds, *entry.thresholds),
+        needs=entry.needs or plan.needs or Needs(),
+        watch=stored,
+        work=hashlib.sha256("\n".join(stored).encode()).hexdigest()[:16],
+    )
+    least_s = entry.least_duration_s or plan.least_duration_s or 0.0
+    return PlannedCell(cell, min(least_s, duration_s), watch=entry.words)
+
+
+def _decides_from_s(entry: SoakEntry | CompareEntry, profile: Profile) -> float:
+    """The shortest length at which ``entry`` can come to a verdict.
+
+    A soak of a profile that limits no growth of memory has none: only
+    what is counted decides there.
+    """
+    if isinstance(entry, CompareEntry):
+        block_s = BLOCK_S if entry.block_s is None else entry.block_s
+        return DEFAULT_LOOKS[0] * block_s * len(entry.versions)
+    needed_s = profile.decides_from_s
+    return needed_s if needed_s < math.inf else 0.0
+
+
+def _too_short(cell: Cell, needed_s: float, place: str) -> str:
+    needed = format_duration(needed_s)
+    return (
+        f"{place}: {cell.id} lasts {format_duration(cell.duration_s)}, too short to judge growth "
+        f"of memory: profile {cell.profile} needs {needed} or more; write duration: {needed}, or "
+        "leave the cell out."
+    )
+
+
+def _setting(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _id(entry: SoakEntry | CompareEntry, profile: Profile) -> str:
+    """Made of what the cell itself says only, so that other cells never change it."""
+    model = Path(entry.model or profile.model).name
+    if isinstance(entry, CompareEntry):
+        parts = ["compare", "-vs-".join(_slug(v) for v in entry.versions), model, profile.name]
+    else:
+        version = "" if entry.version == THIS_ENGINE else entry.version
+        parts = [model, profile.name, version, entry.gc or ""]
+    if entry.seed is not None:
+        parts.append(f"seed{entry.seed}")
+    return "+".join(_slug(part) for part in parts if part)
+
+
+def _slug(text: str) -> str:
+    return "here" if text == THIS_ENGINE else _NOT_IN_AN_ID.sub("-", text.lower()).strip("-.")
+
+
+def _work(cell: Cell, profile: Profile) -> str:
+    resolved: Mapping[str, object] = profile.resolved()
+    what = [
+        json.dumps({k: v for k, v in resolved.items() if k != "description"}, sort_keys=True),
+        cell.kind,
+        cell.model,
+        *cell.versions,
+        str((cell.ballast, cell.gc, cell.device, tuple(cell.settings.items()))),
+    ]
+    return hashlib.sha256("\n".join(what).encode()).hexdigest()[:16]

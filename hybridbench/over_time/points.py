@@ -1,0 +1,106 @@
+"""A stored run as a point of its history: when, what, and one value for each quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hybridbench.errors import RunDirectoryError
+from hybridbench.over_time.comparer import (
+    QUANTITIES,
+    Point,
+    Tracked,
+    Value,
+    environment,
+    series_facts,
+)
+from hybridbench.records.manifest import Git, Manifest
+from hybridbench.records.stored_verdict import (
+    MeasuredRate,
+    VerdictValues,
+    read_verdict_part,
+)
+from hybridbench.records.verdict import NO_MODEL, VerdictKind
+from hybridbench.rundir.layout import VERDICT
+from hybridbench.rundir.listing import find_runs
+from hybridbench.rundir.lock import holder_of
+from hybridbench.rundir.manifest import read_manifest
+from hybridbench.thresholds.grammar import Stat
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A run that cannot be part of a history, and why."""
+
+    path: str
+    problem: str
+
+
+def read_points(store: Path) -> tuple[list[Point], list[Unread]]:
+    """The runs in ``store`` and in its nightly runs, oldest first; a damaged one stops nothing."""
+    points: list[Point] = []
+    unread: list[Unread] = []
+    for path in find_runs(store):
+        try:
+            points.append(_point(path))
+        except (RunDirectoryError, OSError) as error:
+            unread.append(Unread(str(path), str(error)))
+    points.sort(key=lambda point: (point.started_wall_s, point.run_id))
+    return points, unread
+
+
+def _point(path: Path) -> Point:
+    manifest = read_manifest(path)
+    judged = read_verdict_part(path / VERDICT, VerdictValues)
+    if not judged.verdict and holder_of(path) is not None:
+        raise RunDirectoryError(f"{path} is being written")
+    return Point(
+        path=str(path),
+        run_id=manifest.run_id,
+        started_wall_s=manifest.started_wall_s or 0.0,
+        facts=series_facts(manifest),
+        model=manifest.model.name,
+        profile=manifest.profile.name,
+        version=_version(manifest),
+        environment=environment(manifest),
+        commit=_commit(manifest.git),
+        verdict=judged.verdict or None,
+        invalid=VerdictKind.INVALID in {judged.verdict, *(f.verdict for f in judged.findings)},
+        values=dict(_values(judged)),
+    )
+
+
+def _values(judged: VerdictValues) -> Iterable[tuple[str, Value]]:
+    for quantity in QUANTITIES:
+        found = _value(quantity, judged)
+        if found is not None:
+            yield quantity.name, found
+
+
+def _value(quantity: Tracked, judged: VerdictValues) -> Value | None:
+    found: MeasuredRate | None
+    if quantity.stat is Stat.SLOPE:
+        # Earlier versions stored the range of too few samples as a rate.
+        measured = [m for m in judged.metrics if m.model != NO_MODEL]
+        rates = [m.rate_per_hour for m in measured if m.metric == quantity.metric]
+        found = rates[0] if rates else None
+    else:
+        wanted = (quantity.metric, quantity.stat.value)
+        found = next((one for one in judged.levels if (one.metric, one.stat) == wanted), None)
+        if found is None:
+            found = next((one for one in judged.decay if one.name == quantity.metric), None)
+    if found is None or found.value is None:
+        return None
+    return Value(found.value, found.lower, found.upper)
+
+
+def _version(manifest: Manifest) -> str:
+    engine = manifest.engine_hash[:10] or "unknown engine"
+    return " + ".join((engine, *manifest.defects))
+
+
+def _commit(git: Git | None) -> str:
+    if git is None or not git.commit:
+        return ""
+    return f"{git.commit[:10]} and changes" if git.dirty else git.commit[:10]

@@ -1,0 +1,154 @@
+"""cell.json and night.json on disk: read back or refused, written whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.records.codec import from_json, to_json
+from hybridbench.records.documents import read_document
+from hybridbench.records.json_value import JsonValue, json_text
+from hybridbench.records.nightly import (
+    CELL_SCHEMA,
+    NIGHTLY_SCHEMA,
+    CellRecord,
+    NightlyRun,
+    parse_max_rate,
+)
+from hybridbench.rundir.atomic import write_atomically
+from hybridbench.rundir.layout import NIGHTLY, make_directory
+from hybridbench.rundir.lock import locked_run
+
+_RATIO: Final = re.compile(r"throughput ratio ([0-9.]+)")
+# Runs that --keep-baseline leaves: enough for a fleet whose machines are of several classes.
+_KEPT: Final = 30
+_UNTIL: Final = re.compile(r"until (\d{4}-\d\d-\d\d): ")
+_Record = TypeVar("_Record", CellRecord, NightlyRun)
+
+
+def read_cell(path: Path) -> CellRecord:
+    """The cell stored in the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it is damaged, or another version wrote it.
+    """
+    return _read(path, CellRecord, CELL_SCHEMA)
+
+
+def read_nightly_run(path: Path) -> NightlyRun:
+    """The nightly run stored in the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it is damaged, or another version wrote it.
+    """
+    return _read(path, NightlyRun, NIGHTLY_SCHEMA)
+
+
+def write_record(path: Path, record: CellRecord | NightlyRun) -> None:
+    """Replace the file at ``path``.
+
+    Raises:
+        RunDirectoryError: it cannot be written.
+    """
+    write_atomically(path, json_text(to_json(record)))
+
+
+@dataclass(frozen=True)
+class GreenRun:
+    """A stored nightly run that was green; ``name`` is the name of its directory."""
+
+    name: str
+    run: NightlyRun
+
+
+def green_runs(places: Sequence[Path], but: Path | None = None) -> list[GreenRun]:
+    """The green runs in or directly below ``places``, newest first; ``but`` is the present one's.
+
+    What cannot be read is passed over: a damaged one is no baseline, and no reason to stop.
+    """
+    found: dict[Path, GreenRun] = {}
+    for path in _files(places):
+        if but is not None and path.parent == but.resolve():
+            continue
+        try:
+            run = read_nightly_run(path)
+        except RunDirectoryError:
+            continue
+        if run.green:
+            found[path] = GreenRun(path.parent.name, run)
+    return sorted(found.values(), key=lambda green: green.run.started_wall_s, reverse=True)
+
+
+def keep_green_run(place: Path, name: str, run: NightlyRun) -> None:
+    """Store a green run below ``place`` as a baseline, without its soaks; old ones are deleted.
+
+    Raises:
+        RunDirectoryError: ``place`` cannot be written.
+    """
+    make_directory(place)
+    with locked_run(place):
+        folder = place / name
+        make_directory(folder)
+        write_record(folder / NIGHTLY, run)
+        for old in green_runs([place])[_KEPT:]:
+            # Only what was made here: a directory that holds anything else stays.
+            (place / old.name / NIGHTLY).unlink(missing_ok=True)
+            if not any((place / old.name).iterdir()):
+                (place / old.name).rmdir()
+
+
+def another_engine(one: str, other: str) -> bool:
+    """Whether two hashes are of different engines; an empty one may be any."""
+    return bool(one and other) and one != other
+
+
+def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
+    stored = read_document(path, schema)
+    cells = stored.get("cells")
+    for cell in cells if isinstance(cells, list) else ():
+        if isinstance(cell, dict):
+            _complete(cell)
+    try:
+        record = from_json(stored, kind)
+        for waiver in record.plan.waivers:
+            if waiver.max_rate is not None:
+                parse_max_rate(waiver.max_rate)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise RunDirectoryError(f"{path} is damaged: {error}", code=ErrorCode.DAMAGED) from error
+    return record
+
+
+def _files(places: Sequence[Path]) -> Iterator[Path]:
+    for place in places:
+        if not place.is_dir():
+            continue
+        for path in (place / NIGHTLY, *sorted(place.glob(f"*/{NIGHTLY}"))):
+            if path.is_file():
+                yield path.resolve()
+
+
+def _complete(cell: dict[str, JsonValue]) -> None:
+    """Give the ``cell`` of an older version what it said in words alone."""
+    # One that never came back was an empty object.
+    if cell.get("cell") == {}:
+        cell["cell"] = None
+    if "throughput_ratio" not in cell:
+        ratios = (_RATIO.fullmatch(change) for change in _texts(cell.get("changes")))
+        cell["throughput_ratio"] = next((float(found[1]) for found in ratios if found), None)
+    findings = cell.get("findings")
+    for entry in findings if isinstance(findings, list) else ():
+        if isinstance(entry, dict) and "is_new" not in entry:
+            (news,), (waived,) = _texts([entry.get("news")]), _texts([entry.get("waived")])
+            until = _UNTIL.match(waived)
+            entry["is_new"] = news.startswith("new since ")
+            entry["waived_until"] = None if until is None else until[1]
+
+
+def _texts(values: JsonValue) -> list[str]:
+    return [str(value) for value in values] if isinstance(values, list) else []
