@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -51,13 +50,11 @@ EXIT_CODES = (
 
 
 class PlanFormat(StrEnum):
-    """What `nightly plan --format` takes; the keys of over_time/fan_out.py."""
+    """What `nightly plan --format` takes; the keys of over_time/plan_formats.py."""
 
     CONSOLE = "console"
     JSON = "json"
     GITHUB = "github"
-    SLURM = "slurm"
-    K8S = "k8s"
 
 
 _Plan = Annotated[
@@ -102,52 +99,16 @@ def plan(
     ] = PlanFormat.CONSOLE,
     budget: _Budget = None,
     defect: _Defect = None,
-    out: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT,
-            metavar="DIR",
-            help="For slurm and k8s: directory of nightly runs, shared by all machines.",
-        ),
-    ] = "",
-    image: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT,
-            metavar="IMAGE",
-            help="For k8s: an image with hybridbench in it.",
-        ),
-    ] = "hybridbench:latest",
-    claim: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=Panel.OUTPUT,
-            metavar="NAME",
-            help="For k8s: the volume claim to mount at /nightly.",
-        ),
-    ] = "hybridbench-nightly",
-    allow_partial: Annotated[
-        bool,
-        typer.Option(
-            "--allow-partial", help="For slurm and k8s: pass --allow-partial to the merge."
-        ),
-    ] = False,
 ) -> None:
-    """Print the cells of a plan, or the job file that runs them on a CI system or a cluster.
+    """Print the cells of a plan, and how often they would fail by chance.
 
-    Example: hybridbench nightly plan nightly --format k8s
+    Example: hybridbench nightly plan nightly --format github
 
-    --format github prints a matrix for `strategy.matrix`, slurm an array script, k8s an Indexed
-    Job.
+    --format github prints a matrix for `strategy.matrix`, json the cells for any other scheduler.
     """
-    from hybridbench.over_time.fan_out import Target, rendered
+    from hybridbench.over_time.plan_formats import FORMATS
 
-    nightly = _planned(plan, budget, defect)
-    root = "/nightly" if output is PlanFormat.K8S else "nightly"
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    merging = ["--allow-partial"] if allow_partial else []
-    target = Target(plan, _repeated(budget, defect), out or root, stamp, image, claim, merging)
-    text = rendered(nightly, output, target)
+    text = FORMATS[output](_planned(plan, budget, defect))
     if output is PlanFormat.CONSOLE:
         echo(text, nl=False)
     else:
@@ -292,7 +253,7 @@ def run(
     If it is killed, rerun the same command to resume, unless the engine's files have changed since:
     then a new run begins.
     """
-    from hybridbench.over_time.fan_out import PARTIAL
+    from hybridbench.over_time.plan_formats import PARTIAL
     from hybridbench.over_time.run import CellRunner, MergeOptions, merge_cells, run_directory
     from hybridbench.records.nightly import counted
     from hybridbench.rundir.layout import CELLS
@@ -359,12 +320,6 @@ def _check_baselines(places: list[Path]) -> None:
             code=ErrorCode.NOT_FOUND,
             option="--baseline",
         )
-
-
-def _repeated(budget: str | None, defects: list[str] | None) -> list[str]:
-    """Options that every cell must repeat, as they change the plan."""
-    words = [] if budget is None else ["--budget", budget]
-    return words + [word for name in defects or () for word in ("--defect", name)]
 
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

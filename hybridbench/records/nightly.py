@@ -69,10 +69,10 @@ class AttemptReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needs(ProfileGroup):
-    """What a machine must have to run a cell; an engine that fans out passes it on.
+    """What a machine must have to run a cell, for whatever schedules it.
 
-    Without ``memory`` the engine's own default holds.  ``labels`` are those of a GitHub runner;
-    without any it is ubuntu-latest.
+    ``labels`` are those of a GitHub runner; without any it is ubuntu-latest, or with a ``gpu`` a
+    self-hosted one.
     """
 
     gpu: Annotated[CountOrZero, INT64] = 0

@@ -249,7 +249,7 @@ def _of_profile(folder: Path, rng: Random) -> Action:
 
 
 def _of_plan(folder: Path, rng: Random) -> Action:
-    formats = ("console", "json", "github", "slurm", "k8s")
+    formats = ("console", "json", "github")
     return ["nightly", "plan", str(folder / DAMAGED), "--format", rng.choice(formats)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from hybridbench.workload.catalog import list_profiles
 from tests.scenarios.test_soak_run import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
+SLURM = ROOT / "docs" / "how-to" / "examples" / "nightly-slurm.sh"
 # A soak of seconds on a loaded machine covers little and is undecided; neither is tried here.  Its
 # profile limits no growth of memory: with a limit, a plan of such short cells would be refused.
 PLAN = """\
@@ -88,17 +90,19 @@ def kill_in_the_first_cell(plan: Path, night: Path) -> Path:
 
 
 def run_second_cell_as_slurm_does(plan: Path) -> int:
-    """The exit code of the second task of the script that ``nightly plan`` writes."""
+    """The exit code of the second task of the script for Slurm in the docs."""
     here = plan.parent
-    script = run("plan", str(plan), "--format", "slurm", "--out", str(here), cwd=here)
-    (here / "night.sh").write_text(script.stdout, encoding="utf-8")
+    script = SLURM.read_text(encoding="utf-8")
+    text, edited = re.subn("(?m)^plan=.*", f"plan={shlex.quote(str(plan))}", script)
+    assert edited == 1
+    (here / "night.sh").write_text(text, encoding="utf-8")
     (here / "bin").mkdir()
     shim = here / "bin" / "hybridbench"
     shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m hybridbench "$@"\n', encoding="utf-8")
     shim.chmod(0o755)
     task = environment(
         SLURM_ARRAY_TASK_ID="1",
-        SLURM_ARRAY_JOB_ID="7",
+        NIGHTLY_RUN=str(here / "7-scenario"),
         PATH=f"{shim.parent}:{os.environ['PATH']}",
     )
     ended = subprocess.run(

@@ -48,7 +48,7 @@ def test_profiles_are_found_from_an_empty_directory(installed: Path, tmp_path: P
     assert shown == (ROOT / "profiles" / "smoke.yaml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("folder", ["report/assets", "rundir/schemas", "over_time/templates"])
+@pytest.mark.parametrize("folder", ["report/assets", "rundir/schemas"])
 def test_data_files_travel_in_the_wheel(installed: Path, folder: str) -> None:
     source = {p.name for p in (ROOT / "hybridbench" / folder).iterdir() if p.is_file()}
     shipped = {p.name for p in (installed / "hybridbench" / folder).iterdir() if p.is_file()}

@@ -298,10 +298,6 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             "--format": takes("json", "jenkins"),
             "--budget": takes("60m", "soon"),
             "--defect": DEFECT,
-            "--out": takes("/nights", None, "--format", "slurm"),
-            "--image": takes("any:tag", None, "--format", "k8s"),
-            "--claim": takes("any-claim", None, "--format", "k8s"),
-            "--allow-partial": FLAG,
         },
     ),
     "nightly cell": (

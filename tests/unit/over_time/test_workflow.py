@@ -16,7 +16,7 @@ import yaml
 from hybridbench.over_time.planned import plan_run
 from hybridbench.units import parse_duration_s
 from hybridbench.workload.catalog import load_profile
-from tests.unit.over_time.test_fan_out import fake_tools
+from tests.unit.over_time.fake_tools import fake_tools
 
 ROOT = Path(__file__).parents[3]
 WORKFLOW = ROOT / ".github" / "workflows" / "nightly.yml"
