@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from hybridbench.cli.options import Panel
 from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError, UsageError
 from hybridbench.safe_output import echo, one_line
 from hybridbench.units import format_bytes
-
-if TYPE_CHECKING:
-    from hybridbench.over_time.prune import PruneDecision
 
 
 def prune(
@@ -70,7 +67,7 @@ def prune(
 
     What is being written, leaks, what cannot be read, and the last green run of each plan are kept.
     Only directories that are results of hybridbench by their content are touched, and none that
-    holds another file.
+    holds another file.  The oldest go first.
     """
     if keep is None and keep_days is None and not keep_failed:
         raise UsageError(
@@ -81,35 +78,30 @@ def prune(
         raise RunDirectoryError(
             f"{store} is not a directory; pass the results directory with --store"
         )
-    from hybridbench.over_time.prune import PruneAction, Rules, decide, delete, size_of
+    from hybridbench.over_time.prune import Rules, decide, delete, size_of
 
     rules = Rules(keep, keep_days, keep_failed, leaks, damaged)
     decisions = decide(store, rules, time.time())
-    if dry_run:
-        freed = 0
-        for decision in decisions:
-            size = size_of(decision.entry.path)
-            freed += size if decision.action is PruneAction.DELETE else 0
-            _print_decision(decision, size)
-        echo(f"{format_bytes(freed)} would be freed; nothing was deleted.")
-        return
+    freed, deleted, failed = 0, 0, 0
     for decision in decisions:
-        if decision.is_foreign:
-            echo(f"kept     {one_line(str(decision.entry.path))}  ({decision.reason})")
-    freed, failed, deleted = 0, 0, 0
-    for one in delete(store, decisions):
-        freed += one.size_bytes
-        deleted += not one.problem
-        failed += bool(one.problem)
-        if one.problem:
-            echo(f"hybridbench: not deleted: {one_line(one.problem)}", err=True)
-        else:
-            echo(f"deleted  {one_line(str(one.path))}  {format_bytes(one.size_bytes)}")
-    echo(f"{deleted} deleted, {len(decisions) - deleted} kept, {format_bytes(freed)} freed.")
+        path = decision.entry.path
+        size = size_of(path)
+        if decision.to_delete:
+            try:
+                if not dry_run:
+                    delete(store, path)
+            except (RunDirectoryError, OSError) as error:
+                failed += 1
+                echo(f"hybridbench: not deleted: {one_line(str(error))}", err=True)
+                continue
+            freed += size
+            deleted += 1
+        action = "delete" if decision.to_delete else "keep"
+        about = f"{format_bytes(size)}  ({one_line(decision.reason)})"
+        echo(f"{action:<6} {one_line(str(path))}  {about}")
+    if dry_run:
+        echo(f"{format_bytes(freed)} would be freed; nothing was deleted.")
+    else:
+        echo(f"{deleted} deleted, {len(decisions) - deleted} kept, {format_bytes(freed)} freed.")
     if failed:
         raise typer.Exit(int(ExitCode.USAGE))
-
-
-def _print_decision(decision: PruneDecision, size_bytes: int) -> None:
-    path, reason = one_line(str(decision.entry.path)), one_line(decision.reason)
-    echo(f"{decision.action:<6} {path}  {format_bytes(size_bytes)}  ({reason})")

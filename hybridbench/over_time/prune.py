@@ -1,6 +1,6 @@
 """Deleting old results by rules, none that is being written or that others need.
 
-Only directories directly in the results directory whose content proves that they are a run, a
+Only directories directly in the results directory whose content says that they are a run, a
 comparison or a nightly run of ours are touched, and none that holds anything else; no link is
 followed.
 """
@@ -8,13 +8,11 @@ followed.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -22,18 +20,21 @@ from typing import Final
 from hybridbench.analysis.comparison.answer import LEAK_WORDS
 from hybridbench.errors import RunDirectoryError
 from hybridbench.over_time.comparer import series_facts, series_key
-from hybridbench.rundir.layout import CELLS, KEEP, LOCK
+from hybridbench.over_time.stored import green_runs
+from hybridbench.rundir.layout import CELLS, KEEP, LOCK, MARKERS, RECORDED, WRITTEN_PAGES
 from hybridbench.rundir.listing import EntryKind, RunSummary, find_runs, list_runs
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.manifest import read_manifest
-from hybridbench.rundir.proof import foreign_files, is_ours
+from hybridbench.rundir.ours import is_ours
 
 _DAY_S: Final = 86400.0
-_RENAMED: Final = ".pruned-"
-_TOMBSTONE: Final = ".hybridbench-pruned.json"
-_TOMBSTONE_SCHEMA: Final = "hybridbench.pruned/1"
-_UNPROVEN: Final = "its content does not prove that hybridbench made it"
+_NOT_OURS: Final = "its content does not say that hybridbench made it"
 _FOREIGN_NAMED: Final = 3
+_KNOWN: Final = RECORDED | WRITTEN_PAGES
+# The folders of a nightly run around its results hold a lock, and what commands have said.
+_AROUND_RESULTS: Final = frozenset({LOCK, "console.txt"})
+# What a kill in the middle of write_atomically leaves.
+_PART: Final = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{6}\.part")
 
 
 @dataclass(frozen=True)
@@ -56,68 +57,53 @@ class Rules:
     damaged: bool = False
 
 
-class PruneAction(StrEnum):
-    """What becomes of a directory."""
-
-    KEEP = "keep"
-    DELETE = "delete"
-
-
 @dataclass(frozen=True)
 class PruneDecision:
-    """One directory and what becomes of it, with the reason.
-
-    ``is_foreign``: it is kept, though no rule asks for it, because not all of it is ours.
-    """
+    """One directory, whether it is to be deleted, and the reason."""
 
     entry: RunSummary
-    action: PruneAction
+    to_delete: bool
     reason: str
-    is_foreign: bool = False
-
-
-@dataclass(frozen=True)
-class Deletion:
-    """A directory that was deleted, or why it was not."""
-
-    path: Path
-    size_bytes: int
-    problem: str = ""
 
 
 def decide(store: Path, rules: Rules, now_wall_s: float) -> list[PruneDecision]:
-    """What becomes of everything in ``store``, newest first; nothing is changed."""
+    """What becomes of everything in ``store``, oldest first; nothing is changed."""
     entries = list_runs(store)
-    proven = [entry for entry in entries if is_ours(entry.path)]
-    last_green = _last_green_runs(proven)
-    ranks = _ranks(proven)
-    return [
-        _decision(entry, rules, now_wall_s, ranks[entry.path], last_green=entry.path in last_green)
-        if entry.path in ranks
-        else PruneDecision(entry, PruneAction.KEEP, _UNPROVEN, is_foreign=True)
-        for entry in entries
-    ]
+    ranks = _ranks([entry for entry in entries if is_ours(entry.path)])
+    baselines = _baselines(store)
+    decisions = []
+    for entry in reversed(entries):
+        kept = _NOT_OURS
+        if entry.path in ranks:
+            is_baseline = entry.path in baselines
+            reasons = _reasons_to_keep(entry, rules, now_wall_s, ranks[entry.path], is_baseline)
+            kept = next(reasons, "")
+        reason = kept or ("damaged" if entry.problem else "no rule keeps it")
+        decisions.append(PruneDecision(entry, not kept, reason))
+    return decisions
 
 
-def delete(store: Path, decisions: Sequence[PruneDecision]) -> Iterator[Deletion]:
-    """Delete one after the other; what cannot be deleted stays and says why."""
-    root = store.resolve()
-    for left in root.glob(f"{_RENAMED}*"):
-        # A deletion that was cut off.
-        if left.is_dir() and not left.is_symlink() and _is_unfinished(left):
-            with contextlib.suppress(OSError):
-                _delete_tree(left)
-    for decision in decisions:
-        path = decision.entry.path
-        if decision.action is not PruneAction.DELETE:
-            continue
-        if path.is_symlink() or path.resolve().parent != root:
-            yield Deletion(path, 0, f"{path} does not lie in {store}")
-            continue
-        try:
-            yield Deletion(path, _delete(path))
-        except (RunDirectoryError, OSError) as error:
-            yield Deletion(path, 0, str(error))
+def delete(store: Path, path: Path) -> None:
+    """Delete ``path``, a result directly in ``store``, while nothing can begin to write in it.
+
+    A deletion that is cut off leaves a directory that is still known as ours, so that the next one
+    finishes it.
+
+    Raises:
+        RunDirectoryError: it lies elsewhere, is being written, or is not ours alone any more.
+        OSError: it cannot be deleted, or not all of it.
+    """
+    if path.is_symlink() or path.resolve().parent != store.resolve():
+        raise RunDirectoryError(f"{path} does not lie in {store}")
+    with contextlib.ExitStack() as locks:
+        cells = path / CELLS
+        for written in (path, *([cells] if cells.is_dir() else []), *find_runs(path)):
+            locks.enter_context(locked_run(written))
+        # Once more: something may have been put there since it was looked at.
+        foreign = _foreign(path)
+        if foreign:
+            raise RunDirectoryError(f"{path}: {foreign}")
+        _delete_tree(path)
 
 
 def size_of(path: Path) -> int:
@@ -130,37 +116,30 @@ def size_of(path: Path) -> int:
     return total
 
 
-def _decision(
-    entry: RunSummary, rules: Rules, now_wall_s: float, rank: int, *, last_green: bool
-) -> PruneDecision:
-    kept = next(_protected(entry, rules, last_green=last_green), None)
-    if kept is None and not entry.problem:
-        kept = next(_ruled(entry, rules, now_wall_s, rank), None)
-    if kept is not None:
-        return PruneDecision(entry, PruneAction.KEEP, kept)
-    foreign = _foreign(entry.path)
-    if foreign:
-        return PruneDecision(entry, PruneAction.KEEP, foreign, is_foreign=True)
-    reason = "damaged" if entry.problem else "no rule keeps it"
-    return PruneDecision(entry, PruneAction.DELETE, reason)
-
-
-def _protected(entry: RunSummary, rules: Rules, *, last_green: bool) -> Iterator[str]:
-    """Why it is kept whatever the rules say."""
+def _reasons_to_keep(
+    entry: RunSummary, rules: Rules, now_wall_s: float, rank: int, is_baseline: bool
+) -> Iterator[str]:
+    """What holds whatever the rules say comes first, and last what takes the longest to find."""
     if entry.writer is not None:
         yield f"process {entry.writer} writes it"
     if (entry.path / KEEP).exists():
         yield f"a file {KEEP} lies in it"
     if entry.problem and not rules.damaged:
         yield "damaged; --damaged deletes it"
-    if last_green:
+    if is_baseline:
         yield "the last green run of its plan"
     if entry.verdict in LEAK_WORDS and entry.exit_code != 0 and not rules.leaks:
         yield "a leak; --leaks deletes it"
+    if not entry.problem:
+        yield from _rules_that_keep(entry, rules, now_wall_s, rank)
+    foreign = _foreign(entry.path)
+    if foreign:
+        yield foreign
 
 
-def _ruled(entry: RunSummary, rules: Rules, now_wall_s: float, rank: int) -> Iterator[str]:
-    """The rules that keep it."""
+def _rules_that_keep(
+    entry: RunSummary, rules: Rules, now_wall_s: float, rank: int
+) -> Iterator[str]:
     if rules.keep is not None and rank < rules.keep:
         yield f"among the newest {rules.keep}"
     if rules.keep_days is not None and _is_young(entry.started_wall_s, now_wall_s, rules.keep_days):
@@ -175,8 +154,10 @@ def _is_young(started_wall_s: float | None, now_wall_s: float, days: float) -> b
 
 
 def _foreign(path: Path) -> str:
-    """Why it is kept although no rule says so: it holds files that are not ours; or empty."""
-    files = list(islice(foreign_files(path), _FOREIGN_NAMED + 1))
+    """Why it is kept although no rule says so: not all of it is ours; or empty."""
+    if not is_ours(path):
+        return _NOT_OURS
+    files = list(islice(_foreign_files(path), _FOREIGN_NAMED + 1))
     if not files:
         return ""
     named = ", ".join(str(file) for file in files[:_FOREIGN_NAMED])
@@ -184,8 +165,25 @@ def _foreign(path: Path) -> str:
     return f"hybridbench did not write {named}{more} in it; move that away first"
 
 
+def _foreign_files(path: Path) -> Iterator[Path]:
+    """What lies below ``path``, which is ours, and was not written by us; relative to it.
+
+    A file is ours by its name in a directory that is ours by its content; a link never is.
+    """
+    for folder, folders, files in os.walk(path):
+        place = Path(folder)
+        known = _KNOWN if is_ours(place) else _AROUND_RESULTS
+        for name in sorted(files):
+            part = _PART.fullmatch(name)
+            ours = name in known or (part is not None and part["name"] in known)
+            if not ours or (place / name).is_symlink():
+                yield (place / name).relative_to(path)
+        links = (name for name in sorted(folders) if (place / name).is_symlink())
+        yield from ((place / name).relative_to(path) for name in links)
+
+
 def _ranks(entries: Sequence[RunSummary]) -> dict[Path, int]:
-    """How many of the same group are newer."""
+    """How many of the same group are newer; ``entries`` are those of a store, newest first."""
     seen: dict[tuple[str, ...], int] = defaultdict(int)
     ranks: dict[Path, int] = {}
     for entry in entries:
@@ -210,52 +208,20 @@ def _group(entry: RunSummary) -> tuple[str, ...]:
     return (entry.kind.value, *series_key(entry.model, entry.profile, facts), *defects)
 
 
-def _last_green_runs(entries: Sequence[RunSummary]) -> set[Path]:
+def _baselines(store: Path) -> set[Path]:
     """The newest green run of each plan: what the next one is compared with."""
-    found: dict[str, Path] = {}
-    for entry in entries:
-        if entry.kind is EntryKind.NIGHTLY and entry.exit_code == 0:
-            found.setdefault(entry.profile, entry.path)
-    return set(found.values())
+    newest: dict[str, Path] = {}
+    for green in green_runs([store]):
+        newest.setdefault(green.run.plan.name, store / green.name)
+    return set(newest.values())
 
 
-def _delete(path: Path) -> int:
-    """Delete ``path`` while nobody can begin to write in it; returns the bytes that were freed."""
-    size = size_of(path)
-    with contextlib.ExitStack() as locks:
-        cells = path / CELLS
-        for written in (path, *([cells] if cells.is_dir() else []), *find_runs(path)):
-            locks.enter_context(locked_run(written))
-        # Once more: somebody may have put something there since it was looked at.
-        foreign = _foreign(path) if is_ours(path) else _UNPROVEN
-        if foreign:
-            raise RunDirectoryError(f"{path}: {foreign}")
-        # Under a name that no listing shows: half a directory would look like a damaged run.
-        renamed = path.with_name(f"{_RENAMED}{path.name}")
-        path.rename(renamed)
-    (renamed / LOCK).unlink(missing_ok=True)
-    _delete_tree(renamed)
-    return size
-
-
-def _delete_tree(renamed: Path) -> None:
-    """Delete what was renamed; until it is gone, a file in it says what it is."""
-    tombstone = renamed / _TOMBSTONE
-    tombstone.write_text(json.dumps({"schema": _TOMBSTONE_SCHEMA}) + "\n", "utf-8")
-    for path in renamed.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path != tombstone:
-            path.unlink()
-    tombstone.unlink()
-    renamed.rmdir()
-
-
-def _is_unfinished(left: Path) -> bool:
-    """Whether ``left`` is what a deletion of ours left behind."""
-    try:
-        said = json.loads((left / _TOMBSTONE).read_text("utf-8"))
-    except (OSError, ValueError):
-        # Cut off right after it was renamed, or by an earlier version.
-        return is_ours(left) and not _foreign(left)
-    return isinstance(said, dict) and said.get("schema") == _TOMBSTONE_SCHEMA
+def _delete_tree(path: Path) -> None:
+    """Delete ``path``, in every folder last what it is known by; a link goes, not what it names."""
+    # Whoever waits for the lock finds it held until the end.
+    for inner in sorted(path.iterdir(), key=lambda one: (one.name == LOCK, one.name in MARKERS)):
+        if inner.is_dir() and not inner.is_symlink():
+            _delete_tree(inner)
+        else:
+            inner.unlink()
+    path.rmdir()

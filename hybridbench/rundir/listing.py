@@ -36,7 +36,7 @@ from hybridbench.rundir.layout import (
 from hybridbench.rundir.lines import SampleLine, decoded_event, decoded_sample
 from hybridbench.rundir.lock import holder_of
 from hybridbench.rundir.manifest import read_manifest
-from hybridbench.rundir.proof import is_foreign
+from hybridbench.rundir.ours import is_foreign
 
 _TAIL_BYTES: Final = 1 << 17
 # A nightly run holds its cells, a cell its attempts, an attempt its runs.

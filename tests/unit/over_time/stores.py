@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from hybridbench.over_time.stored import write_record
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.nightly import NightlyRun, PlanRecord
 
 DAY_S = 86400.0
 MIB = 2.0**20
@@ -76,15 +78,20 @@ def add_comparison(store: Path, name: str, started_s: float, answer: str, code: 
     return path
 
 
-def add_night(store: Path, name: str, started_s: float, word: str) -> Path:
+def add_night(
+    store: Path, name: str, started_s: float, word: str, rehearsed: tuple[str, ...] = ()
+) -> Path:
     path = store / name
     add_run(path / "cells" / "smoke" / "attempt-1", f"{name}-smoke", started_s, verdict())
-    night: dict[str, JsonValue] = {
-        "schema": "hybridbench.night/1",
-        "word": word,
-        "started_wall_s": started_s,
-        "plan": {"name": "every night"},
-    }
-    night["exit_code"] = 0 if word == "PASS" else 11
-    (path / "night.json").write_text(json.dumps(night))
+    night = NightlyRun(
+        plan=PlanRecord(name="every night", hash="0", cells=("smoke",)),
+        started_wall_s=started_s,
+        ended_wall_s=started_s + 60.0,
+        green=word == "PASS" and not rehearsed,
+        exit_code=0 if word == "PASS" else 11,
+        word=word,
+        headline="as made up",
+        rehearsed=rehearsed,
+    )
+    write_record(path / "night.json", night)
     return path

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hybridbench.over_time.prune import PruneAction, PruneDecision, Rules, decide, delete
+from hybridbench.errors import RunDirectoryError
+from hybridbench.over_time.prune import Rules, decide, delete
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import RECORDED, WRITTEN_PAGES
-from hybridbench.rundir.listing import RunSummary
 from hybridbench.rundir.lock import locked_run
 from tests.unit.over_time.stores import DAY_S, add_comparison, add_night, add_run, verdict
 
@@ -22,9 +23,15 @@ CELL = (
 
 
 def going(store: Path, rules: Rules) -> set[str]:
-    return {
-        d.entry.path.name for d in decide(store, rules, NOW_S) if d.action is PruneAction.DELETE
-    }
+    return {one.entry.path.name for one in decide(store, rules, NOW_S) if one.to_delete}
+
+
+def prune(store: Path, rules: Rules) -> list[str]:
+    """The names of what was deleted, in order."""
+    deleted = [one.entry.path for one in decide(store, rules, NOW_S) if one.to_delete]
+    for path in deleted:
+        delete(store, path)
+    return [path.name for path in deleted]
 
 
 def test_the_newest_of_each_profile_stay(tmp_path: Path) -> None:
@@ -69,8 +76,7 @@ def test_a_nightly_run_in_the_making_stays_and_one_that_was_cut_off_may_go(tmp_p
         cell.parent.mkdir(parents=True)
         cell.write_text(CELL)
     with locked_run(tmp_path / "going" / "cells"):
-        decisions = decide(tmp_path, Rules(keep=0), NOW_S)
-        gone = [one.path.name for one in delete(tmp_path, decisions)]
+        gone = prune(tmp_path, Rules(keep=0))
 
     assert gone == ["cut"]
     assert {path.name for path in tmp_path.iterdir()} == {"going"}
@@ -80,12 +86,14 @@ def test_what_began_to_be_written_after_the_look_stays(tmp_path: Path) -> None:
     cell = tmp_path / "night" / "cells" / "one" / "cell.json"
     cell.parent.mkdir(parents=True)
     cell.write_text(CELL)
-    decisions = decide(tmp_path, Rules(keep=0), NOW_S)
+    assert going(tmp_path, Rules(keep=0)) == {"night"}
 
-    with locked_run(tmp_path / "night" / "cells"):
-        (left,) = delete(tmp_path, decisions)
+    with (
+        locked_run(tmp_path / "night" / "cells"),
+        pytest.raises(RunDirectoryError, match="is being written"),
+    ):
+        delete(tmp_path, tmp_path / "night")
 
-    assert "is being written" in left.problem
     assert cell.exists()
 
 
@@ -95,6 +103,13 @@ def test_the_last_green_run_of_a_plan_stays(tmp_path: Path) -> None:
     add_night(tmp_path, "bad-3", 3 * DAY_S, "FAIL")
 
     assert going(tmp_path, Rules(keep=0)) == {"good-1", "bad-3"}
+
+
+def test_a_rehearsal_that_passed_takes_the_place_of_no_green_run(tmp_path: Path) -> None:
+    add_night(tmp_path, "good", 1 * DAY_S, "PASS")
+    add_night(tmp_path, "rehearsal", 2 * DAY_S, "PASS", rehearsed=("defect:any",))
+
+    assert going(tmp_path, Rules(keep=0)) == {"rehearsal"}
 
 
 def test_what_goes_is_gone_and_everything_else_is_untouched(tmp_path: Path) -> None:
@@ -107,10 +122,9 @@ def test_what_goes_is_gone_and_everything_else_is_untouched(tmp_path: Path) -> N
     (store / "notes").mkdir()
     (store / "notes" / "mine.txt").write_text("mine")
 
-    gone = list(delete(store, decide(store, Rules(keep_days=99.5), NOW_S)))
+    gone = prune(store, Rules(keep_days=99.5))
 
-    assert {one.path.name for one in gone} == {"old", "compared"}
-    assert all(one.size_bytes > 0 and not one.problem for one in gone)
+    assert set(gone) == {"old", "compared"}
     assert sorted(path.name for path in store.iterdir()) == ["link", "new", "notes"]
     assert (outside / "manifest.json").exists()
 
@@ -122,11 +136,12 @@ def test_a_run_with_a_link_in_it_stays_and_so_does_what_it_leads_to(tmp_path: Pa
     (precious / "file").write_text("mine")
     (old / "link").symlink_to(precious)
 
-    (doom,) = decide(tmp_path / "store", Rules(keep=0), NOW_S)
+    (kept,) = decide(tmp_path / "store", Rules(keep=0), NOW_S)
 
-    assert (doom.action, doom.is_foreign) == (PruneAction.KEEP, True)
-    assert "did not write link in it" in doom.reason
-    assert list(delete(tmp_path / "store", [doom])) == []
+    assert not kept.to_delete
+    assert "did not write link in it" in kept.reason
+    with pytest.raises(RunDirectoryError, match="did not write link in it"):
+        delete(tmp_path / "store", old)
     assert (precious / "file").read_text() == "mine"
 
 
@@ -146,13 +161,15 @@ def test_a_name_of_ours_proves_nothing(tmp_path: Path, marker: str, text: str) -
     before = sorted(tmp_path.rglob("*"))
 
     decisions = decide(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
-    gone = list(delete(tmp_path, decisions))
 
-    assert gone == []
+    assert not any(one.to_delete for one in decisions)
     # A whole document of another program is no entry of the store at all.
-    assert {doom.reason for doom in decisions} <= {
-        "its content does not prove that hybridbench made it"
+    assert {one.reason for one in decisions} <= {
+        "its content does not say that hybridbench made it"
     }
+    for study in ("one", "two", "three"):
+        with pytest.raises(RunDirectoryError, match="does not say that hybridbench made it"):
+            delete(tmp_path, tmp_path / study)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -168,23 +185,21 @@ def test_a_file_of_somebody_else_keeps_the_whole_directory(
     (path / place).write_text("years of work")
     before = sorted(tmp_path.rglob("*"))
 
-    (doom,) = decide(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
-    gone = list(delete(tmp_path, [doom]))
+    (kept,) = decide(tmp_path, Rules(keep=0, leaks=True, damaged=True), NOW_S)
 
-    assert (doom.action, doom.is_foreign) == (PruneAction.KEEP, True)
-    assert f"hybridbench did not write {place} in it" in doom.reason
-    assert gone == []
+    assert not kept.to_delete
+    assert f"hybridbench did not write {place} in it" in kept.reason
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_file_that_is_put_there_after_the_look_keeps_the_directory_too(tmp_path: Path) -> None:
     run = add_run(tmp_path, "run", 0.0, verdict())
-    decisions = decide(tmp_path, Rules(keep=0), NOW_S)
+    assert going(tmp_path, Rules(keep=0)) == {"run"}
     (run / "thesis.tex").write_text("years of work")
 
-    (left,) = delete(tmp_path, decisions)
+    with pytest.raises(RunDirectoryError, match=r"did not write thesis\.tex"):
+        delete(tmp_path, run)
 
-    assert "did not write thesis.tex" in left.problem
     assert (run / "thesis.tex").exists()
 
 
@@ -202,10 +217,17 @@ def test_everything_that_we_write_may_go(tmp_path: Path) -> None:
     (night / "cells" / "smoke" / "cell.json").write_text(CELL)
     (night / "cells" / "smoke" / "attempt-1" / "console.txt").write_text("said")
 
-    gone = list(delete(tmp_path, decide(tmp_path, Rules(keep=0), NOW_S)))
+    gone = prune(tmp_path, Rules(keep=0))
 
-    assert [one.problem for one in gone] == ["", "", ""]
+    assert set(gone) == {"run", "compared", "night"}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_oldest_go_first(tmp_path: Path) -> None:
+    for day in (3, 1, 2):
+        add_run(tmp_path, f"day-{day}", day * DAY_S, verdict())
+
+    assert prune(tmp_path, Rules(keep=0)) == ["day-1", "day-2", "day-3"]
 
 
 INCOMPARABLE: list[dict[str, JsonValue]] = [
@@ -236,14 +258,11 @@ def test_what_does_not_lie_in_the_store_is_refused(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     (store / "link").symlink_to(outside)
-    named = [outside, store / "link", store / ".." / "outside" / "run"]
-    decisions = [
-        PruneDecision(RunSummary(path, path.name), PruneAction.DELETE, "") for path in named
-    ]
 
-    gone = list(delete(store, decisions))
+    for named in (outside, store / "link", store / ".." / "outside" / "run"):
+        with pytest.raises(RunDirectoryError, match="does not lie in"):
+            delete(store, named)
 
-    assert ["does not lie in" in one.problem for one in gone] == [True] * 3
     assert (outside / "manifest.json").exists()
 
 
@@ -253,47 +272,47 @@ def test_a_run_that_somebody_holds_is_not_deleted_though_its_lock_names_nobody(
     night = add_night(tmp_path, "night", 0.0, "FAIL")
     run = next(night.rglob("manifest.json")).parent
 
-    with locked_run(run):
-        decisions = decide(tmp_path, Rules(keep=0), NOW_S)
-        (one,) = delete(tmp_path, decisions)
+    with locked_run(run), pytest.raises(RunDirectoryError, match="being written by process"):
+        delete(tmp_path, night)
 
-    assert "being written by process" in one.problem
     assert (run / "manifest.json").exists()
 
 
-def test_a_deletion_that_was_cut_off_is_finished_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def add_unmerged_night(store: Path, name: str, started_s: float, word: str) -> Path:
+    path = add_night(store, name, started_s, word)
+    (path / "cells" / "smoke" / "cell.json").write_text(CELL)
+    (path / "night.json").unlink()
+    return path
+
+
+@pytest.mark.parametrize("make", [add_run, add_comparison, add_night, add_unmerged_night])
+def test_a_deletion_that_is_cut_off_after_any_file_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Path]
 ) -> None:
-    add_night(tmp_path, "night", 0.0, "FAIL")
-    decisions = decide(tmp_path, Rules(keep=0), NOW_S)
+    before = Path.unlink
+    left = files = 0
 
-    def killed(path: Path) -> None:
-        raise KeyboardInterrupt
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        # A process that is killed gives its locks back.
+        left -= path.name != "run.lock"
+        if left < 0 and path.name != "run.lock":
+            raise KeyboardInterrupt
+        before(path, missing_ok=missing_ok)
 
-    with monkeypatch.context() as patched:
-        patched.setattr("shutil.rmtree", killed)
-        with pytest.raises(KeyboardInterrupt):
-            list(delete(tmp_path, decisions))
-    assert [path.name for path in tmp_path.iterdir()] == [".pruned-night"]
-    (tmp_path / ".pruned-night" / "night.json").unlink(missing_ok=True)
+    cut_off = True
+    while cut_off:
+        cut = make(tmp_path, f"cut-{files}", 0.0, *(["FAIL"] if make is not add_run else []))
+        left = files
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", unlink)
+            with contextlib.suppress(KeyboardInterrupt):
+                delete(tmp_path, cut)
+            cut_off = cut.exists()
+        assert prune(tmp_path, Rules(keep=0, damaged=True)) == [cut.name] * cut_off
+        files += 1
 
-    assert list(delete(tmp_path, decide(tmp_path, Rules(keep=0), NOW_S))) == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_an_earlier_version_left_of_a_deletion_goes_if_it_proves_to_be_ours(
-    tmp_path: Path,
-) -> None:
-    add_run(tmp_path, ".pruned-half", 0.0, verdict())
-    mine = tmp_path / ".pruned-mine"
-    mine.mkdir()
-    (mine / "thesis.tex").write_text("years of work")
-    mixed = add_run(tmp_path, ".pruned-mixed", 0.0, verdict())
-    (mixed / "thesis.tex").write_text("years of work")
-
-    assert list(delete(tmp_path, decide(tmp_path, Rules(keep=0), NOW_S))) == []
-    assert {path.name for path in tmp_path.iterdir()} == {".pruned-mine", ".pruned-mixed"}
-    assert (mixed / "manifest.json").exists()
+    assert files > 2
 
 
 @pytest.mark.parametrize("rules", [Rules(keep=0), Rules(keep_days=0.0)])

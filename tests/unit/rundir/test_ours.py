@@ -1,4 +1,4 @@
-"""What proves that a directory is ours is its content, whatever was done to it."""
+"""A directory is ours by its content, whatever was done to it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from hybridbench.foreign import DOCUMENT_BYTES_MAX
-from hybridbench.rundir.proof import is_ours
+from hybridbench.rundir.ours import is_ours
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "comparison.json", "night.json"])
 @pytest.mark.parametrize("size", [DOCUMENT_BYTES_MAX + 1, 2**40])
-def test_a_sparse_file_of_any_size_proves_nothing_and_is_not_read(
+def test_a_sparse_file_of_any_size_says_nothing_and_is_not_read(
     tmp_path: Path, name: str, size: int
 ) -> None:
     (tmp_path / name).write_text('{"schema": "hybridbench.run/1"}', encoding="utf-8")
