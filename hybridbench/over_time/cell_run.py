@@ -209,7 +209,7 @@ class CellRun:
         return msgspec.structs.replace(attempt, exit_code=ended.exit_code, complaint=complaint)
 
     def _start(self, command: list[str], attempt: Attempt, store: Path) -> Completed:
-        traffic_s = attempt.duration_s + (attempt.extend_s or 0.0)
+        traffic_s = attempt.duration_s + attempt.extend_s
         return self.child.run(command, store / _CONSOLE, 2 * traffic_s + _PATIENCE_S)
 
     def _wait_for(self, run_dir: Path) -> None:

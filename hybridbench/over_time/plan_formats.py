@@ -62,7 +62,7 @@ def as_json(nightly: PlannedRun) -> str:
         ],
         "left_out": record.left_out,
         "needed_s": nightly.budgeted.needed_s,
-        "false_red": {
+        "false_alarms": {
             "share": false_alarms.share,
             "text": false_alarms.text,
             "formula": false_alarms.formula,

@@ -21,7 +21,7 @@ from hybridbench.records.stored_verdict import (
     VerdictValues,
     read_verdict_part,
 )
-from hybridbench.records.verdict import NO_MODEL, VerdictKind
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.listing import find_runs
 from hybridbench.rundir.lock import holder_of
@@ -81,9 +81,7 @@ def _values(judged: VerdictValues) -> Iterable[tuple[str, Value]]:
 def _value(quantity: Tracked, judged: VerdictValues) -> Value | None:
     found: MeasuredRate | None
     if quantity.stat is Stat.SLOPE:
-        # Earlier versions stored the range of too few samples as a rate.
-        measured = [m for m in judged.metrics if m.model != NO_MODEL]
-        rates = [m.rate_per_hour for m in measured if m.metric == quantity.metric]
+        rates = [m.rate_per_hour for m in judged.metrics if m.metric == quantity.metric]
         found = rates[0] if rates else None
     else:
         wanted = (quantity.metric, quantity.stat.value)

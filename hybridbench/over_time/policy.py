@@ -33,7 +33,6 @@ _OTHER_SEED: Final = 7919
 _NOTE_ON: Final = {
     AttemptReason.RERUN: "run again with another seed, as only statistics had found something",
     AttemptReason.RETRY: "run once more, as the run before proved nothing",
-    AttemptReason.EXTENDED: "a longer run, because the previous one was undecided",
 }
 _GROWTH, _UNDECIDED = "growth", "undecided"
 _FAILURES: Final = frozenset(
@@ -195,7 +194,7 @@ def _headline(word: str, attempt: Attempt, findings: Sequence[CellFinding]) -> s
 
 def _undecided(rules: Rules, attempt: Attempt) -> tuple[str, ...]:
     """That a run ended undecided because it was not given the time that the plan allows."""
-    if rules.kind(attempt) is not VerdictKind.INCONCLUSIVE or attempt.extend_s is None:
+    if rules.kind(attempt) is not VerdictKind.INCONCLUSIVE:
         return ()
     if attempt.extend_s >= extension_s(rules.cell, rules.policy):
         return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.documents import read_document
-from hybridbench.records.json_value import JsonValue, json_text
+from hybridbench.records.json_value import json_text
 from hybridbench.records.nightly import (
     CELL_SCHEMA,
     NIGHTLY_SCHEMA,
@@ -25,10 +24,8 @@ from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import NIGHTLY, make_directory
 from hybridbench.rundir.lock import locked_run
 
-_RATIO: Final = re.compile(r"throughput ratio ([0-9.]+)")
 # Runs that --keep-baseline leaves: enough for a fleet whose machines are of several classes.
 _KEPT: Final = 30
-_UNTIL: Final = re.compile(r"until (\d{4}-\d\d-\d\d): ")
 _Record = TypeVar("_Record", CellRecord, NightlyRun)
 
 
@@ -36,7 +33,7 @@ def read_cell(path: Path) -> CellRecord:
     """The cell stored in the file at ``path``.
 
     Raises:
-        RunDirectoryError: it is damaged, or another version wrote it.
+        RunDirectoryError: it is damaged, or a version that stored it otherwise wrote it.
     """
     return _read(path, CellRecord, CELL_SCHEMA)
 
@@ -45,7 +42,7 @@ def read_nightly_run(path: Path) -> NightlyRun:
     """The nightly run stored in the file at ``path``.
 
     Raises:
-        RunDirectoryError: it is damaged, or another version wrote it.
+        RunDirectoryError: it is damaged, or a version that stored it otherwise wrote it.
     """
     return _read(path, NightlyRun, NIGHTLY_SCHEMA)
 
@@ -110,17 +107,15 @@ def another_engine(one: str, other: str) -> bool:
 
 def _read(path: Path, kind: type[_Record], schema: str) -> _Record:
     stored = read_document(path, schema)
-    cells = stored.get("cells")
-    for cell in cells if isinstance(cells, list) else ():
-        if isinstance(cell, dict):
-            _complete(cell)
     try:
         record = from_json(stored, kind)
         for waiver in record.plan.waivers:
             if waiver.max_rate is not None:
                 parse_max_rate(waiver.max_rate)
     except (msgspec.ValidationError, ValueError) as error:
-        raise RunDirectoryError(f"{path} is damaged: {error}", code=ErrorCode.DAMAGED) from error
+        raise RunDirectoryError(
+            f"{path} is damaged, or from before version 0.1.0: {error}", code=ErrorCode.DAMAGED
+        ) from error
     return record
 
 
@@ -131,24 +126,3 @@ def _files(places: Sequence[Path]) -> Iterator[Path]:
         for path in (place / NIGHTLY, *sorted(place.glob(f"*/{NIGHTLY}"))):
             if path.is_file():
                 yield path.resolve()
-
-
-def _complete(cell: dict[str, JsonValue]) -> None:
-    """Give the ``cell`` of an older version what it said in words alone."""
-    # One that never came back was an empty object.
-    if cell.get("cell") == {}:
-        cell["cell"] = None
-    if "throughput_ratio" not in cell:
-        ratios = (_RATIO.fullmatch(change) for change in _texts(cell.get("changes")))
-        cell["throughput_ratio"] = next((float(found[1]) for found in ratios if found), None)
-    findings = cell.get("findings")
-    for entry in findings if isinstance(findings, list) else ():
-        if isinstance(entry, dict) and "is_new" not in entry:
-            (news,), (waived,) = _texts([entry.get("news")]), _texts([entry.get("waived")])
-            until = _UNTIL.match(waived)
-            entry["is_new"] = news.startswith("new since ")
-            entry["waived_until"] = None if until is None else until[1]
-
-
-def _texts(values: JsonValue) -> list[str]:
-    return [str(value) for value in values] if isinstance(values, list) else []

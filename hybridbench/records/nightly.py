@@ -64,7 +64,6 @@ class AttemptReason(StrEnum):
     FIRST = "first"
     RERUN = "rerun"  # another seed, after a failure that only statistics saw
     RETRY = "retry"  # the attempt before proved nothing
-    EXTENDED = "extended"  # only in files of older versions: run longer, after an undecided one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +189,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     note: str = ""
-    false_alarms: str = msgspec.field(name="false_red", default="")
+    false_alarms: str = ""
     policy: Policy = Policy()
     waivers: tuple[Waiver, ...] = ()
 
@@ -221,7 +220,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a cell; without an exit code it is under way or was cut off."""
 
     number: int
-    reason: AttemptReason = msgspec.field(name="why")
+    reason: AttemptReason
     seed: Int64
     duration_s: Seconds
     started_wall_s: Wall
@@ -236,7 +235,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     growth: dict[str, Rate] = {}  # of the gated metrics, an hour
     judged_s: Seconds = 0.0
     segments: int = 1  # more than one: it was cut off and resumed
-    extend_s: Seconds | None = None  # how long it might go on undecided; None: an older version
+    extend_s: Seconds  # how long it might go on undecided
     extended_s: Seconds = 0.0  # how long it did
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
@@ -260,7 +259,7 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
     cell: Cell
     attempts: tuple[Attempt, ...] = ()
     finished: bool = False
-    engine: str = ""  # hash of all files of the engine; empty: an older version did not say
+    engine: str = ""  # hash of all files of the engine; empty: any
 
     @property
     def id(self) -> str:
@@ -313,7 +312,7 @@ class NightlyRun(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanRecord
     started_wall_s: Wall
     ended_wall_s: Wall
-    green: bool = msgspec.field(name="good")
+    green: bool
     exit_code: int
     word: str
     headline: str

@@ -16,7 +16,7 @@ from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.documents import read_document
 from hybridbench.records.finding import Recorded
 from hybridbench.records.json_value import JsonValue, json_text
-from hybridbench.records.verdict import NO_MODEL, Finding, Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Finding, Rate, Verdict, VerdictKind
 
 VERDICT_SCHEMA: Final = "hybridbench.verdict/1"
 _REBUILD: Final = "rebuild it with 'hybridbench report'"
@@ -50,7 +50,6 @@ class MeasuredMetric(msgspec.Struct, frozen=True):
 
     metric: str
     rate_per_hour: MeasuredRate | None = None
-    model: str = ""
 
 
 class MeasuredCost(MeasuredRate, frozen=True, kw_only=True):
@@ -73,7 +72,7 @@ class FindingHead(msgspec.Struct, frozen=True):
 
 
 class StoredFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding as verdict.json has it; versions before December 2026 did not store ``exact``."""
+    """A finding as verdict.json has it."""
 
     kind: str
     verdict: VerdictKind
@@ -85,25 +84,11 @@ class StoredFinding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
     since_s: float | None = None
     data: dict[str, JsonValue] = {}
-    exact: bool | None = None
+    exact: bool
 
 
 class _Findings(msgspec.Struct, frozen=True):
     findings: tuple[StoredFinding, ...]
-
-
-# Kinds that rest on a fit, in a verdict.json that does not say what its findings rest on.
-_STATISTICAL: Final = frozenset(
-    {
-        "container-grows",
-        "growth",
-        "observer-grows",
-        "decay",
-        "below-threshold",
-        "threshold",
-        "undecided",
-    }
-)
 
 
 class VerdictValues(msgspec.Struct, frozen=True):
@@ -122,10 +107,6 @@ def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue
     # A failure is a finding as well; its traceback has a file of its own.
     del fields["failures"], fields["bounds"]
     metrics = [{**to_json(result), "unit": result.unit} for result in verdict.metrics]
-    for metric in metrics:
-        # An earlier version stored none.
-        if metric["why"] is None:
-            del metric["why"]
     return {
         "schema": VERDICT_SCHEMA,
         "tool": {"name": "hybridbench", "version": __version__},
@@ -159,16 +140,13 @@ def _finding_to_json(finding: Finding) -> dict[str, JsonValue]:
 
 def _finding_from_json(stored: StoredFinding) -> Finding:
     """The finding with its sentences as they were stored, whatever would be said today."""
-    exact = stored.exact
-    if exact is None:
-        exact = stored.kind not in _STATISTICAL
     basis = Recorded(
         name=stored.kind,
         title=stored.title,
         cause=stored.cause,
         lines=stored.evidence,
         data=stored.data,
-        exact=exact,
+        exact=stored.exact,
     )
     return Finding(
         basis, stored.verdict, stored.subject, stored.driver, stored.rates, stored.since_s
@@ -192,11 +170,12 @@ def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
         verdict = from_json(fields, Verdict)
     except msgspec.ValidationError as error:
         raise RunDirectoryError(
-            f"verdict.json is damaged ({error}): {_REBUILD}", code=ErrorCode.DAMAGED
+            f"verdict.json is damaged, or from before version 0.1.0 ({error}): {_REBUILD}",
+            code=ErrorCode.DAMAGED,
         ) from error
     found = tuple(map(_finding_from_json, findings))
     bare = _bare(verdict.kind, verdict.headline)
-    return _without_rates_of_too_few_samples(replace(verdict, findings=found, headline=bare))
+    return replace(verdict, findings=found, headline=bare)
 
 
 def read_verdict(path: Path) -> Verdict:
@@ -219,19 +198,3 @@ def read_verdict_part(path: Path, kind: type[_Part]) -> _Part:
 def _bare(word: str, headline: str) -> str:
     """``headline`` without ``word``, which files alone keep in front of it."""
     return headline.removeprefix(f"{word}: ")
-
-
-def _without_rates_of_too_few_samples(verdict: Verdict) -> Verdict:
-    """Until November 2026 the range of too few samples was stored as an interval."""
-    metrics = tuple(
-        msgspec.structs.replace(result, rate_per_hour=None) if result.model == NO_MODEL else result
-        for result in verdict.metrics
-    )
-    unmeasured = {result.metric for result in metrics if result.rate_per_hour is None}
-    findings = tuple(
-        replace(finding, rates=())
-        if finding.kind == "undecided" and finding.subject in unmeasured
-        else finding
-        for finding in verdict.findings
-    )
-    return replace(verdict, metrics=metrics, findings=findings)

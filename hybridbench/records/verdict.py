@@ -48,8 +48,7 @@ _OTHERS: Final = (
 
 EXIT_CODE: Mapping[VerdictKind, ExitCode] = {kind: ExitCode[kind.name] for kind in VerdictKind}
 
-# The model of a metric with too few samples for any: no rate comes with it, also where an older
-# verdict.json still says one.
+# The model of a metric with too few samples for any: no rate comes with it.
 NO_MODEL = "none"
 
 # Ends of an interval; one without a bound is stored as null.
@@ -225,7 +224,7 @@ class MetricResult(msgspec.Struct, frozen=True):
     rate_per_hour: Rate | None
     rate_per_request: Rate | None
     floor_per_hour: float
-    limit_per_hour: float | None = msgspec.field(name="promise_per_hour")
+    limit_per_hour: float | None
     model: str  # the winning shape, in words
     fit_t_s: tuple[float, ...] = ()  # for the report's chart: fitted line and its band
     fit_value: tuple[float, ...] = ()
@@ -235,7 +234,7 @@ class MetricResult(msgspec.Struct, frozen=True):
     p_value: float | None = None  # of "grows no faster than the floor", in the least sure model
     q_value: float | None = None  # the same, adjusted for all gated metrics of the run (Holm)
     why: Why | None = None  # for INCONCLUSIVE one of the reasons of detection.md 4.1
-    reason: str = ""  # the text of ``why``, or as it was stored; older versions stored no ``why``
+    reason: str = ""  # the text of ``why``, or as it was stored
 
     def __post_init__(self) -> None:
         if self.why is not None and self.why.text:

@@ -17,7 +17,7 @@ from hybridbench.rundir.layout import TRUTH
 Counts = dict[str, dict[str, int]]
 
 
-class StoredTruth(msgspec.Struct, frozen=True):
+class StoredTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Counts of each defect (by slug) by name.
 
     Since traffic began; in all, up to the last idle checkpoint; up to the ``steady`` event.
@@ -54,19 +54,12 @@ def _sum(stored: Counts, reported: Mapping[str, Mapping[str, int]]) -> Counts:
 
 
 def read_truth(run_dir: Path) -> StoredTruth:
-    """What ``add_truth`` stored; empty for a run without it.
-
-    A file of an earlier version has the counts in all at its top, and no others.
-    """
+    """What ``add_truth`` stored; empty for a run without it."""
     path = run_dir / TRUTH
     try:
         with reading(path):
             data = read_bytes(path, DOCUMENT_BYTES_MAX)
-        raw = msgspec.json.decode(data, type=dict[str, dict[str, msgspec.Raw]])
-        if "at_idle" in raw:
-            return msgspec.json.decode(data, type=StoredTruth)
-        counts = msgspec.json.decode(data, type=Counts)
-        return StoredTruth(counts, counts)
+        return msgspec.json.decode(data, type=StoredTruth)
     except FileNotFoundError:
         return StoredTruth()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

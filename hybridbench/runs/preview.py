@@ -66,7 +66,7 @@ class Resolution(msgspec.Struct, frozen=True):
 
     metric: str
     smallest_per_h: float
-    limit_per_h: float | None = msgspec.field(name="promise_per_h")
+    limit_per_h: float | None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from benchmarks.__main__ import app as benchmarks
 from hybridbench.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-STORED = ROOT / "tests" / "fixtures" / "a9932c8"
+STORED = ROOT / "tests" / "fixtures" / "stored"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "profiles").glob("*.md")]
 MARKER = re.compile(r"^ *<!-- (?:test|run)\b.*-->$", re.MULTILINE)
 BLOCK = re.compile(

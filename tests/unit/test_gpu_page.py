@@ -23,7 +23,7 @@ from tools.gpu_page import TESTS, TESTS_OF_TIMES, file_name, page, plan
 from tools.gpu_steps import GRACE_S, ROOT, Command, Ended, Result, Step, run_step
 from tools.step_profile import given_options
 
-STORED = ROOT / "tests" / "fixtures" / "a9932c8"
+STORED = ROOT / "tests" / "fixtures" / "stored"
 HEADER = {"card": "made up"}
 
 

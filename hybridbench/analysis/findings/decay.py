@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-import msgspec
 import numpy as np
 
 from hybridbench.analysis.facts.facts import Facts
@@ -111,7 +110,7 @@ class BelowThreshold(Basis, frozen=True, kw_only=True):
     value: float
     lower: float
     upper: float
-    limit: float = msgspec.field(name="promise")
+    limit: float
 
     def words(self, found: Finding) -> Words:
         metric = _DERIVED[found.subject]

@@ -73,4 +73,4 @@ def test_the_plan_as_json_has_what_a_scheduler_of_ones_own_needs(
     )
 
     assert [cell["id"] for cell in told["cells"]] == ["one"]
-    assert 0 < told["false_red"]["share"] < 0.01
+    assert 0 < told["false_alarms"]["share"] < 0.01

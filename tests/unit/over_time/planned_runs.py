@@ -93,6 +93,7 @@ def attempt(
         "started_wall_s": NOON_S,
         "ended_wall_s": NOON_S + 80.0,
         "command": ("hybridbench", "soak"),
+        "extend_s": 1800.0,
         "run": "attempt-1/run",
         "exit_code": {"CLEAN": 0, "INCONCLUSIVE": 13}.get(verdict, 10),
         "verdict": verdict,

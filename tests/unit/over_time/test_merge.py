@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from hybridbench.errors import ErrorCode, RunDirectoryError
 from hybridbench.over_time.merge import find_cells, merged
 from hybridbench.over_time.night_report import nightly_document
 from hybridbench.over_time.run import MergeOptions, merge_cells
-from hybridbench.over_time.stored import read_cell, read_nightly_run
-from hybridbench.records.nightly import Attempt, AttemptReason, NightlyRun
+from hybridbench.over_time.stored import read_nightly_run
+from hybridbench.records.nightly import Attempt, NightlyRun
 from hybridbench.report.junit import render_junit
-from hybridbench.rundir.layout import CELL, NIGHTLY
+from hybridbench.rundir.layout import NIGHTLY
 from tests.unit.over_time.planned_runs import (
     GROWTH,
     NODES,
@@ -30,10 +29,7 @@ from tests.unit.over_time.planned_runs import (
 
 CLEAN = attempt()
 LEAK = attempt("LEAK", NODES)
-NEUTRAL = (
-    attempt("INCONCLUSIVE", UNDECIDED),
-    attempt("INCONCLUSIVE", UNDECIDED, reason=AttemptReason.EXTENDED),
-)
+NEUTRAL = (attempt("INCONCLUSIVE", UNDECIDED),)
 
 
 def tonight(
@@ -158,19 +154,6 @@ def test_a_partial_run_that_found_a_leak_fails_whatever_is_accepted(tmp_path: Pa
 
     for allow in (False, True):
         assert merged(planned.record, cells, [], allow_partial=allow).exit_code == 10
-
-
-def test_a_cell_stored_with_the_older_policy_is_merged_again(tmp_path: Path) -> None:
-    planned = planned_run(tmp_path)
-    place = store(finished(planned, "one", CLEAN), tmp_path / "cells") / CELL
-    document = json.loads(place.read_text("utf-8"))
-    document["plan"]["policy"]["extend_inconclusive"] = 2.0
-    del document["plan"]["policy"]["extend"]
-    place.write_text(json.dumps(document), "utf-8")
-
-    found = merged(read_cell(place).plan, find_cells([tmp_path / "cells"]), [])
-
-    assert [cell.word for cell in found.cells] == ["CLEAN", "MISSING"]
 
 
 def test_cells_of_two_plans_are_refused(tmp_path: Path) -> None:

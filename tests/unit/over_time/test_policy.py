@@ -87,16 +87,6 @@ def test_what_the_budget_left_no_time_for_is_told(rules: Rules) -> None:
     assert some.notes == ("undecided, and the budget left only 2m to extend it",)
 
 
-def test_a_stored_run_with_a_longer_second_run_still_reads(rules: Rules) -> None:
-    longer = attempt("INCONCLUSIVE", UNDECIDED, reason=AttemptReason.EXTENDED)
-
-    said = result(rules, [SHORT, longer])
-
-    assert next_attempt(rules, [SHORT, longer]) is None
-    assert said.state is CellState.NEUTRAL
-    assert said.notes == ("a longer run, because the previous one was undecided",)
-
-
 def test_how_long_a_run_may_go_on_is_the_plans_or_the_soaks_default(rules: Rules) -> None:
     never = Policy(extend=0.0)
     short = msgspec.structs.replace(rules.cell, duration_s=300.0)

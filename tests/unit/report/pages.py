@@ -56,7 +56,7 @@ from tests.unit.over_time.stores import DAY_S, add_run
 from tests.unit.over_time.stores import verdict as stored_verdict
 from tests.unit.report import comparisons, synthetic
 
-STORED: Final = Path(__file__).parents[2] / "fixtures" / "a9932c8"
+STORED: Final = Path(__file__).parents[2] / "fixtures" / "stored"
 
 
 def soak(record: RunRecord) -> Document:

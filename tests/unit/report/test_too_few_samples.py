@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from hybridbench.analysis.judge import judge
-from hybridbench.records.stored_verdict import verdict_from_json, verdict_text, verdict_to_json
+from hybridbench.records.stored_verdict import verdict_from_json, verdict_text
 from hybridbench.report.build import build_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import Document
@@ -50,14 +50,3 @@ def test_the_stored_verdict_has_no_rate_and_fits_its_schema() -> None:
     jsonschema.validate(stored, published_schema("verdict"))
     assert {m["rate_per_hour"] for m in stored["metrics"] if m["model"] == "none"} == {None}
     assert verdict_from_json(stored).metrics == VERDICT.metrics
-
-
-def test_an_older_verdict_is_read_without_the_range_that_it_calls_an_interval() -> None:
-    stored = json.loads(json.dumps(verdict_to_json(VERDICT, None)))
-    rate = {"value": 1.0, "lower": -8e6, "upper": 8e6, "unit": "B", "per": "h", "confidence": 0.95}
-    for metric in stored["metrics"]:
-        metric["rate_per_hour"] = metric["rate_per_hour"] or rate
-    for finding in stored["findings"]:
-        finding["rates"] = finding["rates"] or [rate]
-
-    assert verdict_text(verdict_from_json(stored), None) == verdict_text(VERDICT, None)

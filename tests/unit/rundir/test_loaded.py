@@ -27,12 +27,12 @@ from hybridbench.runs.replay import RECORDING
 from tests.unit.report.synthetic import record_of
 
 ROOT = Path(__file__).parents[3]
-STORED = ROOT / "tests" / "fixtures" / "a9932c8"
+STORED = ROOT / "tests" / "fixtures" / "stored"
 (CELL,) = (STORED / "nightly" / "cells" / "qwen3-next+session-churn").glob("*/*/")
 RUNS = {
     "a leak": RECORDING,
     "two hours": ROOT / "results" / "reference-2h",
-    "an older soak": STORED / "soak",
+    "a short soak": STORED / "soak",
     "a version of a comparison": STORED / "comparison" / "b",
     "a cell": CELL,
 }

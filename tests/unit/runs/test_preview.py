@@ -180,5 +180,5 @@ def test_the_limit_of_a_metric_keeps_its_stored_name() -> None:
     assert to_json(Resolution("rss_anon_swap_bytes", 1.0, 2.0)) == {
         "metric": "rss_anon_swap_bytes",
         "smallest_per_h": 1.0,
-        "promise_per_h": 2.0,
+        "limit_per_h": 2.0,
     }

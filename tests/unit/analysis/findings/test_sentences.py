@@ -708,7 +708,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     "a limit on a cost": (
         found(
             "below-threshold",
-            {"value": 0.3, "lower": 0.25, "upper": 0.35, "promise": 0.2},
+            {"value": 0.3, "lower": 0.25, "upper": 0.35, "limit": 0.2},
             subject="forward_ms",
         ),
         Words(
