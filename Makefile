@@ -17,6 +17,8 @@ SAMPLE  ?= 0
 SEED    ?= 0
 JOBS    ?= auto
 RECORDINGS ?= results/limits
+# What the plan of test-released soaks and compares.
+RELEASES := $(addprefix sglang-cache==,0.5.9 0.5.10.post1 0.5.12.post1 0.5.13 0.5.14) llamacpp==2026.10.11549 vllm==0.32.0
 # What `make gpu` takes along to a machine that has PyTorch and Triton, but no network.
 GPU_WHEELS ?= .gpu-wheels
 GPU_NEEDS := aiohttp annotated-types jinja2 msgspec numpy packaging prometheus-client psutil pydantic pyyaml rich safetensors typer \
@@ -33,7 +35,7 @@ test test-fast test-deep-laws test-deep-rest test-soak: export PYTHONDONTWRITEBY
 PYTEST  := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/$(VENV)/constraints.txt $(BIN)/python -m pip
 
-.PHONY: help wheel install install-test soak selftest recall test test-fast test-deep test-deep-laws test-deep-rest test-soak coverage test-browser check man bench limits gpu gpu-wheels docs fmt clean
+.PHONY: help wheel install install-test soak selftest recall test test-fast test-deep test-deep-laws test-deep-rest test-soak test-released coverage test-browser check man bench limits gpu gpu-wheels docs fmt clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -91,6 +93,10 @@ test-deep-rest: install-test  ## The slow tests of everything else: estimators b
 
 test-soak: install-test  ## Soaks of minutes with known verdicts; compare and bisect over commits
 	$(PYTEST) -m soak tests/scenarios
+
+test-released: install  ## Released engines: prepares what pip can have here, then the plan in docs/how-to/examples (an hour)
+	for target in $(RELEASES); do $(BIN)/hybridbench target prepare $$target || echo "$$target is left out: its cells cannot start"; done
+	$(BIN)/hybridbench nightly run docs/how-to/examples/released.yaml --out build/released
 
 coverage: install-test  ## Which lines of the package `make test` runs in its own processes, in build/coverage
 	$(PYTEST) -m "not slow and not soak and not gpu" --cov=hybridbench --cov-report=html:build/coverage --cov-report=term:skip-covered

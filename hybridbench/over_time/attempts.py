@@ -28,8 +28,14 @@ from hybridbench.analysis.facts.window import judged_length_s, last_segment, seg
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.store import StoredComparison, judged_comparison, read_comparison
 from hybridbench.errors import RunDirectoryError
-from hybridbench.over_time.cells import DEFECT, DEFECTS_AS_OF, THIS_ENGINE, PlannedCell
+from hybridbench.over_time.cells import (
+    DEFECT,
+    DEFECTS_AS_OF,
+    THIS_ENGINE,
+    PlannedCell,
+)
 from hybridbench.over_time.comparer import THROUGHPUT, machine
+from hybridbench.over_time.plan import is_release
 from hybridbench.over_time.policy import SLOWER, worst_kind
 from hybridbench.records.comparison import FINISHED
 from hybridbench.records.events import Extended, ExtensionEnded, Interrupted
@@ -92,7 +98,7 @@ def start_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[s
         words = [*_HYBRIDBENCH, "soak", "--duration", f"{attempt.duration_s:g}s"]
         words += ["--extend", f"{attempt.extend_s:g}s" if attempt.extend_s else "0"]
         words += [] if cell.device is None else ["--device", cell.device]
-        words += [word for version in cell.versions for word in _defect_option(version)]
+        words += [word for version in cell.versions for word in _version_option(version)]
     words += ["--ui", "plain", "--store", str(store), "--profile", planned.profile_source]
     words += ["--model", cell.model, "--seed", str(attempt.seed)]
     words += [] if cell.gc is None else ["--gc", cell.gc]
@@ -145,6 +151,10 @@ def with_result(kind: CellKind, attempt: Attempt, run_dir: Path, cell_dir: Path)
 
 def _option(name: str, value: float | None, unit: str = "") -> list[str]:
     return [] if value is None else [name, f"{value:g}{unit}"]
+
+
+def _version_option(version: str) -> list[str]:
+    return ["--target", version] if is_release(version) else _defect_option(version)
 
 
 def _defect_option(version: str) -> list[str]:

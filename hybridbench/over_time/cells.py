@@ -22,10 +22,12 @@ from hybridbench.over_time.plan import (
     Plan,
     SoakEntry,
     WatchEntry,
+    is_release,
 )
 from hybridbench.records.nightly import Cell, CellKind, Needs
 from hybridbench.sampling.redaction import redacted
 from hybridbench.sampling.roles import role_of_command
+from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.units import format_duration
 from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile, model_fault
 from hybridbench.workload.profile import Profile
@@ -195,7 +197,7 @@ def _planned(
         id=entry.id or _id(entry, profile),
         kind=CellKind.SOAK if isinstance(entry, SoakEntry) else CellKind.COMPARE,
         profile=name,
-        model=entry.model or profile.model,
+        model=_model(entry, profile),
         versions=(entry.version,) if isinstance(entry, SoakEntry) else entry.versions,
         seed=profile.seed if entry.seed is None else entry.seed,
         duration_s=duration_s,
@@ -214,7 +216,8 @@ def _planned(
         needs=entry.needs or plan.needs or Needs(),
     )
     # A directory may be on the machines that run the cells, and not on the one that plans them.
-    fault = None if "/" in cell.model else model_fault(cell.model)
+    served = _model_of_servers(entry)
+    fault = None if served or "/" in cell.model else model_fault(cell.model)
     if fault is not None:
         raise ConfigError(full_stop(f"{place}: model {fault}"), code=ErrorCode.UNKNOWN_NAME)
     if cell.kind is CellKind.SOAK and duration_s < needed_s:
@@ -227,6 +230,17 @@ def _planned(
     )
     # A cell that is shorter than the plan's least was meant to be.
     return PlannedCell(cell, min(least_s, duration_s), known.source(name))
+
+
+def _model(entry: SoakEntry | CompareEntry, profile: Profile) -> str:
+    return entry.model or _model_of_servers(entry) or profile.model
+
+
+def _model_of_servers(entry: SoakEntry | CompareEntry) -> str:
+    """The family of the checkpoint that servers of others have if none is named; else empty."""
+    versions = (entry.version,) if isinstance(entry, SoakEntry) else entry.versions
+    engines = [named_engine(version)[0] for version in versions if is_release(version)]
+    return next((name for engine in engines for name in engine.models), "")
 
 
 def _watched(entry: WatchEntry, plan: Plan) -> PlannedCell:
@@ -277,7 +291,7 @@ def _setting(value: object) -> str:
 
 def _id(entry: SoakEntry | CompareEntry, profile: Profile) -> str:
     """Made of what the cell itself says only, so that other cells never change it."""
-    model = Path(entry.model or profile.model).name
+    model = Path(_model(entry, profile)).name
     if isinstance(entry, CompareEntry):
         parts = ["compare", "-vs-".join(_slug(v) for v in entry.versions), model, profile.name]
     else:

@@ -12,9 +12,10 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.records.nightly import Needs, Policy, Waiver, parse_max_rate
 from hybridbench.setting_types import DurationS, Name, Text
+from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.thresholds.grammar import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans
 from hybridbench.workload.fields import Objects, Seed
@@ -32,8 +33,8 @@ Settings = Mapping[Text, bool | int | float | str]
 class Matrix:
     """Every profile with every model under every engine version, once for each seed.
 
-    A version is ``.`` (the engine that is installed or checked out) or ``defect:SLUG``.  Without
-    models or seeds they are the profile's.
+    A version is ``.`` (the engine that is installed or checked out), ``defect:SLUG`` or a prepared
+    release (``vllm==0.32.0``).  Without models or seeds they are the profile's.
     """
 
     profiles: tuple[Text, ...] = ()
@@ -238,11 +239,22 @@ def _thresholds(
 def _version(version: str, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     if version == "." or re.fullmatch(r"defect:\S+|defects-as-of:\S+", version):
         return
+    if is_release(version):
+        try:
+            named_engine(version)
+        except UsageError as error:
+            yield where, f"{version}: {error}"
+        return
     yield (
         where,
-        f"{version} cannot be soaked; write . (the engine of this checkout) or defect:SLUG, and "
-        "name git: and python: versions under compare",
+        f"{version} cannot be soaked; write . (the engine of this checkout), defect:SLUG or a "
+        "prepared release (vllm==0.32.0), and name git: and python: versions under compare",
     )
+
+
+def is_release(version: str) -> bool:
+    """Whether ``version`` names a release of an engine of others."""
+    return "==" in version
 
 
 def _waiver(waiver: Waiver, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:

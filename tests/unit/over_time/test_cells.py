@@ -73,6 +73,34 @@ def test_a_cell_says_what_its_soak_is(tmp_path: Path) -> None:
         assert part in said
 
 
+RELEASES = """\
+name: test
+duration: 30m
+matrix: {profiles: [chat-churn], versions: [vllm==0.31.0, sglang-cache==0.5.13]}
+cells: [{version: vllm==0.32.0, profile: one-by-one, model: qwen3-next}]
+compare: [{versions: [sglang-cache==0.5.12.post1, sglang-cache==0.5.13], profile: chat-churn}]
+"""
+
+
+def test_a_matrix_of_releases_is_a_plan(tmp_path: Path) -> None:
+    cells = planned_run(tmp_path, RELEASES).cells
+
+    said = [" ".join(start_command(cell, attempt(), tmp_path)) for cell in cells]
+    assert [cell.id for cell in cells] == [
+        "llama+chat-churn+vllm-0.31.0",
+        "qwen3-next+chat-churn+sglang-cache-0.5.13",
+        "qwen3-next+one-by-one+vllm-0.32.0",
+        "compare+sglang-cache-0.5.12.post1-vs-sglang-cache-0.5.13+qwen3-next+chat-churn",
+    ]
+    # The first checkpoint of a server, unless one is named; of driven classes the profile's model.
+    assert "soak" in said[0]
+    assert "--target vllm==0.31.0" in said[0]
+    assert "--model llama" in said[0]
+    assert "--target sglang-cache==0.5.13" in said[1]
+    assert "--model qwen3-next" in said[2]
+    assert "compare sglang-cache==0.5.12.post1 sglang-cache==0.5.13 --same-engine" in said[3]
+
+
 def test_a_profile_in_a_file_is_found_beside_the_plan(tmp_path: Path) -> None:
     from hybridbench.workload.catalog import list_profiles
 

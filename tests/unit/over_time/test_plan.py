@@ -53,6 +53,10 @@ FAULTS = {
         "cells:\n  - {profile: smoke, version: 'git:main'}",
         ":4: git:main cannot be soaked;",
     ),
+    "a release of an engine that is not known": (
+        "cells:\n  - {profile: smoke, version: 'vlm==0.32.0'}",
+        ":4: vlm==0.32.0: no engine is called 'vlm'; did you mean vllm?",
+    ),
     "a watched run of nothing": ("watch:\n  - {id: one, command: []}", ":4: watch.0.command"),
     "an unknown key of a watched run": (
         "watch:\n  - {id: one, command: [x], metric: y}",
