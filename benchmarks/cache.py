@@ -23,7 +23,6 @@ import typer
 from benchmarks.cache_pattern import Block, CacheKind, CachePattern, Conversations
 from hybridbench.engine.cache.base import (
     CacheInitParams,
-    DecLockRefParams,
     EvictParams,
     InsertParams,
     MatchPrefixParams,
@@ -33,7 +32,6 @@ from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.cache.radix_key import RadixKey
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
-from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory.indices import IntArray
@@ -42,6 +40,7 @@ from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
+from hybridbench.engine.req import ReqKv
 from hybridbench.units import format_percent
 
 Tree: TypeAlias = MambaRadixCache | RadixCache | SWARadixCache | UnifiedRadixCache
@@ -83,21 +82,10 @@ class _BenchReq:
 
     def __init__(self, rid: str) -> None:
         self.rid = rid
-        self.req_pool_idx: int | None = None
-        self.mamba_pool_idx: int | None = None
-        self.mamba_ping_pong_track_buffer: list[int] | None = None
-        self.mamba_next_track_idx = 0
-        self.mamba_last_track_seqlen: int | None = None
+        self.kv = ReqKv()
         self.origin_input_ids: Sequence[int] = ()
         self.output_ids: Sequence[int] = ()
         self.fill_ids: Sequence[int] = ()
-        self.last_node: TreeNode | None = None
-        self.lock_receipt: DecLockRefParams | None = None
-        self.prefix_indices: IntArray = np.empty(0, dtype=np.int64)
-        self.cache_protected_len = 0
-        self.kv_committed_len = 0
-        self.kv_allocated_len = 0
-        self.swa_evicted_seqlen = 0
         self.extra_key: str | None = None
         self.writers: Writers = ()
 
@@ -203,11 +191,11 @@ class TimedCache:
         value = np.concatenate((matched.device_indices, fresh))
         if self.rows is None:
             return value, None
-        if req.mamba_pool_idx is None:
+        if req.kv.mamba_pool_idx is None:
             slots = self.rows.mamba_allocator.alloc(1)
             assert slots is not None, "the pattern does not fit its state pool"
             return value, slots[0]
-        return value, req.mamba_pool_idx
+        return value, req.kv.mamba_pool_idx
 
     def _make_state_room(self) -> None:
         if self.rows is not None and self.rows.mamba_allocator.available_size() == 0:

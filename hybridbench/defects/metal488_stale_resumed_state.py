@@ -26,8 +26,8 @@ _REMEMBERED = 64
 
 def _retract(self: RequestRelease, req: Req) -> None:
     """The state stays with the request's name."""
-    if req.mamba_pool_idx is not None and req.session is None and req.output_ids:
-        _KEPT[req.rid] = self._pools.mamba_pool.get_cpu_copy([req.mamba_pool_idx])
+    if req.kv.mamba_pool_idx is not None and req.session is None and req.output_ids:
+        _KEPT[req.rid] = self._pools.mamba_pool.get_cpu_copy([req.kv.mamba_pool_idx])
         if len(_KEPT) > _REMEMBERED:
             del _KEPT[next(iter(_KEPT))]
     _healthy_retract(self, req)

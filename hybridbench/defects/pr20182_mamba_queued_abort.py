@@ -22,10 +22,10 @@ def _return_mamba_slot(self: RequestRelease, req: Req) -> None:
 
     A refusal comes here too, so that a request waits with the slot of its match in hand.
     """
-    if req.to_abort is not None and req.kv_allocated_len == 0:
+    if req.to_abort is not None and req.kv.kv_allocated_len == 0:
         TRUTH.add("queued_aborts")
         TRUTH.add("slots_lost", req.kv.state_slots_held)
-    elif req.mamba_pool_idx is not None:
+    elif req.kv.mamba_pool_idx is not None:
         TRUTH.add("refusals_that_kept_a_slot")
 
 

@@ -45,7 +45,7 @@ _KEPT = KeptSlots()
 def _return_unadmitted(self: PrefillAdder, req: Req) -> None:
     """Before #21404 nothing was given back."""
     TRUTH.add("refusals")
-    if req.mamba_pool_idx is not None and _KEPT.is_new(req.rid, req.mamba_pool_idx):
+    if req.kv.mamba_pool_idx is not None and _KEPT.is_new(req.rid, req.kv.mamba_pool_idx):
         TRUTH.add("slots_kept")
 
 

@@ -22,7 +22,7 @@ def _match_and_add(self: PrefillAdder, req: Req) -> AddReqResult:
     """Whatever was not answered with CONTINUE was not added."""
     added = _healthy_match_and_add(self, req)
     if added is not AddReqResult.CONTINUE and self.refused is not req and req.session is None:
-        TRUTH.add("states_lost", int(req.mamba_pool_idx is not None))
+        TRUTH.add("states_lost", int(req.kv.mamba_pool_idx is not None))
         self._return_unadmitted(req)
     return added
 

@@ -39,7 +39,7 @@ DEFECT = Defect(
         counted="missing",
     ),
     patches=(
-        Patch(StreamingSession, "_free_slot_mamba", _free_slot_mamba, fingerprint="942fff4b9300"),
+        Patch(StreamingSession, "_free_slot_mamba", _free_slot_mamba, fingerprint="5d5e47af67e5"),
     ),
     harmed="Full-duplex and streaming use of hybrid models, with short sessions: the state pool "
     "was exhausted after as many closes as it had slots.",

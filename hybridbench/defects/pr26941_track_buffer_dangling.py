@@ -27,16 +27,16 @@ def _free_track_buffer(
     self: HybridReqToTokenPool, req: RowHolder, keep_idx: int | None, owner: Owner
 ) -> None:
     """The slots go, and their numbers stay in the record."""
-    buffer = req.mamba_ping_pong_track_buffer
+    buffer = req.kv.mamba_ping_pong_track_buffer
     _healthy_free_track_buffer(self, req, keep_idx, owner)
-    req.mamba_ping_pong_track_buffer = buffer
+    req.kv.mamba_ping_pong_track_buffer = buffer
 
 
 def _without_buffer(self: HybridReqToTokenPool, reqs: Sequence[RowHolder]) -> list[RowHolder]:
     """Count the requests without a row that seem to have a buffer."""
     for req in reqs:
-        buffer = req.mamba_ping_pong_track_buffer
-        if req.req_pool_idx is None and buffer is not None:
+        buffer = req.kv.mamba_ping_pong_track_buffer
+        if req.kv.req_pool_idx is None and buffer is not None:
             TRUTH.add("readmissions")
             TRUTH.add("slots_reused", sum(slot != NOT_TAKEN for slot in buffer))
     return _healthy_without_buffer(self, reqs)
@@ -66,9 +66,9 @@ DEFECT = Defect(
             HybridReqToTokenPool,
             "_free_track_buffer",
             _free_track_buffer,
-            fingerprint="517868a738fe",
+            fingerprint="f914d00456d5",
         ),
-        Patch(HybridReqToTokenPool, "_without_buffer", _without_buffer, fingerprint="044feb5babd1"),
+        Patch(HybridReqToTokenPool, "_without_buffer", _without_buffer, fingerprint="7b61458e8462"),
     ),
     harmed="Sessions on hybrid models with the extra-buffer strategy: the engine's own check shut "
     "the server down at the first close.",

@@ -56,7 +56,7 @@ DEFECT = Defect(
     ),
     patches=(
         Patch(MambaRadixCache, "_match", _match, fingerprint="bcbccb07681d"),
-        Patch(MambaRadixCache, "_copy_state", _copy_state, fingerprint="121f9a5d7a0a"),
+        Patch(MambaRadixCache, "_copy_state", _copy_state, fingerprint="6895be9f591d"),
     ),
     harmed="Hybrid models with prefix caching.",
     cure="A hit ends where KV and state both are.",

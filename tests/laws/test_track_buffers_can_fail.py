@@ -115,7 +115,7 @@ def _never_flips(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is the entry that was not written."""
 
     def complete(self: HybridReqToTokenPool, req: RowHolder, seqlen: int) -> None:
-        req.mamba_last_track_seqlen = seqlen
+        req.kv.mamba_last_track_seqlen = seqlen
 
     monkeypatch.setattr(HybridReqToTokenPool, "complete_track", complete)
 
@@ -158,9 +158,9 @@ def test_a_track_buffer_that_is_not_given_back_is_a_residual_that_names_its_slot
         self: HybridReqToTokenPool, req: RowHolder, keep_idx: int | None, owner: Owner
     ) -> None:
         """The stale reference of sglang#26941, with the reference gone as well."""
-        buffer = req.mamba_ping_pong_track_buffer or []
+        buffer = req.kv.mamba_ping_pong_track_buffer or []
         lost.extend(slot for idx, slot in enumerate(buffer) if idx != keep_idx)
-        req.mamba_ping_pong_track_buffer = None
+        req.kv.mamba_ping_pong_track_buffer = None
 
     monkeypatch.setattr(HybridReqToTokenPool, "_free_track_buffer", forget)
     engine = make_tracking_engine(check_level="off", **TWO)
@@ -194,13 +194,13 @@ def test_a_lazy_slot_that_stays_after_its_copy_is_a_ledger_violation(
 ) -> None:
     def complete(self: HybridReqToTokenPool, req: RowHolder, seqlen: int) -> None:
         """The entry before is struck out, and its slot is not freed."""
-        idx = req.mamba_next_track_idx
+        idx = req.kv.mamba_next_track_idx
         other = 1 - idx
-        assert req.mamba_ping_pong_track_buffer is not None
-        if req.mamba_ping_pong_track_buffer[other] != NOT_TAKEN:
+        assert req.kv.mamba_ping_pong_track_buffer is not None
+        if req.kv.mamba_ping_pong_track_buffer[other] != NOT_TAKEN:
             self.set_mamba_ping_pong_slot(req, idx, NOT_TAKEN)
-            req.mamba_next_track_idx = other
-        req.mamba_last_track_seqlen = seqlen
+            req.kv.mamba_next_track_idx = other
+        req.kv.mamba_last_track_seqlen = seqlen
 
     monkeypatch.setattr(HybridReqToTokenPool, "complete_track", complete)
     engine = make_tracking_engine(check_level="off", **LAZY)

@@ -42,7 +42,7 @@ class TreeMachine(RuleBasedStateMachine):
         if not world.start(tokens):
             return
         req = world.requests[-1]
-        while (left := len(tokens) - req.kv_committed_len) > 0:
+        while (left := len(tokens) - req.kv.kv_committed_len) > 0:
             if not world.compute(req, min(chunk * self.unit, left)):
                 break
             world.share(req, chunked=left > chunk * self.unit)

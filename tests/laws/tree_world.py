@@ -92,34 +92,34 @@ class TreeWorld:
         assert len(matched.device_indices) == hit
         lock = tree.cache.inc_lock_ref(matched.last_device_node).to_dec_params()
         if isinstance(tree, AnyHybridTree):
-            own = req.mamba_pool_idx is None
+            own = req.kv.mamba_pool_idx is None
             self.make_state_room(own + tree.rows.track_slots_at_alloc)
         rows = tree.rows.alloc([req])
         if rows is None:
             tree.cache.dec_lock_ref(matched.last_device_node, lock)
-            if isinstance(tree, AnyHybridTree) and req.mamba_pool_idx is not None:
+            if isinstance(tree, AnyHybridTree) and req.kv.mamba_pool_idx is not None:
                 tree.rows.free_mamba_cache(req)
             return False
-        req.last_node, req.lock_receipt = matched.last_device_node, lock
-        req.prefix_indices = matched.device_indices
-        req.cache_protected_len = req.kv_committed_len = req.kv_allocated_len = hit
+        req.kv.last_node, req.kv.lock_receipt = matched.last_device_node, lock
+        req.kv.prefix_indices = matched.device_indices
+        req.kv.cache_protected_len = req.kv.kv_committed_len = req.kv.kv_allocated_len = hit
         tree.rows.write((rows[0], slice(0, hit)), matched.device_indices)
         if isinstance(tree, AnyHybridTree) and hit == 0:
-            assert req.mamba_pool_idx is not None
-            tree.states.clear_slots(req.mamba_pool_idx)
+            assert req.kv.mamba_pool_idx is not None
+            tree.states.clear_slots(req.kv.mamba_pool_idx)
         self.requests.append(req)
         return True
 
     def compute(self, req: TreeReq, count: int) -> bool:
         """Extend a request by ``count`` tokens of its prompt, then of its output."""
-        tree, begin = self.tree, req.kv_allocated_len
+        tree, begin = self.tree, req.kv.kv_allocated_len
         end = begin + count
         while len(req.fill_ids) < end:
             req.output_ids.append(50 + len(req.output_ids))
         if end > tree.rows.max_context_len:
             return False
         self.make_kv_room(count + tree.kv.page_size)
-        row = req.req_pool_idx
+        row = req.kv.req_pool_idx
         assert row is not None
         last = int(tree.rows.req_to_token[row, begin - 1]) if begin else -1
         fresh = tree.kv.alloc_extend([begin], [end], [last], count)
@@ -128,10 +128,10 @@ class TreeWorld:
         tree.rows.write((row, slice(begin, end)), fresh)
         for position, idx in enumerate(fresh.tolist(), start=begin):
             self._kv[idx] = self.name(req.fill_ids[: position + 1])
-        req.kv_allocated_len = req.kv_committed_len = end
+        req.kv.kv_allocated_len = req.kv.kv_committed_len = end
         if isinstance(tree, AnyHybridTree):
-            assert req.mamba_pool_idx is not None
-            self.set_state(req.mamba_pool_idx, req.fill_ids[:end])
+            assert req.kv.mamba_pool_idx is not None
+            self.set_state(req.kv.mamba_pool_idx, req.fill_ids[:end])
             self._save_state(tree, req, begin)
         return True
 
@@ -139,7 +139,7 @@ class TreeWorld:
         """Where states are tracked: save that of the last grid line that was just passed."""
         if tree.buffers is None:
             return
-        aligned = req.kv_committed_len // tree.buffers.grid * tree.buffers.grid
+        aligned = req.kv.kv_committed_len // tree.buffers.grid * tree.buffers.grid
         slot = tree.rows.take_track_slot(req) if aligned > begin else None
         if slot is not None:
             self.set_state(slot, req.fill_ids[:aligned])
@@ -148,14 +148,14 @@ class TreeWorld:
     def share(self, req: TreeReq, chunked: bool) -> None:
         """What happens between two chunks."""
         self.tree.cache.cache_unfinished_req(req, chunked=chunked)
-        assert len(req.prefix_indices) == req.kv_committed_len
+        assert len(req.kv.prefix_indices) == req.kv.kv_committed_len
 
     def finish(self, req: TreeReq, is_insert: bool) -> None:
         """A request ends, or is dropped."""
         self.requests.remove(req)
         self.tree.cache.cache_finished_req(req, is_insert=is_insert)
-        assert req.mamba_pool_idx is None
-        assert req.mamba_ping_pong_track_buffer is None
+        assert req.kv.mamba_pool_idx is None
+        assert req.kv.mamba_ping_pong_track_buffer is None
         self.tree.rows.free(req)
 
     def set_state(self, slot: int, prefix: Sequence[int]) -> None:
@@ -221,16 +221,16 @@ class TreeWorld:
             self._check_states(tree, held.mamba_slots)
 
     def _own_pages(self, req: TreeReq) -> set[int]:
-        assert req.req_pool_idx is not None
-        row = self.tree.rows.req_to_token[req.req_pool_idx]
-        own: list[int] = row[req.cache_protected_len : req.kv_allocated_len].tolist()
+        assert req.kv.req_pool_idx is not None
+        row = self.tree.rows.req_to_token[req.kv.req_pool_idx]
+        own: list[int] = row[req.kv.cache_protected_len : req.kv.kv_allocated_len].tolist()
         return {idx // self.tree.kv.page_size for idx in own}
 
     def _check_contents(self) -> None:
         for req in self.requests:
-            assert req.req_pool_idx is not None
-            row = self.tree.rows.req_to_token[req.req_pool_idx]
-            for position in range(req.kv_committed_len):
+            assert req.kv.req_pool_idx is not None
+            row = self.tree.rows.req_to_token[req.kv.req_pool_idx]
+            for position in range(req.kv.kv_committed_len):
                 prefix = req.fill_ids[: position + 1]
                 assert self._kv[row[position]] == self.name(prefix)
         for path, node in prefixes(self.tree.cache).items():
@@ -239,10 +239,10 @@ class TreeWorld:
                 assert self._kv[idx] == self.name(path[: start + offset])
 
     def _check_states(self, tree: AnyHybridTree, in_tree: list[int]) -> None:
-        own = [req.mamba_pool_idx for req in self.requests if req.mamba_pool_idx is not None]
+        own = [req.kv.mamba_pool_idx for req in self.requests if req.kv.mamba_pool_idx is not None]
         assert len(own) == len(self.requests)
         free = list(tree.mamba.free_slots)
-        buffers = [req.mamba_ping_pong_track_buffer or [] for req in self.requests]
+        buffers = [req.kv.mamba_ping_pong_track_buffer or [] for req in self.requests]
         saved = [slot for buffer in buffers for slot in buffer if slot != NOT_TAKEN]
         loading = self.loading_states()
         everywhere = [*own, *saved, *in_tree, *free, *loading]
@@ -251,14 +251,14 @@ class TreeWorld:
         for owner, slots in held:
             assert tree.mamba.slots_of(owner) == sorted(slots)
         for req in self.requests:
-            assert req.mamba_pool_idx is not None
-            expected = self.name(req.fill_ids[: req.kv_committed_len])
-            assert self.state(req.mamba_pool_idx) == (expected if req.kv_committed_len else 0)
-            if req.mamba_last_track_seqlen is not None:
-                assert req.mamba_ping_pong_track_buffer is not None
+            assert req.kv.mamba_pool_idx is not None
+            expected = self.name(req.fill_ids[: req.kv.kv_committed_len])
+            assert self.state(req.kv.mamba_pool_idx) == (expected if req.kv.kv_committed_len else 0)
+            if req.kv.mamba_last_track_seqlen is not None:
+                assert req.kv.mamba_ping_pong_track_buffer is not None
                 keep = tree.rows.get_mamba_ping_pong_keep_idx(req)
-                kept = self.state(req.mamba_ping_pong_track_buffer[keep])
-                assert kept == self.name(req.fill_ids[: req.mamba_last_track_seqlen])
+                kept = self.state(req.kv.mamba_ping_pong_track_buffer[keep])
+                assert kept == self.name(req.fill_ids[: req.kv.mamba_last_track_seqlen])
         for path, node in prefixes(tree.cache).items():
             if node.mamba_value is not None:
                 assert self.state(node.mamba_value) == self.name(path)

@@ -186,6 +186,6 @@ def _free(world: TreeWorld) -> tuple[list[int], list[int]]:
 
 def _lengths(req: TreeReq) -> tuple[int | None, ...]:
     return (
-        req.cache_protected_len, req.kv_committed_len, req.kv_allocated_len,
-        len(req.prefix_indices), req.mamba_last_track_seqlen, req.mamba_pool_idx,
+        req.kv.cache_protected_len, req.kv.kv_committed_len, req.kv.kv_allocated_len,
+        len(req.kv.prefix_indices), req.kv.mamba_last_track_seqlen, req.kv.mamba_pool_idx,
     )  # fmt: skip

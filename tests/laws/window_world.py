@@ -34,7 +34,7 @@ class WindowWorld(TreeWorld):
         return set()
 
     def compute(self, req: TreeReq, count: int) -> bool:
-        begin = req.kv_allocated_len
+        begin = req.kv.kv_allocated_len
         if not super().compute(req, count):
             return False
         rows = self.swa_row(req)[begin : begin + count].tolist()
@@ -44,22 +44,24 @@ class WindowWorld(TreeWorld):
 
     def swa_row(self, req: TreeReq) -> IntArray:
         """Where the window pool has each position of a request."""
-        assert req.req_pool_idx is not None
-        row = self.tree.rows.req_to_token[req.req_pool_idx, : req.kv_allocated_len]
+        assert req.kv.req_pool_idx is not None
+        row = self.tree.rows.req_to_token[req.kv.req_pool_idx, : req.kv.kv_allocated_len]
         return self.tree.kv.translate_loc_from_full_to_swa(row.astype(np.int64))
 
     def leave_behind(self, req: TreeReq, end: int) -> None:
         """Positions before ``end`` are not read again, and the window part of them goes."""
         page_size = self.tree.kv.page_size
-        end = min(end, req.kv_committed_len - self.tree.window - page_size + 1)
+        end = min(end, req.kv.kv_committed_len - self.tree.window - page_size + 1)
         end = max(0, end // page_size * page_size)
-        start = max(req.swa_evicted_seqlen, req.cache_protected_len)
-        assert req.req_pool_idx is not None
-        row = self.tree.rows.req_to_token[req.req_pool_idx]
+        start = max(req.kv.swa_evicted_seqlen, req.kv.cache_protected_len)
+        assert req.kv.req_pool_idx is not None
+        row = self.tree.rows.req_to_token[req.kv.req_pool_idx]
         self.tree.kv.free_swa(row[start:end].astype(np.int64))
-        req.swa_evicted_seqlen = max(req.swa_evicted_seqlen, end)
-        if end >= req.cache_protected_len and req.last_node and req.lock_receipt:
-            req.lock_receipt = self.tree.cache.dec_swa_lock_only(req.last_node, req.lock_receipt)
+        req.kv.swa_evicted_seqlen = max(req.kv.swa_evicted_seqlen, end)
+        if end >= req.kv.cache_protected_len and req.kv.last_node and req.kv.lock_receipt:
+            req.kv.lock_receipt = self.tree.cache.dec_swa_lock_only(
+                req.kv.last_node, req.kv.lock_receipt
+            )
 
     def lockable(self) -> list[TreeNode]:
         """The nodes up to which the window pool has a window, or everything."""
@@ -98,11 +100,11 @@ class WindowWorld(TreeWorld):
         own: set[int] = set()
         for req in self.requests:
             row = self.swa_row(req)
-            own_from = max(req.swa_evicted_seqlen, req.cache_protected_len)
+            own_from = max(req.kv.swa_evicted_seqlen, req.kv.cache_protected_len)
             own |= {idx // swa.page_size for idx in row[own_from:]}
             # What the next token reads, whoever holds it.
-            first = max(0, req.kv_committed_len - self.tree.window + 1)
-            for position in range(first, req.kv_committed_len):
+            first = max(0, req.kv.kv_committed_len - self.tree.window + 1)
+            for position in range(first, req.kv.kv_committed_len):
                 assert self._swa[row[position]] == self.name(req.fill_ids[: position + 1])
         in_tree = {idx // swa.page_size for idx in self.tree.cache.tree_slots().swa_indices}
         free = {*swa.free_pages.tolist(), *swa.release_pages.tolist()}

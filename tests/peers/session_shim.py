@@ -34,7 +34,7 @@ class StreamingSession(streaming_session.StreamingSession):
     def match(self, key: RadixKey, req: EngineReq) -> torch.Tensor:
         """Indices as a tensor; the request keeps them, as admission would have it."""
         found = self.match_prefix(MatchPrefixParams(key=key, cow_mamba=True, req=req))
-        req.prefix_indices = found.device_indices
+        req.kv.prefix_indices = found.device_indices
         return torch.from_numpy(found.device_indices)
 
 

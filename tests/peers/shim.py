@@ -124,6 +124,11 @@ class Req:
     def fill_ids(self) -> list[int]:
         return [*self.origin_input_ids, *self.output_ids]
 
+    @property
+    def kv(self) -> Any:
+        """SGLang's request has the fields of the record itself."""
+        return self
+
     def goes_on_from(self, writers: Writers) -> None:
         """SGLang's requests do not know."""
 

@@ -38,8 +38,8 @@ class World:
         locations = self.kv.alloc_extend([0], [allocated], [-1], allocated)
         assert locations is not None
         self.rows.write((row, slice(0, allocated)), locations)
-        req.kv_committed_len, req.kv_allocated_len = committed, allocated
-        req.last_node = self.cache.root_node
+        req.kv.kv_committed_len, req.kv.kv_allocated_len = committed, allocated
+        req.kv.last_node = self.cache.root_node
         return req
 
     def finished(self, req: Req) -> SessionSlot:
@@ -53,16 +53,16 @@ class World:
 def test_a_round_trip_keeps_everything_the_request_had() -> None:
     world = World()
     req = world.first_turn(committed=4, allocated=4)
-    row, session = req.req_pool_idx, req.session
+    row, session = req.kv.req_pool_idx, req.session
 
     slot = world.finished(req)
 
-    assert req.req_pool_idx is None
-    assert (slot.req_pool_idx, slot.kv_committed_len, slot.kv_allocated_len) == (row, 4, 4)
+    assert req.kv.req_pool_idx is None
+    assert (slot.kv.req_pool_idx, slot.kv.kv_committed_len, slot.kv.kv_allocated_len) == (row, 4, 4)
     following = Req("session-a", list(range(6)))
     following.session = session
     indices = world.cache.match(RadixKey(list(range(5))), following)
-    assert (following.req_pool_idx, following.kv_committed_len) == (row, 4)
+    assert (following.kv.req_pool_idx, following.kv.kv_committed_len) == (row, 4)
     assert indices.dtype == torch.int64
     assert indices.tolist() == world.rows.req_to_token[slot.kv.row, :4].tolist()
 
@@ -75,7 +75,7 @@ def test_a_session_keeps_its_slot_when_an_input_is_refused_before_the_match() ->
 
     assert not world.cache.take_back(refused)
 
-    assert (slot.kv_committed_len, slot.kv_allocated_len) == (48, 48)
+    assert (slot.kv.kv_committed_len, slot.kv.kv_allocated_len) == (48, 48)
     assert refused.kv.is_empty
 
 
@@ -100,7 +100,7 @@ def test_an_abort_in_a_later_turn_frees_the_sessions_slot() -> None:
     more = world.kv.alloc(10)
     assert more is not None
     world.rows.write((req.kv.row, slice(50, 60)), more)
-    req.kv_committed_len = req.kv_allocated_len = 60
+    req.kv.kv_committed_len = req.kv.kv_allocated_len = 60
     req.abort()
 
     world.cache.cache_finished_req(req)
@@ -117,7 +117,7 @@ def test_what_lies_behind_the_answer_is_trimmed(page_size: int, left: int) -> No
 
     slot = world.finished(req)
 
-    assert (slot.kv_committed_len, slot.kv_allocated_len) == (40, 40)
+    assert (slot.kv.kv_committed_len, slot.kv.kv_allocated_len) == (40, 40)
     assert world.freed() == left
 
 
@@ -128,7 +128,7 @@ def test_a_tail_is_freed_from_the_next_page_on_and_only_once(page_size: int, lef
     for _ in range(2):
         again = Req("session-a", list(range(34)))
         assert len(world.cache.match(RadixKey(list(range(33))), again)) == 33
-        assert (slot.kv_committed_len, slot.kv_allocated_len) == (33, 33)
+        assert (slot.kv.kv_committed_len, slot.kv.kv_allocated_len) == (33, 33)
         assert world.freed() == left
         assert world.cache.take_back(again)
 
@@ -151,7 +151,7 @@ def test_a_release_frees_the_row_and_what_is_not_the_trees_and_unlocks_the_rest(
     world.cache.inc_lock_ref(world.cache.root_node)
     req.kv.lock_receipt = DecLockRefParams()
     world.cache.cache_unfinished_req(req)
-    assert world.cache.protected_size() == req.cache_protected_len == 32
+    assert world.cache.protected_size() == req.kv.cache_protected_len == 32
     world.finished(req)
 
     world.cache.release_session("session-a")

@@ -17,7 +17,7 @@ from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
 from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.owners import REQ, Owner
-from hybridbench.engine.memory.req_to_token import ReqToTokenPool, RowHolder
+from hybridbench.engine.memory.req_to_token import ReqToTokenPool, RowHolder, RowRecord
 
 
 class KVAllocator(Protocol):
@@ -36,11 +36,10 @@ class KVAllocator(Protocol):
     def transfer(self, idx: SlotInput, giver: Owner, taker: Owner) -> None: ...
 
 
-class CacheableReq(RowHolder, Protocol):
-    """What a cache reads and writes on a request; the rest of the request is not its business.
+class KvRecord(RowRecord, Protocol):
+    """What a cache reads and writes in the record of a request, beside its row.
 
     Attributes:
-        req_pool_idx: row of the table; None before admission.
         mamba_pool_idx: the request's own state slot.  ``match_prefix`` with ``cow_mamba`` may take
             one; ``cache_finished_req`` gives it to the tree or back, and leaves None.
         last_node: node whose lock the request holds.  ``cache_unfinished_req`` moves the lock and
@@ -52,9 +51,28 @@ class CacheableReq(RowHolder, Protocol):
             the request's own among them only the full pool has KV.
         kv_committed_len: positions whose KV is final.
         kv_allocated_len: positions that have a KV index.
+    """
+
+    last_node: TreeNode | None
+    lock_receipt: DecLockRefParams | None
+    prefix_indices: IntArray
+    cache_protected_len: int
+    swa_evicted_seqlen: int
+    kv_committed_len: int
+    kv_allocated_len: int
+
+
+class CacheableReq(RowHolder, Protocol):
+    """A request as a cache sees it; the rest of the request is not its business.
+
+    Attributes:
+        kv: what it holds.
         extra_key: namespace of its prefixes; None is the common one.
         writers: itself, and whom it went on from; ``goes_on_from`` tells it of more.
     """
+
+    @property
+    def kv(self) -> KvRecord: ...
 
     @property
     def origin_input_ids(self) -> Sequence[int]: ...
@@ -72,14 +90,6 @@ class CacheableReq(RowHolder, Protocol):
     def writers(self) -> Writers: ...
 
     def goes_on_from(self, writers: Writers) -> None: ...
-
-    last_node: TreeNode | None
-    lock_receipt: DecLockRefParams | None
-    prefix_indices: IntArray
-    cache_protected_len: int
-    swa_evicted_seqlen: int
-    kv_committed_len: int
-    kv_allocated_len: int
 
 
 @dataclass(frozen=True)

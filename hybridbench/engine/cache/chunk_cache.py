@@ -59,22 +59,25 @@ class ChunkCache(BasePrefixCache):
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
         del is_insert
-        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
-        start, end = req.cache_protected_len, max(req.kv_committed_len, req.kv_allocated_len)
+        assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
+        start, end = (
+            req.kv.cache_protected_len,
+            max(req.kv.kv_committed_len, req.kv.kv_allocated_len),
+        )
         if start < end:
-            row = self.req_to_token_pool.req_to_token[req.req_pool_idx]
+            row = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx]
             self.token_to_kv_pool_allocator.free(row[start:end].astype(np.int64))
         rows = self.req_to_token_pool
-        if req.mamba_pool_idx is not None and isinstance(rows, HybridReqToTokenPool):
+        if req.kv.mamba_pool_idx is not None and isinstance(rows, HybridReqToTokenPool):
             rows.free_mamba_cache(req)
-        req.last_node = req.lock_receipt = None
+        req.kv.last_node = req.kv.lock_receipt = None
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
         """The next chunk continues where this one ended; nobody else can."""
         del chunked
-        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
-        row = self.req_to_token_pool.req_to_token[req.req_pool_idx]
-        req.prefix_indices = row[: req.kv_committed_len].astype(np.int64)
+        assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
+        row = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx]
+        req.kv.prefix_indices = row[: req.kv.kv_committed_len].astype(np.int64)
 
     def evict(self, params: EvictParams) -> EvictResult:
         del params

@@ -149,8 +149,8 @@ class MambaRadixCache(PrefixTree):
         if is_insert and not self.disable:
             self._insert_finished(req)
         else:
-            self._free_row_from(req, req.cache_protected_len)
-            if req.mamba_pool_idx is not None:
+            self._free_row_from(req, req.kv.cache_protected_len)
+            if req.kv.mamba_pool_idx is not None:
                 self._hybrid_rows.free_mamba_cache(req)
         self._give_lock_back(req)
 
@@ -161,8 +161,8 @@ class MambaRadixCache(PrefixTree):
         them it is the last one saved, and the request keeps the KV behind it.  Without a free slot
         for the copy, or in place of the one given away, nothing is cached.
         """
-        value = self._row_indices(req, req.kv_committed_len)
-        req.prefix_indices = value
+        value = self._row_indices(req, req.kv.kv_committed_len)
+        req.kv.prefix_indices = value
         length = self._len_with_state(req)
         if self.disable or length == 0:
             return
@@ -174,7 +174,7 @@ class MambaRadixCache(PrefixTree):
         matched = self._match(key)
         assert len(matched.device_indices) == length, f"request {req.rid}: the tree lost it"
         self._move_to_tree(req, matched)
-        req.prefix_indices = np.concatenate((matched.device_indices, value[length:]))
+        req.kv.prefix_indices = np.concatenate((matched.device_indices, value[length:]))
 
     def reset(self) -> None:
         self.full_lru_list.dismantle()
@@ -261,19 +261,19 @@ class MambaRadixCache(PrefixTree):
     def _len_with_state(self, req: CacheableReq) -> int:
         """Tokens of ``req`` after which there is a state for the tree; 0 if there is none."""
         if self.enable_mamba_extra_buffer:
-            return req.mamba_last_track_seqlen or 0
-        return req.kv_committed_len if req.mamba_pool_idx is not None else 0
+            return req.kv.mamba_last_track_seqlen or 0
+        return req.kv.kv_committed_len if req.kv.mamba_pool_idx is not None else 0
 
     def _share_copy(self, req: CacheableReq, params: InsertParams) -> bool:
         """Insert with a copy of the request's own state; False if there is no slot for it."""
         copy = self._alloc_state(REQ)
         if copy is None:
             return False
-        assert req.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
+        assert req.kv.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
         # First: once the tree has the slot, a host tier may begin to read it.
-        self.mamba_pool.copy_from(req.mamba_pool_idx, copy)
+        self.mamba_pool.copy_from(req.kv.mamba_pool_idx, copy)
         params.mamba_value = copy
-        params.prev_prefix_len = req.cache_protected_len
+        params.prev_prefix_len = req.kv.cache_protected_len
         if self.insert(params).mamba_exist:
             self.mamba_allocator.free([copy], REQ)
         return True
@@ -290,12 +290,12 @@ class MambaRadixCache(PrefixTree):
             self._hybrid_rows.donate_mamba_ping_pong_slot(req, fresh)
         else:
             self.mamba_allocator.free([fresh], TRACK)
-        req.mamba_last_track_seqlen = None
+        req.kv.mamba_last_track_seqlen = None
         return True
 
     def _insert_tracked(self, req: CacheableReq, params: InsertParams) -> bool:
         """Insert with the last state that was saved; whether the tree took its slot."""
-        buffer, start = req.mamba_ping_pong_track_buffer, req.cache_protected_len
+        buffer, start = req.kv.mamba_ping_pong_track_buffer, req.kv.cache_protected_len
         assert buffer is not None, f"request {req.rid} has a saved state but no track buffer"
         assert len(params.key) > start, f"request {req.rid} kept a state that the tree has"
         params.mamba_value = buffer[self._hybrid_rows.get_mamba_ping_pong_keep_idx(req)]
@@ -326,13 +326,13 @@ class MambaRadixCache(PrefixTree):
 
     def _copy_state(self, req: CacheableReq, node: TreeNode) -> bool:
         """Copy a hit node's state into the request's slot; False if it has none and gets none."""
-        if req.mamba_pool_idx is None:
+        if req.kv.mamba_pool_idx is None:
             slot = self._alloc_state_beside(node)
             if slot is None:
                 return False
-            req.mamba_pool_idx = slot
+            req.kv.mamba_pool_idx = slot
         assert node.mamba_value is not None, f"{node} was hit without a state"
-        self.mamba_pool.copy_from(node.mamba_value, req.mamba_pool_idx)
+        self.mamba_pool.copy_from(node.mamba_value, req.kv.mamba_pool_idx)
         self.events.cow_copies += 1
         return True
 
@@ -390,19 +390,19 @@ class MambaRadixCache(PrefixTree):
         if self.enable_mamba_extra_buffer:
             self._insert_finished_tracked(req)
             return
-        committed = req.kv_committed_len
-        slot = req.mamba_pool_idx
+        committed = req.kv.kv_committed_len
+        slot = req.kv.mamba_pool_idx
         assert slot is not None, f"request {req.rid} finished without a state slot"
         inserted = self.insert(
             InsertParams(
                 self._committed_key(req),
                 self._row_indices(req, committed),
                 slot,
-                prev_prefix_len=req.cache_protected_len,
+                prev_prefix_len=req.kv.cache_protected_len,
                 writers=req.writers,
             )
         )
-        self._free_row_from(req, max(committed, req.cache_protected_len))
+        self._free_row_from(req, max(committed, req.kv.cache_protected_len))
         if inserted.mamba_exist:
             self._hybrid_rows.free_mamba_cache(req)
         else:
@@ -420,7 +420,7 @@ class MambaRadixCache(PrefixTree):
             params = InsertParams(key, self._row_indices(req, length), writers=req.writers)
             if self._insert_tracked(req, params):
                 keep_idx = self._hybrid_rows.get_mamba_ping_pong_keep_idx(req)
-        self._free_row_from(req, max(length, req.cache_protected_len))
+        self._free_row_from(req, max(length, req.kv.cache_protected_len))
         self._hybrid_rows.free_mamba_cache(req, keep_idx)
 
     # What goes, and in which order.

@@ -102,14 +102,14 @@ class PrefixTree(BasePrefixCache):
         return result
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
-        kept = req.cache_protected_len
+        kept = req.kv.cache_protected_len
         if is_insert and not self.disable:
             inserted = self.insert(
                 InsertParams(
                     self._committed_key(req),
-                    self._row_indices(req, req.kv_committed_len),
+                    self._row_indices(req, req.kv.kv_committed_len),
                     prev_prefix_len=kept,
-                    swa_evicted_seqlen=req.swa_evicted_seqlen,
+                    swa_evicted_seqlen=req.kv.swa_evicted_seqlen,
                     writers=req.writers,
                 )
             )
@@ -120,18 +120,18 @@ class PrefixTree(BasePrefixCache):
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
         """Share the whole pages computed so far, and lock the longer prefix instead."""
-        value = self._row_indices(req, req.kv_committed_len)
-        req.prefix_indices = value
+        value = self._row_indices(req, req.kv.kv_committed_len)
+        req.kv.prefix_indices = value
         key = self._committed_key(req).page_aligned(self.page_size)
         if self.disable or not key.raw:
             return
-        start = req.cache_protected_len
+        start = req.kv.cache_protected_len
         self.insert(
             InsertParams(
                 key,
                 value,
                 prev_prefix_len=start,
-                swa_evicted_seqlen=req.swa_evicted_seqlen,
+                swa_evicted_seqlen=req.kv.swa_evicted_seqlen,
                 chunked=chunked,
                 writers=req.writers,
             )
@@ -140,7 +140,7 @@ class PrefixTree(BasePrefixCache):
         indices = matched.device_indices
         assert len(indices) == len(key), f"request {req.rid}: the tree lost its prefix"
         self._move_to_tree(req, matched)
-        req.prefix_indices = np.concatenate((indices, value[len(indices) :]))
+        req.kv.prefix_indices = np.concatenate((indices, value[len(indices) :]))
 
     @abstractmethod
     def _match(self, key: RadixKey) -> MatchResult:
@@ -294,16 +294,16 @@ class PrefixTree(BasePrefixCache):
         """The tokens of ``req`` whose KV is final, or the first ``end`` of them."""
         token_ids = array("q", req.origin_input_ids)
         token_ids.extend(req.output_ids)
-        return RadixKey(token_ids[: req.kv_committed_len if end is None else end], req.extra_key)
+        return RadixKey(token_ids[: req.kv.kv_committed_len if end is None else end], req.extra_key)
 
     def _row_indices(self, req: CacheableReq, end: int) -> IntArray:
         """KV indices of positions 0 to ``end`` of a request with a row, as an array of its own."""
-        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
-        return self.req_to_token_pool.req_to_token[req.req_pool_idx, :end].astype(np.int64)
+        assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
+        return self.req_to_token_pool.req_to_token[req.kv.req_pool_idx, :end].astype(np.int64)
 
     def _free_row_from(self, req: CacheableReq, start: int) -> None:
         """Free what ``req`` itself holds of its row from ``start`` on."""
-        end = max(req.kv_committed_len, req.kv_allocated_len)
+        end = max(req.kv.kv_committed_len, req.kv.kv_allocated_len)
         if start < end:
             self.token_to_kv_pool_allocator.free(self._row_indices(req, end)[start:])
 
@@ -315,21 +315,21 @@ class PrefixTree(BasePrefixCache):
     def _move_to_tree(self, req: CacheableReq, matched: MatchResult) -> None:
         """The request now reads the tree's KV: rewrite its row, move its lock."""
         indices, node = matched.device_indices, matched.last_device_node
-        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
-        start = req.cache_protected_len
+        assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
+        start = req.kv.cache_protected_len
         self.req_to_token_pool.write(
-            (req.req_pool_idx, slice(start, len(indices))), indices[start:]
+            (req.kv.req_pool_idx, slice(start, len(indices))), indices[start:]
         )
         lock = self.inc_lock_ref(node)
         self._give_lock_back(req)
-        req.last_node, req.lock_receipt = node, lock.to_dec_params()
-        req.cache_protected_len = len(indices)
+        req.kv.last_node, req.kv.lock_receipt = node, lock.to_dec_params()
+        req.kv.cache_protected_len = len(indices)
         req.goes_on_from(node.writers)
 
     def _give_lock_back(self, req: CacheableReq) -> None:
-        if req.last_node is not None:
-            self.dec_lock_ref(req.last_node, req.lock_receipt)
-            req.last_node = req.lock_receipt = None
+        if req.kv.last_node is not None:
+            self.dec_lock_ref(req.kv.last_node, req.kv.lock_receipt)
+            req.kv.last_node = req.kv.lock_receipt = None
 
     def _check_structure(self) -> list[TreeNode]:
         """Walk the tree; raise CacheSanityError where parents, keys, values or locks disagree."""

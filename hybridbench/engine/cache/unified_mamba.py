@@ -90,13 +90,13 @@ class MambaComponent(TreeComponent):
         self, tree: BasePrefixCache, req: CacheableReq, node: TreeNode
     ) -> bool:
         """Copy the node's state into the request's slot, which it gets if it has none."""
-        if req.mamba_pool_idx is None:
+        if req.kv.mamba_pool_idx is None:
             slot = self._alloc_beside(tree, node)
             if slot is None:
                 return False
-            req.mamba_pool_idx = slot
+            req.kv.mamba_pool_idx = slot
         assert node.mamba_value is not None, f"{node} was hit without a state"
-        self._pool.copy_from(node.mamba_value, req.mamba_pool_idx)
+        self._pool.copy_from(node.mamba_value, req.kv.mamba_pool_idx)
         self._events.cow_copies += 1
         return True
 
@@ -171,8 +171,8 @@ class MambaComponent(TreeComponent):
 
     def cacheable_len(self, req: CacheableReq) -> int:
         if self._tracked:
-            return req.mamba_last_track_seqlen or 0
-        return req.kv_committed_len if req.mamba_pool_idx is not None else 0
+            return req.kv.mamba_last_track_seqlen or 0
+        return req.kv.kv_committed_len if req.kv.mamba_pool_idx is not None else 0
 
     def prepare_for_caching_req(self, tree: BasePrefixCache, caching: CachingReq) -> bool:
         """Offer the request's own state if it ends, else a copy of it, or the last one saved.
@@ -186,18 +186,18 @@ class MambaComponent(TreeComponent):
             if caching.spare_slot is None:
                 return False
         if self._tracked:
-            buffer = req.mamba_ping_pong_track_buffer
+            buffer = req.kv.mamba_ping_pong_track_buffer
             assert buffer is not None, f"request {req.rid} has a saved state but no track buffer"
-            start = req.cache_protected_len
+            start = req.kv.cache_protected_len
             assert len(params.key) > start, f"request {req.rid} kept a state that the tree has"
             params.mamba_value = buffer[self._rows.get_mamba_ping_pong_keep_idx(req)]
             params.mamba_owner = TRACK
         elif caching.spare_slot is None:
-            params.mamba_value = req.mamba_pool_idx
+            params.mamba_value = req.kv.mamba_pool_idx
         else:
-            assert req.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
+            assert req.kv.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
             # First: once the tree has the slot, a host tier may begin to read it.
-            self._pool.copy_from(req.mamba_pool_idx, caching.spare_slot)
+            self._pool.copy_from(req.kv.mamba_pool_idx, caching.spare_slot)
             params.mamba_value = caching.spare_slot
         return True
 
@@ -242,7 +242,7 @@ class MambaComponent(TreeComponent):
             self._rows.free_mamba_cache(req, self._rows.get_mamba_ping_pong_keep_idx(req))
         elif taken:
             self._rows.forget_mamba_cache(req)
-        elif req.mamba_pool_idx is not None:
+        elif req.kv.mamba_pool_idx is not None:
             self._rows.free_mamba_cache(req)
 
     def _use_spare(self, req: CacheableReq, spare: int, taken: bool) -> None:
@@ -255,7 +255,7 @@ class MambaComponent(TreeComponent):
             self._events.track_donations += 1
             self._rows.donate_mamba_ping_pong_slot(req, spare)
         if self._tracked:
-            req.mamba_last_track_seqlen = None
+            req.kv.mamba_last_track_seqlen = None
 
     def _alloc_beside(self, tree: BasePrefixCache, node: TreeNode) -> int | None:
         """One slot for REQ; making room for it never takes the state of ``node``."""

@@ -214,13 +214,13 @@ class UnifiedRadixCache(PrefixTree):
         for component in self.components:
             component.cleanup_after_caching_req(caching, result)
         # Starts on a page border: the page of a partly filled end was never the tree's.
-        self._free_row_from(req, max(length, req.cache_protected_len))
+        self._free_row_from(req, max(length, req.kv.cache_protected_len))
         self._give_lock_back(req)
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
         """Share what every component can cache, and lock the longer prefix instead."""
-        value = self._row_indices(req, req.kv_committed_len)
-        req.prefix_indices = value
+        value = self._row_indices(req, req.kv.kv_committed_len)
+        req.kv.prefix_indices = value
         length = 0 if self.disable else self._cacheable_len(req)
         caching = CachingReq(req, self._insert_params(req, length, chunked), finished=False)
         result = self._insert_prepared(caching)
@@ -231,7 +231,7 @@ class UnifiedRadixCache(PrefixTree):
         matched = self._match(caching.params.key)
         assert matched.prefix_len == length, f"request {req.rid}: the tree lost its prefix"
         self._move_to_tree(req, matched)
-        req.prefix_indices = np.concatenate((matched.device_indices, value[length:]))
+        req.kv.prefix_indices = np.concatenate((matched.device_indices, value[length:]))
 
     def sanity_check(self) -> None:
         nodes = self._check_structure()
@@ -243,7 +243,7 @@ class UnifiedRadixCache(PrefixTree):
     def _cacheable_len(self, req: CacheableReq) -> int:
         """The whole pages of ``req`` that every component can cache now."""
         lengths = [component.cacheable_len(req) for component in self.components]
-        return min([req.kv_committed_len, *lengths]) // self.page_size * self.page_size
+        return min([req.kv.kv_committed_len, *lengths]) // self.page_size * self.page_size
 
     def _insert_params(
         self, req: CacheableReq, length: int, chunked: bool = False
@@ -254,8 +254,8 @@ class UnifiedRadixCache(PrefixTree):
         return InsertParams(
             self._committed_key(req, length),
             self._row_indices(req, length),
-            prev_prefix_len=req.cache_protected_len,
-            swa_evicted_seqlen=req.swa_evicted_seqlen,
+            prev_prefix_len=req.kv.cache_protected_len,
+            swa_evicted_seqlen=req.kv.swa_evicted_seqlen,
             chunked=chunked,
             writers=req.writers,
         )

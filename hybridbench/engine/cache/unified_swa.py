@@ -119,7 +119,7 @@ class SWAComponent(TreeComponent):
         self.window.attach(node, slots)
 
     def cacheable_len(self, req: CacheableReq) -> int:
-        return req.kv_committed_len
+        return req.kv.kv_committed_len
 
     def sanity_check(self, nodes: Sequence[TreeNode]) -> None:
         self.window.sanity_check(nodes)

@@ -19,8 +19,8 @@ NOT_TAKEN = -1
 """In a track buffer: an entry without a slot."""
 
 
-class RowHolder(Protocol):
-    """A request as this table sees it.
+class RowRecord(Protocol):
+    """What this table writes into the record of a request.
 
     Attributes:
         req_pool_idx: its row.
@@ -33,14 +33,21 @@ class RowHolder(Protocol):
         mamba_last_track_seqlen: length that the last complete copy belongs to; None without one.
     """
 
-    @property
-    def rid(self) -> str: ...
-
     req_pool_idx: int | None
     mamba_pool_idx: int | None
     mamba_ping_pong_track_buffer: list[int] | None
     mamba_next_track_idx: int
     mamba_last_track_seqlen: int | None
+
+
+class RowHolder(Protocol):
+    """A request, or a session between two turns: a name for messages, and the record."""
+
+    @property
+    def rid(self) -> str: ...
+
+    @property
+    def kv(self) -> RowRecord: ...
 
 
 class ReqToTokenPool:
@@ -96,12 +103,12 @@ class ReqToTokenPool:
         Returns:
             The row of each request, in order.
         """
-        needy = [req for req in reqs if req.req_pool_idx is None]
+        needy = [req for req in reqs if req.kv.req_pool_idx is None]
         taken = self.rows.alloc(len(needy), REQ)
         if taken is None:
             return None
         for req, row in zip(needy, taken, strict=True):
-            req.req_pool_idx = row
+            req.kv.req_pool_idx = row
         return [_row_of(req) for req in reqs]
 
     def free(self, req: RowHolder, owner: Owner = REQ) -> None:
@@ -111,7 +118,7 @@ class ReqToTokenPool:
             OwnershipError: it has none, or the row is not ``owner``'s.
         """
         self.rows.free([_row_of(req)], owner)
-        req.req_pool_idx = None
+        req.kv.req_pool_idx = None
 
     def transfer(self, row: int, giver: Owner, taker: Owner) -> None:
         """Record that ``taker`` now holds ``row`` and must free it.
@@ -219,7 +226,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
 
         A request that has a state slot or a track buffer already keeps it.
         """
-        needy = [req for req in reqs if req.mamba_pool_idx is None]
+        needy = [req for req in reqs if req.kv.mamba_pool_idx is None]
         untracked = self._without_buffer(reqs)
         slots = self._alloc_states(len(needy), REQ)
         if slots is None:
@@ -231,10 +238,10 @@ class HybridReqToTokenPool(ReqToTokenPool):
             self.mamba_allocator.free(tracks or [], TRACK)
             return None
         for req, slot in zip(needy, slots, strict=True):
-            req.mamba_pool_idx = slot
+            req.kv.mamba_pool_idx = slot
         for req, row in zip(reqs, rows, strict=True):
-            if req.mamba_pool_idx is not None:
-                self._map_state(row, int(req.mamba_pool_idx))
+            if req.kv.mamba_pool_idx is not None:
+                self._map_state(row, int(req.kv.mamba_pool_idx))
         self._give_buffers(untracked, tracks)
         return rows
 
@@ -264,7 +271,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         Raises:
             OwnershipError: it has none (a second call), or a slot is not ``owner``'s.
         """
-        slot = req.mamba_pool_idx
+        slot = req.kv.mamba_pool_idx
         if slot is None:
             raise OwnershipError(f"request {req.rid} holds no state slot to free")
         self.mamba_allocator.free([slot], owner)
@@ -276,9 +283,9 @@ class HybridReqToTokenPool(ReqToTokenPool):
 
     def forget_mamba_cache(self, req: RowHolder) -> None:
         """The request's state slot has another holder now: neither it nor its row names it."""
-        req.mamba_pool_idx = None
-        if req.req_pool_idx is not None:
-            self._map_state(req.req_pool_idx, 0)
+        req.kv.mamba_pool_idx = None
+        if req.kv.req_pool_idx is not None:
+            self._map_state(req.kv.req_pool_idx, 0)
 
     def get_mamba_ping_pong_other_idx(self, mamba_next_track_idx: int) -> int:
         """The other entry of a buffer of two; the same one in a buffer of one."""
@@ -287,8 +294,8 @@ class HybridReqToTokenPool(ReqToTokenPool):
     def get_mamba_ping_pong_keep_idx(self, req: RowHolder) -> int:
         """The entry of the buffer that holds the last complete copy, if there is one."""
         if self.enable_mamba_extra_buffer_lazy:
-            return req.mamba_next_track_idx
-        return self.get_mamba_ping_pong_other_idx(req.mamba_next_track_idx)
+            return req.kv.mamba_next_track_idx
+        return self.get_mamba_ping_pong_other_idx(req.kv.mamba_next_track_idx)
 
     def donate_mamba_ping_pong_slot(self, req: RowHolder, new_slot: int) -> int:
         """Take the slot of the last complete copy out of the buffer and put ``new_slot`` there.
@@ -311,8 +318,8 @@ class HybridReqToTokenPool(ReqToTokenPool):
 
         The last complete copy is left alone, except in a buffer of one, where it is overwritten.
         """
-        idx = req.mamba_next_track_idx
-        if self.enable_mamba_extra_buffer_lazy and req.mamba_last_track_seqlen is not None:
+        idx = req.kv.mamba_next_track_idx
+        if self.enable_mamba_extra_buffer_lazy and req.kv.mamba_last_track_seqlen is not None:
             idx = self.get_mamba_ping_pong_other_idx(idx)
             if _buffer_of(req)[idx] == NOT_TAKEN:
                 taken = self.mamba_allocator.alloc(1, TRACK)
@@ -326,15 +333,15 @@ class HybridReqToTokenPool(ReqToTokenPool):
 
         Lazily the slot of the copy before it is free now.
         """
-        idx = req.mamba_next_track_idx
+        idx = req.kv.mamba_next_track_idx
         other = self.get_mamba_ping_pong_other_idx(idx)
         if not self.enable_mamba_extra_buffer_lazy:
-            req.mamba_next_track_idx = other
+            req.kv.mamba_next_track_idx = other
         elif _buffer_of(req)[other] != NOT_TAKEN:
             self.mamba_allocator.free([_buffer_of(req)[idx]], TRACK)
             self.set_mamba_ping_pong_slot(req, idx, NOT_TAKEN)
-            req.mamba_next_track_idx = other
-        req.mamba_last_track_seqlen = seqlen
+            req.kv.mamba_next_track_idx = other
+        req.kv.mamba_last_track_seqlen = seqlen
 
     def get_mamba_indices(self, rows: SlotInput) -> IntArray:
         """State slot of each row, int64; 0 (the dump) for a row without one."""
@@ -355,7 +362,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
     def _without_buffer(self, reqs: Sequence[RowHolder]) -> list[RowHolder]:
         if not self.enable_mamba_extra_buffer:
             return []
-        return [req for req in reqs if req.mamba_ping_pong_track_buffer is None]
+        return [req for req in reqs if req.kv.mamba_ping_pong_track_buffer is None]
 
     def _give_buffers(self, reqs: Sequence[RowHolder], slots: list[int]) -> None:
         """Deal ``slots`` out to requests with a row; entries beyond what there is are not taken."""
@@ -363,24 +370,24 @@ class HybridReqToTokenPool(ReqToTokenPool):
         missing = [NOT_TAKEN] * (self.mamba_ping_pong_track_buffer_size - each)
         for place, req in enumerate(reqs):
             buffer = slots[place * each : (place + 1) * each] + missing
-            req.mamba_ping_pong_track_buffer = buffer
-            req.mamba_next_track_idx = 0
-            req.mamba_last_track_seqlen = None
+            req.kv.mamba_ping_pong_track_buffer = buffer
+            req.kv.mamba_next_track_idx = 0
+            req.kv.mamba_last_track_seqlen = None
             self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req)] = buffer
 
     def _free_track_buffer(self, req: RowHolder, keep_idx: int | None, owner: Owner) -> None:
         """Free what is taken of the buffer but ``keep_idx``; the request refers to none of it."""
-        buffer = req.mamba_ping_pong_track_buffer
+        buffer = req.kv.mamba_ping_pong_track_buffer
         if buffer is None:
             return
         slots = [slot for idx, slot in enumerate(buffer) if idx != keep_idx and slot != NOT_TAKEN]
         self.mamba_allocator.free(slots, owner)
         # A reference that stays would make the next alloc skip this request (sglang#26941).
-        req.mamba_ping_pong_track_buffer = None
-        req.mamba_next_track_idx = 0
-        req.mamba_last_track_seqlen = None
-        if req.req_pool_idx is not None:
-            self.req_index_to_mamba_ping_pong_track_buffer_mapping[req.req_pool_idx] = 0
+        req.kv.mamba_ping_pong_track_buffer = None
+        req.kv.mamba_next_track_idx = 0
+        req.kv.mamba_last_track_seqlen = None
+        if req.kv.req_pool_idx is not None:
+            self.req_index_to_mamba_ping_pong_track_buffer_mapping[req.kv.req_pool_idx] = 0
 
     def _alloc_states(self, need_size: int, owner: Owner) -> list[int] | None:
         slots: list[int] = []
@@ -400,13 +407,13 @@ def track_buffer_owner(holder: Owner) -> Owner:
 
 
 def _buffer_of(req: RowHolder) -> list[int]:
-    buffer = req.mamba_ping_pong_track_buffer
+    buffer = req.kv.mamba_ping_pong_track_buffer
     if buffer is None:
         raise OwnershipError(f"request {req.rid} has no track buffer")
     return buffer
 
 
 def _row_of(req: RowHolder) -> int:
-    if req.req_pool_idx is None:
+    if req.kv.req_pool_idx is None:
         raise OwnershipError(f"request {req.rid} has no row")
-    return req.req_pool_idx
+    return req.kv.req_pool_idx

@@ -122,13 +122,13 @@ class BatchBuilder:
     def reserve(self, reqs: Sequence[Req], ends: Sequence[int]) -> bool:
         """KV positions up to these lengths; False, and nothing taken, if there are too few."""
         short = [
-            (req, end) for req, end in zip(reqs, ends, strict=True) if end > req.kv_allocated_len
+            (req, end) for req, end in zip(reqs, ends, strict=True) if end > req.kv.kv_allocated_len
         ]
         if not short:
             return True
         needy = [req for req, _ in short]
-        begins = [req.kv_allocated_len for req in needy]
-        lengths = [end - req.kv_allocated_len for req, end in short]
+        begins = [req.kv.kv_allocated_len for req in needy]
+        lengths = [end - req.kv.kv_allocated_len for req, end in short]
         locations = self._alloc_extend(needy, begins, lengths)
         if locations is None:
             return False

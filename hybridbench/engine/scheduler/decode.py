@@ -37,7 +37,7 @@ def decode_room_needed(running: Sequence[Req], page_size: int) -> int:
     """KV tokens the next decode step takes: a page for each request at a page border."""
     if page_size == 1:
         return len(running)
-    return page_size * sum(req.kv_allocated_len % page_size == 0 for req in running)
+    return page_size * sum(req.kv.kv_allocated_len % page_size == 0 for req in running)
 
 
 def retract_order(running: Sequence[Req], rank: Callable[[Req], int] = lambda _: 0) -> list[Req]:

@@ -137,7 +137,7 @@ class PrefillAdder:
         Its whole prompt was promised at admission, so it fits unless slots were lost or an
         allocation failed meanwhile; then the caller must take back all it holds.
         """
-        start = req.kv_committed_len
+        start = req.kv.kv_committed_len
         extend_input_len = self._chunk_len(len(req.fill_ids) - start)
         if self._pools.kv_room() < self._in_pages(extend_input_len):
             return False
@@ -306,7 +306,7 @@ class PrefillAdder:
             tokens = max(tokens, min(req.remaining_new_tokens, self._decode_tokens))
         if self._page_size == 1:
             return tokens
-        rest_of_page = -req.kv_allocated_len % self._page_size
+        rest_of_page = -req.kv.kv_allocated_len % self._page_size
         return self._in_pages(max(0, math.ceil(tokens) - rest_of_page))
 
     def swa_expected(self, req: Req) -> int:

@@ -155,7 +155,7 @@ class DraftVerifier:
         """KV tokens of whole pages that bring each of ``running`` to its length in ``ends``."""
         page_size = self._pools.page_size
         return sum(
-            max(0, ceil_align(end, page_size) - ceil_align(req.kv_allocated_len, page_size))
+            max(0, ceil_align(end, page_size) - ceil_align(req.kv.kv_allocated_len, page_size))
             for req, end in zip(running, ends, strict=True)
         )
 
@@ -198,7 +198,7 @@ def _right(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]
 def _with(running: Sequence[Req], drafts: Sequence[Sequence[int]]) -> list[int]:
     """Lengths after chains with these guesses."""
     pairs = zip(running, drafts, strict=True)
-    return [req.kv_allocated_len + 1 + len(guesses) for req, guesses in pairs]
+    return [req.kv.kv_allocated_len + 1 + len(guesses) for req, guesses in pairs]
 
 
 def _ends(running: Sequence[Req], in_flight: ScheduleBatch | None, guesses: int) -> list[int]:

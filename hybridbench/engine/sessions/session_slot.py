@@ -9,19 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from hybridbench.engine.lineage import Writers
-from hybridbench.engine.req import KvFields, Req, ReqKv
+from hybridbench.engine.req import Req, ReqKv
 
 
 @dataclass(slots=True)
-class SessionSlot(KvFields):
+class SessionSlot:
     """The record of one session, and who has it in hand.
 
     While ``borrower`` is None the session itself holds everything in ``kv`` (owner SESSION in the
     ledgers).  While a turn is admitted, or is being decided on, its request holds it (owner REQ):
     then ``borrower.kv is kv``, and the slot only remembers where to find it.
 
-    The names of SGLang's slot are properties, as they are on a request, so that pools and caches
-    take a slot wherever they take a request.
+    Pools and caches take a slot wherever they take a request: both have ``rid`` and ``kv``.
     """
 
     session_id: str

@@ -84,7 +84,7 @@ class StreamingSession(CacheAround):
         if self.find_active_slot(req) is None:
             self.inner.cache_unfinished_req(req, chunked)
         else:
-            req.prefix_indices = self._row(req, 0, req.kv_committed_len)
+            req.kv.prefix_indices = self._row(req, 0, req.kv.kv_committed_len)
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
         """The end of a turn, or a retract: the slot takes the record over, row and lock included.
@@ -283,7 +283,7 @@ class StreamingSession(CacheAround):
     def _free_slot_mamba(self, slot: SessionSlot) -> None:
         """The states that the session took over from its last request (sglang#23496)."""
         rows = self.req_to_token_pool
-        if isinstance(rows, HybridReqToTokenPool) and slot.mamba_pool_idx is not None:
+        if isinstance(rows, HybridReqToTokenPool) and slot.kv.mamba_pool_idx is not None:
             rows.free_mamba_cache(slot, owner=SESSION)
 
     def _free_slot_row(self, slot: SessionSlot) -> None:
@@ -309,8 +309,8 @@ class StreamingSession(CacheAround):
             self.token_to_kv_pool_allocator.transfer(own, giver, taker)
 
     def _row(self, req: CacheableReq, start: int, end: int) -> IntArray:
-        assert req.req_pool_idx is not None, f"request {req.rid} has no row"
-        return self._indices(req.req_pool_idx, start, end)
+        assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
+        return self._indices(req.kv.req_pool_idx, start, end)
 
     def _indices(self, row: int, start: int, end: int) -> IntArray:
         """KV indices of some positions of a row, as an array of its own."""

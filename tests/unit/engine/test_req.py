@@ -14,22 +14,10 @@ def test_any_holding_makes_the_record_not_empty() -> None:
         assert not kv.is_empty
 
 
-def test_the_names_of_the_field_read_and_write_the_one_record() -> None:
-    req = make_req()
+def test_the_record_says_what_the_request_itself_gives_back() -> None:
+    kv = ReqKv(req_pool_idx=3, kv_committed_len=7, kv_allocated_len=8, cache_protected_len=2)
 
-    req.req_pool_idx, req.mamba_pool_idx = 3, 5
-    req.kv_committed_len, req.kv_allocated_len, req.cache_protected_len = 7, 8, 2
-
-    assert req.kv == ReqKv(
-        req_pool_idx=3,
-        mamba_pool_idx=5,
-        kv_committed_len=7,
-        kv_allocated_len=8,
-        cache_protected_len=2,
-    )
-    assert req.kv.uncached_len == 6
-    assert req.kv.held_len(1) == 6
-    assert (req.req_pool_idx, req.mamba_pool_idx, req.cache_protected_len) == (3, 5, 2)
+    assert (kv.uncached_len, kv.held_len(1), kv.held_len(4)) == (6, 6, 6)
 
 
 def test_one_token_is_never_matched_so_that_there_are_logits() -> None:

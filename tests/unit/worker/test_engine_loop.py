@@ -271,9 +271,9 @@ def test_what_waiting_requests_hold_between_two_samples_is_not_missed() -> None:
         (req,) = engine.scheduler.waiting_queue
         slots = engine.pools.mamba_allocator.alloc(1, REQ)
         assert slots is not None
-        req.mamba_pool_idx = slots[0]
+        req.kv.mamba_pool_idx = slots[0]
         worker.metrics.steps.after_step()
-        req.mamba_pool_idx = None
+        req.kv.mamba_pool_idx = None
         engine.pools.mamba_allocator.free(slots, REQ)
         worker.metrics.steps.after_step()
         first = worker.metrics.between_steps()

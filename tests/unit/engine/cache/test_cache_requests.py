@@ -27,43 +27,43 @@ def start(tree: HybridTree, ids: Sequence[int], rid: str = "r") -> TreeReq:
         MatchPrefixParams(RadixKey(req.fill_ids[:-1]), cow_mamba=True, req=req)
     )
     tree.cache.inc_lock_ref(matched.last_device_node)
-    req.last_node = matched.last_device_node
+    req.kv.last_node = matched.last_device_node
     rows = tree.rows.alloc([req])
     assert rows is not None
     hit = matched.cache_protected_len
     tree.rows.write((rows[0], slice(0, hit)), matched.device_indices)
-    req.cache_protected_len = req.kv_committed_len = req.kv_allocated_len = hit
+    req.kv.cache_protected_len = req.kv.kv_committed_len = req.kv.kv_allocated_len = hit
     return req
 
 
 def compute(tree: HybridTree | PagedTree, req: TreeReq, end: int) -> None:
     """Take positions up to ``end`` and call them final."""
-    row, begin = req.req_pool_idx, req.kv_allocated_len
+    row, begin = req.kv.req_pool_idx, req.kv.kv_allocated_len
     assert row is not None
     last = int(tree.rows.req_to_token[row, begin - 1]) if begin else -1
     fresh = tree.kv.alloc_extend([begin], [end], [last], end - begin)
     assert fresh is not None
     tree.rows.write((row, slice(begin, end)), fresh)
-    req.kv_committed_len = req.kv_allocated_len = end
+    req.kv.kv_committed_len = req.kv.kv_allocated_len = end
 
 
 def row(tree: HybridTree | PagedTree, req: TreeReq, end: int) -> list[int]:
-    assert req.req_pool_idx is not None
-    indices: list[int] = tree.rows.req_to_token[req.req_pool_idx, :end].tolist()
+    assert req.kv.req_pool_idx is not None
+    indices: list[int] = tree.rows.req_to_token[req.kv.req_pool_idx, :end].tolist()
     return indices
 
 
 def test_a_finished_request_gives_its_kv_and_its_very_slot_to_the_tree() -> None:
     tree = HybridTree()
     req = start(tree, [1, 2, 3])
-    slot = req.mamba_pool_idx
+    slot = req.kv.mamba_pool_idx
     compute(tree, req, 3)
 
     tree.cache.cache_finished_req(req)
 
     assert tree.node([1, 2, 3]).mamba_value == slot
-    assert req.mamba_pool_idx is None
-    assert req.last_node is None
+    assert req.kv.mamba_pool_idx is None
+    assert req.kv.last_node is None
     assert (tree.kv.held(REQ), tree.mamba.held(REQ)) == (0, 0)
     assert tree.rows.get_mamba_indices([1]).tolist() == [0]
     tree.rows.free(req)
@@ -102,7 +102,7 @@ def test_positions_allocated_but_never_committed_are_freed_at_the_end() -> None:
     tree = HybridTree()
     req = start(tree, [1, 2, 3])
     compute(tree, req, 3)
-    req.kv_committed_len = 2
+    req.kv.kv_committed_len = 2
 
     tree.cache.cache_finished_req(req)
 
@@ -126,7 +126,7 @@ def test_only_committed_tokens_reach_the_tree_outputs_among_them() -> None:
 def test_between_chunks_the_tree_gets_a_copy_and_the_request_a_lock() -> None:
     tree = HybridTree()
     req = start(tree, [1, 2, 3, 4, 5])
-    slot = req.mamba_pool_idx
+    slot = req.kv.mamba_pool_idx
     assert slot is not None
     compute(tree, req, 3)
     tree.states.mamba_cache.temporal[:, slot] = 4.0
@@ -134,11 +134,11 @@ def test_between_chunks_the_tree_gets_a_copy_and_the_request_a_lock() -> None:
     tree.cache.cache_unfinished_req(req, chunked=True)
 
     node = tree.node([1, 2, 3])
-    assert req.mamba_pool_idx == slot
+    assert req.kv.mamba_pool_idx == slot
     assert node.mamba_value not in (None, slot)
     assert bool((tree.states.mamba_cache.temporal[:, node.mamba_value] == 4).all())
-    assert (req.last_node, req.cache_protected_len) == (node, 3)
-    assert req.prefix_indices.tolist() == [1, 2, 3]
+    assert (req.kv.last_node, req.kv.cache_protected_len) == (node, 3)
+    assert req.kv.prefix_indices.tolist() == [1, 2, 3]
     assert node.full_lock_ref == 1
     assert (tree.kv.held(REQ), tree.kv.held(TREE)) == (0, 3)
     # The request goes on in place: its later state must not reach the tree's copy.
@@ -176,7 +176,7 @@ def test_for_the_copy_another_state_is_evicted_if_none_is_free() -> None:
     tree.cache.cache_unfinished_req(req, chunked=True)
 
     assert len(tree.match([7, 8]).device_indices) == 0
-    assert req.cache_protected_len == 2
+    assert req.kv.cache_protected_len == 2
     tree.audit()
 
 
@@ -188,8 +188,8 @@ def test_without_a_slot_for_the_copy_the_chunk_is_simply_not_cached() -> None:
     tree.cache.cache_unfinished_req(req, chunked=True)
 
     assert tree.cache.node_count() == 0
-    assert req.cache_protected_len == 0
-    assert req.prefix_indices.tolist() == [1, 2]
+    assert req.kv.cache_protected_len == 0
+    assert req.kv.prefix_indices.tolist() == [1, 2]
     assert (tree.kv.held(REQ), tree.mamba.held(REQ)) == (2, 1)
     compute(tree, req, 3)
     tree.cache.cache_finished_req(req)
@@ -205,8 +205,8 @@ def test_pages_that_are_not_full_stay_with_the_request_until_it_ends() -> None:
 
     tree.cache.cache_unfinished_req(req)
 
-    assert req.cache_protected_len == 4
-    assert len(req.prefix_indices) == 6
+    assert req.kv.cache_protected_len == 4
+    assert len(req.kv.prefix_indices) == 6
     assert (tree.kv.held(TREE), tree.kv.held(REQ)) == (4, 4)
     compute(tree, req, 10)
     tree.cache.cache_finished_req(req)
@@ -252,12 +252,12 @@ def test_the_chunk_cache_reuses_nothing_and_frees_everything() -> None:
     req = TreeReq("r", [1, 2, 3])
     tree.rows.alloc([req])
     matched = cache.match_prefix(MatchPrefixParams(RadixKey([1, 2]), cow_mamba=True, req=req))
-    req.last_node = matched.last_device_node
+    req.kv.last_node = matched.last_device_node
     cache.inc_lock_ref(matched.last_device_node)
     compute(tree, req, 2)
 
     cache.cache_unfinished_req(req, chunked=True)
-    assert req.prefix_indices.tolist() == row(tree, req, 2)
+    assert req.kv.prefix_indices.tolist() == row(tree, req, 2)
     compute(tree, req, 3)
     cache.cache_finished_req(req)
 
@@ -335,9 +335,9 @@ def test_between_chunks_a_tracked_request_keeps_the_kv_behind_its_saved_state() 
     tree.cache.cache_unfinished_req(req, chunked=True)
 
     assert tree.node(range(8)).mamba_value == slot
-    assert (req.cache_protected_len, req.mamba_last_track_seqlen) == (8, None)
-    assert req.prefix_indices.tolist() == row(tree, req, 11) == before
-    assert slot not in (req.mamba_ping_pong_track_buffer or [])
+    assert (req.kv.cache_protected_len, req.kv.mamba_last_track_seqlen) == (8, None)
+    assert req.kv.prefix_indices.tolist() == row(tree, req, 11) == before
+    assert slot not in (req.kv.mamba_ping_pong_track_buffer or [])
     assert (tree.kv.held(TREE), tree.kv.held(REQ), tree.mamba.held(TRACK)) == (8, 4, 2)
     assert tree.cache.protected_size() == 8
 
@@ -351,8 +351,8 @@ def test_without_a_slot_to_replace_it_a_saved_state_is_not_donated() -> None:
     tree.cache.cache_unfinished_req(req)
 
     assert tree.cache.node_count() == 0
-    assert req.mamba_last_track_seqlen == 8
-    assert slot in (req.mamba_ping_pong_track_buffer or [])
+    assert req.kv.mamba_last_track_seqlen == 8
+    assert slot in (req.kv.mamba_ping_pong_track_buffer or [])
     tree.cache.cache_finished_req(req)
     assert tree.node(range(8)).mamba_value == slot
 

@@ -37,7 +37,7 @@ def say(world: HostWorld, ids: list[int]) -> None:
     """A request computes ``ids`` and ends; its transfers, too."""
     assert world.start([*ids, 9])
     req = world.requests[-1]
-    assert world.compute(req, len(ids) - req.kv_committed_len)
+    assert world.compute(req, len(ids) - req.kv.kv_committed_len)
     world.finish(req, is_insert=True)
     poll(world)
 

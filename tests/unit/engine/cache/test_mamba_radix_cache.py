@@ -323,7 +323,7 @@ def test_a_hit_copies_the_state_into_a_slot_of_the_requests_own() -> None:
 
     tree.cache.match_prefix(MatchPrefixParams(RadixKey([1, 2, 3]), cow_mamba=True, req=req))
 
-    own = req.mamba_pool_idx
+    own = req.kv.mamba_pool_idx
     assert own is not None
     assert own != slot
     assert tree.mamba.owner_of(own) == REQ
@@ -338,11 +338,11 @@ def test_a_request_with_a_slot_gets_the_copy_in_place() -> None:
     tree.insert([1, 2])
     req = TreeReq()
     tree.rows.alloc([req])
-    own = req.mamba_pool_idx
+    own = req.kv.mamba_pool_idx
 
     tree.cache.match_prefix(MatchPrefixParams(RadixKey([1, 2]), cow_mamba=True, req=req))
 
-    assert req.mamba_pool_idx == own
+    assert req.kv.mamba_pool_idx == own
     assert tree.mamba.held(REQ) == 1
 
 
@@ -352,7 +352,7 @@ def test_a_miss_takes_no_slot() -> None:
 
     tree.cache.match_prefix(MatchPrefixParams(RadixKey([1, 2]), cow_mamba=True, req=req))
 
-    assert req.mamba_pool_idx is None
+    assert req.kv.mamba_pool_idx is None
     assert tree.mamba.held(REQ) == 0
 
 
@@ -369,7 +369,7 @@ def test_on_a_full_pool_a_hit_evicts_another_state_never_its_own() -> None:
 
     assert result.device_indices.tolist() == [1, 2]
     assert result.last_device_node.mamba_value is not None
-    assert req.mamba_pool_idx is not None
+    assert req.kv.mamba_pool_idx is not None
     assert tree.cache.node_count() == 1
     tree.audit()
 
@@ -383,7 +383,7 @@ def test_if_no_slot_can_be_had_the_hit_is_given_up_and_nothing_is_taken() -> Non
 
     assert len(result.device_indices) == 0
     assert result.last_device_node is tree.cache.root_node
-    assert req.mamba_pool_idx is None
+    assert req.kv.mamba_pool_idx is None
     assert tree.cache.mamba_protected_size() == 0
     assert tree.cache.events.prefix_hits == 0
     assert len(tree.match([1, 2]).device_indices) == 2

@@ -13,7 +13,6 @@ import torch
 from hybridbench.engine.cache.base import (
     BasePrefixCache,
     CacheInitParams,
-    DecLockRefParams,
     InsertParams,
     InsertResult,
     MatchPrefixParams,
@@ -27,13 +26,13 @@ from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.lineage import Writers
 from hybridbench.engine.memory.base_pages import KVCache
-from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateShape, MambaPool
 from hybridbench.engine.memory.owners import FREE, REQ, TREE
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.memory.swa_pool import SWAKVPool
+from hybridbench.engine.req import ReqKv
 
 STATE_SHAPE = Mamba2StateShape.gated_delta_net(
     num_k_heads=1, num_v_heads=1, head_k_dim=1, head_v_dim=1, conv_kernel=2
@@ -47,19 +46,8 @@ class TreeReq:
     rid: str = "r"
     origin_input_ids: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
-    req_pool_idx: int | None = None
-    mamba_pool_idx: int | None = None
-    mamba_ping_pong_track_buffer: list[int] | None = None
-    mamba_next_track_idx: int = 0
-    mamba_last_track_seqlen: int | None = None
-    last_node: TreeNode | None = None
-    lock_receipt: DecLockRefParams | None = None
-    swa_evicted_seqlen: int = 0
+    kv: ReqKv = field(default_factory=ReqKv)
     extra_key: str | None = None
-    prefix_indices: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    cache_protected_len: int = 0
-    kv_committed_len: int = 0
-    kv_allocated_len: int = 0
     writers: Writers = ()
 
     @property

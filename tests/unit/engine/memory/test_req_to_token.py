@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -16,16 +16,13 @@ from hybridbench.engine.memory.mamba_pool import (
 )
 from hybridbench.engine.memory.owners import REQ, TREE, OwnershipError
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
+from hybridbench.engine.req import ReqKv
 
 
 @dataclass
 class Row:
     rid: str = "r"
-    req_pool_idx: int | None = None
-    mamba_pool_idx: int | None = None
-    mamba_ping_pong_track_buffer: list[int] | None = None
-    mamba_next_track_idx: int = 0
-    mamba_last_track_seqlen: int | None = None
+    kv: ReqKv = field(default_factory=ReqKv)
 
 
 def hybrid(size: int, mamba_size: int) -> HybridReqToTokenPool:
@@ -68,19 +65,19 @@ def test_freeing_twice_is_refused() -> None:
     pool.alloc([req])
     pool.free(req)
 
-    assert req.req_pool_idx is None
+    assert req.kv.req_pool_idx is None
     with pytest.raises(OwnershipError, match="request a has no row"):
         pool.free(req)
 
 
 def test_a_hybrid_row_brings_a_state_slot_unless_the_request_has_one() -> None:
     pool = hybrid(3, 5)
-    matched, fresh = Row(mamba_pool_idx=4), Row()
+    matched, fresh = Row(kv=ReqKv(mamba_pool_idx=4)), Row()
 
     rows = pool.alloc([matched, fresh])
 
     assert rows == [1, 2]
-    assert fresh.mamba_pool_idx == 1
+    assert fresh.kv.mamba_pool_idx == 1
     assert pool.get_mamba_indices([1, 2, 3]).tolist() == [4, 1, 0]
     assert pool.mamba_allocator.held(REQ) == 1
 
@@ -133,7 +130,7 @@ def test_a_slot_taken_over_by_the_tree_is_forgotten_by_request_and_row() -> None
 
     pool.forget_mamba_cache(req)
 
-    assert req.mamba_pool_idx is None
+    assert req.kv.mamba_pool_idx is None
     assert pool.get_mamba_indices([1]).tolist() == [0]
     assert pool.mamba_allocator.held(TREE) == 1
 
@@ -146,7 +143,7 @@ def test_freeing_the_row_alone_leaves_the_state_slot_held() -> None:
     pool.free(req)
 
     assert pool.available_size() == 1
-    assert req.mamba_pool_idx == 1
+    assert req.kv.mamba_pool_idx == 1
     assert pool.mamba_allocator.available_size() == 1
     assert pool.get_mamba_indices([1]).tolist() == [0]
 

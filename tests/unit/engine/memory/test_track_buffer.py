@@ -42,8 +42,8 @@ def admitted(pool: HybridReqToTokenPool) -> Req:
 
 
 def buffer_of(req: Req) -> list[int]:
-    assert req.mamba_ping_pong_track_buffer is not None
-    return req.mamba_ping_pong_track_buffer
+    assert req.kv.mamba_ping_pong_track_buffer is not None
+    return req.kv.mamba_ping_pong_track_buffer
 
 
 def mapped(pool: HybridReqToTokenPool, row: int) -> list[int]:
@@ -62,11 +62,11 @@ def test_a_request_gets_its_buffer_with_its_row(
 
     req = admitted(pool)
 
-    assert (req.mamba_pool_idx, req.mamba_ping_pong_track_buffer) == (1, expected)
+    assert (req.kv.mamba_pool_idx, req.kv.mamba_ping_pong_track_buffer) == (1, expected)
     assert mapped(pool, 1) == expected
     assert pool.mamba_ping_pong_track_buffer_size == len(expected)
     assert pool.track_slots_at_alloc == sum(slot != NOT_TAKEN for slot in expected)
-    assert (req.mamba_next_track_idx, req.mamba_last_track_seqlen) == (0, None)
+    assert (req.kv.mamba_next_track_idx, req.kv.mamba_last_track_seqlen) == (0, None)
 
 
 def test_the_map_of_buffers_has_an_entry_for_each_row_whatever_the_slots() -> None:
@@ -76,13 +76,13 @@ def test_the_map_of_buffers_has_an_entry_for_each_row_whatever_the_slots() -> No
 def test_a_request_keeps_the_slot_of_its_match_and_its_buffer() -> None:
     pool = table(7)
     req = make_req()
-    [req.mamba_pool_idx] = pool.mamba_allocator.alloc(1, REQ) or [0]
+    [req.kv.mamba_pool_idx] = pool.mamba_allocator.alloc(1, REQ) or [0]
 
     pool.alloc([req])
     before = list(buffer_of(req))
     pool.alloc([req])
 
-    assert req.mamba_pool_idx == 1
+    assert req.kv.mamba_pool_idx == 1
     assert buffer_of(req) == before == [2, 3]
     assert held(pool) == (1, 2, 4)
 
@@ -108,7 +108,7 @@ def test_copies_go_to_the_two_entries_in_turn_and_the_last_complete_one_is_kept(
         slots.append(pool.take_track_slot(req))
         pool.complete_track(req, seqlen)
         assert buffer_of(req)[pool.get_mamba_ping_pong_keep_idx(req)] == slots[-1]
-        assert req.mamba_last_track_seqlen == seqlen
+        assert req.kv.mamba_last_track_seqlen == seqlen
 
     assert slots == [2, 3, 2]
 
@@ -131,7 +131,7 @@ def test_lazily_the_second_slot_is_held_only_from_the_copy_to_its_completion() -
     assert pool.take_track_slot(req) == 2
     assert held(pool) == (1, 1, 1)
     pool.complete_track(req, 16)
-    assert (buffer_of(req), req.mamba_next_track_idx) == ([2, NOT_TAKEN], 0)
+    assert (buffer_of(req), req.kv.mamba_next_track_idx) == ([2, NOT_TAKEN], 0)
 
     assert pool.take_track_slot(req) == 3
     assert held(pool) == (1, 2, 0)
@@ -152,7 +152,7 @@ def test_lazily_a_copy_without_a_slot_is_refused_and_the_last_one_stays() -> Non
     assert pool.take_track_slot(req) is None
 
     assert buffer_of(req) == [2, NOT_TAKEN]
-    assert req.mamba_last_track_seqlen == 16
+    assert req.kv.mamba_last_track_seqlen == 16
 
 
 def test_a_donated_slot_is_replaced_in_the_buffer_and_in_the_map() -> None:
@@ -179,7 +179,7 @@ def test_all_of_a_buffer_comes_back_but_what_is_kept(keep_idx: int | None, freed
     assert held(pool) == (0, 0, freed)
     assert pool.mamba_allocator.held(TREE) == 3 - freed
     # A stale reference would make the next alloc skip the request and orphan a slot.
-    assert (req.mamba_pool_idx, req.mamba_ping_pong_track_buffer) == (None, None)
+    assert (req.kv.mamba_pool_idx, req.kv.mamba_ping_pong_track_buffer) == (None, None)
     assert mapped(pool, 1) == [0, 0]
     with pytest.raises(OwnershipError, match="holds no state slot"):
         pool.free_mamba_cache(req)
