@@ -1,10 +1,15 @@
-"""Who holds each number of a pool, as one byte a number; checks and moves work on whole arrays.
+"""Who holds each number of a pool, as one byte a number: the one account of pages, slots and rows.
+
+Pages come by the hundred: ``check`` and ``move`` work on whole arrays.  Slots come one by one:
+``check_each`` and ``move_each`` work on ints, on the same bytes and without numpy.
 
 The ledgers of engines in production, where they have one, do not refuse: ``SilentLedger`` is told
 the same and only counts.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +43,9 @@ class OwnerLedger:
     def __init__(self, size: int, what: str) -> None:
         self.size = size
         self.what = what
-        self._owners: NDArray[np.uint8] = np.full(2 * (size + 1), _OUTSIDE, dtype=np.uint8)
+        # One memory with two faces: the array for whole pages, the bytes for single numbers.
+        self._bytes = bytearray([_OUTSIDE]) * (2 * (size + 1))
+        self._owners: NDArray[np.uint8] = np.frombuffer(self._bytes, dtype=np.uint8)
         self._stamps: NDArray[np.int32] = np.zeros(size + 1, dtype=np.int32)
         self._order: NDArray[np.int32] = np.arange(size + 1, dtype=np.int32)
         self._held = [0] * OWNER_COUNT
@@ -63,7 +70,7 @@ class OwnerLedger:
         """
         if not 0 <= number <= self.size:
             raise UnknownSlotError(f"no {self.what} {number}: they run from 0 to {self.size}")
-        return Owner(int(self._owners[number]))
+        return Owner(self._bytes[number])
 
     def numbers_of(self, owner: Owner) -> IntArray:
         """The numbers of ``owner`` in rising order, 0 left out."""
@@ -117,13 +124,40 @@ class OwnerLedger:
         self._held[giver] -= len(numbers)
         self._held[taker] += len(numbers)
 
+    def check_each(self, action: str, numbers: Sequence[int], giver: Owner) -> None:
+        """``check`` and ``check_distinct`` of a few.
+
+        Raises:
+            OwnershipError: as those; nothing has been changed.
+        """
+        owners, size = self._bytes, self.size
+        for number in numbers:
+            if not 0 <= number <= size:
+                raise UnknownSlotError(
+                    f"cannot {action} {self.what} {number}: they run from 1 to {size}"
+                )
+            if owners[number] != giver or giver in (FREE, RESERVED):
+                raise refusal(self.what, action, [number], Owner(owners[number]), giver)
+        if len(numbers) > 1 and len(set(numbers)) != len(numbers):
+            raise DoubleFreeError(
+                f"cannot {action} {self.what} {shown(numbers)}: one is named twice"
+            )
+
+    def move_each(self, numbers: Sequence[int], taker: Owner) -> None:
+        """Record that ``taker`` holds a few ``numbers``, whoever held them."""
+        owners, held = self._bytes, self._held
+        for number in numbers:
+            held[owners[number]] -= 1
+            owners[number] = taker
+            held[taker] += 1
+
     def snapshot(self) -> bytes:
         """The account as bytes, for ``restore``."""
-        return self._owners.tobytes()
+        return bytes(self._bytes)
 
     def restore(self, saved: bytes) -> None:
         """Take over an account made by ``snapshot`` of a ledger of the same size."""
-        self._owners[:] = np.frombuffer(saved, dtype=np.uint8)
+        self._bytes[:] = saved
         counts = np.bincount(self._owners[1 : self.size + 1], minlength=OWNER_COUNT)
         self._held = counts[:OWNER_COUNT].tolist()
 
@@ -179,6 +213,18 @@ class SilentLedger(OwnerLedger):
         self._held = [held - gone for held, gone in zip(self._held, before, strict=True)]
         self._held[taker] += len(moved)
         self._owners[moved] = taker
+
+    def check_each(self, action: str, numbers: Sequence[int], giver: Owner) -> None:
+        """Count those of ``numbers`` that are not ``giver``'s to give, or are named again."""
+        try:
+            super().check_each(action, numbers, giver)
+        except OwnershipError:
+            theirs = {n for n in numbers if 0 < n <= self.size and self._bytes[n] == giver}
+            self.objections += len(numbers) - len(theirs)
+
+    def move_each(self, numbers: Sequence[int], taker: Owner) -> None:
+        """Record it of those that are in the pool."""
+        super().move_each([n for n in numbers if 0 < n <= self.size], taker)
 
     def _inside(self, numbers: IntArray) -> IntArray:
         return numbers[(numbers > 0) & (numbers <= self.size)]

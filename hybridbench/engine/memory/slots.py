@@ -7,24 +7,14 @@ makes a use after free visible late and a run repeatable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from hybridbench.engine.memory.indices import SlotInput, as_index_list
-from hybridbench.engine.memory.owners import (
-    FREE,
-    OWNER_COUNT,
-    REQ,
-    RESERVED,
-    DoubleFreeError,
-    Owner,
-    OwnershipError,
-    UnknownSlotError,
-    refusal,
-    shown,
-)
+from hybridbench.engine.memory.ledger import OwnerLedger, SilentLedger
+from hybridbench.engine.memory.owners import FREE, REQ, RESERVED, Owner
 from hybridbench.engine.memory.sizes import checked_size
 
 
@@ -35,9 +25,6 @@ class SlotAllocator:
 
     Without ``check_owners`` nothing is refused, as in allocators that keep no account: a slot that
     is freed twice stands in the free list twice, and the law above is broken.
-
-    Attributes:
-        objections: slots that the account would not have let pass, had it been asked to.
     """
 
     def __init__(
@@ -53,12 +40,14 @@ class SlotAllocator:
         self.size = size
         self.device = torch.device(device)
         self._what = what
-        self._check_owners = check_owners
-        self.objections = 0
-        self._owners = bytearray(size + 1)
-        self._held = [0] * OWNER_COUNT
+        self._ledger = (OwnerLedger if check_owners else SilentLedger)(size, what)
         self.free_slots: deque[int] = deque()
         self.clear()
+
+    @property
+    def objections(self) -> int:
+        """Slots that the account would not have let pass, had it been asked to."""
+        return self._ledger.objections if isinstance(self._ledger, SilentLedger) else 0
 
     def available_size(self) -> int:
         """Slots that ``alloc`` can hand out."""
@@ -75,7 +64,7 @@ class SlotAllocator:
         if need_size > len(free_slots):
             return None
         slots = [free_slots.popleft() for _ in range(need_size)]
-        self._book(slots, owner)
+        self._ledger.move_each(slots, owner)
         return slots
 
     def free(self, slots: SlotInput, owner: Owner = REQ) -> None:
@@ -84,9 +73,10 @@ class SlotAllocator:
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
         """
-        checked = self._checked("free", slots, owner)
-        self._book(checked, FREE)
-        self.free_slots.extend(checked)
+        listed = as_index_list(slots, self.device)
+        self._ledger.check_each("free", listed, owner)
+        self._ledger.move_each(listed, FREE)
+        self.free_slots.extend(listed)
 
     def transfer(self, slots: SlotInput, giver: Owner, taker: Owner) -> None:
         """Record that ``taker`` now holds ``slots`` and must free them.
@@ -96,19 +86,18 @@ class SlotAllocator:
         """
         if taker in (FREE, RESERVED):
             raise ValueError("slots are released with free(), not transferred to FREE or RESERVED")
-        self._book(self._checked("transfer", slots, giver), taker)
+        listed = as_index_list(slots, self.device)
+        self._ledger.check_each("transfer", listed, giver)
+        self._ledger.move_each(listed, taker)
 
     def clear(self) -> None:
         """Forget all holders: every slot is free, in the order 1 to ``size``."""
         self.free_slots = deque(range(1, self.size + 1))
-        self._owners = bytearray(self.size + 1)
-        self._owners[0] = RESERVED
-        self._held = [0] * OWNER_COUNT
-        self._held[FREE] = self.size
+        self._ledger.clear()
 
     def held(self, owner: Owner) -> int:
         """Slots that ``owner`` holds; FREE means those that can be handed out."""
-        return self._held[owner]
+        return self._ledger.held(owner)
 
     def owner_of(self, slot: int) -> Owner:
         """Who holds ``slot``.
@@ -116,53 +105,12 @@ class SlotAllocator:
         Raises:
             UnknownSlotError: no such slot.
         """
-        if not 0 <= slot <= self.size:
-            raise UnknownSlotError(f"no {self._what} {slot}: they run from 0 to {self.size}")
-        return Owner(self._owners[slot])
+        return self._ledger.owner_of(slot)
 
     def slots_of(self, owner: Owner) -> list[int]:
         """The slots of ``owner`` in rising order, without the dump slot; walks the whole ledger."""
-        owners = self._owners
-        return [slot for slot in range(1, self.size + 1) if owners[slot] == owner]
-
-    def _checked(self, action: str, slots: SlotInput, owner: Owner) -> list[int]:
-        listed = as_index_list(slots, self.device)
-        try:
-            self._check(action, listed, owner)
-        except OwnershipError:
-            if self._check_owners:
-                raise
-            self.objections += self._wrong(listed, owner)
-        return listed
-
-    def _wrong(self, slots: Sequence[int], owner: Owner) -> int:
-        """How many of ``slots`` are not ``owner``'s to give, or are named again."""
-        theirs = {slot for slot in slots if 0 < slot <= self.size and self._owners[slot] == owner}
-        return len(slots) - len(theirs)
-
-    def _book(self, slots: Sequence[int], taker: Owner) -> None:
-        """``taker`` holds ``slots`` from now on, whoever held them."""
-        owners, held = self._owners, self._held
-        for slot in slots:
-            # Without checks a number may be any; the account is about those of the pool.
-            if 0 < slot <= self.size:
-                held[owners[slot]] -= 1
-                owners[slot] = taker
-                held[taker] += 1
-
-    def _check(self, action: str, listed: Sequence[int], owner: Owner) -> None:
-        owners, size = self._owners, self.size
-        for slot in listed:
-            if not 0 <= slot <= size:
-                raise UnknownSlotError(
-                    f"cannot {action} {self._what} {slot}: they run from 1 to {size}"
-                )
-            if owners[slot] != owner or owner in (FREE, RESERVED):
-                raise refusal(self._what, action, [slot], Owner(owners[slot]), owner)
-        if len(listed) > 1 and len(set(listed)) != len(listed):
-            raise DoubleFreeError(
-                f"cannot {action} {self._what} {shown(listed)}: one is named twice"
-            )
+        slots: list[int] = self._ledger.numbers_of(owner).tolist()
+        return slots
 
 
 class MambaSlotAllocator(SlotAllocator):
@@ -207,7 +155,7 @@ class MambaSlotAllocator(SlotAllocator):
         need_size = checked_size(need_size, self._what)
         if need_size == 1 and self._group:
             slots = [self._group.pop()]
-            self._book(slots, owner)
+            self._ledger.move_each(slots, owner)
             return slots
         return super().alloc(need_size, owner)
 
@@ -230,7 +178,7 @@ class MambaSlotAllocator(SlotAllocator):
         self._group_depth -= 1
         if self._group_depth > 0:
             return
-        self._book(self._group, FREE)
+        self._ledger.move_each(self._group, FREE)
         self.free_slots.extendleft(self._group)
         self._group = []
 
