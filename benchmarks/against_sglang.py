@@ -56,6 +56,10 @@ CASES = (
 )
 
 
+class AbsentTreeError(Exception):
+    """The other release has no tree of a case."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """A median over blocks, with the least and the most."""
@@ -105,11 +109,14 @@ def bench_against(
 
     Raises:
         UsageError: ``python`` cannot be run, or its sglang cannot be used.
+        AbsentTreeError: its release has no such tree.
     """
     chosen = case.pattern(CachePattern() if pattern is None else pattern)
     ours = TimedCache(chosen, case.page_size, case.kind, case.unified)
     with _other(python) as theirs:
         built = theirs.build(chosen, case)
+        if "absent" in built:
+            raise AbsentTreeError(f"sglang {built['version']} has no {built['absent']}")
         pairs: list[tuple[Block, Block]] = []
         ours.run(warm_up_turns)
         theirs.run(warm_up_turns)
@@ -143,7 +150,7 @@ class _OtherProcess:
         self._python = python
 
     def build(self, pattern: CachePattern, case: Case) -> dict[str, str]:
-        """A cache for ``pattern``; its class and sglang's version."""
+        """A cache for ``pattern``: its class, or what the release lacks, and sglang's version."""
         asked = asdict(case)
         # It is in the sizes of the pattern.
         del asked["roomy_windows"]
@@ -238,9 +245,16 @@ def main(
     typer.echo(f"{'cache, page size':{_NAME}} {'':14}{head}  a turn (least to most block)")
     try:
         for case in CASES:
-            typer.echo("\n".join(_lines(bench_against(python, case, turns, blocks))))
+            try:
+                typer.echo("\n".join(_lines(bench_against(python, case, turns, blocks))))
+            except AbsentTreeError as absent:
+                typer.echo(f"{_what(case)}, {case.page_size}: skipped, {absent}")
     except UsageError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _what(case: Case) -> str:
+    return f"{'unified tree' if case.unified else 'tree'} of {case.kind}"
 
 
 def _lines(row: AgainstRow) -> tuple[str, ...]:

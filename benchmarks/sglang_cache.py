@@ -31,6 +31,10 @@ _TREES = {
 }
 
 
+class AbsentError(Exception):
+    """The release has no tree of this name."""
+
+
 class _StubType(type):
     """A class whose attributes are more such classes."""
 
@@ -95,12 +99,13 @@ class _BenchReq:
 
 
 class SglangCache:
-    """The released cache with its pools, turned as ``bench.cache.TimedCache`` turns ours."""
+    """The released cache with its pools, turned as ``benchmarks.cache.TimedCache`` turns ours."""
 
     def __init__(
         self, pattern: CachePattern, page_size: int, kind: CacheKind, unified: bool
     ) -> None:
         self._api = api = _Api()
+        tree = api.tree(kind, unified)
         self._conversations = Conversations(pattern)
         self._block = Block()
         self._mamba: Any = None
@@ -130,7 +135,7 @@ class SglangCache:
         )
         if unified:
             params.tree_components = api.components(kind)
-        self.cache = api.tree(kind, unified)(params)
+        self.cache = tree(params)
         # Duplicates are freed inside of insert; the plain tree leaves them to its caller.
         self._frees_duplicates = kind == "full" and not unified
 
@@ -253,11 +258,21 @@ class _Api:
         self._memory_pool = memory_pool
 
     def tree(self, kind: CacheKind, unified: bool) -> Callable[..., Any]:
-        """The class of that kind."""
+        """The class of that kind.
+
+        Raises:
+            AbsentError: the release has none.
+        """
         module, name = _TREES["unified" if unified else kind]
-        tree: Callable[..., Any] = getattr(
-            importlib.import_module(f"sglang.srt.mem_cache.{module}"), name
-        )
+        path = f"sglang.srt.mem_cache.{module}"
+        try:
+            tree: Callable[..., Any] = getattr(importlib.import_module(path), name)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise
+            raise AbsentError(name) from error
+        except AttributeError as error:
+            raise AbsentError(name) from error
         return tree
 
     def components(self, kind: CacheKind) -> tuple[Any, ...]:
@@ -322,11 +337,12 @@ def _answers(out: TextIO) -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "pattern" in asked:
-            cache = SglangCache(CachePattern(**asked["pattern"]), **asked["case"])
-            answer: dict[str, object] = {
-                "cache": type(cache.cache).__name__,
-                "version": importlib.metadata.version("sglang"),
-            }
+            answer: dict[str, object] = {"version": importlib.metadata.version("sglang")}
+            try:
+                cache = SglangCache(CachePattern(**asked["pattern"]), **asked["case"])
+                answer["cache"] = type(cache.cache).__name__
+            except AbsentError as error:
+                answer["absent"] = str(error)
         else:
             assert cache is not None, "a cache comes first"
             answer = asdict(cache.run(asked["turns"]))

@@ -159,7 +159,8 @@ class EngineSettings(ProfileGroup):
     attention-only models and in the unified tree."""
     state_refresh: StateRefresh = "path"
     """States that a prefix hit marks as most recently used: "path" those of all matched nodes, as
-    released hybrid trees do; "used" only the one that is read (sglang#31648)."""
+    released hybrid trees do; "used" only the one that is read (sglang#31648).  The unified tree
+    always marks what is read, of states and of windows."""
     max_queued_requests: Count | None = None
     """Maximum length of the waiting queue; null sets no limit.  A full queue rejects the newest
     request or, with priority scheduling, the one of lowest priority."""

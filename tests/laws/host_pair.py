@@ -2,8 +2,8 @@
 
 Without states the two answer the same.  With states HiMambaRadixCache takes out at once what no
 request can hit any more on either side, and the unified tree keeps it until the turn of its KV.
-With this one rule taken over, everything must be the same: nodes, victims, slots on both sides,
-transfers, counts.
+With this one rule taken over, and where both make young the state that was read, everything must
+be the same: nodes, victims, slots on both sides, transfers, counts.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def states_pair(
     kv_tokens: int, mamba_slots: int, page_size: int = 1, buffers: Buffers | None = None
 ) -> PairWorld:
     sizes = (kv_tokens, mamba_slots, 5, page_size, buffers)
-    return PairWorld(TreeWorld(HybridTree(*sizes)), TreeWorld(CascadingHybridTree(*sizes)))
+    dedicated = HybridTree(*sizes, state_refresh="used")
+    return PairWorld(TreeWorld(dedicated), TreeWorld(CascadingHybridTree(*sizes)))
 
 
 def windows_pair(page_size: int, swa_pages: int = 20, window: int = 4) -> WindowPairWorld:
@@ -188,12 +189,12 @@ def _states_beyond_the_request(
         yield oldest
 
 
-def _used_one_only(self: MambaComponent, path: Sequence[TreeNode]) -> None:
-    """Only the last state of a path becomes young."""
-    for node in path[-1:]:
+def _whole_path(self: MambaComponent, path: Sequence[TreeNode]) -> None:
+    """All states of a path become young."""
+    for node in path:
         if node.mamba_value is not None:
             node.state_access_time = node.last_access_time
-    self.lru_list.reset_path_mru(path[-1:])
+    self.lru_list.reset_path_mru(path)
 
 
 def _no_state_for_a_node_with_children(
@@ -220,9 +221,8 @@ def _windows_beyond_the_leaves(
         yield oldest
 
 
-def _windows_used_at_the_end_only(self: SWAComponent, path: Sequence[TreeNode]) -> None:
-    """Only the last node of a path becomes young in the window pool."""
-    self.window.lru_list.reset_path_mru(path[-1:])
+def _no_window_made_young(self: SWAComponent, path: Sequence[TreeNode]) -> None:
+    """A hit leaves the window pool's order as it was."""
 
 
 _commit = MambaComponent.commit_insert_component_data
@@ -230,7 +230,7 @@ Mistake: TypeAlias = tuple[type, str, Callable[..., object]]
 MISTAKES: list[Mistake] = [
     (UnifiedRadixCache, "_after_split", _split_without_a_touch),
     (MambaComponent, "drive_eviction", _states_beyond_the_request),
-    (MambaComponent, "touch", _used_one_only),
+    (MambaComponent, "touch", _whole_path),
     (MambaComponent, "commit_insert_component_data", _no_state_for_a_node_with_children),
 ]
 
@@ -238,7 +238,7 @@ MISTAKES: list[Mistake] = [
 WINDOW_MISTAKES: list[Mistake] = [
     (SWAComponent, "match_end", _any_end),
     (SWAComponent, "drive_eviction", _windows_beyond_the_leaves),
-    (SWAComponent, "touch", _windows_used_at_the_end_only),
+    (SWAComponent, "touch", _no_window_made_young),
 ]
 
 

@@ -40,7 +40,7 @@ def states_pair(
     unified: type[HiUnifiedRadixCache] = CascadingHostCache,
 ) -> HostPairWorld:
     sizes = (kv_tokens, mamba_slots, page_size, buffers)
-    dedicated = HostHybridTree(replace(setup, unified=None), *sizes)
+    dedicated = HostHybridTree(replace(setup, unified=None), *sizes, "used")
     twin = HostHybridTree(replace(setup, unified=unified), *sizes)
     return HostPairWorld(HostWorld(dedicated), HostWorld(twin))
 

@@ -42,6 +42,7 @@ class Part:
     is_there: bool
     size: int
     locks: int
+    time: int
 
 
 @dataclass
@@ -292,7 +293,7 @@ class TreeWorld:
             unlocked = [p for p, v in views.items() if v.part.is_there and not v.part.locks]
             if not unlocked:
                 break
-            path = min(unlocked, key=lambda path: views[path].time)
+            path = min(unlocked, key=lambda path: views[path].part.time)
             if views[path].children or views[path].full_locks:
                 views[path].part.is_there = False
                 parts += views[path].part.size
@@ -320,4 +321,4 @@ class TreeWorld:
         }
 
     def _part(self, node: TreeNode) -> Part:
-        return Part(node.mamba_value is not None, 1, node.mamba_lock_ref)
+        return Part(node.mamba_value is not None, 1, node.mamba_lock_ref, node.state_access_time)

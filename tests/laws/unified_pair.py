@@ -1,9 +1,11 @@
 """The unified tree beside the dedicated one: every operation on both, every answer compared.
 
-The two differ by design in one thing.  When a tombstone loses its last child, MambaRadixCache and
+The two differ by design in two things.  When a tombstone loses its last child, MambaRadixCache and
 SWARadixCache evict it at once and count its KV towards the same eviction; in the unified tree it
-waits, as a leaf.  With this one rule taken over, everything must be the same: nodes, victims,
-slots, counts.  That the rule itself is kept, the unified machines show.
+waits, as a leaf.  And SWARadixCache makes the windows of a whole path young, the unified tree only
+the one that was read, as MambaRadixCache does with states where it is told to.  With these rules
+taken over, everything must be the same: nodes, victims, slots, counts.  That the rules themselves
+are kept, the unified machines and test_unified_radix_cache.py show.
 """
 
 from __future__ import annotations
@@ -58,6 +60,16 @@ class CascadingCache(UnifiedRadixCache):
             self._evict_leaf(node, evicted)
 
 
+class WholePathCache(CascadingCache):
+    """One in which a hit also makes young what nobody reads of its path."""
+
+    def _touch_path(self, path: list[TreeNode]) -> None:
+        super()._touch_path(path)
+        for length in range(1, len(path) + 1):
+            for component in self.components:
+                component.touch(path[:length])
+
+
 class CascadingHybridTree(UnifiedHybridTree):
     def build(self, params: CacheInitParams) -> None:
         self.cache = CascadingCache(params)
@@ -65,7 +77,7 @@ class CascadingHybridTree(UnifiedHybridTree):
 
 class CascadingWindowTree(UnifiedWindowTree):
     def build(self, params: CacheInitParams) -> None:
-        self.cache = CascadingCache(params)
+        self.cache = WholePathCache(params)
 
 
 class NodeFacts(NamedTuple):

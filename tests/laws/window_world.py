@@ -12,7 +12,7 @@ from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import FREE, HOST, REQ, TREE
 from tests.laws.tree_world import Part, TreeWorld
-from tests.unit.engine.cache.trees import AnyWindowTree, TreeReq, prefixes
+from tests.unit.engine.cache.trees import AnyWindowTree, TreeReq, WindowTree, prefixes
 
 
 class WindowWorld(TreeWorld):
@@ -127,4 +127,6 @@ class WindowWorld(TreeWorld):
         return EvictResult(tokens, swa_num_tokens_evicted=parts)
 
     def _part(self, node: TreeNode) -> Part:
-        return Part(not node.swa_tombstone, len(node.value), node.swa_lock_ref)
+        apart = not isinstance(self.tree, WindowTree)
+        time = node.swa_access_time if apart else node.last_access_time
+        return Part(not node.swa_tombstone, len(node.value), node.swa_lock_ref, time)

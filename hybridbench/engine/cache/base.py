@@ -96,9 +96,10 @@ class CacheableReq(RowHolder, Protocol):
 class CacheInitParams:
     """What a cache is built from.
 
-    ``state_refresh`` says which states a hit in a hybrid tree makes the youngest: "path" those of
-    all nodes on the way, "used" only the one that is read.  ``enable_mamba_extra_buffer`` has a
-    hybrid tree take states from the track buffers of requests; the rows must have such buffers.
+    ``state_refresh`` says which states a hit makes the youngest, where a tree has states alone:
+    "path" those of all nodes on the way, "used" only the one that is read.
+    ``enable_mamba_extra_buffer`` has a hybrid tree take states from the track buffers of requests;
+    the rows must have such buffers.
     ``mamba_cache_chunk_size`` is the grid of lengths at which a prefill can save a state.
     ``sliding_window_size`` is how many tokens a query of a sliding layer sees, its own included.
     """

@@ -131,10 +131,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
             self._make_youngest(node)
 
     def _set_device_part(self, part: HostPart, node: TreeNode, device_slots: IntArray) -> None:
-        component = self._component_of[part.pool.name]
-        if not component.has_own_age:
-            self._make_youngest(node)
-        component.take_loaded(node, device_slots, self._tick())
+        self._component_of[part.pool.name].take_loaded(node, device_slots, self._tick())
 
     def _make_youngest(self, node: TreeNode) -> None:
         """Beside a component's list what comes back is the youngest, as in the dedicated tree."""

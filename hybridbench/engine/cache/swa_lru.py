@@ -41,6 +41,16 @@ class SWALRUList:
         self._members.add(node.id)
         self._add_node(node)
 
+    def insert_lru(self, node: TreeNode) -> None:
+        """Put a node that was not a member at the old end."""
+        assert node.id not in self._members, f"{node} is in the swa list already"
+        self._members.add(node.id)
+        last = self.tail.swa_prev
+        node.swa_prev = last
+        node.swa_next = self.tail
+        last.swa_next = node
+        self.tail.swa_prev = node
+
     def remove_node(self, node: TreeNode) -> None:
         """Take a member out."""
         assert node.id in self._members, f"{node} is not in the swa list"
@@ -70,11 +80,15 @@ class SWALRUList:
         for node in listed:
             if node.swa_next is not older or older.swa_prev is not node:
                 raise CacheSanityError("swa list: neighbours disagree", [node.id])
-            if older is not self.tail and older.last_access_time >= node.last_access_time:
+            if older is not self.tail and self._age(older) >= self._age(node):
                 raise CacheSanityError("swa list: out of order", [older.id, node.id])
             if node.swa_tombstone:
                 raise CacheSanityError("swa list: a tombstone is in it", [node.id])
             older = node
+
+    def _age(self, node: TreeNode) -> int:
+        """What the list is in the order of."""
+        return node.last_access_time
 
     def _add_node(self, node: TreeNode) -> None:
         first = self.head.swa_next

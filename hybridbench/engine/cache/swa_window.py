@@ -89,6 +89,16 @@ class TreeWindow:
                 reusable = count
         return reusable
 
+    def read_of(self, path: Sequence[TreeNode]) -> Sequence[TreeNode]:
+        """The nodes of one window up to the end of a path, which is what goes on from there reads;
+        the last one in any case.
+        """
+        start, left = len(path), max(1, self._before)
+        while start and left > 0:
+            start -= 1
+            left -= len(path[start].key)
+        return path[start:]
+
     def revive(
         self,
         path: Sequence[TreeNode],
@@ -96,7 +106,10 @@ class TreeWindow:
         params: InsertParams,
         split: Callable[[TreeNode, int], TreeNode],
     ) -> list[TreeNode]:
-        """Give tombstones on ``path`` the window part that ``value`` has; the path, perhaps cut."""
+        """Give tombstones on ``path`` the window part that ``value`` has; the path, perhaps cut.
+
+        They are the oldest, until the path is touched: what nobody reads of it then goes first.
+        """
         inside_from = _inside_from(params)
         whole: list[TreeNode] = []
         end = 0
@@ -111,7 +124,8 @@ class TreeWindow:
                     self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
                 node.swa_tombstone = False
                 node.writers = joined(params.writers[:1], node.writers, params.writers[1:])
-                self._enter(node)
+                self.lru_list.insert_lru(node)
+                self.evictable_size += len(node.key)
             whole.append(node)
         return whole
 

@@ -31,6 +31,7 @@ class TreeNode:
         mamba_lock_ref: those among them that locked this very node while it had a state.
         last_access_time: a count of accesses, not seconds; unique, and larger is younger.
         state_access_time: the same count when the state was last used.
+        swa_access_time: when the window part was, counted in a unified tree's list of them.
         creation_time: the same count when the node was made.
         hit_count: inserts that passed through or ended here.
         priority: largest priority of those inserts.
@@ -77,6 +78,7 @@ class TreeNode:
         "parent",
         "priority",
         "state_access_time",
+        "swa_access_time",
         "swa_host_ref_counter",
         "swa_host_value",
         "swa_lock_ref",
@@ -119,6 +121,7 @@ class TreeNode:
         self.swa_host_ref_counter = 0
         self.last_access_time = 0
         self.state_access_time = 0
+        self.swa_access_time = 0
         self.creation_time = 0
         self.hit_count = 0
         self.priority = 0

@@ -61,12 +61,10 @@ class TreeComponent(ABC):
     Attributes:
         name: of its pool.
         list_ends: nodes that its list has of its own.
-        has_own_age: whether its list is in the order of another time than that of the nodes.
     """
 
     name: str
     list_ends: int
-    has_own_age: bool
 
     @abstractmethod
     def evictable_size(self) -> int:
@@ -102,7 +100,7 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def touch(self, path: Sequence[TreeNode]) -> None:
-        """The nodes of a path, from the top, were used just now; the lowest is the youngest."""
+        """A path was used just now: what was read of it is the youngest, the lowest last."""
 
     @abstractmethod
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
@@ -168,8 +166,7 @@ class TreeComponent(ABC):
     def take_loaded(self, node: TreeNode, slots: IntArray, time: int) -> None:
         """``slots`` of the tree are the value of a node that had none.
 
-        It is the youngest of its list: at ``time`` if that has an order of its own, and otherwise
-        as the node is.
+        It is the youngest of its list, at ``time``.
         """
 
     @abstractmethod

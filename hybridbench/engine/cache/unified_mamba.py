@@ -48,7 +48,6 @@ class MambaComponent(TreeComponent):
 
     name = "mamba"
     list_ends = LIST_ENDS
-    has_own_age = True
 
     def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
         """Raises ValueError if pages, track buffers and chunk size do not fit together."""
@@ -59,7 +58,6 @@ class MambaComponent(TreeComponent):
         self._page_size = params.page_size
         self._chunk_size = max(params.mamba_cache_chunk_size, params.page_size)
         self._tracked = params.enable_mamba_extra_buffer
-        self._refresh_path = params.state_refresh == "path"
         self._start()
 
     def evictable_size(self) -> int:
@@ -101,11 +99,11 @@ class MambaComponent(TreeComponent):
         return True
 
     def touch(self, path: Sequence[TreeNode]) -> None:
-        used = path if self._refresh_path else path[-1:]
-        for node in used:
-            if node.mamba_value is not None:
-                node.state_access_time = node.last_access_time
-        self.lru_list.reset_path_mru(used)
+        """Only the state after a path is read; the others grow old."""
+        used = path[-1]
+        if used.mamba_value is not None:
+            used.state_access_time = used.last_access_time
+            self.lru_list.reset_path_mru(path[-1:])
 
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
         """The upper half is a tombstone: a state is that after a node's last token."""

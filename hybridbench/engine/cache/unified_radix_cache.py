@@ -2,16 +2,18 @@
 
 A model whose layers are all full attention has none, and the tree is RadixCache's equal.  Recurrent
 layers bring ``MambaComponent``, a pool for sliding windows ``SWAComponent``; then the tree answers
-as MambaRadixCache and SWARadixCache do, but for one thing: a tombstone that lost its last child
+as MambaRadixCache and SWARadixCache do, but for two things.  A tombstone that lost its last child
 stays, until the turn of its own KV comes.  It is in no LRU list of its component then and still in
 the tree, so what a removed neighbour once left in it is reachable, and no collector can free that
-(sglang#25770).
+(sglang#25770).  And a hit makes young what a request reads: all KV of its path, but of the states
+the last one only, and of the windows one.  What a request brings again of the windows before that
+one is the first to go.
 
 A match ends where every component has what it needs.  An eviction of KV takes a leaf with all it
 has; one of another component takes a leaf as well, but inside the tree only that value.
 
-Source: SGLang's UnifiedRadixCache, as of 0.5.12; that embeds streaming sessions, which here wrap
-this tree like any other.
+Source: SGLang's UnifiedRadixCache, as of 0.5.12, and as of 0.5.23 what a hit makes young; that
+embeds streaming sessions, which here wrap this tree like any other.
 """
 
 from __future__ import annotations
@@ -282,7 +284,10 @@ class UnifiedRadixCache(PrefixTree):
         return result
 
     def _touch_path(self, path: list[TreeNode]) -> None:
-        """Make a path the youngest for KV and components, each child younger than its parent."""
+        """Make the KV of a path the youngest, each child younger than its parent.
+
+        Components say what was read of theirs.
+        """
         if not path:
             return
         self._stamp_path(path)

@@ -28,7 +28,28 @@ from hybridbench.engine.memory.indices import IntArray
 
 
 class UnifiedSWALRUList(SWALRUList):
-    """The list of a unified tree unlinks by itself, as upstream's: one can be right alone."""
+    """The list of a unified tree unlinks by itself, as upstream's: one can be right alone.
+
+    Its order is that of its own moves: of a node that was used the window part may not have been.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moves = 0
+        self._oldest = 0
+
+    def insert_lru(self, node: TreeNode) -> None:
+        super().insert_lru(node)
+        self._oldest -= 1
+        node.swa_access_time = self._oldest
+
+    def _age(self, node: TreeNode) -> int:
+        return node.swa_access_time
+
+    def _add_node(self, node: TreeNode) -> None:
+        self._moves += 1
+        node.swa_access_time = self._moves
+        super()._add_node(node)
 
     def _remove_node(self, node: TreeNode) -> None:
         node.swa_prev.swa_next = node.swa_next
@@ -42,7 +63,6 @@ class SWAComponent(TreeComponent):
 
     name = "swa"
     list_ends = LIST_ENDS
-    has_own_age = False
 
     def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
         """Raises ValueError if there is no window."""
@@ -65,7 +85,8 @@ class SWAComponent(TreeComponent):
         return self.window.reusable(path[:end])
 
     def touch(self, path: Sequence[TreeNode]) -> None:
-        self.window.lru_list.reset_path_mru(path)
+        """Of a path only one window is read; what lies before it grows old."""
+        self.window.lru_list.reset_path_mru(self.window.read_of(path))
 
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
         self.window.split(upper, lower)

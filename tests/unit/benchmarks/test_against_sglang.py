@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from benchmarks import against_sglang
 from benchmarks.against_sglang import KINDS, Case, bench_against
 from benchmarks.cache import TimedCache
 from benchmarks.cache_pattern import Block, Conversations, block_from
@@ -25,6 +27,9 @@ assert sys.argv[1:] == ["-m", "benchmarks.sglang_cache"], sys.argv
 for line in sys.stdin:
     asked = json.loads(line)
     if "pattern" in asked:
+        if not asked["case"]["unified"] and asked["case"]["kind"] == "states":
+            print(json.dumps({{"absent": "MambaRadixCache", "version": "1.2.3"}}), flush=True)
+            continue
         cache = TimedCache(CachePattern(**asked["pattern"]), **asked["case"])
         print(json.dumps({{"cache": type(cache.cache).__name__, "version": "1.2.3"}}), flush=True)
         continue
@@ -45,7 +50,7 @@ def _program(folder: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("case", "cache"),
     [
-        (Case("states", 1), "MambaRadixCache"),
+        (Case("states", 1, unified=True), "UnifiedRadixCache"),
         pytest.param(Case("full", 16), "RadixCache", marks=pytest.mark.slow),
         pytest.param(Case("windows", 16), "SWARadixCache", marks=pytest.mark.slow),
         (Case("windows", 1, unified=True), "UnifiedRadixCache"),
@@ -65,6 +70,24 @@ def test_both_sides_see_the_same_turns_and_the_ratio_is_theirs_over_ours(
     assert row.ratio.least <= row.ratio.median <= row.ratio.most
     # Ten times by construction; the machine's other work is in it.
     assert 4 < row.ratio.median < 25
+
+
+def test_a_tree_that_the_release_lacks_is_named_and_the_others_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = _program(tmp_path, STAND_IN)
+    monkeypatch.setattr(against_sglang, "CASES", (Case("states", 16), Case("full", 16)))
+    monkeypatch.setattr(
+        against_sglang,
+        "bench_against",
+        partial(bench_against, warm_up_turns=20, pattern=SMALL),
+    )
+
+    against_sglang.main(python, turns=40, blocks=2)
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[2] == "tree of states, 16: skipped, sglang 1.2.3 has no MambaRadixCache"
+    assert said[3].startswith("RadixCache, 16 ")
 
 
 def test_a_process_that_falls_is_one_sentence(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -93,9 +93,10 @@ class HostHybridTree(AnyHybridTree):
         mamba_slots: int = 16,
         page_size: int = 1,
         buffers: Buffers | None = None,
+        state_refresh: Literal["path", "used"] = "path",
     ) -> None:
         self._setup = setup
-        super().__init__(kv_tokens, mamba_slots, 5, page_size, buffers)
+        super().__init__(kv_tokens, mamba_slots, 5, page_size, buffers, state_refresh)
 
     def kv_pool(self, kv_tokens: int, page_size: int) -> KVCache:
         return HybridLinearKVPool(

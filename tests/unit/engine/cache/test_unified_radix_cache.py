@@ -14,6 +14,7 @@ from tests.unit.engine.cache.trees import (
     UnifiedHybridTree,
     UnifiedPagedTree,
     UnifiedWindowTree,
+    prefixes,
 )
 
 
@@ -107,6 +108,51 @@ def test_a_window_lock_can_go_before_the_lock_of_the_prefix() -> None:
     tree.cache.dec_lock_ref(node, rest)
     assert tree.cache.evictable_size() == 4
     assert tree.cache.evict(EvictParams(1)) == EvictResult(4)
+    tree.audit()
+
+
+def test_a_hit_makes_young_the_state_that_it_read_and_no_other() -> None:
+    tree = UnifiedHybridTree()
+    for ids in ([1, 2], [1, 2, 3], [1, 2, 3, 4], [9]):
+        tree.insert(ids)
+
+    tree.match([1, 2, 3, 5])
+    tree.cache.evict(EvictParams(mamba_num=3))
+
+    kept = {ids for ids, node in prefixes(tree.cache).items() if node.mamba_value is not None}
+    assert kept == {(1, 2, 3)}
+    tree.audit()
+
+
+def test_a_hit_makes_young_the_one_window_that_it_reads() -> None:
+    tree = UnifiedWindowTree(window=3)
+    for ids in ([1, 2], [1, 2, 3], [1, 2, 3, 4], [9, 9]):
+        tree.insert(ids)
+
+    tree.match([1, 2, 3, 4, 5])
+    tree.cache.evict(EvictParams(swa_num_tokens=3))
+
+    whole = {ids for ids, node in prefixes(tree.cache).items() if not node.swa_tombstone}
+    # A token behind the hit reads two before it, which are in two nodes.
+    assert whole == {(1, 2, 3), (1, 2, 3, 4)}
+    tree.audit()
+
+
+def test_a_window_part_that_came_back_and_is_not_read_goes_first() -> None:
+    tree = UnifiedWindowTree(window=3)
+    for ids in ([1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 7, 8], [9, 9]):
+        tree.insert(ids)
+    tree.cache.evict(EvictParams(swa_num_tokens=4))
+    assert tree.node([1, 2]).swa_tombstone
+    assert tree.node([1, 2, 3, 4]).swa_tombstone
+
+    tree.insert([1, 2, 3, 4, 5, 6])
+    assert not tree.node([1, 2]).swa_tombstone
+    tree.cache.evict(EvictParams(swa_num_tokens=2))
+
+    left = {ids for ids, node in prefixes(tree.cache).items() if node.swa_tombstone}
+    assert left == {(1, 2)}
+    assert tree.cache.node_count() == 5
     tree.audit()
 
 
