@@ -193,7 +193,13 @@ def read_comparison_manifest(path: Path) -> ComparisonManifest:
         COMPARISON_SCHEMA,
         missing=f"{path} is not a comparison: it has no {COMPARISON}",
     )
-    return comparison_manifest_from_json(stored)
+    try:
+        return comparison_manifest_from_json(stored)
+    except msgspec.ValidationError as error:
+        raise RunDirectoryError(
+            f"{path / COMPARISON} is damaged, or from before version 0.1.0: {error}",
+            code=ErrorCode.DAMAGED,
+        ) from error
 
 
 def _version(path: Path, entry: ComparedVersion) -> Version:

@@ -6,22 +6,19 @@ comes back as NaN, or as what the field's own type names (``LowerEnd``: minus in
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from types import GenericAlias, NoneType, UnionType
-from typing import TypeVar, Union, cast, get_args, get_origin
+from typing import TypeVar, cast
 
 import msgspec
 
 from hybridbench.records.json_value import JsonValue, plain_mapping
 
 NAN = float("nan")
+_NUMBERS = (msgspec.inspect.IntType, msgspec.inspect.FloatType)
 
 _Record = TypeVar("_Record")
-_Named = TypeVar("_Named", bound=msgspec.Struct)
-_Key = TypeVar("_Key")
 
 
 class OpenRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +34,14 @@ def to_json(record: object) -> dict[str, JsonValue]:
 
 
 def from_json(stored: Mapping[str, JsonValue], kind: type[_Record]) -> _Record:
-    """The record of ``kind`` that ``to_json`` wrote; unknown keys are those of a later version.
+    """The record of ``kind`` that ``to_json`` or ``by_name`` wrote.
+
+    Unknown keys are those of a later version, which an ``OpenRecord`` keeps.
 
     Raises:
         msgspec.ValidationError: a key is missing or of another type.
     """
-    return msgspec.convert(_restored(stored, msgspec.inspect.type_info(kind)), kind)
+    return msgspec.convert(_restored(stored, _type_info(cast("type", kind))), kind)
 
 
 def by_name(record: msgspec.Struct) -> dict[str, JsonValue]:
@@ -59,21 +58,9 @@ def by_name(record: msgspec.Struct) -> dict[str, JsonValue]:
     return stored
 
 
-def of_names(stored: Mapping[str, JsonValue], kind: type[_Named]) -> _Named:
-    """The record of ``kind`` that ``by_name`` made; all its fields have defaults.
-
-    What an older version did not store, or stored in another form, has its default; of a list or a
-    mapping, the items that can be read are kept.
-    """
-    known: dict[str, object] = {}
-    for name, stored_name, of in _fields(kind):
-        if stored_name in stored:
-            with contextlib.suppress(msgspec.ValidationError):
-                known[name] = _of_names(stored[stored_name], of)
-    if issubclass(kind, OpenRecord):
-        own = kind.__struct_encode_fields__
-        known["unknown"] = {key: value for key, value in stored.items() if key not in own}
-    return kind(**known)
+@cache
+def _type_info(kind: type) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(kind)
 
 
 def _by_name(value: object) -> JsonValue:
@@ -86,54 +73,6 @@ def _by_name(value: object) -> JsonValue:
     if isinstance(value, Mapping):
         return {str(key): _by_name(item) for key, item in value.items()}
     return cast("JsonValue", value)
-
-
-@cache
-def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, type], ...]:
-    """Name, stored name and type of each field."""
-    fields = msgspec.structs.fields(kind)
-    return tuple((field.name, field.encode_name, field.type) for field in fields)
-
-
-@cache
-def _has_records(kind: type | GenericAlias) -> bool:
-    """Whether ``kind`` is a record, or a container of some."""
-    if isinstance(kind, type) and get_origin(kind) is None:
-        return issubclass(kind, msgspec.Struct)
-    return any(_has_records(of) for of in get_args(kind))
-
-
-@cache
-def _without_none(kind: type | GenericAlias) -> type | GenericAlias:
-    """``kind`` without its ``None``, where one other type is left."""
-    inner = [one for one in get_args(kind) if one is not NoneType]
-    return inner[0] if get_origin(kind) in (Union, UnionType) and len(inner) == 1 else kind
-
-
-def _of_names(stored: JsonValue, kind: type | GenericAlias) -> object:
-    if stored is None:
-        return msgspec.convert(stored, kind)
-    kind = _without_none(kind)
-    if not _has_records(kind):
-        with contextlib.suppress(msgspec.ValidationError):
-            return msgspec.convert(stored, kind)
-    if isinstance(stored, Mapping) and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return of_names(stored, kind)
-    of = get_args(kind)
-    if isinstance(stored, Mapping) and get_origin(kind) in (dict, Mapping):
-        return dict(_readable(stored.items(), of[1]))
-    if isinstance(stored, Sequence) and not isinstance(stored, str):
-        if get_origin(kind) is list:
-            return [item for _, item in _readable(enumerate(stored), of[0])]
-        if get_origin(kind) is tuple and of[-1] is Ellipsis:
-            return tuple(item for _, item in _readable(enumerate(stored), of[0]))
-    return msgspec.convert(stored, kind)
-
-
-def _readable(items: Iterable[tuple[_Key, JsonValue]], of: type) -> Iterator[tuple[_Key, object]]:
-    for key, item in items:
-        with contextlib.suppress(msgspec.ValidationError):
-            yield key, _of_names(item, of)
 
 
 def _number(value: object) -> float:
@@ -150,6 +89,8 @@ def _restored(value: JsonValue, kind: msgspec.inspect.Type, null: float = NAN) -
     if isinstance(kind, msgspec.inspect.UnionType):
         # None beside one other type; what else there is goes through as it is.
         inner = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
+        if value is None and all(isinstance(one, _NUMBERS) for one in kind.types):
+            return null
         return value if value is None or len(inner) > 1 else _restored(value, inner[0])
     if isinstance(kind, msgspec.inspect.FloatType):
         return null if value is None else value
@@ -160,15 +101,36 @@ def _restored(value: JsonValue, kind: msgspec.inspect.Type, null: float = NAN) -
     return value
 
 
-def _restored_mapping(
-    value: Mapping[str, JsonValue], kind: msgspec.inspect.Type
-) -> Mapping[str, JsonValue]:
+def _restored_mapping(value: Mapping[str, JsonValue], kind: msgspec.inspect.Type) -> JsonValue:
     if isinstance(kind, msgspec.inspect.DataclassType | msgspec.inspect.StructType):
-        known = {field.encode_name: field.type for field in kind.fields}
-        return {k: _restored(v, known[k]) if k in known else v for k, v in value.items()}
+        known = {field.encode_name: field for field in kind.fields}
+        restored = {k: _restored(v, known[k].type) for k, v in value.items() if k in known}
+        if isinstance(kind, msgspec.inspect.StructType):
+            return _of_struct(value, restored, kind)
+        return restored
     if isinstance(kind, msgspec.inspect.DictType):
         return {key: _restored(item, kind.value_type) for key, item in value.items()}
     return value
+
+
+def _of_struct(
+    value: Mapping[str, JsonValue],
+    restored: dict[str, JsonValue],
+    kind: msgspec.inspect.StructType,
+) -> JsonValue:
+    """What msgspec takes for a struct of ``kind``: the wire has some in arrays and by tags."""
+    if kind.array_like:
+        return [restored.get(field.encode_name, _default(field)) for field in kind.fields]
+    if issubclass(kind.cls, OpenRecord):
+        restored["unknown"] = {k: v for k, v in value.items() if k not in restored}
+    if kind.tag_field is not None:
+        restored[kind.tag_field] = kind.tag
+    return restored
+
+
+def _default(field: msgspec.inspect.Field) -> JsonValue:
+    made = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return cast("JsonValue", made)
 
 
 def _restored_items(value: Sequence[JsonValue], kind: msgspec.inspect.Type) -> Sequence[JsonValue]:

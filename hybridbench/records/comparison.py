@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from hybridbench.errors import ExitCode
-from hybridbench.records.codec import OpenRecord, by_name, of_names
+from hybridbench.records.codec import OpenRecord, by_name, from_json
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.manifest import Wall
 
@@ -96,8 +96,12 @@ class ComparisonManifest(OpenRecord, frozen=True):
 
 
 def comparison_manifest_from_json(stored: Mapping[str, JsonValue]) -> ComparisonManifest:
-    """The record in ``stored``; what is missing or of another type has its default."""
-    return of_names(stored, ComparisonManifest)
+    """The record in ``stored``; what is missing has its default.
+
+    Raises:
+        msgspec.ValidationError: a value is of another type.
+    """
+    return from_json(stored, ComparisonManifest)
 
 
 def comparison_manifest_to_json(manifest: ComparisonManifest) -> dict[str, JsonValue]:

@@ -1,11 +1,12 @@
 """The rare events of a run: what each carries, and the lines of events.jsonl they are stored as.
 
-An event without a record here, of another engine or a later version, is kept as it is.  A field
-that an older version lacks has its default; one that is None is not stored.
+An event without a record here, of another engine or a later version, is kept as it is, and so is a
+damaged one.  A field that is None is not stored.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 import msgspec
 
 from hybridbench.labels import of_process
-from hybridbench.records.codec import OpenRecord, by_name, of_names
+from hybridbench.records.codec import OpenRecord, by_name, from_json
 from hybridbench.records.heap import CallSite, InstanceCount, SiteRecord, StageReading, Survey
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.load import CrashSearch, Repeated
@@ -435,7 +436,12 @@ _BY_KIND = {str(kind.__struct_config__.tag): kind for kind in Event.__subclasses
 
 
 class OtherEvent(Event, frozen=True):
-    """An event of a kind that has no record; ``unknown`` has all its data."""
+    """An event that no record here fits; ``unknown`` has all its data."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether there is a record of its kind, and its data is not of that form."""
+        return self.kind in _BY_KIND
 
     kind: str
 
@@ -457,8 +463,9 @@ def event_data(event: Event) -> dict[str, JsonValue]:
 
 
 def read_event(t_s: float, kind: str, data: Mapping[str, JsonValue]) -> Event:
-    """The event that was stored; what cannot be read of it has its default."""
+    """The event that was stored; one of another kind, or of another form, is an ``OtherEvent``."""
     record = _BY_KIND.get(kind)
-    if record is None:
-        return OtherEvent(kind, unknown=data, t_s=t_s)
-    return msgspec.structs.replace(of_names(data, record), t_s=t_s)
+    if record is not None:
+        with contextlib.suppress(msgspec.ValidationError):
+            return msgspec.structs.replace(from_json(data, record), t_s=t_s)
+    return OtherEvent(kind, unknown=data, t_s=t_s)

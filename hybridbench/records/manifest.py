@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX
-from hybridbench.records.codec import OpenRecord, by_name, of_names
+from hybridbench.records.codec import OpenRecord, by_name, from_json
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.units import DURATION_MAX_S
@@ -240,8 +240,12 @@ class Manifest(OpenRecord, frozen=True):
 
 
 def manifest_from_json(stored: Mapping[str, JsonValue]) -> Manifest:
-    """The manifest in ``stored``; what is missing or of another type has its default."""
-    return of_names(stored, Manifest)
+    """The manifest in ``stored``; what is missing has its default.
+
+    Raises:
+        msgspec.ValidationError: a value is of another type.
+    """
+    return from_json(stored, Manifest)
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:

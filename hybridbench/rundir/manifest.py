@@ -40,6 +40,8 @@ def read_manifest(path: Path) -> Manifest:
     stored = read_document(file, RUN_SCHEMA, missing=f"{path} {what}")
     try:
         msgspec.convert(stored, _Required)
+        return manifest_from_json(stored)
     except msgspec.ValidationError as error:
-        raise RunDirectoryError(f"{file}: {error}", code=ErrorCode.DAMAGED) from error
-    return manifest_from_json(stored)
+        raise RunDirectoryError(
+            f"{file} is damaged, or from before version 0.1.0: {error}", code=ErrorCode.DAMAGED
+        ) from error

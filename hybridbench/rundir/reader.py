@@ -18,7 +18,7 @@ from hybridbench.analysis.record import (
 )
 from hybridbench.labels import labelled, unlabelled
 from hybridbench.metrics import spec_of
-from hybridbench.records.events import Note, Phase, ProcessStarted, read_event
+from hybridbench.records.events import Note, OtherEvent, Phase, ProcessStarted, read_event
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.processes import ProcessSample
@@ -55,6 +55,12 @@ def read_run(path: Path) -> RunRecord:
     events.sort(key=lambda event: event.t_s)
     end_s = max([columns.last_s, *(event.t_s for event in events)])
     notes = [*samples.notes(SAMPLES), *stored.notes(EVENTS), *columns.notes()]
+    damaged = {e.kind for e in events if isinstance(e, OtherEvent) and e.is_damaged}
+    if damaged:
+        kinds = ", ".join(sorted(damaged))
+        notes.append(
+            f"events that are damaged, or from before version 0.1.0, are left out: {kinds}"
+        )
     events += [Note(text, t_s=end_s) for text in notes]
     series = columns.series()
     watched = manifest.target.kind == OBSERVED

@@ -15,7 +15,7 @@ import msgspec
 
 from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.foreign import ForeignDataError, read_json
-from hybridbench.records.codec import by_name, of_names
+from hybridbench.records.codec import by_name, from_json
 from hybridbench.records.json_value import json_text
 from hybridbench.records.prepared import Package, PreparedTarget
 
@@ -165,4 +165,7 @@ def _read(path: Path, kind: type[_Stored]) -> _Stored | None:
         stored = read_json(path)
     except (OSError, ForeignDataError):
         return None
-    return of_names(stored, kind) if isinstance(stored, dict) else None
+    try:
+        return from_json(stored, kind) if isinstance(stored, dict) else None
+    except msgspec.ValidationError:
+        return None

@@ -8,9 +8,10 @@ import math
 import msgspec
 import pytest
 
-from hybridbench.records.codec import by_name, from_json, of_names, to_json
+from hybridbench.records.codec import by_name, from_json, to_json
 from hybridbench.records.heap import Cycle, RetainedObjects, SurveyRecord, TypeCount
 from hybridbench.records.json_value import JsonValue
+from hybridbench.records.manifest import Manifest, Model
 from hybridbench.records.verdict import LevelResult, Rate
 
 
@@ -50,14 +51,19 @@ def test_a_record_of_the_wire_is_stored_by_name_and_comes_back() -> None:
     stored = json.loads(json.dumps(by_name(survey)))
 
     assert stored["retained"][0]["chain"] == ["Engine.log", "list[*]"]
-    assert of_names(stored, SurveyRecord) == survey
+    assert from_json(stored, SurveyRecord) == survey
 
 
-def test_what_an_older_version_did_not_store_or_stored_otherwise_has_its_default() -> None:
-    stored: dict[str, JsonValue] = {
-        "garbage_objects": "many",
-        "cycles": [{"share": 0.5}, 3],
-        "later": {},
-    }
+def test_an_open_record_keeps_the_keys_of_a_later_version_at_every_depth() -> None:
+    stored: dict[str, JsonValue] = {"run_id": "one", "later": 1, "model": {"name": "m", "new": 2}}
 
-    assert of_names(stored, SurveyRecord) == SurveyRecord(cycles=[Cycle(share=0.5)])
+    again = by_name(from_json(stored, Manifest))
+
+    assert again["later"] == 1
+    assert again["model"] == {**by_name(Model(name="m")), "new": 2}
+
+
+def test_an_amount_that_is_not_known_stays_so_in_a_table_of_numbers() -> None:
+    pools = from_json({"pools": {"kv_tokens": None}}, Manifest).pools
+
+    assert math.isnan(pools["kv_tokens"])
