@@ -1,7 +1,7 @@
 """What all model families have in common: one step from index arrays to logits.
 
 A decode step is computed from ``DecodeInputs`` alone, which lie on the device: it reads nothing on
-the host and waits for nothing, so that it can be recorded (``decode_graphs.py``).
+the host and waits for nothing, so that it can be recorded (``cuda_graph_runner.py``).
 """
 
 from __future__ import annotations
