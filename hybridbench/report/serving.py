@@ -9,6 +9,7 @@ from typing import Final
 from hybridbench.analysis.comparison.records import Version
 from hybridbench.latency import RELATIVE_ERROR
 from hybridbench.metrics import Unit
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import ServingResult, Verdict
 from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Table
@@ -49,6 +50,7 @@ _COUNTED: Final[Mapping[str, str]] = {
 _COUNTS: Final = frozenset({"errors", "aborts"})
 # What no row of the table of metrics is about.
 _NOT_COMPARED: Final = _COUNTS | {"output_tokens_per_s", "input_tokens_per_s", "e2e_ms"}
+_TIMES: Final = frozenset({"ttft_ms", "itl_ms"})
 NOTHING_SERVED: Final[Mapping[str, Quantity]] = {}
 _SHARES: Final = ("p50", "p90", "p99")
 
@@ -98,13 +100,15 @@ def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table
     """What each version's own run served, side by side; without rows where nothing was measured.
 
     What the table of metrics has, over blocks, is not told again with other numbers; of versions
-    that took turns there are only counts.
+    that took turns there are only counts.  Times of watched servers are in no block.
     """
+    watched = any(one.manifest.target.kind == OBSERVED for one in versions)
+    shown = _COUNTS if interleaved else _NOT_COMPARED | (_TIMES if watched else frozenset())
     of_each = [{result.name: result for result in one.verdict.serving} for one in versions]
     rows: list[tuple[Text, ...]] = []
     for name, label in _LABELS.items():
         found = [results.get(name) for results in of_each]
-        if not any(found) or name not in (_COUNTS if interleaved else _NOT_COMPARED):
+        if not any(found) or name not in shown:
             continue
         windows = [(version.verdict.window_s, letter(i)) for i, version in enumerate(versions)]
         told = list(zip(found, windows, strict=True))

@@ -53,7 +53,7 @@ class Version:
     """
 
     name: str  # as the user gave it: ".", "git:v1.2", "defect:lru-reference-cycle", a run directory
-    kind: str  # "tree", "git", "python", "defect", "run"
+    kind: str  # "tree", "git", "python", "defect", "target", "server", "run"
     manifest: Manifest
     record: RunRecord
     verdict: Verdict

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
+from hybridbench.records.manifest import OBSERVED, TargetFacts
 from hybridbench.report.build import build_document
 from hybridbench.report.formats import FORMATS
 from hybridbench.report.serving import compared_serving, serving_table
@@ -57,4 +59,10 @@ def test_what_the_metrics_of_a_comparison_have_is_not_told_again_with_other_numb
     assert stored["End-to-end (ms) p90"] == ("260", "")
     assert not any(row.startswith(("Requests", "TTFT", "ITL", "Cache")) for row in stored)
     assert [row[0] for row in turns] == ["Errors", "Aborts"]
+    # Blocks of a watched server have no times, which are then told here.
+    manifest = structs.replace(served[1].manifest, target=TargetFacts(kind=OBSERVED))
+    watched = compared_serving(
+        [served[0], replace(served[1], manifest=manifest)], interleaved=False
+    )
+    assert {"TTFT (ms)", "ITL (ms) p50"} <= {row[0] for row in watched.texts}
     assert compared_serving(versions, interleaved=False).rows == ()
