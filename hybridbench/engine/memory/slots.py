@@ -73,10 +73,10 @@ class SlotAllocator:
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
         """
-        listed = as_index_list(slots, self.device)
-        self._ledger.check_each("free", listed, owner)
-        self._ledger.move_each(listed, FREE)
-        self.free_slots.extend(listed)
+        checked = as_index_list(slots, self.device)
+        self._ledger.check_each("free", checked, owner)
+        self._ledger.move_each(checked, FREE)
+        self.free_slots.extend(checked)
 
     def transfer(self, slots: SlotInput, giver: Owner, taker: Owner) -> None:
         """Record that ``taker`` now holds ``slots`` and must free them.

@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_counts(kind: CacheKind) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("kind", ["states", "full"])
-def test_the_unified_tree_reuses_as_much_as_the_dedicated_one(
+def test_the_unified_tree_reuses_as_much_as_the_dedicated_one_and_more_of_states(
     page_size: int, kind: CacheKind
 ) -> None:
     caches = [TimedCache(SMALL, page_size, kind, unified) for unified in (False, True)]
@@ -58,7 +58,9 @@ def test_the_unified_tree_reuses_as_much_as_the_dedicated_one(
     dedicated, unified = (cache.run(160) for cache in caches)
 
     assert isinstance(caches[1].cache, UnifiedRadixCache)
-    assert unified.hit_tokens == dedicated.hit_tokens
+    assert unified.hit_tokens >= dedicated.hit_tokens
+    # Its states are those that were read last, not all of their paths.
+    assert (unified.hit_tokens > dedicated.hit_tokens) == (kind == "states")
     assert unified.states_evicted == dedicated.states_evicted
 
 
