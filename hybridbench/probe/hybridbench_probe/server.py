@@ -130,10 +130,16 @@ class Server:
         self._start_thread()
 
     def end(self) -> None:
-        """The program ends: leave nothing behind."""
+        """The program ends: leave nothing behind.
+
+        A thread that wants to go on while Python is torn down is ended by pthread_exit, for which
+        glibc loads a library: a process that cannot, for want of memory or descriptors, is aborted.
+        """
         if self._pid == os.getpid():
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
+            with contextlib.suppress(Exception):
+                self._stop_thread()
 
     def before_fork(self) -> None:
         """Of the program, by ``os.fork``."""
