@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hybridbench.defects.truth import Truth
+from hybridbench.errors import RunDirectoryError
 from hybridbench.records.messages import InjectedTruth
 from hybridbench.rundir.layout import TRUTH
 from hybridbench.rundir.truth import StoredTruth, add_truth, read_truth
@@ -39,7 +42,8 @@ def test_counts_of_one_worker_after_another_add_up_and_a_run_without_them_has_no
     )
 
 
-def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_a_file_of_another_form_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / TRUTH).write_text('{"d": {"slots_lost": 4}}')
 
-    assert read_truth(tmp_path) == StoredTruth({"d": {"slots_lost": 4}}, {"d": {"slots_lost": 4}})
+    with pytest.raises(RunDirectoryError, match=r"truth.json is damaged: .* unknown field `d`$"):
+        read_truth(tmp_path)
