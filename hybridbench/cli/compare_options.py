@@ -66,7 +66,8 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
         )
     terms = _terms(options)
     max_time_s = parse_seconds("--max-time", options.max_time)
-    from hybridbench.compare.sides import is_server_name, is_stored, resolved_sides
+    from hybridbench.compare.sides import is_stored, resolved_sides
+    from hybridbench.targets.engines.catalog import is_server_name
 
     if any(is_server_name(name) for name in versions):
         from hybridbench.cli.compare_servers import compared_servers

@@ -233,13 +233,10 @@ def observed_plan(
 
 def run_observed(plan: WatchPlan, shown: OutputOptions, listen: int | None) -> int:
     """Run it, and show what came of it; the exit code."""
-    from hybridbench.runs.soak import soak
-    from hybridbench.runs.watch import WatchedUnderSoak
+    from hybridbench.runs.watch import run_watched
 
-    with listening(listen) as listener, WatchedUnderSoak(plan) as under:
-        outcome = soak(under, on_started=None if listener is None else listener.start)
-        if outcome.crashed:
-            under.print_last_words()
+    with listening(listen) as listener:
+        outcome = run_watched(plan, on_started=None if listener is None else listener.start)
     return render_outcome(outcome, shown)
 
 

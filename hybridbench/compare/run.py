@@ -117,8 +117,8 @@ def refuse_mismatches(versions: Sequence[tuple[str, str, Manifest]], allowed: Se
     Raises:
         UsageError: with the keys that differ and their values.
     """
+    base_name, base_kind, base = versions[0]
     for name, kind, manifest in versions[1:]:
-        base_name, base_kind, base = versions[0]
         found = mismatches(base, manifest, (base_kind, kind), allowed)
         if found:
             raise UsageError(

@@ -16,7 +16,7 @@ from hybridbench.rundir.layout import MANIFEST
 from hybridbench.runs.defect_catalog import AS_OF, described_defects
 from hybridbench.targets.bundled import WorkerProgram
 from hybridbench.targets.driven import DRIVEN, driven_program
-from hybridbench.targets.engines.catalog import SERVERS
+from hybridbench.targets.engines.catalog import SERVERS, is_server_name
 
 TREE: Final = "."
 _GIT, _PYTHON, _DEFECT = "git:", "python:", "defect:"
@@ -82,11 +82,6 @@ def resolved_sides(names: Sequence[str], targets: Path = Path()) -> Iterator[tup
 def is_stored(name: str) -> bool:
     """Whether ``name`` is that of a run directory; cheap, and says nothing of its health."""
     return name != TREE and not _prefixed(name) and (Path(name) / MANIFEST).is_file()
-
-
-def is_server_name(name: str) -> bool:
-    """Whether ``name`` is that of a server of others; cheap, and says nothing of its release."""
-    return name.partition("==")[0].strip().lower() in SERVERS
 
 
 def server_sides(names: Sequence[str]) -> tuple[Side, ...]:

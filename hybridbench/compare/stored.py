@@ -25,8 +25,8 @@ from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.manifest import read_manifest
 from hybridbench.runs.plan import SoakOutcome, SoakPlan
 from hybridbench.runs.resume import plan_of_manifest
-from hybridbench.runs.soak import run_soak, soak
-from hybridbench.runs.watch import WatchedUnderSoak, WatchPlan
+from hybridbench.runs.soak import run_soak
+from hybridbench.runs.watch import WatchPlan, run_watched
 from hybridbench.units import format_duration
 
 
@@ -62,8 +62,9 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
     """
     stored = [(side, side.run_dir) for side in plan.sides if side.run_dir is not None]
     manifests = [(side, read_manifest(run_dir)) for side, run_dir in stored]
-    # Those that ran are refused before anything is made or run for the others.
-    _refuse(manifests, plan)
+    if manifests:
+        # Those that ran are refused before anything is made or run for the others.
+        _refuse(manifests, plan)
     if plan.soaks:
         first = next(iter(plan.soaks.values()))
         model, profile, _ = first.named_by
@@ -132,11 +133,7 @@ def _side_by_side(plan: StoredPlan, make_run: _MakeRun, writer: ComparisonWriter
 
 
 def _soak_server(plan: StoredPlan, side: Side, directory: Path) -> SoakOutcome:
-    with WatchedUnderSoak(replace(plan.soaks[side.name], store=directory)) as under:
-        outcome = soak(under)
-        if outcome.crashed:
-            under.print_last_words()
-    return outcome
+    return run_watched(replace(plan.soaks[side.name], store=directory))
 
 
 def _run_like(like: SoakPlan, plan: StoredPlan, side: Side, directory: Path) -> SoakOutcome:

