@@ -26,7 +26,7 @@ GPU_NEEDS := aiohttp annotated-types jinja2 msgspec numpy packaging prometheus-c
 GPU_PLATFORMS := $(addprefix --platform ,manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux1_x86_64)
 # What test-fast leaves out: heap scans, workers, other processes, measuring programs, Triton's
 # interpreter, the command line, and the slowest sweeps.
-NOT_FAST := sampling worker benchmarks test_packaging.py runs/test_defect_catalog.py cli load kernels \
+NOT_FAST := sampling worker benchmarks test_packaging.py runs/test_defect_catalog.py cli load engine/kernels \
 	targets/test_prepare.py compare/test_sides.py engine/cache/test_reference_cycle.py engine/models/test_families.py \
 	$(addprefix analysis/,test_awkward_runs.py test_awkward.py test_boundary.py test_families.py trend/test_estimate.py \
 	trend/test_random_walk.py) report/test_page_truth.py runs/test_soak.py defects/test_mutants.py

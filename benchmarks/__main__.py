@@ -22,8 +22,8 @@ from benchmarks import (
     probe_cost,
     step,
 )
-from hybridbench.errors import HybridbenchError
-from hybridbench.safe_output import print_error
+from hybridbench.foundation.errors import HybridbenchError
+from hybridbench.foundation.safe_output import print_error
 
 app = typer.Typer(
     name="python -m benchmarks",

@@ -22,7 +22,7 @@ import typer
 
 from benchmarks.cache import TimedCache
 from benchmarks.cache_pattern import Block, CacheKind, CachePattern, block_from
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.targets.own_process import SAFE_PATH, with_environment
 
 KINDS = ("match", "insert", "evict", "lock")

@@ -24,7 +24,7 @@ import typer
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.runs.plan import ANSWERS_KEPT
 from hybridbench.worker.answers import AnswerSample
 

@@ -31,7 +31,7 @@ from hybridbench.engine.next_token import NextTokens
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
-from hybridbench.engine_config import EngineConfig, HiCache
+from hybridbench.foundation.engine_config import EngineConfig, HiCache
 from hybridbench.records.answers import ROUTING_GAP_LEAST
 from hybridbench.worker.reference import Reference, RoutingWatch, WatchedModel
 

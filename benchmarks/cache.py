@@ -41,7 +41,7 @@ from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenTo
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool, ReqToTokenPool
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 from hybridbench.engine.req import ReqKv
-from hybridbench.units import format_percent
+from hybridbench.foundation.units import format_percent
 
 Tree: TypeAlias = MambaRadixCache | RadixCache | SWARadixCache | UnifiedRadixCache
 

@@ -20,8 +20,8 @@ from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.options import CompareUi, Model, ProfileName
 from hybridbench.cli.output import check_place
 from hybridbench.compare.store import read_comparison
-from hybridbench.errors import ExitCode
-from hybridbench.foreign import SEED_MAX
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.foreign import SEED_MAX
 
 
 class Expected(StrEnum):

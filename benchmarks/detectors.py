@@ -33,7 +33,7 @@ from benchmarks.rival_detectors import (
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
-from hybridbench.metrics import declared
+from hybridbench.foundation.metrics import declared
 from hybridbench.records.manifest import Manifest
 
 ANALYSIS = "this analysis"

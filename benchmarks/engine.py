@@ -23,8 +23,8 @@ from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import UsageError
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import UsageError
 
 MODEL = "qwen3-next-tiny"
 REQUESTS = 32

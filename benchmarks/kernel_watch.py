@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.kernel_work import Work, work_of
 from hybridbench.engine.engine import Engine
-from hybridbench.kernels.dispatch import Kernels
+from hybridbench.engine.kernels.dispatch import Kernels
 
 Phase = Literal["prefill", "decode"]
 PROJECTIONS: Final = "projections"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hybridbench.kernels.causal_conv1d.reference import ConvPlan
-from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
-from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan
+from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
+from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 
 _Rows = tuple[Tensor, Tensor] | None
 

@@ -31,12 +31,12 @@ from benchmarks.kernel_work import Work
 from hybridbench.engine.assembly import device_of
 from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.engine import Engine
+from hybridbench.engine.kernels.dispatch import Kernels, kernels_for
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.kernels.dispatch import Kernels, kernels_for
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.units import format_percent
 from hybridbench.runs.machine import machine_facts
-from hybridbench.units import format_percent
 from hybridbench.workload.catalog import model_fault
 from hybridbench.workload.validation import full_stop
 

@@ -23,8 +23,8 @@ from msgspec import structs
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import settles_by
-from hybridbench.errors import ExitCode, HybridbenchError
-from hybridbench.metrics import COLLECTIBLE, MEMORY
+from hybridbench.foundation.errors import ExitCode, HybridbenchError
+from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY
 from hybridbench.records.events import Phase
 from hybridbench.records.verdict import MetricResult, VerdictKind
 from hybridbench.rundir.cut import is_finished

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 import typer
 from aiohttp import web
 
-from hybridbench.clock import SystemClock
-from hybridbench.latency import ITL, TTFT, LatencyHistogram, add_latencies
+from hybridbench.foundation.clock import SystemClock
+from hybridbench.foundation.latency import ITL, TTFT, LatencyHistogram, add_latencies
 from hybridbench.records.load import LATE
 from hybridbench.runs.http_load import HttpLoad, Traffic, words_of
 from hybridbench.workload.catalog import load_profile

@@ -23,7 +23,7 @@ from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.rope import Rope
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig, NewTokenRatio
+from hybridbench.foundation.engine_config import EngineConfig, NewTokenRatio
 
 BATCH = 32
 PROMPT_TOKENS = 64

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series, observed_drivers
-from hybridbench.labels import labelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.labels import labelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Census, Event, IdleLook, Phase, ProcessStarted
 from hybridbench.records.manifest import OBSERVED, Manifest, Options, TargetFacts
 

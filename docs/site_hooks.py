@@ -16,8 +16,8 @@ from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.cli.app import app
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.defects.defect import Defect
-from hybridbench.errors import ExitCode
-from hybridbench.metrics import METRICS
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.metrics import METRICS
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.profile import profile_json_schema
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from hybridbench.clock import Clock, FakeClock
 from hybridbench.engine.cache.tree_node import TreeNode
 from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.engine import Engine
@@ -24,7 +23,8 @@ from hybridbench.engine.models.rope import Rope
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.speculative.drafter import Drafter
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.clock import Clock, FakeClock
+from hybridbench.foundation.engine_config import EngineConfig
 from tests.digest_model import DigestModel
 
 NANO_MODEL = Qwen3NextConfig(

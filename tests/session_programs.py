@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
+from hybridbench.foundation.clock import FakeClock
 from tests.builders import assert_idle_and_clean
 from tests.engine_programs import EngineProgram
 

@@ -25,7 +25,7 @@ from tools.gpu_steps import GRACE_S, ROOT, Command, Ended, Result, Step, run_ste
 PAGES = ROOT / "docs" / "explanation" / "gpu-results"
 # The soaks below stand for tests/scenarios/test_gpu.py, which takes more than six minutes.
 TESTS = (
-    "tests/unit/kernels",
+    "tests/unit/engine/kernels",
     "tests/unit/engine/test_cuda_graph_runner.py",
     "tests/unit/engine/memory/test_transfers.py",
     "tests/unit/engine/models/test_qwen3_next.py",

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.kernels import PHASES, TRAFFIC, Batches, Traffic
 from hybridbench.engine.engine import Engine
-from hybridbench.kernels.dispatch import kernels_for
+from hybridbench.engine.kernels.dispatch import kernels_for
 
 ROUNDS = 3
 ROWS = 8

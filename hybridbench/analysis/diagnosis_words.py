@@ -8,8 +8,8 @@ from typing import Final
 from hybridbench.analysis.diagnosis import Diagnosis, Garbage, Holding, PartKind, Site
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.findings.words import times
+from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.heap import RetainedObjects, ViewedStorage
-from hybridbench.units import format_bytes, format_duration, format_percent
 
 _HOLDINGS_TOLD = 3
 _SHARE_NAMED = 0.01  # of the growth; imports and caches of libraries are less

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from hybridbench.analysis.findings.words import headline, headline_room
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
-from hybridbench.metrics import label_of
-from hybridbench.rates import full_rate_text
+from hybridbench.foundation.metrics import label_of
+from hybridbench.foundation.rates import full_rate_text
+from hybridbench.foundation.units import format_byte_rate, format_duration
 from hybridbench.records.finding import Recorded
 from hybridbench.records.verdict import (
     Bounds,
@@ -16,7 +17,6 @@ from hybridbench.records.verdict import (
     Verdict,
     VerdictKind,
 )
-from hybridbench.units import format_byte_rate, format_duration
 
 
 def in_words(verdict: Verdict) -> Verdict:

@@ -14,7 +14,7 @@ import numpy as np
 from hybridbench.analysis.distributions import autocorrelation, t_quantile
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.metrics import declared
+from hybridbench.foundation.metrics import declared
 from hybridbench.records.verdict import LevelResult
 from hybridbench.thresholds.grammar import Stat
 

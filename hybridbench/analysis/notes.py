@@ -12,8 +12,9 @@ from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.findings.wrong_answers import answer_notes
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.metric_trend import LEAK_WITHOUT_STEADY_S, probes_left_out
-from hybridbench.labels import unlabelled
-from hybridbench.metrics import MEMORY, METRICS, Check
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import MEMORY, METRICS, Check
+from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.events import (
     Checkpoint,
     DiskFull,
@@ -28,7 +29,6 @@ from hybridbench.records.events import (
 )
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import MetricResult, VerdictKind, memory_result
-from hybridbench.units import format_bytes, format_duration, format_percent
 
 # Of the memory at the start, before what it rose by is worth a note.
 _SHARE_OF_A_FILL = 0.1

@@ -19,8 +19,8 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.segment_pooling import SegmentResult, pool_metric
 from hybridbench.analysis.trend.allowance import Allowance, allowance_of
 from hybridbench.analysis.trend.metric_trend import with_q_values
-from hybridbench.labels import labelled, unlabelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.labels import labelled, unlabelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.verdict import Finding, MetricResult, VerdictKind
 
 # A process whose last sample is so much older than that of another has ended before it.

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.latency import BUCKETS, LatencyHistogram
-from hybridbench.metrics import MetricSpec
+from hybridbench.foundation.latency import BUCKETS, LatencyHistogram
+from hybridbench.foundation.metrics import MetricSpec
 from hybridbench.records.events import Event
 from hybridbench.records.manifest import Manifest
 

@@ -23,7 +23,8 @@ from hybridbench.analysis.trend.reasons import (
     LeakTogether,
     OpenSegments,
 )
-from hybridbench.metrics import Unit
+from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.verdict import (
     DecayResult,
@@ -34,7 +35,6 @@ from hybridbench.records.verdict import (
     Why,
     leak_kind,
 )
-from hybridbench.units import format_duration
 
 _Z95 = 1.959964
 # One-sided, as for a trend in one segment.

@@ -11,8 +11,8 @@ import numpy as np
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray
-from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
-from hybridbench.metrics import Unit
+from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.foundation.metrics import Unit
 from hybridbench.records.load import LATE
 from hybridbench.records.verdict import ServingResult
 

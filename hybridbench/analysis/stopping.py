@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hybridbench.analysis.findings.growth import Growth
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind, leak_kind
-from hybridbench.units import format_duration
 
 # Of the planned time: from here on a trend counts even where no ``steady`` event was seen.
 FIRST_LOOK = 0.5

@@ -33,8 +33,8 @@ from hybridbench.cli import (
 )
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.environment import set_for_ourselves
-from hybridbench.errors import ExitCode, HybridbenchError, UsageError
-from hybridbench.safe_output import (
+from hybridbench.foundation.errors import ExitCode, HybridbenchError, UsageError
+from hybridbench.foundation.safe_output import (
     ReaderLeftError,
     echo,
     escape_unencodable,

@@ -24,8 +24,8 @@ from hybridbench.cli.options import (
     Targets,
     targets_root,
 )
-from hybridbench.errors import ConfigError, ExitCode, WorkerFailedError
-from hybridbench.safe_output import echo, output_after_verdict
+from hybridbench.foundation.errors import ConfigError, ExitCode, WorkerFailedError
+from hybridbench.foundation.safe_output import echo, output_after_verdict
 
 if TYPE_CHECKING:
     from hybridbench.compare.bisect import Bisected, Symptom, Tried

@@ -19,8 +19,8 @@ from hybridbench.cli.user_settings import (
     origin_of,
     origin_of_first,
 )
-from hybridbench.errors import ErrorCode, ExitCode, UsageError
-from hybridbench.safe_output import named_output
+from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.safe_output import named_output
 
 # Help sections of the top level, in order; commands of a group without sections are one list.
 SECTIONS: Mapping[str, Sequence[str]] = {

@@ -15,8 +15,8 @@ from hybridbench.cli.options import (
     parse_seconds,
 )
 from hybridbench.cli.user_settings import typed_command
-from hybridbench.errors import ErrorCode, ExitCode, UsageError
-from hybridbench.units import format_duration
+from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.units import format_duration
 
 if TYPE_CHECKING:
     from hybridbench.analysis.comparison.records import ComparisonTerms

@@ -12,9 +12,9 @@ from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions
 from hybridbench.cli.run_options import SHORTEST_S, SoakUi, StopMode
 from hybridbench.cli.soak_server import Requests, of_prepared, server_plan
 from hybridbench.cli.user_settings import typed_command
-from hybridbench.errors import ErrorCode, ExitCode, UsageError
-from hybridbench.foreign import SEED_MAX
-from hybridbench.units import format_duration
+from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.foreign import SEED_MAX
+from hybridbench.foundation.units import format_duration
 
 if TYPE_CHECKING:
     from hybridbench.analysis.comparison.records import ComparisonTerms

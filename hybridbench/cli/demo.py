@@ -14,8 +14,8 @@ from hybridbench.cli.options import Store
 from hybridbench.cli.output import check_directory
 from hybridbench.cli.render import OutputOptions, render_ended
 from hybridbench.cli.run_options import SoakUi, Ui
-from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError
-from hybridbench.safe_output import echo
+from hybridbench.foundation.errors import ErrorCode, ExitCode, RunDirectoryError
+from hybridbench.foundation.safe_output import echo
 
 if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest
@@ -47,7 +47,7 @@ def demo(store: Store = Path("results"), ui: Ui = SoakUi.AUTO) -> None:
     """
     check_directory("--store", store)
     # Imported here: `--help` should not wait for numpy.
-    from hybridbench.clock import SystemClock
+    from hybridbench.foundation.clock import SystemClock
     from hybridbench.rundir.layout import make_run_dir
     from hybridbench.rundir.manifest import read_manifest
     from hybridbench.runs.interrupts import SecondSignalError, handled_interrupts

@@ -24,11 +24,11 @@ def diagnose(
     contain is printed.
     """
     # Imported here: `--help` and usage errors should not wait for numpy.
+    from hybridbench.foundation.safe_output import one_line
+    from hybridbench.foundation.terminal import Terminal
     from hybridbench.report.console import render_diagnosis
     from hybridbench.report.diagnosis import diagnosis_text, stored_evidence
     from hybridbench.rundir.reader import read_run
-    from hybridbench.safe_output import one_line
-    from hybridbench.terminal import Terminal
 
     record = read_run(run)
     found = diagnosis_text(record)

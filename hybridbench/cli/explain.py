@@ -37,7 +37,7 @@ def list_defects() -> None:
     from rich.text import Text
 
     from hybridbench.defects.described import described_catalog
-    from hybridbench.terminal import Terminal
+    from hybridbench.foundation.terminal import Terminal
 
     parts: list[RenderableType] = []
     for title, entries in described_catalog().items():
@@ -63,7 +63,7 @@ def explain(
     from rich.text import Text
 
     from hybridbench.defects.described import described
-    from hybridbench.terminal import Terminal
+    from hybridbench.foundation.terminal import Terminal
 
     defect = described(slug)
     role = f"  {defect.role}" if defect.role else ""

@@ -12,8 +12,8 @@ import typer
 from hybridbench.cli.options import OnlyModel, OnlyProfile, Output, Panel, ReportFormat
 from hybridbench.cli.output import given_outputs
 from hybridbench.cli.render import OutputOptions, print_document
-from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
-from hybridbench.units import parse_duration_s
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.foundation.units import parse_duration_s
 
 if TYPE_CHECKING:
     from hybridbench.over_time.comparer import Point, Tracked

@@ -10,8 +10,8 @@ import typer
 from hybridbench.cli.options import Detail, Output, Panel, Quiet, ReportFormat, parse_seconds
 from hybridbench.cli.output import given_outputs
 from hybridbench.cli.render import OutputOptions, print_document
-from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.safe_output import echo, output_after_verdict, print_error
+from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.safe_output import echo, output_after_verdict, print_error
 
 if TYPE_CHECKING:
     from hybridbench.series.judge import FileVerdict
@@ -196,7 +196,7 @@ def judge(
         )
     judged = [judge_file(file, ask) for file in files]
     if prometheus is not None and query is not None:
-        from hybridbench.clock import SystemClock
+        from hybridbench.foundation.clock import SystemClock
         from hybridbench.series.prometheus_api import RangeQuery, read_prometheus
 
         wanted = RangeQuery(

@@ -14,8 +14,8 @@ def list_kernels() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from hybridbench.kernels.dispatch import DEVICE_TYPES, HOST_OPERATIONS, kernels_for
-    from hybridbench.terminal import Terminal
+    from hybridbench.engine.kernels.dispatch import DEVICE_TYPES, HOST_OPERATIONS, kernels_for
+    from hybridbench.foundation.terminal import Terminal
 
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_row(*(Text(title, style="bold") for title in ("operation", *DEVICE_TYPES)))

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridbench.errors import UsageError
-from hybridbench.safe_output import echo
+from hybridbench.foundation.errors import UsageError
+from hybridbench.foundation.safe_output import echo
 
 if TYPE_CHECKING:
     from hybridbench.targets.background_process import BackgroundProcess

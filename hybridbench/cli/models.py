@@ -8,10 +8,10 @@ import msgspec
 import typer
 
 from hybridbench.cli.stored import ListFormat
+from hybridbench.foundation.safe_output import emit
+from hybridbench.foundation.units import format_bytes, format_count
 from hybridbench.records.codec import by_name
 from hybridbench.records.json_value import json_text
-from hybridbench.safe_output import emit
-from hybridbench.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +39,7 @@ def list_models(
     if format_ is ListFormat.JSON:
         emit(json_text([by_name(model) for model in models]))
         return
-    from hybridbench.terminal import Terminal
+    from hybridbench.foundation.terminal import Terminal
 
     Terminal().print(_table(models, free_bytes))
 

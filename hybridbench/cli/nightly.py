@@ -19,8 +19,8 @@ from hybridbench.cli.completion import complete_defect
 from hybridbench.cli.options import Detail, Panel, Quiet, parse_seconds
 from hybridbench.cli.output import check_directory
 from hybridbench.cli.render import print_console
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.safe_output import (
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.safe_output import (
     discard_dead_streams,
     echo,
     emit,

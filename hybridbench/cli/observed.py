@@ -22,9 +22,9 @@ from hybridbench.cli.run_options import (
     render_outcome,
 )
 from hybridbench.cli.user_settings import typed_command
-from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.foreign import is_http_address
-from hybridbench.units import format_duration, parse_bytes
+from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.foreign import is_http_address
+from hybridbench.foundation.units import format_duration, parse_bytes
 
 if TYPE_CHECKING:
     from hybridbench.cli.render import OutputOptions

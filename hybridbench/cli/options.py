@@ -11,10 +11,10 @@ import typer
 
 from hybridbench.cli.completion import complete_model, complete_profile
 from hybridbench.cli.environment import of_the_user
-from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.foreign import SEED_MAX
+from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.foreign import SEED_MAX
+from hybridbench.foundation.units import parse_duration_s
 from hybridbench.thresholds.grammar import Stat, parse_thresholds
-from hybridbench.units import parse_duration_s
 
 if TYPE_CHECKING:
     from hybridbench.workload.profile import Profile

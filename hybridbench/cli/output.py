@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridbench.cli.options import ReportFormat
-from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
-from hybridbench.safe_output import emit
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.foundation.safe_output import emit
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hybridbench.cli.options import ReportFormat
+from hybridbench.foundation.safe_output import echo, emit, one_line
+from hybridbench.foundation.units import format_byte_rate, format_bytes, format_duration
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue, json_text
-from hybridbench.safe_output import echo, emit, one_line
-from hybridbench.units import format_byte_rate, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from hybridbench.runs.plan import SoakPlan

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
-from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.safe_output import echo, one_line
+from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.safe_output import echo, one_line
 
 app = typer.Typer(
     cls=CommandGroup,

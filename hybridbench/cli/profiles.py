@@ -9,8 +9,8 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_profile
-from hybridbench.errors import ConfigError, ErrorCode, HybridbenchError
-from hybridbench.safe_output import echo, emit, output_after_verdict, print_error
+from hybridbench.foundation.errors import ConfigError, ErrorCode, HybridbenchError
+from hybridbench.foundation.safe_output import echo, emit, output_after_verdict, print_error
 
 app = typer.Typer(
     cls=CommandGroup,

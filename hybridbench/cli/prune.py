@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from hybridbench.cli.options import Panel
-from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError, UsageError
-from hybridbench.safe_output import echo, one_line
-from hybridbench.units import format_bytes
+from hybridbench.foundation.errors import ErrorCode, ExitCode, RunDirectoryError, UsageError
+from hybridbench.foundation.safe_output import echo, one_line
+from hybridbench.foundation.units import format_bytes
 
 
 def prune(

@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Final
 from hybridbench.cli.options import Detail, ReportFormat, detail_of
 from hybridbench.cli.output import ReportFile, given_outputs, write_output
 from hybridbench.cli.results import OtherFormats, Result, read_result, run_result
-from hybridbench.errors import ExitCode, HybridbenchError, RunDirectoryError, UsageError
+from hybridbench.foundation.errors import ExitCode, HybridbenchError, RunDirectoryError, UsageError
+from hybridbench.foundation.safe_output import (
+    echo,
+    emit,
+    one_line,
+    output_after_verdict,
+    print_error,
+)
 from hybridbench.rundir.layout import BENCH_ERRORS
-from hybridbench.safe_output import echo, emit, one_line, output_after_verdict, print_error
 
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
@@ -138,10 +144,10 @@ def write_interim_report(run_dir: Path) -> int:
         RunDirectoryError: there is no run, or its directory cannot be written.
     """
     from hybridbench.analysis.judge import judge_so_far
+    from hybridbench.foundation.terminal import Terminal
     from hybridbench.report.write import write_so_far
     from hybridbench.rundir.layout import REPORT_HTML_SO_FAR
     from hybridbench.rundir.reader import read_run
-    from hybridbench.terminal import Terminal
 
     record = read_run(run_dir)
     verdict = judge_so_far(record)
@@ -254,8 +260,8 @@ def print_console(
     if detail is Detail.BRIEF:
         echo(one_line(f"{document.badge.word}: {document.headline}"))
         return
+    from hybridbench.foundation.terminal import Terminal
     from hybridbench.report.console import render_console
-    from hybridbench.terminal import Terminal
 
     Terminal().print(render_console(document, page, verbose=detail is Detail.FULL))
 

@@ -18,7 +18,7 @@ from hybridbench.cli.options import (
     given_thresholds,
 )
 from hybridbench.cli.render import output_options, render, write_interim_report
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 
 
 def report(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hybridbench.cli.options import parse_seconds
 from hybridbench.cli.user_settings import typed_command
-from hybridbench.errors import ErrorCode, ExitCode, UsageError
-from hybridbench.units import format_duration
+from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.units import format_duration
 
 if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest

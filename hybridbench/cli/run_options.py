@@ -10,9 +10,9 @@ import typer
 
 from hybridbench.cli.listening import Listener
 from hybridbench.cli.options import Panel, parse_seconds
-from hybridbench.errors import UsageError
-from hybridbench.safe_output import echo
-from hybridbench.units import format_duration
+from hybridbench.foundation.errors import UsageError
+from hybridbench.foundation.safe_output import echo
+from hybridbench.foundation.units import format_duration
 
 if TYPE_CHECKING:
     from hybridbench.cli.render import OutputOptions

@@ -13,8 +13,8 @@ import typer
 
 from hybridbench.cli.options import MarkdownFile, Panel
 from hybridbench.cli.output import check_place
-from hybridbench.errors import ErrorCode, ExitCode, UsageError
-from hybridbench.safe_output import echo, output_after_verdict
+from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.safe_output import echo, output_after_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

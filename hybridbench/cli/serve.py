@@ -22,8 +22,8 @@ from hybridbench.cli.options import (
     chosen_model,
     parse_overrides,
 )
-from hybridbench.errors import UsageError
-from hybridbench.safe_output import echo
+from hybridbench.foundation.errors import UsageError
+from hybridbench.foundation.safe_output import echo
 
 if TYPE_CHECKING:
     from hybridbench.records.messages import Ready

@@ -67,8 +67,8 @@ from hybridbench.cli.run_options import (
 )
 from hybridbench.cli.soak_server import ApiName, Requests, of_prepared, parse_answers, server_plan
 from hybridbench.cli.user_settings import option_name, typed_command
-from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.units import format_duration
+from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.units import format_duration
 
 if TYPE_CHECKING:
     from hybridbench.runs.plan import SoakPlan

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions, check_url, observed_plan
 from hybridbench.cli.options import parse_overrides, parse_seconds
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.foreign import SEED_MAX
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.foreign import SEED_MAX
 
 if TYPE_CHECKING:
     from hybridbench.runs.http_load import Traffic

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridbench.cli.options import OnlyModel, OnlyProfile
-from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.foundation.safe_output import echo, emit, one_line
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.json_value import JsonValue, json_text
 from hybridbench.records.verdict import VerdictKind
-from hybridbench.safe_output import echo, emit, one_line
-from hybridbench.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,7 +73,7 @@ def list_stored(
     if format_ is ListFormat.JSON:
         emit(json_text([_listed(entry) for entry in shown]))
         return
-    from hybridbench.terminal import Terminal
+    from hybridbench.foundation.terminal import Terminal
 
     console = Terminal()
     if console.is_terminal:

@@ -12,9 +12,9 @@ import typer
 
 from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.options import FOLDER_OF_TARGETS, targets_root
-from hybridbench.errors import ErrorCode, UsageError
-from hybridbench.safe_output import echo, one_line
-from hybridbench.units import format_bytes, format_duration
+from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.safe_output import echo, one_line
+from hybridbench.foundation.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from hybridbench.targets.prepared import Entry

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 from typer.core import TyperGroup, TyperOption
 
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.safe_output import echo
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.safe_output import echo
 from hybridbench.targets.own_process import NO_USER_SETTINGS
 
 _PREFIX = "HYBRIDBENCH"

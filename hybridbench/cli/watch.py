@@ -46,7 +46,7 @@ from hybridbench.cli.run_options import (
     Threshold,
     Ui,
 )
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 
 EXIT_CODES: Final = (
     "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 16 INVALID, 2 usage, "

@@ -12,7 +12,7 @@ from hybridbench.analysis.comparison.leaks import unjudged
 from hybridbench.analysis.comparison.records import Change, Comparison, ComparisonVerdict, Outcome
 from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.compare.worktree import Revision, find_revision
-from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
 from hybridbench.records.comparison import FINISHED
 from hybridbench.records.verdict import leak_kind
 from hybridbench.rundir.layout import COMPARISON

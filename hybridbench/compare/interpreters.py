@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hybridbench
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.targets.background_process import answer_of
 from hybridbench.targets.bundled import (
     FORMER_WORKER_MODULE,

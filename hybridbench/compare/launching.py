@@ -10,8 +10,8 @@ import msgspec
 
 from hybridbench.compare.alike import children_on
 from hybridbench.compare.sides import Side
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ConfigError, WorkerFailedError
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ConfigError, WorkerFailedError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Git, Interpreter, Manifest
 from hybridbench.records.messages import Ready, Start

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.clock import Clock
 from hybridbench.compare.active_clock import ActiveClock
 from hybridbench.compare.launching import Launch, StartedWorker, with_started
 from hybridbench.compare.meter import (
@@ -29,7 +28,8 @@ from hybridbench.compare.meter import (
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.sides import Side
 from hybridbench.compare.traffic import BlockTraffic, block_workload
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records import events
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Drain, Ready

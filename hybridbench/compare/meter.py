@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybridbench.latency import LatencyCounts
-from hybridbench.metrics import AT_REST
+from hybridbench.foundation.latency import LatencyCounts
+from hybridbench.foundation.metrics import AT_REST
 from hybridbench.records.events import Event
 from hybridbench.records.messages import Ended, StepEvents
 from hybridbench.records.processes import ProcessSample

@@ -17,14 +17,15 @@ from hybridbench.analysis.comparison.metrics import is_open_loop
 from hybridbench.analysis.comparison.mismatches import mismatches, refusal
 from hybridbench.analysis.comparison.records import Block
 from hybridbench.analysis.comparison.words import look_text
-from hybridbench.clock import Clock, SystemClock
 from hybridbench.compare.alike import cpu_for_workers, scattered_pages_held
 from hybridbench.compare.launching import StartRefusedError
 from hybridbench.compare.live_side import BlockDone, CompareContext, LiveSide
 from hybridbench.compare.plan import ComparePlan, order_of
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
-from hybridbench.errors import ErrorCode, ExitCode, SameEngineError, UsageError
+from hybridbench.foundation.clock import Clock, SystemClock
+from hybridbench.foundation.errors import ErrorCode, ExitCode, SameEngineError, UsageError
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Ready
@@ -32,7 +33,6 @@ from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_i
 from hybridbench.runs.live import make_view
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.status import View
-from hybridbench.units import format_duration
 
 T = TypeVar("T")
 # What the run directory of a version is called.

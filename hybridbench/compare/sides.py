@@ -10,7 +10,7 @@ from typing import Final
 
 from hybridbench.compare.interpreters import find_interpreter
 from hybridbench.compare.worktree import Revision, find_revision, worktree
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.records.comparison import ComparedVersion, Origin
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.runs.defect_catalog import AS_OF, described_defects

@@ -26,8 +26,8 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.analysis.comparison.stored import stored_blocks
 from hybridbench.analysis.comparison.words import phrased_comparison
 from hybridbench.analysis.judge import judge
-from hybridbench.clock import Clock, SystemClock
-from hybridbench.errors import (
+from hybridbench.foundation.clock import Clock, SystemClock
+from hybridbench.foundation.errors import (
     ConfigError,
     ErrorCode,
     RunDirectoryError,

@@ -14,12 +14,13 @@ from typing import TypeAlias
 import msgspec
 
 from hybridbench.analysis.comparison.records import ComparisonTerms
-from hybridbench.clock import SystemClock
 from hybridbench.compare.plan import of_one_run
 from hybridbench.compare.run import CompareOutcome, refuse_mismatches
 from hybridbench.compare.sides import Side
 from hybridbench.compare.store import ComparisonWriter, opened_comparison
-from hybridbench.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.clock import SystemClock
+from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.manifest import read_manifest
@@ -27,7 +28,6 @@ from hybridbench.runs.plan import SoakOutcome, SoakPlan
 from hybridbench.runs.resume import plan_of_manifest
 from hybridbench.runs.soak import run_soak
 from hybridbench.runs.watch import WatchPlan, run_watched
-from hybridbench.units import format_duration
 
 
 @dataclass(frozen=True)

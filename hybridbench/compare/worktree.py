@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hybridbench
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.runs.machine import git
 from hybridbench.targets.bundled import FORMER_WORKER_MODULE, WORKER_MODULE
 

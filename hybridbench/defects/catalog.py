@@ -82,8 +82,8 @@ from hybridbench.defects.vllm34183_request_partial_cycle import DEFECT as REQUES
 from hybridbench.defects.vllm43090_attention_hit_longer import DEFECT as ATTENTION_HIT_LONGER
 from hybridbench.defects.vllm44490_undrained_recorder import DEFECT as UNDRAINED_RECORDER
 from hybridbench.defects.vllm56524_states_not_cleared import DEFECT as STATES_NOT_CLEARED
-from hybridbench.errors import ConfigError, UsageError
-from hybridbench.units import parse_byte_rate
+from hybridbench.foundation.errors import ConfigError, UsageError
+from hybridbench.foundation.units import parse_byte_rate
 from hybridbench.workload.validation import full_stop, nearest
 
 DEFECTS: tuple[Defect, ...] = (

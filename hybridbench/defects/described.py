@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from hybridbench.errors import UsageError
-from hybridbench.units import format_duration
+from hybridbench.foundation.errors import UsageError
+from hybridbench.foundation.units import format_duration
 from hybridbench.workload.validation import full_stop, nearest
 
 if TYPE_CHECKING:

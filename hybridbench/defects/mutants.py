@@ -21,7 +21,7 @@ from typing import Any, Final
 import hybridbench
 from hybridbench.defects.defect import Defect, Patch, Signature, fingerprint_of
 from hybridbench.defects.truth import Truth
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 PREFIX: Final = "mutant-"
 REACHED: Final = "mutant-reached"
@@ -85,11 +85,11 @@ class Candidate:
 
 @functools.cache
 def candidates() -> tuple[Candidate, ...]:
-    """Every candidate of the engine's class methods, outside models and constructors."""
+    """Every candidate of the engine's class methods, outside models, kernels and constructors."""
     return tuple(
         candidate
         for path in sorted(_ENGINE.rglob("*.py"))
-        if "models" not in path.relative_to(_ENGINE).parts
+        if not {"models", "kernels"} & set(path.relative_to(_ENGINE).parts)
         for candidate in candidates_in(
             path.relative_to(_ENGINE).as_posix(), path.read_text(encoding="utf-8")
         )

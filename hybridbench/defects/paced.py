@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from hybridbench.clock import Clock, SystemClock
 from hybridbench.defects.controls.side_work import beside_steps, control
 from hybridbench.defects.defect import BYTES_KEPT, MILLISECONDS, Defect, Signature
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.engine import Engine
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.clock import Clock, SystemClock
+from hybridbench.foundation.metrics import MEMORY
 
 # What is worked for one request, at most.  What frameworks keep with each block beside it is lost
 # in it: under one percent.

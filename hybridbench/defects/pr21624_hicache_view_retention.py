@@ -15,13 +15,13 @@ import weakref
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridbench.clock import Clock, SystemClock
 from hybridbench.defects.controls.side_work import beside_steps
 from hybridbench.defects.defect import BYTES_KEPT, MILLISECONDS, Defect, Patch, Signature
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.cache.host_tier import HostTier
 from hybridbench.engine.engine import Engine
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.clock import Clock, SystemClock
+from hybridbench.foundation.metrics import MEMORY
 
 TRUTH = Truth()
 

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from hybridbench.defects.catalog import DEFECTS, find_defect
 from hybridbench.defects.defect import Defect
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 PREFIX: Final = "defects-as-of:"
 

@@ -5,7 +5,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig, NewTokenRatio
+from hybridbench.foundation.engine_config import EngineConfig, NewTokenRatio
 
 __all__ = [
     "DuplicateRequestError",

@@ -7,7 +7,6 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from hybridbench.clock import Clock
 from hybridbench.engine.cache.base import BasePrefixCache, CacheInitParams
 from hybridbench.engine.cache.chunk_cache import ChunkCache, SWAChunkCache
 from hybridbench.engine.cache.hi_mamba_radix_cache import HiMambaRadixCache
@@ -26,6 +25,7 @@ from hybridbench.engine.cuda_graph_runner import (
     CudaGraphRunner,
     GraphRecorder,
 )
+from hybridbench.engine.kernels.dispatch import DEVICE_TYPES, REFERENCE, Kernels, kernels_for
 from hybridbench.engine.memory.extra_pools import StatePool, WindowPool
 from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.hicache_storage import (
@@ -53,9 +53,9 @@ from hybridbench.engine.models.registry import build_model, load_model, resolve_
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.timings import EngineTimings
 from hybridbench.engine.sessions.streaming_session import StreamingSession
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ConfigError
-from hybridbench.kernels.dispatch import DEVICE_TYPES, REFERENCE, Kernels, kernels_for
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ConfigError
 
 KVAllocator: TypeAlias = TokenToKVPoolAllocator | PagedTokenToKVPoolAllocator
 

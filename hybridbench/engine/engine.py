@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hybridbench.clock import Clock, SystemClock
 from hybridbench.engine.assembly import assemble
 from hybridbench.engine.cache.kv_events import KvEvent
 from hybridbench.engine.cache.tree_node import TreeNode
@@ -13,6 +12,7 @@ from hybridbench.engine.cuda_graph_runner import GraphRecorder
 from hybridbench.engine.event_loop import EventLoop, EventLoopNormal, EventLoopOverlap
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.front_end import FrontEnd
+from hybridbench.engine.kernels.dispatch import Kernels
 from hybridbench.engine.lineage import Passed
 from hybridbench.engine.liveness import Liveness, liveness_of
 from hybridbench.engine.memory.storage_controller import StorageIO
@@ -28,8 +28,8 @@ from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 from hybridbench.engine.speculative.drafter import DRAFTERS, Drafter
 from hybridbench.engine.steady import SteadyDetector, StepLoad
-from hybridbench.engine_config import EngineConfig, PauseMode
-from hybridbench.kernels.dispatch import Kernels
+from hybridbench.foundation.clock import Clock, SystemClock
+from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 
 
 class Engine:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 
 class DuplicateRequestError(UsageError):

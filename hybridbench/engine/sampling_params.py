@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 ALL_TOKENS = -1
 """The value of ``top_k`` that switches the filter off."""

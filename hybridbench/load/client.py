@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
-from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.culprits import Culprits, Suspect
 from hybridbench.load.flight import (
     LINE_BYTES,

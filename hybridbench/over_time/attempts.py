@@ -27,7 +27,7 @@ from hybridbench.analysis.comparison.records import (
 from hybridbench.analysis.facts.window import judged_length_s, last_segment, segments
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.store import StoredComparison, judged_comparison, read_comparison
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.over_time.cells import (
     DEFECT,
     DEFECTS_AS_OF,

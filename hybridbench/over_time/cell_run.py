@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.clock import Clock
-from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.errors import ErrorCode, ExitCode, RunDirectoryError
 from hybridbench.over_time.attempts import (
     Progress,
     Stored,

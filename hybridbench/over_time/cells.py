@@ -15,7 +15,8 @@ import msgspec
 
 from hybridbench.analysis.comparison.records import DEFAULT_LOOKS
 from hybridbench.compare.plan import BLOCK_S
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.units import format_duration
 from hybridbench.over_time.plan import (
     CompareEntry,
     LoadedPlan,
@@ -28,7 +29,6 @@ from hybridbench.records.nightly import Cell, CellKind, Needs
 from hybridbench.sampling.redaction import redacted
 from hybridbench.sampling.roles import role_of_command
 from hybridbench.targets.engines.catalog import named_engine
-from hybridbench.units import format_duration
 from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile, model_fault
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.validation import full_stop, nearest

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from hybridbench.analysis.findings.words import times
-from hybridbench.metrics import METRICS, Check
+from hybridbench.foundation.metrics import METRICS, Check
+from hybridbench.foundation.units import format_percent
 from hybridbench.records.nightly import Cell, CellKind, Policy
-from hybridbench.units import format_percent
 
 # detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none
 # in 552 on another.  The worse of the two is used; with none, up to 0.0054 could not be excluded.

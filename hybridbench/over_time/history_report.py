@@ -11,8 +11,9 @@ import numpy as np
 
 from hybridbench.analysis.change_points import ALPHA, FEWEST_BEFORE, FEWEST_ON_A_SIDE, Change
 from hybridbench.analysis.findings.words import times
-from hybridbench.errors import ExitCode
-from hybridbench.metrics import Unit, declared
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.metrics import Unit, declared
+from hybridbench.foundation.units import format_percent, sparkline
 from hybridbench.over_time.comparer import THROUGHPUT, Point, Series, Tracked, Trend
 from hybridbench.over_time.points import Unread
 from hybridbench.records.codec import to_json
@@ -41,7 +42,6 @@ from hybridbench.report.quantity import (
     phrase,
 )
 from hybridbench.thresholds.grammar import Stat
-from hybridbench.units import format_percent, sparkline
 
 _SPARKS_MOST: Final = 40
 _ROWS_MOST: Final = 30

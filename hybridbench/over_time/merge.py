@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.findings.words import times
-from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError
+from hybridbench.foundation.errors import ErrorCode, ExitCode, RunDirectoryError
 from hybridbench.over_time.comparer import against
 from hybridbench.over_time.policy import Rules, expired, missing, result
 from hybridbench.over_time.stored import GreenRun, another_engine, read_cell

@@ -12,9 +12,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.setting_types import DurationS, Name, Text
 from hybridbench.records.nightly import Needs, Policy, Waiver, parse_max_rate
-from hybridbench.setting_types import DurationS, Name, Text
 from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.thresholds.grammar import Stat, parse_threshold
 from hybridbench.workload.catalog import list_plans

@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
+from hybridbench.foundation.units import format_duration
 from hybridbench.over_time.cells import PlannedCell
 from hybridbench.over_time.planned import OVERHEAD_S, PlannedRun
 from hybridbench.over_time.policy import extension_s
 from hybridbench.records.nightly import Cell, counted
-from hybridbench.units import format_duration
 
 # GitHub starts no more jobs from one matrix.
 _GITHUB_MAX: Final = 256

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
+from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.over_time.cells import PlannedCell, expand, plan_hash
 from hybridbench.over_time.false_alarms import FalseAlarms, expected_false_alarms
 from hybridbench.over_time.plan import LoadedPlan, load_plan
 from hybridbench.over_time.policy import Rules
 from hybridbench.records.nightly import PlanRecord
 from hybridbench.targets.engine_files import installed_engine_files
-from hybridbench.units import format_duration, format_percent
 
 # Boot, warm starts, checkpoints, judging and the report, beside the traffic; measured at 8 to 25 s.
 OVERHEAD_S: Final = 20.0

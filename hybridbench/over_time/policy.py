@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.nightly import (
     Attempt,
     AttemptFinding,
@@ -25,7 +26,6 @@ from hybridbench.records.nightly import (
 )
 from hybridbench.records.verdict import EXIT_CODE, VerdictKind, leak_kind, precedence
 from hybridbench.runs.plan import default_extend_s
-from hybridbench.units import format_duration
 
 SLOWER: Final = "slower"  # the kind of finding that a comparison's throughput or cost makes
 # Far from the seeds that people choose, so that a rerun never repeats another cell.

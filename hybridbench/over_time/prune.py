@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.comparison.answer import LEAK_WORDS
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.over_time.comparer import series_facts, series_key
 from hybridbench.over_time.stored import green_runs
 from hybridbench.rundir.layout import CELLS, KEEP, LOCK, MARKERS, RECORDED, WRITTEN_PAGES

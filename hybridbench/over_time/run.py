@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hybridbench.clock import Clock, SystemClock
-from hybridbench.errors import ErrorCode, ExitCode, RunDirectoryError
+from hybridbench.foundation.clock import Clock, SystemClock
+from hybridbench.foundation.errors import ErrorCode, ExitCode, RunDirectoryError
 from hybridbench.over_time.cell_run import CellRun
 from hybridbench.over_time.cells import PlannedCell
 from hybridbench.over_time.child import Child

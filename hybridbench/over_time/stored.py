@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import json_text

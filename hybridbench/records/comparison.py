@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.codec import OpenRecord, by_name, from_json
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.manifest import Wall

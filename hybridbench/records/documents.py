@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import ForeignDataError, read_json
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.foreign import ForeignDataError, read_json
 from hybridbench.records.json_value import JsonValue
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.labels import of_process
+from hybridbench.foundation.labels import of_process
 from hybridbench.records.codec import OpenRecord, by_name, from_json
 from hybridbench.records.heap import CallSite, InstanceCount, SiteRecord, StageReading, Survey
 from hybridbench.records.json_value import JsonValue

@@ -7,11 +7,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from hybridbench.foreign import INT_MAX, INT_MIN, WALL_S_MAX
+from hybridbench.foundation.foreign import INT_MAX, INT_MIN, WALL_S_MAX
+from hybridbench.foundation.units import DURATION_MAX_S
 from hybridbench.records.codec import OpenRecord, by_name, from_json
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.prepared import PreparedTarget
-from hybridbench.units import DURATION_MAX_S
 
 RUN_SCHEMA: Final = "hybridbench.run/1"
 

@@ -15,10 +15,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from hybridbench.foreign import TIME_S_MAX
-from hybridbench.records.manifest import INT64, Int64, Wall
-from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
-from hybridbench.setting_types import (
+from hybridbench.foundation.foreign import TIME_S_MAX
+from hybridbench.foundation.setting_types import (
     AutoDurationS,
     Count,
     CountOrZero,
@@ -30,7 +28,9 @@ from hybridbench.setting_types import (
     SizeBytes,
     Text,
 )
-from hybridbench.units import PER_HOUR, parse_amount
+from hybridbench.foundation.units import PER_HOUR, parse_amount
+from hybridbench.records.manifest import INT64, Int64, Wall
+from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
 
 CELL_SCHEMA: Final = "hybridbench.cell/1"
 NIGHTLY_SCHEMA: Final = "hybridbench.night/1"

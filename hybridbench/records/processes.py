@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hybridbench.foreign import INT_MAX
-from hybridbench.labels import of_process
+from hybridbench.foundation.foreign import INT_MAX
+from hybridbench.foundation.labels import of_process
 
 
 class ProcessSample(msgspec.Struct, frozen=True, omit_defaults=True):

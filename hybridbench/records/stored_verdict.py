@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from hybridbench import __version__
-from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, read_bytes
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.documents import read_document
 from hybridbench.records.finding import Recorded

@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
-from hybridbench.errors import ExitCode
-from hybridbench.metrics import MEMORY, spec_of
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.metrics import MEMORY, spec_of
 from hybridbench.records.codec import to_json
 from hybridbench.records.finding import Basis, Faster, HowDriven, Recorded, Words
 from hybridbench.records.json_value import JsonValue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.engine import ReleasedEngine
 from hybridbench.released.sglang import ReleasedScheduler
 

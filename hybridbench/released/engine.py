@@ -21,8 +21,8 @@ from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation
 from hybridbench.engine.scheduler.pool_stats import PoolStats
 from hybridbench.engine.steady import SteadyDetector, StepLoad
-from hybridbench.engine_config import EngineConfig, PauseMode
-from hybridbench.errors import UsageError
+from hybridbench.foundation.engine_config import EngineConfig, PauseMode
+from hybridbench.foundation.errors import UsageError
 from hybridbench.released.books import Books
 from hybridbench.released.sglang import ReleasedScheduler, Step
 from hybridbench.released.sglang_parts import VOCAB_SIZE

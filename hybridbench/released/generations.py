@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig, PauseMode
+from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 from hybridbench.released.generations import generation_of
 from hybridbench.released.sglang_parts import build_scheduler
 from hybridbench.released.trees import Reader, reader_of, walk

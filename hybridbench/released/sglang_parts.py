@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 
 from hybridbench.engine.models.registry import resolve_model
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.generations import Generation
 
 # No model reads the tokens: they only have to differ.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from hybridbench.engine.counters import EngineCounters
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 
 # Pool, the slots that the node keeps there (a tensor), whether a lock is on them.
 Part: TypeAlias = tuple[str, Any, bool]

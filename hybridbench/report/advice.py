@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.finding import NextCommand, NextStep
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.report.document import Fact
 from hybridbench.report.wording import command_text, without_options
-from hybridbench.units import format_duration
 
 MEANING: Final[Mapping[VerdictKind, str]] = {
     VerdictKind.CLEAN: "No findings; the growth of every gated metric is within its limit or "

@@ -15,9 +15,9 @@ from hybridbench.analysis.findings.words import certain
 from hybridbench.analysis.headline import in_headline
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
-from hybridbench.errors import ExitCode
-from hybridbench.metrics import Unit
-from hybridbench.rates import TIME_UNITS, per_text
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.rates import TIME_UNITS, per_text
 from hybridbench.records.events import (
     Census,
     IdleLook,

@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.labels import unlabelled
-from hybridbench.metrics import MEMORY, Check, Kind, MetricSpec, Unit, spec_of
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import MEMORY, Check, Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.verdict import MetricResult, Verdict
 from hybridbench.report.decimate import per_minute
 from hybridbench.report.document import Chart, ChartGroup, Ink, Legend, Line

@@ -17,7 +17,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
 )
 from hybridbench.analysis.comparison.words import display_name
-from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit, spec_of
+from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY, Unit, spec_of
 from hybridbench.report.charts import legend_of, level_chart, slug
 from hybridbench.report.comparison_tables import letter
 from hybridbench.report.document import Chart, ChartGroup, Ink, Line

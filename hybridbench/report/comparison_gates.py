@@ -18,8 +18,8 @@ from hybridbench.analysis.comparison.records import (
     Role,
     SideComparison,
 )
-from hybridbench.errors import ExitCode
-from hybridbench.metrics import label_of
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.metrics import label_of
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison_tables import change, leak_rates, letter
 from hybridbench.report.document import Gate, GateState, Measure

@@ -18,7 +18,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.comparison.words import display_name
-from hybridbench.metrics import Unit, label_of
+from hybridbench.foundation.metrics import Unit, label_of
 from hybridbench.records.verdict import Rate
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import (

@@ -26,6 +26,7 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from hybridbench.foundation.safe_output import one_line
 from hybridbench.report.document import (
     DiagnosisText,
     Document,
@@ -35,7 +36,6 @@ from hybridbench.report.document import (
 )
 from hybridbench.report.quantity import Text as Shown
 from hybridbench.report.wording import BADGES, metric_label
-from hybridbench.safe_output import one_line
 
 _STYLE: Final = {
     Tone.GOOD: "green",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hybridbench.metrics import Unit
+from hybridbench.foundation.metrics import Unit
 from hybridbench.records.codec import to_json
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import EXIT_CODE, Rate, VerdictKind

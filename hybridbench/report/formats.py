@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from hybridbench.foundation.terminal import Terminal
 from hybridbench.report.console import render_console
 from hybridbench.report.document import Document
 from hybridbench.report.document_json import render_benchmark_json, render_document_json
@@ -13,7 +14,6 @@ from hybridbench.report.github import render_annotations, render_summary
 from hybridbench.report.html import render_html
 from hybridbench.report.junit import render_junit
 from hybridbench.report.markdown import render_markdown
-from hybridbench.terminal import Terminal
 
 _CONSOLE_WIDTH: Final = 100
 

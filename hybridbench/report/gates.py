@@ -12,7 +12,8 @@ from typing import Final
 
 from hybridbench.analysis.findings.instances import TOLERANCE, Instances
 from hybridbench.analysis.findings.kinds import finding_kinds
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.units import format_count
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,
@@ -31,7 +32,6 @@ from hybridbench.report.wording import (
     needed_text,
 )
 from hybridbench.thresholds.gates import has_threshold_gate, threshold_gates
-from hybridbench.units import format_count
 
 _STATE: Final[Mapping[VerdictKind, GateState]] = {
     VerdictKind.CLEAN: GateState.PASSED,

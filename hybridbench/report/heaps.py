@@ -13,8 +13,8 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.processes import process_views
 from hybridbench.analysis.record import RunRecord
-from hybridbench.labels import labelled
-from hybridbench.metrics import Unit
+from hybridbench.foundation.labels import labelled
+from hybridbench.foundation.metrics import Unit
 from hybridbench.records.events import PAGE
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import SHARE, Form, Quantity, Text, length, phrase

@@ -11,8 +11,8 @@ import numpy as np
 
 from hybridbench.analysis.facts.processes import ProcessView, process_views
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.labels import labelled, of_process, whose
-from hybridbench.metrics import MEMORY, Unit
+from hybridbench.foundation.labels import labelled, of_process, whose
+from hybridbench.foundation.metrics import MEMORY, Unit
 from hybridbench.records.events import ProcessEnded, ProcessStarted
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.report.document import Table

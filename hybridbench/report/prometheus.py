@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hybridbench.labels import labels_of, unlabelled
-from hybridbench.metrics import Kind, MetricSpec, Unit, spec_of
+from hybridbench.foundation.labels import labels_of, unlabelled
+from hybridbench.foundation.metrics import Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.manifest import Manifest
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_]+")

@@ -9,8 +9,8 @@ from typing import Final
 
 import yaml
 
-from hybridbench.metrics import Unit
-from hybridbench.rates import amount
+from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.rates import amount
 from hybridbench.records.json_value import JsonValue, as_mapping, plain_value
 from hybridbench.records.manifest import (
     Manifest,

@@ -13,11 +13,11 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from hybridbench import rates
 from hybridbench.analysis.comparison.words import ends_text, percent
-from hybridbench.metrics import Unit
+from hybridbench.foundation import rates
+from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.verdict import Rate
-from hybridbench.units import format_bytes, format_duration
 
 # Units besides those of metrics: a part of a whole, from 0 to 1; how many times another value.
 SHARE: Final = "share"

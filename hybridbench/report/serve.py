@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from hybridbench.errors import HybridbenchError
+from hybridbench.foundation.errors import HybridbenchError
 from hybridbench.rundir.layout import SAMPLES
 from hybridbench.rundir.lines import decoded_sample
 from hybridbench.rundir.manifest import read_manifest

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.comparison.records import Version
-from hybridbench.latency import RELATIVE_ERROR
-from hybridbench.metrics import Unit
+from hybridbench.foundation.latency import RELATIVE_ERROR
+from hybridbench.foundation.metrics import Unit
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import ServingResult, Verdict
 from hybridbench.report.comparison_tables import letter

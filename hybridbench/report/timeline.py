@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.metrics import COLLECTIONS
+from hybridbench.foundation.metrics import COLLECTIONS
 from hybridbench.records.events import (
     Allocations,
     DiagnosisBaseline,

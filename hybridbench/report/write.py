@@ -9,7 +9,7 @@ from pathlib import Path
 from hybridbench.analysis.boundary import Boundary, failures_text
 from hybridbench.analysis.diagnosis import diagnose
 from hybridbench.analysis.record import RunRecord
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.records.verdict import Failure, Verdict
 from hybridbench.report.build import build_so_far

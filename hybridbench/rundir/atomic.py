@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hybridbench.analysis.facts.limits import served_s
 from hybridbench.analysis.facts.window import borders, last_segment, segments
 from hybridbench.analysis.record import RunRecord
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.events import Interrupted, Phase, WorkloadFailed
 from hybridbench.records.manifest import OBSERVED, Manifest
 from hybridbench.rundir.layout import SAMPLES

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.json_value import JsonValue
 
 DIAGNOSIS_SCHEMA: Final = "hybridbench.diagnosis/1"

@@ -11,9 +11,9 @@ from typing import Annotated, BinaryIO, Final, Generic, TypeVar
 
 import msgspec
 
-from hybridbench.clock import Clock
-from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import (
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.foreign import (
     RECORDS_BYTES_MAX,
     TIME_S_MAX,
     WALL_S_MAX,
@@ -21,7 +21,7 @@ from hybridbench.foreign import (
     check_plain,
     read_bytes,
 )
-from hybridbench.latency import BUCKETS
+from hybridbench.foundation.latency import BUCKETS
 from hybridbench.records.documents import reading
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.processes import ProcessSample

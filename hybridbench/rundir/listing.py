@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.errors import RunDirectoryError
-from hybridbench.foreign import (
+from hybridbench.foundation.errors import RunDirectoryError
+from hybridbench.foundation.foreign import (
     DOCUMENT_BYTES_MAX,
     ForeignDataError,
     open_regular,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.rundir.layout import LOCK
 
 # Of /proc/PID/stat, counted from what follows the name: field 22 in proc(5).

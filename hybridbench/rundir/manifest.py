@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.records.documents import read_document
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import RUN_SCHEMA, Int64, Manifest, Wall, manifest_from_json

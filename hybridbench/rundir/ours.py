@@ -10,8 +10,13 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, ForeignDataError, open_regular, read_bytes
-from hybridbench.metrics import spec_of
+from hybridbench.foundation.foreign import (
+    DOCUMENT_BYTES_MAX,
+    ForeignDataError,
+    open_regular,
+    read_bytes,
+)
+from hybridbench.foundation.metrics import spec_of
 from hybridbench.rundir.layout import CELL, CELLS, COMPARISON, MANIFEST, NIGHTLY, SAMPLES
 from hybridbench.rundir.lines import decoded_sample
 

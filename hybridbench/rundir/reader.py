@@ -16,8 +16,8 @@ from hybridbench.analysis.record import (
     Series,
     observed_drivers,
 )
-from hybridbench.labels import labelled, unlabelled
-from hybridbench.metrics import spec_of
+from hybridbench.foundation.labels import labelled, unlabelled
+from hybridbench.foundation.metrics import spec_of
 from hybridbench.records.events import Note, OtherEvent, Phase, ProcessStarted, read_event
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import OBSERVED

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, read_bytes
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.foreign import DOCUMENT_BYTES_MAX, read_bytes
 from hybridbench.records.documents import reading
 from hybridbench.records.messages import InjectedTruth
 from hybridbench.rundir.atomic import write_atomically

@@ -10,10 +10,10 @@ from typing import Self
 
 import msgspec
 
-from hybridbench.clock import Clock
-from hybridbench.errors import ErrorCode, RunDirectoryError
-from hybridbench.latency import LatencyCounts
-from hybridbench.metrics import declared
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.latency import LatencyCounts
+from hybridbench.foundation.metrics import declared
 from hybridbench.records.events import Event, event_data, kind_of
 from hybridbench.records.json_value import JsonValue, json_text, plain_mapping
 from hybridbench.records.manifest import Manifest, manifest_to_json

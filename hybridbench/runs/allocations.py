@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import Allocations
 from hybridbench.records.messages import AllocationsTracked, TrackAllocations
 from hybridbench.runs.wire_loop import WireLoop
 from hybridbench.sampling.allocations import kept_sites
-from hybridbench.units import format_duration
 
 _PATIENCE_S: Final = 60.0
 _SITES_TOLD: Final = 12

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.clock import Clock
-from hybridbench.errors import WorkerFailedError
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.records.answers import ROUTING_GAP_LEAST, tolerance_of
 from hybridbench.records.events import AnswersCompared
 from hybridbench.records.messages import (

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.clock import Clock
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import AnswersCompared
 from hybridbench.records.messages import Ready
 from hybridbench.runs.answer_check import CORE_SHARE, AnswerCheck
@@ -15,7 +16,6 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.wire_loop import WireLoop
 from hybridbench.targets.bundled import BundledTarget, WorkerLaunch
 from hybridbench.targets.target import Capability
-from hybridbench.units import format_duration
 
 
 def answer_check_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.records.messages import Fatal, Ready
 from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import WorkerLostError

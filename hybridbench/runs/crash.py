@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from hybridbench.clock import Clock
+from hybridbench.foundation.clock import Clock
 from hybridbench.records.events import Crash
 from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.recorder import Recorder

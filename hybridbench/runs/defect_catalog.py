@@ -8,7 +8,7 @@ import sys
 from typing import Final
 
 from hybridbench.defects.defect import Defect
-from hybridbench.errors import ExitCode, UsageError, WorkerFailedError
+from hybridbench.foundation.errors import ExitCode, UsageError, WorkerFailedError
 from hybridbench.targets.background_process import answer_of
 from hybridbench.targets.own_process import require_engine_packages
 

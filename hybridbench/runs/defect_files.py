@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 
 
 def is_file(defect: str) -> bool:

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hybridbench.clock import Clock
-from hybridbench.errors import ErrorCode, WorkerFailedError
-from hybridbench.latency import LatencyCounts, add_latencies
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
+from hybridbench.foundation.latency import LatencyCounts, add_latencies
 from hybridbench.records.json_value import JsonValue, plain_mapping
 from hybridbench.records.load import (
     COUNTED,

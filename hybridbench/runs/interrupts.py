@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from hybridbench.errors import ExitCode
-from hybridbench.safe_output import discard_dead_streams
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.safe_output import discard_dead_streams
 
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Who starts a run with nohup wants it to outlive the terminal.

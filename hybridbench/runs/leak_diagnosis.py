@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import DiagnosisBaseline, DiagnosisStages, Hold, Reclaim
 from hybridbench.records.heap import Survey, SurveyRecord
 from hybridbench.records.messages import Diagnose, Diagnosis
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import Judge
 from hybridbench.runs.wire_loop import Question, WireLoop
-from hybridbench.units import format_duration
 
 _BASELINE_STAGES: Final = ("rest", "rehearse", "survey")
 _HARMLESS_STAGES: Final = ("rest", "trim", "survey")

@@ -17,11 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridbench.analysis.findings.words import times
-from hybridbench.runs.memory_slope import Slope
-from hybridbench.runs.status import PoolLevel, RunStatus, View
-from hybridbench.safe_output import give_up, one_line
-from hybridbench.terminal import Terminal
-from hybridbench.units import (
+from hybridbench.foundation.safe_output import give_up, one_line
+from hybridbench.foundation.terminal import Terminal
+from hybridbench.foundation.units import (
     format_byte_rate,
     format_bytes,
     format_count,
@@ -29,6 +27,8 @@ from hybridbench.units import (
     format_percent,
     sparkline,
 )
+from hybridbench.runs.memory_slope import Slope
+from hybridbench.runs.status import PoolLevel, RunStatus, View
 
 _REFRESH_S = 0.25
 _HEARTBEAT_S = 30.0

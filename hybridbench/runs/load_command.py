@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hybridbench.clock import Clock
-from hybridbench.errors import UsageError
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.errors import UsageError
 from hybridbench.targets.own_process import await_end, await_killed
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus

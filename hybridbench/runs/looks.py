@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hybridbench.clock import Clock
+from hybridbench.foundation.clock import Clock
 from hybridbench.records.events import Census, Event, IdleLook
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.recorder import Recorder

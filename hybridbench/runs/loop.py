@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hybridbench.clock import Clock
-from hybridbench.latency import LatencyCounts
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.latency import LatencyCounts
 from hybridbench.records.events import ClockJump, Gap
 from hybridbench.records.messages import Steady
 from hybridbench.records.processes import ProcessSample

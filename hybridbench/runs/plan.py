@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.answers import is_measured
 from hybridbench.records.manifest import Manifest, Options
 from hybridbench.records.messages import Start

@@ -21,9 +21,10 @@ import msgspec
 
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S
 from hybridbench.analysis.trend.resolution import smallest_resolvable_rate
-from hybridbench.clock import SystemClock
-from hybridbench.errors import ErrorCode, RunDirectoryError, WorkerFailedError
-from hybridbench.metrics import METRICS, Check
+from hybridbench.foundation.clock import SystemClock
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, WorkerFailedError
+from hybridbench.foundation.metrics import METRICS, Check
+from hybridbench.foundation.units import format_byte_rate, format_bytes, format_duration
 from hybridbench.records.messages import HeapScanReply, Ready, ScanHeap, Shutdown
 from hybridbench.rundir.layout import WORKER_STDERR, new_run_id
 from hybridbench.rundir.lock import locked_run
@@ -37,7 +38,6 @@ from hybridbench.sampling.headroom import memory_limit
 from hybridbench.sampling.process import read_process_memory
 from hybridbench.targets.bundled import BundledTarget
 from hybridbench.targets.target import NOT_SHOWN
-from hybridbench.units import format_byte_rate, format_bytes, format_duration
 from hybridbench.workload.build import build_workload
 from hybridbench.workload.trace_replay import check_trace
 

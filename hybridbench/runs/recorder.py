@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from hybridbench.clock import Clock
-from hybridbench.latency import LatencyCounts
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.latency import LatencyCounts
 from hybridbench.records.events import (
     Checkpoint,
     EngineViolation,

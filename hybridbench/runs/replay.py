@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from hybridbench.clock import Clock
+from hybridbench.foundation.clock import Clock
 from hybridbench.records.events import Checkpoint, EngineViolation, Event, Phase, read_event
 from hybridbench.records.heap import InstanceCount
 from hybridbench.records.json_value import JsonValue

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from hybridbench.analysis.reading import text
-from hybridbench.clock import SystemClock
-from hybridbench.errors import RunDirectoryError
-from hybridbench.foreign import SEED_MAX
+from hybridbench.foundation.clock import SystemClock
+from hybridbench.foundation.errors import RunDirectoryError
+from hybridbench.foundation.foreign import SEED_MAX
+from hybridbench.foundation.units import DURATION_MAX_S
 from hybridbench.records.manifest import Manifest, Trace
 from hybridbench.rundir.cut import read_cut_run
 from hybridbench.rundir.layout import MANIFEST
@@ -21,7 +22,6 @@ from hybridbench.runs.defect_files import defects_to_resume
 from hybridbench.runs.interrupts import handled_interrupts
 from hybridbench.runs.plan import Segment, SoakOutcome, SoakPlan
 from hybridbench.runs.soak import continue_soak
-from hybridbench.units import DURATION_MAX_S
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.trace_replay import (
     TraceOptions,

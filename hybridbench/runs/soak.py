@@ -9,8 +9,8 @@ from typing import Protocol
 
 import msgspec
 
-from hybridbench.clock import Clock, SystemClock
-from hybridbench.errors import ConfigError, RunDirectoryError, WorkerFailedError
+from hybridbench.foundation.clock import Clock, SystemClock
+from hybridbench.foundation.errors import ConfigError, RunDirectoryError, WorkerFailedError
 from hybridbench.records import events
 from hybridbench.records.events import DiskFull, Interrupted, WorkloadFailed
 from hybridbench.records.manifest import Manifest

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.messages import CheckpointReply, HeapScanReply
 from hybridbench.records.processes import ProcessSample
 from hybridbench.runs.memory_slope import MemorySlope

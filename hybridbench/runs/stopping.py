@@ -12,6 +12,7 @@ from typing import Protocol, Self
 import msgspec
 
 from hybridbench.analysis.stopping import Look, decide, settled
+from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.events import Extended, ExtensionEnded, StoppedEarly
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.interim import InterimJudge, Judge
@@ -19,7 +20,6 @@ from hybridbench.runs.plan import RunPlan
 from hybridbench.runs.recorder import Recorder
 from hybridbench.runs.status import RunStatus, View
 from hybridbench.sampling.headroom import Floor, Headroom, disk_headroom, memory_headroom
-from hybridbench.units import format_bytes, format_duration
 
 # A short run gains nothing by ending early, and its rates need every minute.
 _FIRST_LOOK_S = 600.0

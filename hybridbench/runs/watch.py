@@ -14,7 +14,9 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from hybridbench.clock import SystemClock
+from hybridbench.foundation.clock import SystemClock
+from hybridbench.foundation.safe_output import echo, one_line
+from hybridbench.foundation.units import format_duration
 from hybridbench.records import events
 from hybridbench.records.codec import by_name
 from hybridbench.records.json_value import json_text, plain_mapping
@@ -33,7 +35,6 @@ from hybridbench.runs.soak import soak
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
 from hybridbench.runs.watch_loop import WatchLoop
-from hybridbench.safe_output import echo, one_line
 from hybridbench.sampling.cadence import Beat
 from hybridbench.sampling.cgroup import CgroupSource
 from hybridbench.sampling.probe_client import ProbeClient, carried_folder, probe_environment
@@ -52,7 +53,6 @@ from hybridbench.targets.readiness import Readiness, answers, completion_or_page
 from hybridbench.targets.remote import RemoteServer
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import NOT_SHOWN, Capability, Observe
-from hybridbench.units import format_duration
 from hybridbench.workload.profile import Cadence
 from hybridbench.workload.settings import Checkpoint
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
-from hybridbench.latency import LatencyCounts
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.latency import LatencyCounts
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import (
     PAGE,
     AnswersRepeated,

@@ -10,7 +10,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from hybridbench.latency import LatencyCounts, add_latencies
+from hybridbench.foundation.latency import LatencyCounts, add_latencies
 from hybridbench.records import events
 from hybridbench.records.events import ProbeLeftOut
 from hybridbench.records.messages import (

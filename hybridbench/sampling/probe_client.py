@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from hybridbench import probe
-from hybridbench.foreign import GIB, MIB
+from hybridbench.foundation.foreign import GIB, MIB
 from hybridbench.sampling.headroom import Headroom, memory_headroom
 from hybridbench.sampling.process import ProcessGoneError, read_process_memory
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 
 _KIB = 1024
 _BUSY = ("user", "nice", "system", "irq", "softirq")

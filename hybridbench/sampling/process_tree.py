@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.processes import ProcessSample
 from hybridbench.sampling.device_memory import DeviceMemory
 from hybridbench.sampling.memory_maps import mapping_counts

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hybridbench.clock import Clock
-from hybridbench.metrics import declared
+from hybridbench.foundation.clock import Clock
+from hybridbench.foundation.metrics import declared
 from hybridbench.sampling.cadence import Beat
 from hybridbench.sampling.process import (
     ProcessGoneError,

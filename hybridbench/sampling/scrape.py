@@ -27,9 +27,9 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from hybridbench.errors import UsageError
-from hybridbench.foreign import MIB, is_http_address
-from hybridbench.safe_output import visible
+from hybridbench.foundation.errors import UsageError
+from hybridbench.foundation.foreign import MIB, is_http_address
+from hybridbench.foundation.safe_output import visible
 from hybridbench.sampling.scraped_names import pools_of, series_names
 
 PAGE_BYTES_MAX: Final = 8 * MIB

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hybridbench.defects.defect import Defect, FoundBy, Role, Signature
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 # What the extension cannot decide is wrong too: a bench that never says CLEAN is of no use.
 _TWIN_VERDICTS = ("CLEAN",)

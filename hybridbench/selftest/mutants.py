@@ -26,7 +26,7 @@ import msgspec
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunRecord
 from hybridbench.defects.mutants import REACHED, Candidate, candidates
-from hybridbench.errors import HybridbenchError, UsageError, WorkerFailedError
+from hybridbench.foundation.errors import HybridbenchError, UsageError, WorkerFailedError
 from hybridbench.records.events import Crash, Phase
 from hybridbench.records.verdict import Finding, VerdictKind
 from hybridbench.rundir.atomic import write_atomically

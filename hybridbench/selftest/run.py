@@ -15,7 +15,7 @@ from hybridbench.analysis.judge import judge
 from hybridbench.compare.store import read_comparison
 from hybridbench.defects.defect import FoundBy
 from hybridbench.defects.truth import OWNER_LEDGER
-from hybridbench.errors import ExitCode, HybridbenchError
+from hybridbench.foundation.errors import ExitCode, HybridbenchError
 from hybridbench.records.verdict import MetricResult
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.rundir.reader import read_run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hybridbench.foundation.units import format_duration
 from hybridbench.selftest.compare import Outcome
 from hybridbench.selftest.matrix import Expect
-from hybridbench.units import format_duration
 
 HEADINGS = (
     "row",

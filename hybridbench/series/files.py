@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.errors import ErrorCode
-from hybridbench.foreign import (
+from hybridbench.foundation.errors import ErrorCode
+from hybridbench.foundation.foreign import (
     GIB,
     LINE_BYTES_MAX,
     MIB,

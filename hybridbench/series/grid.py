@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.errors import ErrorCode
+from hybridbench.foundation.errors import ErrorCode
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
 from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of
 from hybridbench.series.source import Line, Source

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridbench.foreign import ForeignDataError, json_value
+from hybridbench.foundation.foreign import ForeignDataError, json_value
 from hybridbench.series.cells import is_number
 from hybridbench.series.grid import Grid, RawColumn, table_of
 from hybridbench.series.owners import labels

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.labels import unlabelled
-from hybridbench.metrics import MEMORY, Unit
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import MEMORY, Unit
+from hybridbench.foundation.units import parse_duration_s
 from hybridbench.records.verdict import Failure, Finding, VerdictKind, precedence
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.series.files import SeriesFile, read_series
@@ -40,7 +41,6 @@ from hybridbench.series.units import (
     parse_unit,
 )
 from hybridbench.thresholds.grammar import ColumnThreshold, parse_column_threshold
-from hybridbench.units import parse_duration_s
 
 # What a reader counts in: finished requests, then requests, then tokens.
 _WORKS = tuple(
@@ -125,7 +125,7 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
             code=ErrorCode.OPTION_CONFLICT,
         )
     from hybridbench.analysis.judge import judge
-    from hybridbench.metrics import declared
+    from hybridbench.foundation.metrics import declared
     from hybridbench.rundir.reader import read_run
 
     verdict = judge(read_run(path))

@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from typing import BinaryIO, cast
 from urllib.parse import urlencode
 
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
-from hybridbench.foreign import GIB, ForeignDataError, is_http_address, json_value, read_stream
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.foreign import (
+    GIB,
+    ForeignDataError,
+    is_http_address,
+    json_value,
+    read_stream,
+)
 from hybridbench.series.files import SeriesFile, series_of
 from hybridbench.series.source import Source
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.units import format_duration
 from hybridbench.series.times import is_epoch, is_moment, parse_times
-from hybridbench.units import format_duration
 
 _BAD_SHARE = 0.01
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -24,14 +24,14 @@ from hybridbench.analysis.trend.reasons import (
     Gaps,
     Unreadable,
 )
-from hybridbench.labels import unlabelled
-from hybridbench.metrics import Check, Kind, MetricSpec, Unit, spec_of
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import Check, Kind, MetricSpec, Unit, spec_of
+from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import Event, Steady
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, MetricResult, Rate, VerdictKind
 from hybridbench.series.timeline import Falls, longest_stretch
 from hybridbench.series.units import FREE_OF_CACHE, Meaning, Role, is_collected
-from hybridbench.units import format_duration, format_percent
 
 _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hybridbench.labels import unlabelled
-from hybridbench.metrics import Check, Kind, Unit, spec_of
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import Check, Kind, Unit, spec_of
 
 _KIB, _MIB, _GIB, _TIB = (float(2 ** (10 * power)) for power in (1, 2, 3, 4))
 

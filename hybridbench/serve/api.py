@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hybridbench.foundation.safe_output import echo
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import CloseSession, Flush, Flushed, OpenSession
-from hybridbench.safe_output import echo
 from hybridbench.serve.admin import Admin
 from hybridbench.serve.answer import Answer
 from hybridbench.serve.engine_link import EngineGoneError, EngineLink

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from hybridbench.errors import WorkerFailedError
-from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.foundation.errors import WorkerFailedError
+from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.records.messages import (
     CheckpointReply,
     Counters,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from hybridbench.foreign import MIB
+from hybridbench.foundation.foreign import MIB
 from hybridbench.serve.errors import ApiError
 
 

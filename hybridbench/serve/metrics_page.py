@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
-from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram, middle_s
-from hybridbench.metrics import Kind, declared
+from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram, middle_s
+from hybridbench.foundation.metrics import Kind, declared
 from hybridbench.records.messages import CountersReply
 from hybridbench.report.prometheus import Family, base_value, family_of
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import uvicorn
 
-from hybridbench.errors import WorkerFailedError
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.records.messages import Ready
 from hybridbench.runs.boot import boot_worker
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.sampling.process import require_proc
 from hybridbench.sampling.process_tree import ProcessTree, RoleOf, role_by_command
 from hybridbench.targets.seen_tree import SeenTree

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final, Self, TextIO
 
-from hybridbench.safe_output import say
+from hybridbench.foundation.safe_output import say
 from hybridbench.sampling.runnable_time import RunnableTime
 from hybridbench.targets.own_process import await_end, await_killed, own_command
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ErrorCode, WorkerFailedError
+from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.records.processes import ProcessSample

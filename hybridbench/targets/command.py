@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.sampling.process import require_proc
 from hybridbench.sampling.process_tree import ProcessTree, RoleOf, role_by_command
 from hybridbench.sampling.redaction import redacted_text, without_values

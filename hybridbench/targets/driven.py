@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import hybridbench
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.targets.bundled import WorkerProgram
 from hybridbench.targets.engines.catalog import ENGINES, named_engine
 from hybridbench.targets.engines.engine import Engine, Layout

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import hybridbench
 
-_PACKAGES = ("hybridbench.engine", "hybridbench.kernels")
-_CONFIG = "hybridbench.engine_config"
+_ENGINE = "hybridbench.engine"
+_CONFIG = "hybridbench.foundation.engine_config"
 
 
 def imported_engine_files() -> tuple[str, int]:
@@ -25,9 +25,7 @@ def imported_engine_files() -> tuple[str, int]:
 def installed_engine_files() -> str:
     """SHA-256 over names and contents of all the engine's source files; none is imported."""
     root = Path(hybridbench.__file__).parent
-    folders = (root / package.rpartition(".")[2] for package in _PACKAGES)
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    files += root.glob(f"{_CONFIG.rpartition('.')[2]}.py")
+    files = [*sorted((root / "engine").rglob("*.py")), root / "foundation" / "engine_config.py"]
     return _hash((path.relative_to(root).as_posix(), path) for path in files)
 
 
@@ -41,6 +39,4 @@ def _hash(files: Iterable[tuple[str, Path]]) -> str:
 
 
 def _is_engine(name: str) -> bool:
-    return name == _CONFIG or any(
-        name == package or name.startswith(f"{package}.") for package in _PACKAGES
-    )
+    return name in {_CONFIG, _ENGINE} or name.startswith(f"{_ENGINE}.")

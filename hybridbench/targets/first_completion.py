@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ErrorCode, WorkerFailedError
+from hybridbench.foundation.errors import ErrorCode, WorkerFailedError
 from hybridbench.targets.command import LaunchedCommand
 from hybridbench.targets.prepared_server import free_port
 from hybridbench.targets.readiness import NotReadyError, OtherServerError, completion

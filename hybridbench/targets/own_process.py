@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import hybridbench
-from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.sampling.runnable_time import RunnableTime
 
 # `python -m` and `-c` would look in the working directory before the standard library: whatever

@@ -14,7 +14,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.records.prepared import Package
 
 # The first that reads the METADATA inside a wheel by range requests and leaves the rest; the option

@@ -19,7 +19,13 @@ from typing import Final
 
 import msgspec
 
-from hybridbench.errors import ErrorCode, HybridbenchError, RunDirectoryError, WorkerFailedError
+from hybridbench.foundation.errors import (
+    ErrorCode,
+    HybridbenchError,
+    RunDirectoryError,
+    WorkerFailedError,
+)
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.prepared import Package, PreparedTarget
 from hybridbench.targets.engines.engine import Engine, Layout
 from hybridbench.targets.first_completion import try_server
@@ -34,7 +40,6 @@ from hybridbench.targets.prepared import (
     locked,
     save,
 )
-from hybridbench.units import format_duration
 
 # What an interrupted installation does again at most.
 _BATCH: Final = 16

@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from hybridbench.errors import ErrorCode, RunDirectoryError, UsageError
-from hybridbench.foreign import ForeignDataError, read_json
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError, UsageError
+from hybridbench.foundation.foreign import ForeignDataError, read_json
 from hybridbench.records.codec import by_name, from_json
 from hybridbench.records.json_value import json_text
 from hybridbench.records.prepared import Package, PreparedTarget

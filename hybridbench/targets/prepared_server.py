@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.targets.engines.engine import Engine, Layout
 from hybridbench.targets.prepared import ready_target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hybridbench.clock import Clock
+from hybridbench.foundation.clock import Clock
 from hybridbench.records.processes import ProcessSample
 from hybridbench.targets.target import ExitStatus
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from hybridbench.errors import ConfigError, ErrorCode, WorkerFailedError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, WorkerFailedError
 from hybridbench.records.messages import FromWorker, ToWorker
 
 PROTOCOL_VERSION = 1

@@ -26,7 +26,7 @@ from hybridbench.analysis.trend.metric_trend import (
     judge_trend,
 )
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
-from hybridbench.metrics import Kind, Unit
+from hybridbench.foundation.metrics import Kind, Unit
 from hybridbench.records.verdict import DecayResult, Finding, MetricResult, Rate, VerdictKind
 from hybridbench.thresholds.grammar import (
     GROWTH,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
 
-from hybridbench.metrics import METRICS, Kind, MetricSpec, Unit, declared, spec_of
-from hybridbench.units import PER_HOUR, Amount, parse_amount
+from hybridbench.foundation.metrics import METRICS, Kind, MetricSpec, Unit, declared, spec_of
+from hybridbench.foundation.units import PER_HOUR, Amount, parse_amount
 
 
 class Stat(StrEnum):

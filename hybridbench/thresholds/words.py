@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.metrics import Unit
+from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.units import format_bytes, format_count, format_duration
 from hybridbench.thresholds.grammar import HOUR, limit_text
 from hybridbench.thresholds.result import (
     ThresholdOutcome,
@@ -11,7 +12,6 @@ from hybridbench.thresholds.result import (
     Unmeasured,
     UnmeasuredCode,
 )
-from hybridbench.units import format_bytes, format_count, format_duration
 
 _SMALL_COUNT = 10.0
 

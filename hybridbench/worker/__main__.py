@@ -19,7 +19,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from hybridbench.errors import ConfigError, ExitCode, HybridbenchError, UsageError
+from hybridbench.foundation.errors import ConfigError, ExitCode, HybridbenchError, UsageError
 from hybridbench.records.messages import Fatal, Scalar, Start
 from hybridbench.targets.wire import WireClosedError, WorkerWire
 

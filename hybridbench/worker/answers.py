@@ -14,7 +14,7 @@ from typing import Final
 
 from hybridbench.engine.lineage import Passed
 from hybridbench.engine.req import Req
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.records.answers import Trait, pack_tokens, pack_traits
 from hybridbench.records.messages import AnswerTotals, FinishedAnswer
 

@@ -18,7 +18,7 @@ from hybridbench.defects.catalog import CONTROLS, DEFECTS
 from hybridbench.defects.defect import Defect
 from hybridbench.defects.releases import expand
 from hybridbench.defects.truth import Truth
-from hybridbench.errors import HybridbenchError
+from hybridbench.foundation.errors import HybridbenchError
 
 
 def main(names: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from hybridbench.engine.cache.base import CacheSanityError
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.memory.owners import OwnershipError
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.records.messages import (
     Abort,
     AbortAll,

@@ -7,9 +7,9 @@ import torch
 from hybridbench.engine.assembly import device_of, dtype_of
 from hybridbench.engine.models.registry import resolve_model
 from hybridbench.engine.models.sizes import fit_to_memory
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.units import format_bytes
 from hybridbench.sampling.headroom import memory_headroom
-from hybridbench.units import format_bytes
 
 
 def fit_pools(config: EngineConfig) -> tuple[EngineConfig, str]:

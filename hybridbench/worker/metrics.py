@@ -10,7 +10,14 @@ from dataclasses import asdict
 
 import torch
 
-from hybridbench.latency import E2E, ITL, TTFT, LatencyCounts, LatencyHistogram, add_latencies
+from hybridbench.foundation.latency import (
+    E2E,
+    ITL,
+    TTFT,
+    LatencyCounts,
+    LatencyHistogram,
+    add_latencies,
+)
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.malloc import MallocInfo
 from hybridbench.sampling.observer import ObserverAccount

@@ -15,7 +15,7 @@ from hybridbench.engine.next_token import TokenLogprobs
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import InvariantViolation
 from hybridbench.engine.scheduler.pool_stats import PoolStats
-from hybridbench.engine_config import EngineConfig, PauseMode
+from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 
 
 class ServedRequest(Protocol):

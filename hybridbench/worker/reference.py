@@ -22,11 +22,11 @@ from hybridbench.engine.assembly import device_of, model_of
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.forward_batch import ForwardBatch
+from hybridbench.engine.kernels.dispatch import REFERENCE, kernels_for
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig, HiCache, HiCacheStorage
-from hybridbench.kernels.dispatch import REFERENCE, kernels_for
+from hybridbench.foundation.engine_config import EngineConfig, HiCache, HiCacheStorage
 from hybridbench.records.answers import unpack_tokens
 from hybridbench.records.messages import Recompute, Recomputed, ReferenceReady, Shutdown
 from hybridbench.targets.wire import WorkerWire

@@ -20,8 +20,8 @@ from hybridbench.defects.forced import ForcedPaths
 from hybridbench.defects.inject import apply_defects
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.registry import resolve_model
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.records.messages import Ready, Scalar, Start
 from hybridbench.sampling.forked_child import exclude_from_forks
 from hybridbench.sampling.gc_monitor import (

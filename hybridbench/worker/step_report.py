@@ -9,7 +9,7 @@ from itertools import starmap
 import msgspec
 
 from hybridbench.engine.events import EngineEvent, EventKind
-from hybridbench.latency import E2E, ITL, TTFT
+from hybridbench.foundation.latency import E2E, ITL, TTFT
 from hybridbench.records.messages import Ended, Rejected, StepEvents, TokenLogprobs
 from hybridbench.worker.answers import AnswerSample
 from hybridbench.worker.metrics import WorkerMetrics

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.messages import Counters, CountersReply, Shutdown, ToWorker
 from hybridbench.targets.wire import WireClosedError, WorkerWire
 from hybridbench.worker.metrics import Snapshot, WorkerMetrics

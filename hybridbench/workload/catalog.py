@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import hybridbench
-from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.workload.profile import Profile
 from hybridbench.workload.validation import full_stop, nearest
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from hybridbench.engine_config import EngineConfigError
-from hybridbench.setting_types import yaml_key
+from hybridbench.foundation.engine_config import EngineConfigError
+from hybridbench.foundation.setting_types import yaml_key
 from hybridbench.workload.actions import Malformed
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.settings import Arrival, ProfileKeys

@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic.dataclasses import dataclass
 
-from hybridbench.setting_types import CountOrZero
+from hybridbench.foundation.setting_types import CountOrZero
 from hybridbench.workload.fields import Amount
 
 # The engine's counters that traffic can drive, and what each counts; a test holds the names

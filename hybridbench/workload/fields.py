@@ -18,10 +18,10 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from hybridbench.foreign import SEED_MAX
-from hybridbench.setting_types import Strict, Written, decimal
+from hybridbench.foundation.foreign import SEED_MAX
+from hybridbench.foundation.setting_types import Strict, Written, decimal
+from hybridbench.foundation.units import parse_amount, parse_byte_rate
 from hybridbench.thresholds.grammar import Stat, parse_threshold
-from hybridbench.units import parse_amount, parse_byte_rate
 
 
 @dataclass(frozen=True, slots=True)

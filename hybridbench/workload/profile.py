@@ -12,7 +12,7 @@ from typing import Final, cast
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from hybridbench.errors import ConfigError, ErrorCode
+from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.workload.consistency import check_consistency
 from hybridbench.workload.settings import SETTINGS, Limits, ProfileKeys
 from hybridbench.workload.validation import validated

@@ -13,9 +13,9 @@ from annotated_types import Le
 from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema
 from pydantic.dataclasses import dataclass
 
-from hybridbench.engine_config import EngineConfig, EngineSettings, PoolSizes
-from hybridbench.foreign import MIB
-from hybridbench.setting_types import (
+from hybridbench.foundation.engine_config import EngineConfig, EngineSettings, PoolSizes
+from hybridbench.foundation.foreign import MIB
+from hybridbench.foundation.setting_types import (
     AutoDurationS,
     Count,
     CountOrZero,

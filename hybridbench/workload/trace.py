@@ -25,8 +25,14 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Final, TextIO, cast
 
-from hybridbench.errors import ConfigError, ErrorCode
-from hybridbench.foreign import LINE_BYTES_MAX, MIB, ForeignDataError, json_value, open_regular
+from hybridbench.foundation.errors import ConfigError, ErrorCode
+from hybridbench.foundation.foreign import (
+    LINE_BYTES_MAX,
+    MIB,
+    ForeignDataError,
+    json_value,
+    open_regular,
+)
 
 BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
 # Of recorders that write its format with the blocks of their engine.

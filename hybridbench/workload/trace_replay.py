@@ -14,10 +14,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.messages import Submit
-from hybridbench.units import format_duration
 from hybridbench.workload.actions import Action, WaitUntil
 from hybridbench.workload.draws import SamplingDraws
 from hybridbench.workload.profile import Profile

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from hybridbench.errors import ConfigError
-from hybridbench.units import format_bytes, parse_bytes
+from hybridbench.foundation.errors import ConfigError
+from hybridbench.foundation.units import format_bytes, parse_bytes
 from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 T = TypeVar("T")

@@ -10,8 +10,15 @@ from typing import Final
 import yaml
 from yaml.constructor import ConstructorError
 
-from hybridbench.errors import ConfigError, ErrorCode
-from hybridbench.foreign import DEPTH_MAX, INT_MAX, INT_MIN, KIB, ForeignDataError, read_text
+from hybridbench.foundation.errors import ConfigError, ErrorCode
+from hybridbench.foundation.foreign import (
+    DEPTH_MAX,
+    INT_MAX,
+    INT_MIN,
+    KIB,
+    ForeignDataError,
+    read_text,
+)
 
 KeyPath = tuple[str | int, ...]
 

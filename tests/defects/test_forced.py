@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from hybridbench.clock import FakeClock
 from hybridbench.defects.forced import ABORT_MESSAGE, WRAPPERS, ForcedPaths
 from hybridbench.defects.inject import injected
 from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT as ADDER_REJECT
@@ -17,7 +16,8 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.memory.transfers import ThreadedTransfers
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import HiCache
 from hybridbench.workload.settings import Force
 from tests.builders import assert_idle_and_clean, make_engine, make_tracking_engine, run_to_idle
 from tests.engine_programs import EngineProgram

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hybridbench.clock import FakeClock
 from hybridbench.defects.inject import injected
 from hybridbench.defects.pr35936_ghost_request import DEFECT, TRUTH
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.clock import FakeClock
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
 
 LONG = SamplingParams(max_new_tokens=30, ignore_eos=True)

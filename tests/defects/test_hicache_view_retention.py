@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hybridbench.clock import FakeClock
 from hybridbench.defects.defect import BYTES_KEPT, MILLISECONDS
 from hybridbench.defects.inject import injected
 from hybridbench.defects.pr21624_hicache_view_retention import DEFECT, KEPT, KeptStorages
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache, HiCacheStorage
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import HiCache, HiCacheStorage
 from hybridbench.sampling.live_paths import LivePaths
 from tests.builders import assert_idle_and_clean, make_attention_engine, make_engine, run_to_idle
 from tests.host_transfers import ChosenStorageIO, ChosenTransfers

@@ -8,7 +8,7 @@ from collections import Counter
 from hybridbench.defects.inject import injected
 from hybridbench.defects.pr23696_himamba_protected_delete import DEFECT
 from hybridbench.engine.cache.base import CacheSanityError
-from hybridbench.engine_config import HiCache
+from hybridbench.foundation.engine_config import HiCache
 from tests.builders import assert_idle_and_clean, make_engine
 from tests.engine_programs import EngineProgram
 from tests.host_transfers import ChosenTransfers

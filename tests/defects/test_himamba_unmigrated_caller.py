@@ -10,7 +10,7 @@ from hybridbench.defects.inject import injected
 from hybridbench.defects.pr27256_himamba_unmigrated_caller import DEFECT
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache
+from hybridbench.foundation.engine_config import HiCache
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
 from tests.host_transfers import ChosenTransfers
 

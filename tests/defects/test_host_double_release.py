@@ -9,7 +9,7 @@ from hybridbench.defects.pr13501_host_double_release import DEFECT
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.owners import DoubleFreeError
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache, HiCacheStorage, PrefetchPolicy
+from hybridbench.foundation.engine_config import HiCache, HiCacheStorage, PrefetchPolicy
 from tests.builders import assert_idle_and_clean, make_attention_engine, run_to_idle
 from tests.host_transfers import ChosenStorageIO, ChosenTransfers
 

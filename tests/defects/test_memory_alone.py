@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from hybridbench.clock import FakeClock
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, find_defect
 from hybridbench.defects.defect import BYTES_KEPT, MILLISECONDS, Defect
 from hybridbench.defects.inject import injected
@@ -17,8 +16,9 @@ from hybridbench.defects.paced import BLOCK_BYTES, PacedWork
 from hybridbench.defects.truth import Truth
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.units import parse_byte_rate
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT, malloc_reader
-from hybridbench.units import parse_byte_rate
 from hybridbench.workload.catalog import load_profile
 from tests.builders import assert_idle_and_clean, make_engine
 from tests.defects.private_growth import WORKS

@@ -8,7 +8,7 @@ from hybridbench.defects.inject import injected
 from hybridbench.defects.pr4977_retract_page_pad import DEFECT
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_attention_engine, run_to_idle
 
 PAGE = 4

@@ -17,7 +17,7 @@ from hybridbench.defects.catalog import DEFECTS
 from hybridbench.defects.defect import Defect
 from hybridbench.defects.inject import injected
 from hybridbench.engine.engine import Engine
-from hybridbench.engine_config import HiCache, NewTokenRatio
+from hybridbench.foundation.engine_config import HiCache, NewTokenRatio
 from tests.builders import NANO_MODEL, make_engine, make_tracking_engine
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram

@@ -14,11 +14,11 @@ import yaml
 
 from hybridbench.analysis.record import RunRecord
 from hybridbench.cli.results import read_result
-from hybridbench.clock import SystemClock
 from hybridbench.compare.store import ComparisonWriter
 from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.registry import read_hf_config
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
+from hybridbench.foundation.clock import SystemClock
 from hybridbench.over_time.run import MergeOptions, merge_cells
 from hybridbench.records.comparison import comparison_manifest_from_json
 from hybridbench.records.json_value import JsonValue

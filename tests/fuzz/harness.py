@@ -16,10 +16,10 @@ from random import Random
 from types import FrameType
 from unittest.mock import patch
 
-from hybridbench import foreign
 from hybridbench.cli.app import main
-from hybridbench.errors import ExitCode, HybridbenchError
-from hybridbench.safe_output import echo, escape_unencodable, one_line
+from hybridbench.foundation import foreign
+from hybridbench.foundation.errors import ExitCode, HybridbenchError
+from hybridbench.foundation.safe_output import echo, escape_unencodable, one_line
 from tests.fuzz.corpus import DAMAGED, KINDS, SINGLE, Action
 from tests.fuzz.mutations import mutate
 

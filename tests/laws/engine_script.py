@@ -14,7 +14,7 @@ import pytest
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import (
+from hybridbench.foundation.engine_config import (
     HiCache,
     HiCacheStorage,
     HiCacheWritePolicy,

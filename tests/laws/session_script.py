@@ -11,7 +11,7 @@ from typing import Any
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache
+from hybridbench.foundation.engine_config import HiCache
 from tests.builders import (
     NANO_MODEL,
     assert_idle_and_clean,

@@ -19,7 +19,7 @@ from hybridbench.engine.cache.radix_cache import RadixCache
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.pages import PagedTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_attention_engine
 from tests.engine_programs import EngineProgram
 from tests.laws.engine_machine import EngineMachine, engine_examples

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import NANO_ENGINE, assert_idle_and_clean, make_engine
 from tests.engine_programs import EngineProgram
 from tests.laws.engine_machine import EngineMachine, engine_examples

@@ -19,7 +19,7 @@ from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import Model, build_model
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 from tests.builders import NANO_ENGINE, NANO_MODEL
 
 # Measured on these shapes, prefill against token by token: below 1e-5 at logits of scale 3.

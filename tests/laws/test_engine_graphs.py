@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from torch.nn import functional
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.models.step import DecodeInputs
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
     assert_idle_and_clean,
     attention_model,

@@ -17,15 +17,20 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.cache.hiradix_cache import HiRadixCache
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.hicache_controller import HiCacheAck, HiCacheController
 from hybridbench.engine.memory.transfers import Copy
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.invariants import InvariantError
-from hybridbench.engine_config import CacheKind, HiCache, HiCacheWritePolicy, NewTokenRatio
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import (
+    CacheKind,
+    HiCache,
+    HiCacheWritePolicy,
+    NewTokenRatio,
+)
+from hybridbench.foundation.errors import ConfigError
 from tests.builders import (
     NANO_MODEL,
     assert_idle_and_clean,

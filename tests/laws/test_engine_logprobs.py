@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.next_token import TokenLogprobs
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.worker.reference import WatchedModel
 from tests.builders import NANO_MODEL, make_engine, nano_model
 from tests.digest_model import DigestModel

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.owners import OwnershipError
 from hybridbench.engine.req import Req
@@ -20,7 +19,8 @@ from hybridbench.engine.scheduler.invariants import InvariantError
 from hybridbench.engine.scheduler.preemption import Preemption
 from hybridbench.engine.scheduler.prefill import PrefillAdder
 from hybridbench.engine.scheduler.scheduler import Scheduler
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
     assert_idle_and_clean,
     assert_nothing_lost,

@@ -18,7 +18,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.cache.storage_tier import StorageTier
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.hicache_storage import HiCacheStorage, PageHash, StorageError
@@ -29,9 +28,10 @@ from hybridbench.engine.memory.storage_controller import (
     StorageController,
 )
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache, PrefetchPolicy
-from hybridbench.engine_config import HiCacheStorage as Settings
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import HiCache, PrefetchPolicy
+from hybridbench.foundation.engine_config import HiCacheStorage as Settings
+from hybridbench.foundation.errors import ConfigError
 from tests.builders import (
     assert_idle_and_clean,
     make_attention_engine,

@@ -18,7 +18,7 @@ from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.req import ReqKv
 from hybridbench.engine.scheduler.window import WindowRelease
-from hybridbench.engine_config import CacheKind, NewTokenRatio
+from hybridbench.foundation.engine_config import CacheKind, NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_engine, make_window_engine, window_model
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle

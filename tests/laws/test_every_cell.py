@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.cache.chunk_cache import ChunkCache
 from hybridbench.engine.cache.mamba_radix_cache import MambaRadixCache
 from hybridbench.engine.cache.radix_cache import RadixCache
@@ -28,8 +27,9 @@ from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.model_runner import LanguageModel
 from hybridbench.engine.sessions.streaming_session import StreamingSession
-from hybridbench.engine_config import NewTokenRatio
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import NewTokenRatio
+from hybridbench.foundation.errors import ConfigError
 from tests.builders import (
     NANO_MODEL,
     assert_idle_and_clean,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hybridbench.clock import FakeClock
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
     make_attention_engine,
     make_engine,

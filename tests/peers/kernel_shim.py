@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.kernels.causal_conv1d.reference import ConvPlan
-from hybridbench.kernels.dispatch import REFERENCE, Kernels
-from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
+from hybridbench.engine.kernels.dispatch import REFERENCE, Kernels
+from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
 
 PAD_SLOT_ID = -1
 

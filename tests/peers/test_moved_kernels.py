@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hybridbench.kernels.gated_delta_rule.reference import gated_delta_rule_reference
+from hybridbench.engine.kernels.gated_delta_rule.reference import gated_delta_rule_reference
 from tests.peers import kernel_shim as kernels
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

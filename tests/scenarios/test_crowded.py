@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.stored_verdict import read_verdict
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import REPORT_HTML, VERDICT

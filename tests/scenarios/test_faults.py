@@ -23,7 +23,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
-from hybridbench.errors import ExitCode, HybridbenchError
+from hybridbench.foundation.errors import ExitCode, HybridbenchError
 from hybridbench.records.events import Interrupted, Segment, WorkloadFailed
 from hybridbench.rundir.lock import locked_run
 from hybridbench.rundir.reader import read_run

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.kernels.agreement import device_of
+from tests.unit.engine.kernels.agreement import device_of
 
 DEVICE_LEAK = Path(__file__).parent / "planted" / "device_leak.py"
 

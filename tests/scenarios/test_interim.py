@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.verdict import Verdict
 from hybridbench.rundir.layout import REPORT_MARKDOWN_SO_FAR, VERDICT

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hybridbench.clock import SystemClock
+from hybridbench.foundation.clock import SystemClock
 from hybridbench.runs.http_load import HttpLoad, Traffic, words_of
 from hybridbench.workload.catalog import load_profile
 

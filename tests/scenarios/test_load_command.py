@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.clock import SystemClock
-from hybridbench.errors import UsageError
+from hybridbench.foundation.clock import SystemClock
+from hybridbench.foundation.errors import UsageError
 from hybridbench.runs.load_command import LoadCommand
 
 # Counts up in a file until it is ended; with a word, ends by itself.

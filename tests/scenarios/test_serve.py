@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 
 PATIENCE_S = 120.0
 CANARY = "xylophone-canary"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hybridbench.errors import ExitCode, RunDirectoryError
+from hybridbench.foundation.errors import ExitCode, RunDirectoryError
 from hybridbench.records.events import (
     AnswersRepeated,
     Census,

@@ -13,8 +13,8 @@ import yaml
 
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
-from hybridbench.errors import ExitCode
-from hybridbench.metrics import METRICS
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.metrics import METRICS
 from hybridbench.workload.coverage import COVERAGE_COUNTERS
 from hybridbench.workload.profile import profile_json_schema
 

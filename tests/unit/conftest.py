@@ -8,7 +8,7 @@ import pytest
 
 from hybridbench.compare import sides
 from hybridbench.defects.defect import Defect
-from hybridbench.errors import HybridbenchError, UsageError
+from hybridbench.foundation.errors import HybridbenchError, UsageError
 from hybridbench.runs import defect_catalog
 
 

@@ -21,7 +21,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
     Version,
 )
-from hybridbench.metrics import COLLECTIBLE, MEMORY
+from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY
 from hybridbench.records.verdict import Rate, VerdictKind
 
 _LEAK: Final = VerdictKind.LEAK.value

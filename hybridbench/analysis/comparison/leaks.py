@@ -30,7 +30,7 @@ from hybridbench.analysis.facts.counters import EventCounters, event_counters
 from hybridbench.analysis.findings.growth import exceeds
 from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
-from hybridbench.metrics import COLLECTIBLE, MEMORY, Unit
+from hybridbench.foundation.metrics import COLLECTIBLE, MEMORY, Unit
 from hybridbench.records.verdict import (
     DecayResult,
     Finding,

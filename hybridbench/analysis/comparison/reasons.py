@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from hybridbench.analysis.findings.growth import faster_than
-from hybridbench.metrics import Unit
+from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.units import format_percent
 from hybridbench.records.codes import ComparedCode
 from hybridbench.records.verdict import LowerEnd, Rate, Reason, UpperEnd
-from hybridbench.units import format_percent
 
 
 class FewPairs(Reason, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ from typing import Annotated
 import msgspec
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.errors import ExitCode
-from hybridbench.foreign import TIME_S_MAX
+from hybridbench.foundation.errors import ExitCode
+from hybridbench.foundation.foreign import TIME_S_MAX
 from hybridbench.records.comparison import Count
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind, Why

@@ -29,7 +29,7 @@ from hybridbench.analysis.facts.window import Window, judged_window
 from hybridbench.analysis.findings.validity import share_of_time
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.analysis.trend.work_cost import summed
-from hybridbench.labels import unlabelled
+from hybridbench.foundation.labels import unlabelled
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Why
 

@@ -24,10 +24,10 @@ from hybridbench.analysis.comparison.records import (
 )
 from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.findings.words import certain, headline
-from hybridbench.metrics import Unit, label_of
-from hybridbench.rates import full_rate_text, rate_text
+from hybridbench.foundation.metrics import Unit, label_of
+from hybridbench.foundation.rates import full_rate_text, rate_text
+from hybridbench.foundation.units import format_byte_rate
 from hybridbench.records.verdict import Verdict, VerdictKind, memory_result
-from hybridbench.units import format_byte_rate
 
 # The changes that a report tells of, in this order in a headline.
 TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)

@@ -33,7 +33,7 @@ from hybridbench.analysis.facts.counters import EventCounters, expectation
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
 from hybridbench.analysis.record import OF_EXPORTER, FloatArray
-from hybridbench.labels import labelled
+from hybridbench.foundation.labels import labelled
 
 # Parts of the names of counters that say what was done, the most telling first.
 _SAY: Final = (

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.facts.counters import EventCounters, bare
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.labels import labelled
+from hybridbench.foundation.labels import labelled
 from hybridbench.records.events import Census, IdleLook, Phase
 
 # At most so many seconds lie between a census and the look at the same idle point.

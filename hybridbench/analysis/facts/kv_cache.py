@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from hybridbench.analysis.record import SCRAPED, RunRecord, Series
-from hybridbench.labels import labelled, labels_of, unlabelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.labels import labelled, labels_of, unlabelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import ProcessStarted
 
 # It is full once so many times its tokens were computed: the last page of a request may be all but

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Phase
 
 # The key of an entry that is no metric: the length from which it holds.

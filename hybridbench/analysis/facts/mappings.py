@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.units import format_bytes, format_percent
+from hybridbench.foundation.units import format_bytes, format_percent
 
 _PREFIX: Final = "mappings."
 _UNIT: Final = "KiB"

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.labels import labelled, labels_of, unlabelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.labels import labelled, labels_of, unlabelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Event, ProcessStarted, Segment, Steady
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.labels import unlabelled
-from hybridbench.metrics import MEMORY, Check, spec_of
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import MEMORY, Check, spec_of
 
 _BLOCKS = 40
 _FEWEST_PER_BLOCK = 3

@@ -29,10 +29,10 @@ from hybridbench.analysis.facts.pools import (
 )
 from hybridbench.analysis.findings.words import driver_evidence, per_event, readings
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
+from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import IN_USE, Checkpoint, EngineViolation
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_duration, format_percent
 
 # Without a checkpoint at the end (the worker died), samples that never came back to zero stand in
 # for it.

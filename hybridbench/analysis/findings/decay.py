@@ -30,11 +30,11 @@ from hybridbench.analysis.trend.work_cost import (
     work_blocks,
 )
 from hybridbench.analysis.trend.worsening import Worsening
-from hybridbench.metrics import Unit, declared
+from hybridbench.foundation.metrics import Unit, declared
+from hybridbench.foundation.units import format_percent
 from hybridbench.records.codes import Evidence
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import DecayResult, Finding, VerdictKind
-from hybridbench.units import format_percent
 
 _FEWEST_BLOCKS = 8
 _DERIVED: Final[Mapping[str, DerivedMetric]] = {d.name: d for d in DERIVED_METRICS}

@@ -18,10 +18,10 @@ import msgspec
 
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import EngineLog
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_duration
 
 _LINE_CHARS = 2000  # of a line that are looked at
 _QUOTED_CHARS = 160  # behind a match that may deny it, or of a line that is printed

@@ -23,11 +23,11 @@ from hybridbench.analysis.findings.engine_log import one_line
 from hybridbench.analysis.findings.requests import WAITING_VIOLATION, violation_kind
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import Crash, CulpritsSought, EngineViolation
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.load import CrashSearch
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_duration
 
 # Before the law of a check of the engine's own.
 ENGINE_PREFIX: Final = "engine-"

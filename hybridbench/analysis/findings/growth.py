@@ -22,8 +22,16 @@ from hybridbench.analysis.findings.words import certain, driver_evidence
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.exhaustion import Exhaustion, limit_of, time_to_exhaustion
 from hybridbench.analysis.trend.metric_trend import judged_samples
-from hybridbench.metrics import AT_REST, COLLECTIBLE, DEVICE_MEMORY, MEMORY, Unit, label_of
-from hybridbench.rates import full_rate_text, rate_text
+from hybridbench.foundation.metrics import (
+    AT_REST,
+    COLLECTIBLE,
+    DEVICE_MEMORY,
+    MEMORY,
+    Unit,
+    label_of,
+)
+from hybridbench.foundation.rates import full_rate_text, rate_text
+from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.codes import Evidence
 from hybridbench.records.finding import Basis, Faster, Words
 from hybridbench.records.json_value import JsonValue
@@ -37,7 +45,6 @@ from hybridbench.records.verdict import (
     Why,
     memory_result,
 )
-from hybridbench.units import format_bytes, format_duration, format_percent
 
 _EXPLAINS = 0.05
 

@@ -34,11 +34,11 @@ from hybridbench.analysis.findings.words import (
     times,
 )
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.metrics import COLLECTIBLE, COLLECTIONS, Unit
+from hybridbench.foundation.metrics import COLLECTIBLE, COLLECTIONS, Unit
+from hybridbench.foundation.units import format_bytes, format_count, format_duration
 from hybridbench.records.events import Checkpoint
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import RETAINED, WAITING, Finding, MetricResult, Rate, VerdictKind
-from hybridbench.units import format_bytes, format_count, format_duration
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 

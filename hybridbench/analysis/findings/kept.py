@@ -28,14 +28,14 @@ from hybridbench.analysis.findings.growth import Growth, odds_text
 from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, times
 from hybridbench.analysis.trend.allowance import Allowance
 from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
-from hybridbench.labels import labels_of, unlabelled
-from hybridbench.metrics import MEMORY, Unit
-from hybridbench.rates import number, per_text
+from hybridbench.foundation.labels import labels_of, unlabelled
+from hybridbench.foundation.metrics import MEMORY, Unit
+from hybridbench.foundation.rates import number, per_text
+from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.codes import Evidence
 from hybridbench.records.events import PAGE
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
-from hybridbench.units import format_bytes, format_duration
 
 _NAMED: Final = 4
 _LEVELS_NAMED: Final = 5

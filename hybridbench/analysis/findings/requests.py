@@ -20,10 +20,10 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import pool_names, pool_unit, pool_values, pool_words
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import FloatArray, Series
+from hybridbench.foundation.units import format_count, format_duration, format_percent
 from hybridbench.records.events import Checkpoint, EngineViolation, Phase
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, Rate, VerdictKind
-from hybridbench.units import format_count, format_duration, format_percent
 
 WAITING_VIOLATION = "waiting-held"
 

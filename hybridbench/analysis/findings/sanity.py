@@ -13,9 +13,9 @@ import numpy as np
 
 from hybridbench.analysis.facts.pools import all_readings, pool_names, pool_unit, pool_words
 from hybridbench.analysis.record import FloatArray, RunRecord
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_duration
 
 _PARTS = ("available", "evictable", "protected", "in_flight", "session_held", "waiting_held")
 

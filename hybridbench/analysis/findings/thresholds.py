@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import Evidence
 from hybridbench.records.finding import Basis, Words
@@ -13,7 +14,6 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.verdict import Finding
 from hybridbench.thresholds.result import ThresholdResult
 from hybridbench.thresholds.words import threshold_text
-from hybridbench.units import format_duration
 
 
 class ThresholdNotMet(Basis, frozen=True, kw_only=True):

@@ -21,14 +21,14 @@ from hybridbench.analysis.facts.readings import LARGEST
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.words import listed, times
 from hybridbench.analysis.record import FloatArray, LatencySeries, RunRecord, Series
-from hybridbench.latency import E2E, TTFT
-from hybridbench.metrics import MEMORY, METRICS, Check
+from hybridbench.foundation.latency import E2E, TTFT
+from hybridbench.foundation.metrics import MEMORY, METRICS, Check
+from hybridbench.foundation.units import format_bytes, format_count, format_duration, format_percent
 from hybridbench.records.events import ClockJump, DiskFull, Gap, ProbeLeftOut, WorkloadFailed
 from hybridbench.records.finding import Basis, NextCommand, Words
 from hybridbench.records.load import LATE
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
-from hybridbench.units import format_bytes, format_count, format_duration, format_percent
 
 _FEWEST_SAMPLES = 10
 _GAP_SHARE = 0.1  # of the window that may be missing

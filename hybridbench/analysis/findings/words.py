@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.facts.counters import singular
-from hybridbench.metrics import Unit
-from hybridbench.rates import per_text, rate_text
+from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.rates import per_text, rate_text
+from hybridbench.foundation.units import format_percent
 from hybridbench.records.verdict import Finding, Rate
-from hybridbench.units import format_percent
 
 _RIVALS_NAMED = 4
 

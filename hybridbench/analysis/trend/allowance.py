@@ -17,8 +17,8 @@ from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort
 from hybridbench.analysis.facts.kv_cache import kv_caches
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.reasons import CacheIsFilling, KvCacheIsFilling, WithinBudget
-from hybridbench.labels import labelled, unlabelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.labels import labelled, unlabelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.verdict import MetricResult, Reason
 
 # Samples whose median is the level of memory at either end of the run.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.metrics import Unit
+from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.units import format_bytes, format_count, format_duration
 from hybridbench.records.verdict import Rate
-from hybridbench.units import format_bytes, format_count, format_duration
 
 # What the manifest's word for the source of a memory limit means to a reader.
 _LIMIT_SOURCES: Mapping[str, str] = {

@@ -42,8 +42,8 @@ from hybridbench.analysis.trend.reasons import (
 )
 from hybridbench.analysis.trend.sawtooth import FEWEST_FLOORS, Floors, floors_after_collections
 from hybridbench.analysis.trend.shapes import ShapeLimits
-from hybridbench.labels import unlabelled
-from hybridbench.metrics import (
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import (
     AT_REST,
     COLLECTIBLE,
     DEVICE_MEMORY,

@@ -8,11 +8,11 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from hybridbench.rates import TINY, amount
+from hybridbench.foundation.rates import TINY, amount
+from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.codec import from_json
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.verdict import LowerEnd, MetricResult, Reason, UpperEnd, Why
-from hybridbench.units import format_bytes, format_duration, format_percent
 
 _DAY_S: Final = 86_400.0
 # Who set the bound that a metric keeps.

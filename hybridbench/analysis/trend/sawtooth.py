@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.metrics import COLLECTIONS
+from hybridbench.foundation.metrics import COLLECTIONS
 
 # Chosen on the curve corpus, seeds 77000 to 77015 and 7700000 on (detection.md, "How fresh
 # these figures are").

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, RunRecord
-from hybridbench.metrics import COLLECTIONS, Unit, declared
+from hybridbench.foundation.metrics import COLLECTIONS, Unit, declared
 
 _MS = 1000.0
 _MOST_BLOCKS = 48

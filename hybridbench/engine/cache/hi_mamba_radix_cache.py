@@ -29,7 +29,7 @@ from hybridbench.engine.cache.tree import join
 from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
 from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.indices import IntArray
-from hybridbench.engine_config import HiCacheWritePolicy
+from hybridbench.foundation.engine_config import HiCacheWritePolicy
 
 
 class DeviceLRUList(FullLRUList):

@@ -32,7 +32,7 @@ from hybridbench.engine.cache.unified_component import Evicted, TreeComponent
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache, common_end
 from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.indices import IntArray
-from hybridbench.engine_config import HiCacheWritePolicy
+from hybridbench.foundation.engine_config import HiCacheWritePolicy
 
 
 class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):

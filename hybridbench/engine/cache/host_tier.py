@@ -37,7 +37,7 @@ from hybridbench.engine.cache.tree_node import NO_TOKENS, TreeNode
 from hybridbench.engine.memory.hicache_controller import CacheOperation, HiCacheController
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import REQ, TREE
-from hybridbench.engine_config import HiCacheWritePolicy
+from hybridbench.foundation.engine_config import HiCacheWritePolicy
 
 # Inserts that must have used a node before it is written to the host.
 _WRITE_THROUGH_THRESHOLDS = {"write_through": 1, "write_through_selective": 2}

@@ -30,7 +30,7 @@ from hybridbench.engine.memory.hicache_storage import PageHash
 from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import HOST, TREE
 from hybridbench.engine.memory.storage_controller import PrefetchOperation, StorageController
-from hybridbench.engine_config import HiCacheWritePolicy, PrefetchPolicy
+from hybridbench.foundation.engine_config import HiCacheWritePolicy, PrefetchPolicy
 
 _HASH_BYTES = 16
 # Prefetches hold at most this share of the host pool: what they bring has to stay for a while.

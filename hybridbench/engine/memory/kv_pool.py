@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hybridbench.engine.kernels.dispatch import Kernels, kernels_for
 from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
 from hybridbench.engine.memory.mamba_pool import MambaHostCopy, MambaPool
 from hybridbench.engine.memory.pinned import to_device, to_host
-from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 
 @dataclass(frozen=True)

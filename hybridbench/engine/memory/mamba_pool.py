@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridbench.engine.kernels.dispatch import Kernels, kernels_for
 from hybridbench.engine.memory.indices import SlotInput, as_index_tensor
 from hybridbench.engine.memory.pinned import to_device, to_host
-from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 
 @dataclass(frozen=True)

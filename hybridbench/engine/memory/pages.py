@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from hybridbench.engine.kernels.page_allocation import reference as page_allocation
 from hybridbench.engine.memory.base_pages import NOTHING, BaseTokenToKVPoolAllocator, KVCache
 from hybridbench.engine.memory.indices import IntArray, SlotInput
 from hybridbench.engine.memory.owners import REQ, Owner
 from hybridbench.engine.memory.sizes import check_decode, checked_size, whole_pages
-from hybridbench.kernels.page_allocation import reference as page_allocation
 
 
 def ceil_align(length: int, page_size: int) -> int:

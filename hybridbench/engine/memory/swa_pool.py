@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from hybridbench.engine.kernels.dispatch import Kernels
 from hybridbench.engine.memory.indices import IntArray, SlotInput, as_index_array
 from hybridbench.engine.memory.kv_pool import (
     HybridHostCopy,
@@ -18,7 +19,6 @@ from hybridbench.engine.memory.kv_pool import (
     KVHostCopy,
     MHATokenToKVPool,
 )
-from hybridbench.kernels.dispatch import Kernels
 
 
 class SWAKVPool(HybridLinearKVPool):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.rows import store_rows
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.config import state_dtype
@@ -19,7 +20,6 @@ from hybridbench.engine.models.step import (
     VerifyStep,
     chain_places,
 )
-from hybridbench.kernels.rows import store_rows
 
 _L2_EPS = 1e-6
 # The projections of Qwen3.5, in the order of the rows here.

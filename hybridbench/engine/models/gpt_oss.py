@@ -16,6 +16,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
+from hybridbench.engine.kernels.dispatch import Kernels, kernels_for
+from hybridbench.engine.kernels.moe.reference import clamped_swiglu
+from hybridbench.engine.kernels.paged_attention.reference import (
+    DecodePlan,
+    ExtendPlan,
+)
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.swa_pool import SWAKVPool
 from hybridbench.engine.models.causal_lm import CausalLM
@@ -31,12 +37,6 @@ from hybridbench.engine.models.step import (
     verified_chains,
 )
 from hybridbench.engine.models.weights import WeightSource
-from hybridbench.kernels.dispatch import Kernels, kernels_for
-from hybridbench.kernels.moe.reference import clamped_swiglu
-from hybridbench.kernels.paged_attention.reference import (
-    DecodePlan,
-    ExtendPlan,
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridbench.engine.models.config import LayerKind
-from hybridbench.errors import ConfigError
-from hybridbench.foreign import ForeignDataError, read_json
+from hybridbench.foundation.errors import ConfigError
+from hybridbench.foundation.foreign import ForeignDataError, read_json
 
 # Beyond any model, and still within what a tensor's index can hold.
 _SIZE_MAX = 2**31 - 1

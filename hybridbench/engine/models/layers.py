@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.dispatch import Kernels
 from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.weights import WeightSource
-from hybridbench.kernels.dispatch import Kernels
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.rows import store_rows
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import Mamba2StateShape, MambaState
 from hybridbench.engine.models.config import Shape, state_dtype
 from hybridbench.engine.models.layers import Loader, Norm
 from hybridbench.engine.models.step import DecodeStep, ExtendStep, StateRows, Step, chain_places
-from hybridbench.kernels.rows import store_rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.moe.reference import experts_dense, swiglu
 from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.layers import Loader
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
-from hybridbench.kernels.moe.reference import experts_dense, swiglu
 
 # What one small product costs in overhead, in multiply-adds it could have done meanwhile.
 _CALL_MACS = 250_000

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.dispatch import Kernels, kernels_for
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams
 from hybridbench.engine.models.attention import Attention
@@ -27,7 +28,6 @@ from hybridbench.engine.models.layers import Frequencies, Loader, Norm
 from hybridbench.engine.models.mamba2 import Mamba2Config, Mamba2Mixer
 from hybridbench.engine.models.step import Step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
-from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 _LETTERS: Mapping[str, LayerKind] = {
     "M": "linear_attention",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hybridbench.engine.kernels.dispatch import Kernels, kernels_for
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.attention import GatedAttention
 from hybridbench.engine.models.causal_lm import HybridLM
@@ -17,7 +18,6 @@ from hybridbench.engine.models.moe import SparseMLP
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.step import ExtendStep, Step, rows_of_logits
 from hybridbench.engine.models.weights import WeightSource
-from hybridbench.kernels.dispatch import Kernels, kernels_for
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import torch
 
+from hybridbench.engine.kernels.dispatch import Kernels
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.falcon_h1 import FalconH1, FalconH1Config
 from hybridbench.engine.models.gpt_oss import GptOss, GptOssConfig
@@ -20,8 +21,7 @@ from hybridbench.engine.models.qwen3_5_config import Qwen35Config, Qwen35MoeConf
 from hybridbench.engine.models.qwen3_next import Qwen3Next
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights, WeightSource
-from hybridbench.errors import ConfigError
-from hybridbench.kernels.dispatch import Kernels
+from hybridbench.foundation.errors import ConfigError
 
 Model: TypeAlias = Qwen3Next | GptOss | NemotronH | FalconH1
 Config: TypeAlias = Qwen3NextConfig | GptOssConfig | NemotronHConfig | FalconH1Config

@@ -9,9 +9,9 @@ import torch
 
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.presets import PRESETS
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ConfigError
-from hybridbench.units import format_bytes, format_percent
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ConfigError
+from hybridbench.foundation.units import format_bytes, format_percent
 
 # The rest is for activations, for Python, and for what a run is there to find.
 MEMORY_SHARE = 0.8

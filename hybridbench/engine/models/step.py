@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from hybridbench.engine.forward_batch import ForwardBatch, IndexArray
+from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
+from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan, seen_slots
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.layers import Frequencies, Rotation
-from hybridbench.kernels.causal_conv1d.reference import ConvPlan
-from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
-from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan, seen_slots
 
 # Rows of ``DecodeInputs``: three of the step, then three for each kind of attention.
 _OF_STEP = 3

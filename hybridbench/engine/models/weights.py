@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hybridbench.engine.models.config import ModelConfig
-from hybridbench.errors import ConfigError
-from hybridbench.foreign import DOCUMENT_BYTES_MAX, is_file, read_bytes
+from hybridbench.foundation.errors import ConfigError
+from hybridbench.foundation.foreign import DOCUMENT_BYTES_MAX, is_file, read_bytes
 
 _INDEX_NAME = "model.safetensors.index.json"
 _PACKED_DIMS = 3

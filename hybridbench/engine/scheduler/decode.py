@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 
 # After a retract the ratio assumes that each remaining request still decodes this many steps.
 # Source: SGLang's retract_decode_steps.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hybridbench.engine.req import Req
-from hybridbench.engine_config import SchedulePolicyName
+from hybridbench.foundation.engine_config import SchedulePolicyName
 
 # Matching every waiting prompt costs a tree walk each; past this many the order is not worth it.
 # Source: SGLang falls back to FCFS at the same length.

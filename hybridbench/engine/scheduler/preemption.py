@@ -10,7 +10,7 @@ from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.prefill import PrefillAdder
 from hybridbench.engine.scheduler.waiting import WaitingRules
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 
 
 class Preemption:

@@ -29,7 +29,7 @@ from hybridbench.engine.scheduler.waiting import WaitingRules
 from hybridbench.engine.scheduler.window import WindowRelease
 from hybridbench.engine.sessions.session_controller import AbortStage, SessionController
 from hybridbench.engine.speculative.drafter import Drafter
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 
 # In the place of the last token of a request that got none.
 NO_TOKEN = 0

@@ -22,7 +22,7 @@ from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.schedule_batch import ScheduleBatch
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from hybridbench.engine.req import FinishKind, FinishReason, Req
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 
 QUEUE_FULL = "the request queue is full"
 DISPLACED = "the request queue is full, and a request of higher priority came"

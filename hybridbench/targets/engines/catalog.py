@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.targets.engines.engine import Engine
 from hybridbench.targets.engines.llamacpp import LLAMACPP
 from hybridbench.targets.engines.sglang import SGLANG

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hybridbench.analysis.record import FloatArray, LatencySeries, RunRecord, Series
-from hybridbench.latency import TTFT, LatencyHistogram
+from hybridbench.foundation.latency import TTFT, LatencyHistogram
 from hybridbench.records.events import Checkpoint, Event, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.load import LATE

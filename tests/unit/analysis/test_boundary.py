@@ -27,7 +27,7 @@ from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunRecord
 from hybridbench.cli.judge import JudgeFormat
 from hybridbench.cli.judge import judge as judge_command
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import EngineViolation, Segment
 from hybridbench.records.manifest import Manifest

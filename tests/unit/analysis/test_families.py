@@ -8,7 +8,7 @@ import pytest
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
-from hybridbench.metrics import MEMORY, declared
+from hybridbench.foundation.metrics import MEMORY, declared
 from hybridbench.records.manifest import Manifest
 from tests.unit.analysis.families import FAMILIES, HEALTHY, LEAKS, UNDECIDED, draw
 

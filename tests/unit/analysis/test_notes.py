@@ -10,7 +10,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.notes import not_seen, run_notes
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.metrics import declared
+from hybridbench.foundation.metrics import declared
 from hybridbench.records.events import (
     Crash,
     DiskFull,

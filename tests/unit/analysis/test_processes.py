@@ -9,8 +9,8 @@ import numpy as np
 from hybridbench.analysis.facts.processes import process_views
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.labels import labelled
-from hybridbench.metrics import MEMORY, Check, declared
+from hybridbench.foundation.labels import labelled
+from hybridbench.foundation.metrics import MEMORY, Check, declared
 from hybridbench.records.events import ProcessStarted, Segment
 from hybridbench.records.verdict import MetricResult, Verdict, VerdictKind
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_events

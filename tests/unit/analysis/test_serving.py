@@ -10,7 +10,7 @@ import pytest
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.record import LatencySeries, RunRecord, Series
 from hybridbench.analysis.serving import serving_results
-from hybridbench.latency import LatencyHistogram
+from hybridbench.foundation.latency import LatencyHistogram
 from hybridbench.records.events import Phase, Segment, Steady
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import ServingResult

@@ -13,7 +13,7 @@ from benchmarks import against_sglang
 from benchmarks.against_sglang import KINDS, Case, bench_against
 from benchmarks.cache import TimedCache
 from benchmarks.cache_pattern import Block, Conversations, block_from
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from tests.unit.benchmarks.test_cache import SMALL
 
 # Answers as the sglang process does, from a cache of ours whose calls take ten times as long.

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
-from hybridbench.errors import ConfigError, ExitCode
+from hybridbench.foundation.errors import ConfigError, ExitCode
 
 ROOT = Path(__file__).parents[3]
 

@@ -16,15 +16,15 @@ from benchmarks.kernel_watch import PROJECTIONS, StepWatch, cpu_seconds
 from benchmarks.kernel_work import Work, work_of
 from benchmarks.kernels import KernelBench, OperationRow, Traffic, bench_kernels, bench_replay
 from hybridbench.engine.engine import Engine
+from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
+from hybridbench.engine.kernels.dispatch import REFERENCE, Kernels, kernels_for
+from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from hybridbench.engine.kernels.moe.reference import swiglu
+from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.kernels.causal_conv1d.reference import ConvPlan
-from hybridbench.kernels.dispatch import REFERENCE, Kernels, kernels_for
-from hybridbench.kernels.gated_delta_rule.chunked import ChunkPlan
-from hybridbench.kernels.moe.reference import swiglu
-from hybridbench.kernels.paged_attention.reference import DecodePlan, ExtendPlan
 from tests.builders import NANO_ENGINE
 from tests.graph_recorder import EagerRecorder
-from tests.unit.kernels.agreement import device_of
+from tests.unit.engine.kernels.agreement import device_of
 
 CPU = torch.device("cpu")
 OPERATIONS = {field.name for field in fields(Kernels)}

@@ -25,8 +25,8 @@ from benchmarks.limits import (
     with_growth,
 )
 from hybridbench.analysis.record import Series
-from hybridbench.clock import FakeClock
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Phase
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import ResolvedProfile, manifest_from_json

@@ -9,7 +9,7 @@ import pytest
 
 from hybridbench.cli import bisect as command
 from hybridbench.compare.bisect import Answer, Tried
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.targets.engines.engine import Engine
 from tests.unit.cli.conftest import CommandLine
 

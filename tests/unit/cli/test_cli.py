@@ -20,7 +20,7 @@ from hybridbench.cli.app import app
 from hybridbench.cli.options import GcMode
 from hybridbench.cli.run_options import SoakUi, StopMode
 from hybridbench.cli.soak import DiagnoseMode
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.workload.catalog import list_profiles
 from tests.unit.cli.conftest import CommandLine
 

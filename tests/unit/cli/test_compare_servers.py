@@ -10,7 +10,7 @@ import pytest
 
 from hybridbench.cli.compare_options import CompareOptions, compared
 from hybridbench.cli.options import GcMode
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.targets.prepared import save
 

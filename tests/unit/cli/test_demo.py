@@ -73,7 +73,8 @@ def test_ctrl_c_ends_it_without_a_trace(
 ) -> None:
     monkeypatch.setattr("hybridbench.cli.demo._LASTS_S", 60.0)
     monkeypatch.setattr(
-        "hybridbench.clock.SystemClock.sleep", lambda *_: os.kill(os.getpid(), signal.SIGINT)
+        "hybridbench.foundation.clock.SystemClock.sleep",
+        lambda *_: os.kill(os.getpid(), signal.SIGINT),
     )
 
     demo = hybridbench("demo", "--store", str(tmp_path / "results"))

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
-from hybridbench.clock import FakeClock
-from hybridbench.errors import UsageError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import UsageError
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.writer import RunWriter
 from hybridbench.sampling import allocations

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from hybridbench.cli.app import app
 from hybridbench.cli.command_group import SECTIONS
 from hybridbench.compare.worktree import Revision
-from hybridbench.errors import ErrorCode, ExitCode, HybridbenchError
+from hybridbench.foundation.errors import ErrorCode, ExitCode, HybridbenchError
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.over_time.stores import DAY_S, add_run, verdict
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from hybridbench.cli.app import app
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
 from hybridbench.defects.defect import Defect, FoundBy
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 BY_SOAK = [d for d in (*DEFECTS, *CONTROLS) if d.signature.found_by is FoundBy.SOAK]
 BY_COMPARISON = [*PLANTED, *(d for d in DEFECTS if d.signature.found_by is FoundBy.COMPARE)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
-from hybridbench.kernels.dispatch import HOST_OPERATIONS, REFERENCE
+from hybridbench.engine.kernels.dispatch import HOST_OPERATIONS, REFERENCE
 
 
 def test_each_operation_is_listed_with_what_a_device_runs() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.cli.listening import Listener
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence
 

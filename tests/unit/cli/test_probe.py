@@ -9,7 +9,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.sampling.probe_client import DIRECTORY, ProbeClient, probe_environment
 
 PROGRAM = "import sys; print('ready', flush=True); sys.stdin.readline()"

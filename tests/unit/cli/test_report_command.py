@@ -17,8 +17,8 @@ from hybridbench.cli import results
 from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.output import ReportFile, given_outputs
 from hybridbench.cli.render import OutputOptions, render, render_ended
-from hybridbench.clock import FakeClock
-from hybridbench.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
 from hybridbench.records.events import Steady
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report import formats

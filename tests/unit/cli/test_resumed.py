@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hybridbench.cli.resumed import check_agrees
-from hybridbench.clock import FakeClock
-from hybridbench.errors import UsageError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import UsageError
 from hybridbench.records.events import Phase
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json

@@ -11,7 +11,7 @@ import pytest
 from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions
 from hybridbench.cli.run_options import SoakUi, StopMode
 from hybridbench.cli.soak_server import ApiName, Requests, of_prepared, server_plan
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.targets.engines.catalog import ENGINES
 from hybridbench.targets.engines.engine import Engine

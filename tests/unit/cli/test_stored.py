@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hybridbench.cli.app import app
-from hybridbench.errors import HybridbenchError
+from hybridbench.foundation.errors import HybridbenchError
 from tests.unit.over_time.stores import DAY_S, add_comparison, add_night, add_run, verdict
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
 from hybridbench.cli.options import given_thresholds
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference-2h"
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
 from hybridbench.cli.user_settings import typed_command
-from hybridbench.errors import ErrorCode, ExitCode, HybridbenchError
+from hybridbench.foundation.errors import ErrorCode, ExitCode, HybridbenchError
 from hybridbench.targets.own_process import own_command
 from tests.unit.cli.conftest import CommandLine
 

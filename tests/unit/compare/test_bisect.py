@@ -30,7 +30,7 @@ from hybridbench.compare.bisect import (
 )
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.worktree import Revision
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.records.comparison import COMPARISON_SCHEMA
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Verdict, VerdictKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hybridbench.compare.launching import DEFAULTS
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 
 
 def test_a_setting_that_is_left_out_has_the_engines_own_default() -> None:

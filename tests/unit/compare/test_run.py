@@ -14,12 +14,12 @@ from typing import cast
 import pytest
 
 from hybridbench.analysis.comparison.records import ComparisonTerms
-from hybridbench.clock import FakeClock
 from hybridbench.compare.live_side import BlockDone, CompareContext
 from hybridbench.compare.plan import ComparePlan
 from hybridbench.compare.run import CompareOutcome, run_comparison
 from hybridbench.compare.sides import Side
-from hybridbench.errors import ExitCode, SameEngineError, UsageError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import ExitCode, SameEngineError, UsageError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.messages import Ready

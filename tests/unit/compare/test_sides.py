@@ -12,7 +12,7 @@ from hybridbench.compare.interpreters import find_interpreter
 from hybridbench.compare.plan import order_of
 from hybridbench.compare.sides import defect_words, is_stored, resolved_sides
 from hybridbench.defects.releases import PREFIX
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 from hybridbench.runs.defect_catalog import AS_OF
 
 pytestmark = pytest.mark.usefixtures("catalog_in_this_process")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.compare.worktree import find_revision, worktree
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.runs.machine import git
 from tests.unit.compare.repositories import FORMER_WORKER, WORKER, commit, make_repository, run
 

@@ -10,7 +10,7 @@ import pytest
 from hybridbench.defects.catalog import find_defect
 from hybridbench.defects.defect import Defect, Patch, Replacement, Signature, fingerprint_of
 from hybridbench.defects.inject import apply_defects, injected
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 
 SIGNATURE = Signature(("LEAK",), ("growth",), "book", "put", "1")
 

@@ -11,7 +11,7 @@ from hybridbench.defects.inject import injected
 from hybridbench.defects.mutants import KINDS, REACHED, Candidate, candidates, candidates_in
 from hybridbench.engine.memory.owners import FREE, REQ
 from hybridbench.engine.memory.slots import MambaSlotAllocator
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 SOURCE = '''
 class Pool:

@@ -6,7 +6,7 @@ import pytest
 
 from hybridbench.defects.catalog import DEFECTS
 from hybridbench.defects.releases import defects_of, expand
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 
 def slugs(release: str) -> set[str]:

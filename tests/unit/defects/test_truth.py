@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.defects.truth import Truth
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.messages import InjectedTruth
 from hybridbench.rundir.layout import TRUTH
 from hybridbench.rundir.truth import StoredTruth, add_truth, read_truth

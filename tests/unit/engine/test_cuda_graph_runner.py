@@ -18,12 +18,12 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.registry import Model, build_model
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from tests.builders import NANO_ENGINE, attention_model, make_engine, nano_model
 from tests.graph_recorder import EagerRecorder
 from tests.model_steps import NANO_MODEL, Stepper
+from tests.unit.engine.kernels.agreement import device_of
 from tests.unit.engine.models.test_families import FAMILIES
-from tests.unit.kernels.agreement import device_of
 
 MODELS: dict[str, ModelConfig] = {"qwen3-next": NANO_MODEL, **FAMILIES}
 TEXTS = [[1, 2, 3], [4], list(range(5, 25)), [7, 7], list(range(30, 40))]

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine import (
     DuplicateRequestError,
     Engine,
@@ -21,7 +20,8 @@ from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.invariants import InvariantError
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import ConfigError
 from tests.builders import (
     ATTENTION_MODEL,
     NANO_ENGINE,

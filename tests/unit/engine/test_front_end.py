@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.front_end import DuplicateRequestError, FrontEnd
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.clock import FakeClock
 from tests.builders import make_engine, make_req, run_to_idle
 
 PARAMS = SamplingParams(max_new_tokens=6, ignore_eos=True)

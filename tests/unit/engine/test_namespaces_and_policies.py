@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EvictionPolicy, HiCache
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.engine_config import EvictionPolicy, HiCache
+from hybridbench.foundation.errors import ConfigError
 from tests.builders import (
     assert_idle_and_clean,
     make_attention_engine,

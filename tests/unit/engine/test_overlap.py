@@ -19,7 +19,7 @@ from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.batch_builder import resolve_future_token_ids
 from hybridbench.engine.scheduler.scheduler import Scheduler
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
     assert_idle_and_clean,
     assert_nothing_lost,

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.waiting import DISPLACED, QUEUE_FULL, WAITED_TOO_LONG
-from hybridbench.engine_config import PauseMode
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import PauseMode
 from tests.builders import assert_idle_and_clean, assert_nothing_lost, make_engine, run_to_idle
 
 PARAMS = SamplingParams(max_new_tokens=6)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.steady import SteadyDetector, StepLoad
-from hybridbench.engine_config import HiCache
+from hybridbench.foundation.engine_config import HiCache
 from tests.builders import make_attention_engine, run_to_idle
 from tests.host_transfers import ChosenTransfers
 

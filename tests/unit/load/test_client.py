@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import unused_port
 
-from hybridbench.latency import E2E, ITL, TTFT, LatencyHistogram
+from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.client import LoadClient
 from hybridbench.load.interfaces import Interface
 from hybridbench.records.load import LATE, OF_SESSIONS, TEXT_WORDS, Api, LoadReport

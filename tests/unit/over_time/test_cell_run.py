@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hybridbench.clock import FakeClock
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.over_time import cell_run
 from hybridbench.over_time.attempts import Progress, Stored
 from hybridbench.over_time.cell_run import CellRun

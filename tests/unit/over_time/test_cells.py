@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 from hybridbench.over_time.attempts import start_command
 from hybridbench.over_time.cells import find_cell
 from tests.unit.over_time.planned_runs import PLAN, attempt, planned_run, profile_file

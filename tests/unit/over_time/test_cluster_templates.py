@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.over_time.plan_formats import as_json
 from tests.unit.over_time.fake_tools import fake_tools
 from tests.unit.over_time.planned_runs import planned_run

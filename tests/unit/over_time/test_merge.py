@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hybridbench.errors import ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.over_time.merge import find_cells, merged
 from hybridbench.over_time.night_report import nightly_document
 from hybridbench.over_time.run import MergeOptions, merge_cells

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.over_time.plan import load_plan, plan_json_schema
 from hybridbench.over_time.planned import plan_run
 from hybridbench.workload.catalog import list_plans, list_profiles, profiles_dir

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.over_time.plan_formats import as_json, console, github_matrix
 from tests.unit.over_time.planned_runs import PLAN, planned_run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.over_time.planned import OVERHEAD_S
 from hybridbench.workload.catalog import load_profile
 from tests.unit.over_time.planned_runs import planned_run

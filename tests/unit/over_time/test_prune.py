@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.over_time.prune import Rules, decide, delete
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import RECORDED, WRITTEN_PAGES

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.over_time.child import Child
 from hybridbench.over_time.planned import PlannedRun
 from hybridbench.over_time.run import CellRunner, run_directory

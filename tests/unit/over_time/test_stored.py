@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.over_time.stored import read_cell
 from hybridbench.rundir.layout import CELL
 from tests.unit.over_time.planned_runs import (

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from hybridbench.foundation.units import parse_duration_s
 from hybridbench.over_time.planned import plan_run
-from hybridbench.units import parse_duration_s
 from hybridbench.workload.catalog import load_profile
 from tests.unit.over_time.fake_tools import fake_tools
 

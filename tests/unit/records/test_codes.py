@@ -12,7 +12,7 @@ import pytest
 import hybridbench
 from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.engine.scheduler.audit import ViolationKind
-from hybridbench.errors import ErrorCode, HybridbenchError, RunDirectoryError, UsageError
+from hybridbench.foundation.errors import ErrorCode, HybridbenchError, RunDirectoryError, UsageError
 
 ANALYSIS = Path(hybridbench.__file__).parent / "analysis"
 

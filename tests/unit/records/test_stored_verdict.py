@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.json_value import json_text
 from hybridbench.records.stored_verdict import (
     VerdictHead,

@@ -13,8 +13,8 @@ from hybridbench.engine.events import EventKind
 from hybridbench.engine.front_end import DuplicateRequestError
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.build import build_released
 from hybridbench.released.engine import ReleasedEngine
 from hybridbench.released.generations import GENERATIONS

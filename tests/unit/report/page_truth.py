@@ -14,9 +14,9 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from hybridbench.analysis.trend.metric_trend import LEAK_AFTER_STEADY_S, LEAK_WITHOUT_STEADY_S
+from hybridbench.foundation.units import parse_duration_s
 from hybridbench.report.document import Document, DocumentKind, FindingText, Table
 from hybridbench.report.quantity import SHARE, Quantity, quantities
-from hybridbench.units import parse_duration_s
 
 # What rounding may leave between two ways to one number, and between parts and their whole.
 _CLOSE: Final = 1e-6

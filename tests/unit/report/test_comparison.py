@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison import comparison_document
 from hybridbench.report.console import render_console

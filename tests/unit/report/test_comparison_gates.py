@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hybridbench.analysis.comparison.records import Comparison
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
 from hybridbench.report.document import GateState

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.verdict import DecayResult, Verdict, VerdictKind
 from hybridbench.report.document import Gate, GateState, tally
 from hybridbench.report.gates import gates_of, questions_asked

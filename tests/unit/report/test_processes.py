@@ -9,8 +9,8 @@ import numpy as np
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.labels import labelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.labels import labelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Event, ProcessEnded, ProcessStarted
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.verdict import MetricResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from hybridbench.metrics import METRICS, Kind, Unit, spec_of
+from hybridbench.foundation.metrics import METRICS, Kind, Unit, spec_of
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report.prometheus import family_of, render_prometheus
 from tests.unit.report.synthetic import manifest

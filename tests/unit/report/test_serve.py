@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.report import serve
 from hybridbench.report.serve import HOST, LiveRun, last_values, make_server

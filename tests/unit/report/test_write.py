@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.stored_verdict import verdict_from_json
 from tests.unit.report import synthetic
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.clock import FakeClock
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.events import Interrupted, Phase, Segment
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json

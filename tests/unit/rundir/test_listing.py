@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.listing import EntryKind, find_runs, list_runs, list_store

@@ -18,8 +18,8 @@ import hybridbench
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.cli.render import render
-from hybridbench.errors import RunDirectoryError
-from hybridbench.labels import labelled
+from hybridbench.foundation.errors import RunDirectoryError
+from hybridbench.foundation.labels import labelled
 from hybridbench.records.stored_verdict import verdict_text
 from hybridbench.report.samples_csv import render_samples
 from hybridbench.rundir.reader import read_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.rundir.layout import LOCK
 from hybridbench.rundir.lock import holder_of, locked_run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.foreign import DOCUMENT_BYTES_MAX
+from hybridbench.foundation.foreign import DOCUMENT_BYTES_MAX
 from hybridbench.rundir.ours import is_ours
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.clock import FakeClock
-from hybridbench.labels import labelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.labels import labelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import ProcessEnded, ProcessStarted
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.processes import ProcessSample

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridbench.analysis.record import RunRecord
-from hybridbench.clock import FakeClock
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.events import Note, Phase, Steady
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.events import Phase
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.rundir.layout import remove_unused

@@ -10,8 +10,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hybridbench.clock import FakeClock
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.events import Note, Steady, read_event
 from hybridbench.records.json_value import JsonValue
 from hybridbench.records.manifest import manifest_from_json

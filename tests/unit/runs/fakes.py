@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hybridbench.clock import FakeClock
-from hybridbench.latency import LatencyCounts
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.latency import LatencyCounts
 from hybridbench.records import messages as m
 from hybridbench.records.events import Event, Phase, kind_of
 from hybridbench.records.heap import StageReading, SurveyRecord

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.manifest import Options
 from hybridbench.runs.driver import Driver
 from hybridbench.runs.interrupts import Interrupts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records import messages as m
 from hybridbench.records.answers import MEASURED, ROUTING_GAP_LEAST, Trait, pack_tokens
 from hybridbench.records.events import AnswersCompared

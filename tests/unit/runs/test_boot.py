@@ -6,8 +6,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hybridbench.clock import FakeClock
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.records import messages as m
 from hybridbench.runs.boot import await_ready, boot_worker, check_capabilities
 from hybridbench.runs.interrupts import Interrupts

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.events import Crash
 from hybridbench.runs import crash
 from hybridbench.runs.crash import record_crash

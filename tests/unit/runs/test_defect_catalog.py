@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.defects.catalog import CONTROLS, DEFECTS, find_defect
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.runs.defect_catalog import described_defects
 
 

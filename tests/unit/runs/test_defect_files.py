@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 from hybridbench.runs.defect_files import defects_to_resume, hashes_of
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records import messages as m
 from hybridbench.runs.driver import Driver
 from hybridbench.workload.actions import WaitUntil

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from hybridbench.clock import Clock
+from hybridbench.foundation.clock import Clock
 from hybridbench.records.events import Checkpoint, Extended, ExtensionEnded, Phase
 from hybridbench.records.verdict import Verdict, VerdictKind
 from hybridbench.runs.steps import SoakSteps

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.runs.interrupts import Interrupts, SecondSignalError, handled_interrupts
 
 

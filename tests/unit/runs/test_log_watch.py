@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.events import EngineLog, EngineViolation
 from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.recorder import Recorder

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records import messages as m
 from hybridbench.records.events import ClockJump, EngineLog, EngineViolation, Gap, ProbeLeftOut
 from hybridbench.runs.loop import WorkerLostError

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, RunDirectoryError
 from hybridbench.records.codec import to_json
 from hybridbench.records.messages import HeapScanReply, Ready
 from hybridbench.rundir.layout import make_run_dir

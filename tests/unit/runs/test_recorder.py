@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.clock import FakeClock
-from hybridbench.metrics import declared
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.metrics import declared
 from hybridbench.records import messages as m
 from hybridbench.records.events import Checkpoint, EngineViolation, Note, Phase, event_data
 from hybridbench.records.heap import InstanceCount, TypeCount

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.events import Checkpoint, Phase
 from hybridbench.records.heap import InstanceCount
 from hybridbench.records.manifest import manifest_from_json

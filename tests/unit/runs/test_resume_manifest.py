@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import RunDirectoryError
+from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.records.json_value import JsonValue
 from hybridbench.rundir.layout import MANIFEST
 from hybridbench.rundir.manifest import read_manifest

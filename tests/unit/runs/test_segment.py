@@ -9,7 +9,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 from hybridbench.records.manifest import Manifest, Options, manifest_to_json
 from hybridbench.rundir.layout import published_schema
 from hybridbench.runs.boot import check_same_engine

@@ -17,8 +17,8 @@ import pytest
 from hybridbench.analysis import judge
 from hybridbench.cli.options import ReportFormat
 from hybridbench.cli.render import OutputOptions, render
-from hybridbench.clock import FakeClock
-from hybridbench.errors import (
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.errors import (
     ConfigError,
     ExitCode,
     HybridbenchError,

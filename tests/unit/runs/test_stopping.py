@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.events import StoppedEarly
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind
 from hybridbench.runs.stopping import Stopper, Watched

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hybridbench.clock import FakeClock
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import (
     Census,
     Checkpoint,

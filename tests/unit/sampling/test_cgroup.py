@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.metrics import declared
+from hybridbench.foundation.metrics import declared
 from hybridbench.sampling.cgroup import CgroupSource
 
 V2_STAT = "anon 1000\nfile 900000\nkernel 300\nsock 40\nshmem 50\nslab 200\n"

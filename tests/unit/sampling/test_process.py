@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.sampling.process import (
     ProcessGoneError,
     ProcessMemory,

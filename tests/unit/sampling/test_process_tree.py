@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.metrics import MEMORY, declared
+from hybridbench.foundation.metrics import MEMORY, declared
 from hybridbench.sampling.process_tree import PERSISTENT_S, UNTITLED_S, ProcessTree, TreeProcess
 
 WAIT = "import signal; print('up', flush=True); signal.pause()"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.sampling.runnable_time import RunnableTime
 
 PID = 77

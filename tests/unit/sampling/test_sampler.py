@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hybridbench.clock import FakeClock
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.sampling.cadence import Beat
 from hybridbench.sampling.sampler import (
     HarnessSource,

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from hybridbench.errors import UsageError
-from hybridbench.metrics import declared
+from hybridbench.foundation.errors import UsageError
+from hybridbench.foundation.metrics import declared
 from hybridbench.sampling.scrape import (
     PAGE_BYTES_MAX,
     NoMetricsError,

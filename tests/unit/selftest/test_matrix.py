@@ -9,7 +9,7 @@ import pytest
 from hybridbench.defects.catalog import CONTROLS, DEFECTS
 from hybridbench.defects.defect import FoundBy, Role
 from hybridbench.defects.described import rests_on_counts
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.selftest.matrix import Expect, Row, full_matrix, only, quick_matrix
 from hybridbench.selftest.run import command
 from hybridbench.workload.catalog import load_profile

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hybridbench.defects.mutants import REACHED, Candidate, candidates
-from hybridbench.errors import UsageError
+from hybridbench.foundation.errors import UsageError
 from hybridbench.records.events import Crash, Event, Phase
 from hybridbench.selftest import mutants, recall
 from hybridbench.selftest.mutants import Chosen, Kill, MutantTest, Reach, Soaked

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridbench.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.series.files import SeriesFile, read_series
 
 MIB = 2.0**20

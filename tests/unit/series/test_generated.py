@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import HybridbenchError
+from hybridbench.foundation.errors import HybridbenchError
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 

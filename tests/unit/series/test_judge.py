@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hybridbench.analysis.record import FloatArray
-from hybridbench.errors import HybridbenchError
+from hybridbench.foundation.errors import HybridbenchError
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.external_series import series_document, series_json
 from hybridbench.report.markdown import render_markdown

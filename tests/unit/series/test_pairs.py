@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.series.files import SeriesFile, read_series
 from hybridbench.series.units import Role, meaning_of
 

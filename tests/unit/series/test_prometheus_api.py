@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 from hybridbench.series.prometheus_api import RangeQuery, read_prometheus
 
 

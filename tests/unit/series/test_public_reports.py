@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hybridbench.cli.app import app
-from hybridbench.errors import HybridbenchError
+from hybridbench.foundation.errors import HybridbenchError
 
 PUBLIC = Path(__file__).parent / "public"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.metrics import Unit
+from hybridbench.foundation.metrics import Unit
 from hybridbench.series.units import Role, meaning_of, parse_unit
 
 

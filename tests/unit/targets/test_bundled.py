@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import WorkerFailedError
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.records.messages import Drain, Fatal
 from hybridbench.sampling.malloc import PINNED_ENVIRONMENT
 from hybridbench.targets import own_process

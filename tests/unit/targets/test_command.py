@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ConfigError
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.errors import ConfigError
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.targets.attached import AttachedTree
 from hybridbench.targets.command import LaunchedCommand
 from hybridbench.targets.target import ExitStatus

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hybridbench
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.targets.bundled import WorkerLaunch
 from hybridbench.targets.driven import driven_engine, driven_program, driven_release

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ErrorCode, UsageError
+from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.released.generations import GENERATIONS
 from hybridbench.targets.engines.catalog import ENGINES, named_engine
 from hybridbench.targets.engines.engine import Engine

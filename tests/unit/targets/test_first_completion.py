@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import WorkerFailedError
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.targets.first_completion import try_server
 from tests.unit.targets.tiny_index import SERVER
 

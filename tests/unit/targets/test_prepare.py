@@ -11,7 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hybridbench.errors import ConfigError, ErrorCode, RunDirectoryError, WorkerFailedError
+from hybridbench.foundation.errors import (
+    ConfigError,
+    ErrorCode,
+    RunDirectoryError,
+    WorkerFailedError,
+)
 from hybridbench.targets import prepare as preparing
 from hybridbench.targets.linked_packages import site_packages
 from hybridbench.targets.pip import Pip, _Found, _package

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from hybridbench.errors import WorkerFailedError
+from hybridbench.foundation.errors import WorkerFailedError
 from hybridbench.records import messages as m
 from hybridbench.records.heap import (
     Cycle,

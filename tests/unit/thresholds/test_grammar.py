@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
-from hybridbench.metrics import METRICS, Kind
+from hybridbench.foundation.metrics import METRICS, Kind
 from hybridbench.thresholds.grammar import ALIASES, Stat, parse_threshold, parse_thresholds
 
 MIB = 2.0**20

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hybridbench.defects.defect import Defect
 from hybridbench.engine.engine import Engine
-from hybridbench.engine_config import EngineConfig, HiCache
+from hybridbench.foundation.engine_config import EngineConfig, HiCache
 from hybridbench.records import messages as m
 from hybridbench.sampling.gc_monitor import GcMonitor
 from hybridbench.sampling.heap_scan import ForkScan

@@ -9,7 +9,7 @@ import pytest
 from hybridbench.engine.lineage import Passed
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.records.answers import Trait, has_trait, unpack_tokens
 from hybridbench.records.messages import FinishedAnswer
 from hybridbench.worker.answers import AnswerSample, traits_of

@@ -16,7 +16,7 @@ from hybridbench.engine.events import EngineEvent
 from hybridbench.engine.memory.owners import REQ, DoubleFreeError
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.metrics import declared
+from hybridbench.foundation.metrics import declared
 from hybridbench.records import messages as m
 from hybridbench.worker.engine_loop import make_payload
 from tests.builders import run_to_idle

@@ -6,7 +6,7 @@ import pytest
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.sampling.headroom import Headroom
 from hybridbench.worker import free_memory
 from hybridbench.worker.free_memory import fit_pools

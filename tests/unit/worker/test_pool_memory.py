@@ -9,7 +9,7 @@ import pytest
 
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache
+from hybridbench.foundation.engine_config import HiCache
 from hybridbench.sampling.forked_child import exclude_from_forks, include_in_forks
 from hybridbench.worker.pool_memory import pool_ranges
 from tests.builders import attention_model, make_attention_engine

@@ -12,7 +12,7 @@ from hybridbench.engine.memory.mamba_pool import MambaPool
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.records.answers import MEASURED, pack_tokens, tolerance_of
 from hybridbench.records.messages import Recompute
 from hybridbench.worker.reference import Reference, RoutingWatch, recomputed, without_reuse

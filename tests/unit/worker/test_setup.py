@@ -5,9 +5,9 @@ import gc
 import pytest
 
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
-from hybridbench.engine_config import EngineConfig, HiCache, NewTokenRatio
-from hybridbench.errors import ConfigError
-from hybridbench.metrics import METRICS, spec_of
+from hybridbench.foundation.engine_config import EngineConfig, HiCache, NewTokenRatio
+from hybridbench.foundation.errors import ConfigError
+from hybridbench.foundation.metrics import METRICS, spec_of
 from hybridbench.records.messages import Start
 from hybridbench.targets.engine_files import imported_engine_files
 from hybridbench.worker.first_touch import touch_largest_shapes

@@ -7,8 +7,8 @@ from hybridbench.defects.pr4977_retract_page_pad import DEFECT as RETRACT_PAGE_P
 from hybridbench.defects.pr21404_mamba_adder_reject import DEFECT as MAMBA_ADDER_REJECT
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import NewTokenRatio
-from hybridbench.metrics import declared
+from hybridbench.foundation.engine_config import NewTokenRatio
+from hybridbench.foundation.metrics import declared
 from hybridbench.worker.step_watch import StepWatch
 from tests.builders import make_attention_engine, make_engine
 

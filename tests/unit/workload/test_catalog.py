@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import hybridbench
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.workload.catalog import (
     DEFAULT_PROFILE,
     list_plans,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.records.messages import Submit
 from hybridbench.workload.draws import REPEATED_PAYLOADS, PayloadDraws
 from hybridbench.workload.rng_streams import stream

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 import yaml
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.workload.actions import Malformed
 from hybridbench.workload.catalog import list_profiles, profiles_dir
 from hybridbench.workload.consistency import max_prompt_tokens

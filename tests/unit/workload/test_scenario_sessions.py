@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent, EventKind
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.messages import Abort, CloseSession, Disconnect, OpenSession, Submit
 from hybridbench.workload.actions import WaitUntil
 from hybridbench.workload.profile import Profile

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.workload.trace import TraceFile, TraceFormat, TraceRow
 
 MOONCAKE = [

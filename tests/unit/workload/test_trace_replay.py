@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridbench.errors import ConfigError, UsageError
+from hybridbench.foundation.errors import ConfigError, UsageError
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import WaitUntil
 from hybridbench.workload.build import build_workload

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from hybridbench.workload.yaml_source import parse_scalar, parse_yaml
 
 TEXT = """\

@@ -14,7 +14,7 @@ from hybridbench.analysis.comparison.records import (
     ComparisonVerdict,
     Outcome,
 )
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.comparisons import (
     THROUGHPUT,

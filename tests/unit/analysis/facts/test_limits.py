@@ -7,7 +7,7 @@ import pytest
 from hybridbench.analysis.facts.limits import growth_limits, run_length_s
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import Extended, ExtensionEnded
 from hybridbench.records.json_value import JsonValue

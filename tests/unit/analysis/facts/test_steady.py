@@ -13,8 +13,8 @@ from hybridbench.analysis.facts.steady import detected_steady
 from hybridbench.analysis.facts.window import judged_window
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
-from hybridbench.labels import labelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.labels import labelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Phase, Steady
 from hybridbench.records.manifest import OBSERVED, Manifest, TargetFacts
 from hybridbench.records.verdict import VerdictKind

@@ -12,7 +12,7 @@ from hybridbench.analysis.findings.repeated_answers import (
 )
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.events import AnswersRepeated
 from hybridbench.records.load import Differing, Repeated
 from hybridbench.records.verdict import VerdictKind

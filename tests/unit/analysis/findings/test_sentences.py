@@ -10,7 +10,7 @@ from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.analysis.headline import in_headline, in_words
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.codec import to_json
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.finding import Words

@@ -12,7 +12,7 @@ from scipy.stats import fisher_exact, hypergeom
 from hybridbench.analysis.distributions import fisher
 from hybridbench.analysis.findings.wrong_answers import WrongAnswers
 from hybridbench.analysis.judge import judge
-from hybridbench.errors import ExitCode
+from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.answers import Trait
 from hybridbench.records.events import AnswersCompared, Crash, Interrupted, Lineages, WrongAnswer
 from hybridbench.records.verdict import Verdict, VerdictKind

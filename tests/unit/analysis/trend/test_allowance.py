@@ -12,8 +12,8 @@ import pytest
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.analysis.trend.reasons import KvCacheIsFilling
-from hybridbench.labels import labelled
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.labels import labelled
+from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import Census, Event, IdleLook
 from hybridbench.records.manifest import OBSERVED, Manifest, Options, TargetFacts

@@ -7,7 +7,7 @@ import pytest
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series
-from hybridbench.metrics import AT_REST
+from hybridbench.foundation.metrics import AT_REST
 from hybridbench.records.codec import by_name
 from hybridbench.records.events import Phase
 from hybridbench.records.verdict import VerdictKind

@@ -9,7 +9,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
-from hybridbench.metrics import declared
+from hybridbench.foundation.metrics import declared
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import MetricResult, VerdictKind

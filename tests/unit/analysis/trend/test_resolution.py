@@ -6,7 +6,7 @@ import pytest
 
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.trend.resolution import smallest_leak_called, smallest_resolvable_rate
-from hybridbench.metrics import MEMORY
+from hybridbench.foundation.metrics import MEMORY
 from tests.unit.analysis.records import GIB, MB, Run, healthy_record, hourly
 
 

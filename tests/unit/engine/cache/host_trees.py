@@ -21,7 +21,7 @@ from hybridbench.engine.memory.hicache_controller import HiCacheController
 from hybridbench.engine.memory.host_pool import MambaPoolHost, MHATokenToKVPoolHost
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.memory.swa_pool import SWAKVPool
-from hybridbench.engine_config import HiCacheWritePolicy
+from hybridbench.foundation.engine_config import HiCacheWritePolicy
 from tests.host_transfers import ChosenTransfers
 from tests.unit.engine.cache.trees import (
     AnyHybridTree,

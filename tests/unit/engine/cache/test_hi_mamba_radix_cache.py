@@ -27,7 +27,7 @@ from hybridbench.engine.memory.mamba_pool import Mamba2CacheParams, Mamba2StateS
 from hybridbench.engine.memory.owners import FREE, HOST, REQ, TREE
 from hybridbench.engine.memory.pages import TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
-from hybridbench.engine_config import HiCacheWritePolicy
+from hybridbench.foundation.engine_config import HiCacheWritePolicy
 from tests.host_transfers import ChosenTransfers
 
 SIZE = 16

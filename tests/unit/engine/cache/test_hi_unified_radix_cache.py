@@ -15,7 +15,7 @@ import pytest
 from hybridbench.engine.cache.base import CacheInitParams, CacheSanityError, EvictParams
 from hybridbench.engine.cache.hi_unified_radix_cache import HiUnifiedRadixCache
 from hybridbench.engine.memory.owners import FREE, HOST, TREE
-from hybridbench.engine_config import HiCacheWritePolicy
+from hybridbench.foundation.engine_config import HiCacheWritePolicy
 from tests.laws.host_world import HostWindowWorld, HostWorld
 from tests.unit.engine.cache.host_trees import HostHybridTree, HostTierSetup, HostWindowTree
 from tests.unit.engine.cache.trees import find

@@ -22,7 +22,7 @@ from hybridbench.engine.memory.kv_pool import MHATokenToKVPool
 from hybridbench.engine.memory.owners import FREE, HOST, REQ, TREE
 from hybridbench.engine.memory.pages import TokenToKVPoolAllocator
 from hybridbench.engine.memory.req_to_token import ReqToTokenPool
-from hybridbench.engine_config import HiCacheWritePolicy
+from hybridbench.foundation.engine_config import HiCacheWritePolicy
 from tests.host_transfers import ChosenTransfers
 
 SIZE = 16

@@ -15,9 +15,9 @@ from hybridbench.engine.memory.pinned import to_device, to_host
 from hybridbench.engine.memory.transfers import Finished, SideStreamTransfers, ThreadedTransfers
 from hybridbench.engine.models.registry import build_model
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import HiCache
+from hybridbench.foundation.engine_config import HiCache
 from tests.builders import NANO_ENGINE, NANO_MODEL
-from tests.unit.kernels.agreement import DEVICES, device_of
+from tests.unit.engine.kernels.agreement import DEVICES, device_of
 
 
 def test_copies_run_in_order_on_another_thread() -> None:

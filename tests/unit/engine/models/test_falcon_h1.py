@@ -15,7 +15,7 @@ from hybridbench.engine.models.falcon_h1 import FalconH1Config, Multipliers, hyb
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.registry import load_model, read_hf_config
 from hybridbench.engine.models.weights import RandomWeights
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from tests.model_steps import make_pools
 
 TINY = cast("FalconH1Config", PRESETS["falcon-h1-tiny"])

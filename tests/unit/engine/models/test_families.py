@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.falcon_h1 import FalconH1Config, Multipliers, hybrid_layers
 from hybridbench.engine.models.gpt_oss import GptOssConfig, alternating
 from hybridbench.engine.models.nemotron_h import NemotronHConfig, pattern
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.registry import Model, build_model
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_engine
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram

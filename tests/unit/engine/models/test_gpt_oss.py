@@ -14,7 +14,7 @@ from hybridbench.engine.models.gpt_oss import GptOssConfig, alternating
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.registry import Model, build_model, read_hf_config, resolve_model
 from hybridbench.engine.models.rope import Yarn
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 
 TINY = cast("GptOssConfig", PRESETS["gpt-oss-tiny"])
 # Windows much shorter than the prompts, so that most positions lie outside of one.

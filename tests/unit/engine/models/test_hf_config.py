@@ -14,7 +14,7 @@ from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.qwen3_5_config import Qwen35Config, Qwen35MoeConfig
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig, layer_pattern
 from hybridbench.engine.models.registry import read_hf_config
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 
 TINY = cast("Qwen3NextConfig", PRESETS["qwen3-next-tiny"])
 

@@ -15,7 +15,7 @@ from hybridbench.engine.models.nemotron_h import NemotronHConfig, pattern
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.registry import load_model, read_hf_config, resolve_model
 from hybridbench.engine.models.weights import RandomWeights
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from tests.model_steps import make_pools
 
 TINY = cast("NemotronHConfig", PRESETS["nemotron-h-tiny"])

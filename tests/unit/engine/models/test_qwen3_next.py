@@ -16,7 +16,7 @@ from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 from hybridbench.engine.models.registry import build_model
 from hybridbench.engine.models.weights import RandomWeights
 from tests.model_steps import NANO_MODEL, Stepper
-from tests.unit.kernels.agreement import device_of
+from tests.unit.engine.kernels.agreement import device_of
 
 SHAPES = {
     "nano": NANO_MODEL,

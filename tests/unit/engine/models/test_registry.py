@@ -11,7 +11,7 @@ from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.presets import PRESETS
 from hybridbench.engine.models.registry import resolve_model
 from hybridbench.engine.models.weights import RandomWeights
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from tests.model_steps import NANO_MODEL
 
 

@@ -15,8 +15,8 @@ from hybridbench.engine.models.sizes import (
     fit_to_memory,
     pools_that_fit,
 )
-from hybridbench.engine_config import EngineConfig
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.engine_config import EngineConfig
+from hybridbench.foundation.errors import ConfigError
 
 GIB = 2**30
 CONFIG = EngineConfig(model="qwen3-next-1b")

@@ -13,7 +13,7 @@ from torch import Tensor
 from hybridbench.engine.models.export import write_checkpoint
 from hybridbench.engine.models.registry import load_model
 from hybridbench.engine.models.weights import CheckpointWeights, RandomWeights
-from hybridbench.errors import ConfigError
+from hybridbench.foundation.errors import ConfigError
 from tests.model_steps import NANO_MODEL
 
 CPU = torch.device("cpu")

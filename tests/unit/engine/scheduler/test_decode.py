@@ -8,7 +8,7 @@ from hybridbench.engine.scheduler.decode import (
     decode_room_needed,
     retract_order,
 )
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import make_req
 
 

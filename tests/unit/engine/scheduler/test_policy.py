@@ -4,7 +4,7 @@ import pytest
 
 from hybridbench.engine.req import Req
 from hybridbench.engine.scheduler.policy import LPM_LONGEST_QUEUE, SchedulePolicy
-from hybridbench.engine_config import SchedulePolicyName
+from hybridbench.foundation.engine_config import SchedulePolicyName
 from tests.builders import make_req
 
 

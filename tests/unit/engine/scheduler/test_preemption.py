@@ -10,7 +10,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.decode import retract_order
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
     assert_idle_and_clean,
     make_attention_engine,

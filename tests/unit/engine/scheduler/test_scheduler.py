@@ -8,7 +8,7 @@ from hybridbench.engine.lineage import Passed
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.req import Req
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
 
 DARING = NewTokenRatio(init=0.0, min=0.0, decay_steps=1)

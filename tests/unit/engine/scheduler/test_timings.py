@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import count
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.timings import EngineTimings
+from hybridbench.foundation.clock import FakeClock
 from tests.builders import make_engine
 
 

@@ -14,7 +14,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.memory.owners import REQ
 from hybridbench.engine.sampling_params import SamplingParams
-from hybridbench.engine_config import NewTokenRatio
+from hybridbench.foundation.engine_config import NewTokenRatio
 from tests.builders import (
     assert_idle_and_clean,
     assert_nothing_lost,

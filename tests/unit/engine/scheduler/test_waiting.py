@@ -3,7 +3,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.req import FinishKind, FinishReason, Req
 from hybridbench.engine.scheduler.waiting import (
     DISPLACED,
@@ -11,7 +10,8 @@ from hybridbench.engine.scheduler.waiting import (
     WAITED_TOO_LONG,
     WaitingRules,
 )
-from hybridbench.engine_config import EngineConfig
+from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import EngineConfig
 from tests.builders import make_req
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from hybridbench.clock import FakeClock
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.sampling_params import SamplingParams
+from hybridbench.foundation.clock import FakeClock
 from tests.builders import assert_idle_and_clean, make_engine, run_to_idle
 
 PARAMS = SamplingParams(max_new_tokens=4, ignore_eos=True)

@@ -1,0 +1,260 @@
+"""Grouped-query attention over keys and values kept by slot: online softmax in Triton.
+
+A program that decodes has the queries that share a key head, so that each key is read once for all
+of them; one that extends has one head of some new tokens.
+Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); the split of the work is
+that of SGLang's ``decode_attention``.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hybridbench.engine.kernels.paged_attention.reference import (
+    QUERIES_PER_TILE,
+    DecodePlan,
+    ExtendPlan,
+)
+
+_KEYS_PER_BLOCK = 32
+# The smallest side of a matrix product in Triton.
+_LEAST_BLOCK = 16
+
+
+def decode_attention(
+    q: Tensor,
+    key_buffer: Tensor,
+    value_buffer: Tensor,
+    plan: DecodePlan,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """See the reference."""
+    batch, heads, head_dim = q.shape
+    key_heads = key_buffer.shape[1]
+    q = q.contiguous()
+    output = torch.empty_like(q)
+    _decode[(batch, key_heads)](
+        q,
+        key_buffer,
+        value_buffer,
+        q if sinks is None else sinks,
+        plan.starts,
+        plan.lens,
+        plan.slots,
+        output,
+        HAS_SINKS=sinks is not None,
+        SCALE=head_dim**-0.5,
+        KEY_HEADS=key_heads,
+        GROUP=heads // key_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_G=_block(heads // key_heads),
+        BLOCK_D=_block(head_dim),
+        BLOCK_N=_KEYS_PER_BLOCK,
+        **_arithmetic(q.dtype),
+    )
+    return output
+
+
+def extend_attention(
+    q: Tensor,
+    key_buffer: Tensor,
+    value_buffer: Tensor,
+    plan: ExtendPlan,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """See the reference."""
+    _, heads, head_dim = q.shape
+    q = q.contiguous()
+    output = torch.empty_like(q)
+    tiles = plan.tiles
+    if len(tiles.requests):
+        _extend[(len(tiles.requests), heads)](
+            *(q, key_buffer, value_buffer, q if sinks is None else sinks),
+            *(tiles.requests, tiles.begins, tiles.spans, tiles.slots, output),
+            HAS_SINKS=sinks is not None,
+            WINDOW=plan.window or 0,
+            SCALE=head_dim**-0.5,
+            HEADS=heads,
+            KEY_HEADS=key_buffer.shape[1],
+            HEAD_DIM=head_dim,
+            BLOCK_M=QUERIES_PER_TILE,
+            BLOCK_D=_block(head_dim),
+            BLOCK_N=_KEYS_PER_BLOCK,
+            **_arithmetic(q.dtype),
+        )
+    return output
+
+
+def _block(size: int) -> int:
+    return max(_LEAST_BLOCK, 1 << (size - 1).bit_length())
+
+
+def _arithmetic(dtype: torch.dtype) -> dict[str, object]:
+    """In which type to add up, and how to multiply: tf32 keeps all the bits of half precision."""
+    if dtype == torch.float64:
+        return {"SUM": tl.float64, "PRECISION": "ieee"}
+    return {"SUM": tl.float32, "PRECISION": "ieee" if dtype == torch.float32 else "tf32"}
+
+
+@triton.jit
+def _decode(
+    q,
+    key_buffer,
+    value_buffer,
+    sinks,
+    starts,
+    lens,
+    slots,
+    output,
+    HAS_SINKS: tl.constexpr,
+    SCALE: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SUM: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    request = tl.program_id(0).to(tl.int64)
+    key_head = tl.program_id(1)
+    start = tl.load(starts + request)
+    length = tl.load(lens + request)
+    member = tl.arange(0, BLOCK_G)
+    dim = tl.arange(0, BLOCK_D)
+    head = key_head * GROUP + member
+    in_dim = dim < HEAD_DIM
+    in_group = member < GROUP
+    in_query = in_group[:, None] & in_dim[None, :]
+    place_q = (request * KEY_HEADS * GROUP + head)[:, None] * HEAD_DIM + dim[None, :]
+    query = tl.load(q + place_q, mask=in_query, other=0.0).to(SUM)
+
+    peak = tl.full([BLOCK_G], float("-inf"), dtype=SUM)
+    whole = tl.zeros([BLOCK_G], dtype=SUM)
+    if HAS_SINKS:
+        # A sink is a key that brings no value.
+        peak = tl.load(sinks + head, mask=in_group, other=0.0).to(SUM)
+        whole += 1.0
+    mixed = tl.zeros([BLOCK_G, BLOCK_D], dtype=SUM)
+    for first in range(0, length, BLOCK_N):
+        position = first + tl.arange(0, BLOCK_N)
+        seen = (position < length)[None, :] & in_group[:, None]
+        peak, whole, mixed = _attend(
+            *(query, key_buffer, value_buffer, slots + start, position, length, key_head, seen),
+            *(peak, whole, mixed, SCALE, KEY_HEADS, HEAD_DIM, BLOCK_D, SUM, PRECISION),
+        )
+    _store_mixed(output + place_q, mixed, whole, in_query)
+
+
+@triton.jit
+def _extend(
+    q,
+    key_buffer,
+    value_buffer,
+    sinks,
+    requests,
+    begins,
+    spans,
+    slots,
+    output,
+    HAS_SINKS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SCALE: tl.constexpr,
+    HEADS: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SUM: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    head = tl.program_id(1)
+    key_head = head // (HEADS // KEY_HEADS)
+    span = spans + 4 * tl.load(requests + tile)
+    begin = tl.load(begins + tile)
+    first, count = tl.load(span), tl.load(span + 1)
+    prefix_len, start = tl.load(span + 2), tl.load(span + 3)
+    dim = tl.arange(0, BLOCK_D)
+    in_dim = dim < HEAD_DIM
+    token = begin + tl.arange(0, BLOCK_M)
+    in_query = (token < count)[:, None] & in_dim[None, :]
+    place_q = ((first + token) * HEADS + head)[:, None] * HEAD_DIM + dim[None, :]
+    query = tl.load(q + place_q, mask=in_query, other=0.0).to(SUM)
+
+    peak = tl.full([BLOCK_M], float("-inf"), dtype=SUM)
+    whole = tl.zeros([BLOCK_M], dtype=SUM)
+    if HAS_SINKS:
+        # A sink is a key that brings no value.
+        peak = tl.zeros([BLOCK_M], dtype=SUM) + tl.load(sinks + head).to(SUM)
+        whole += 1.0
+    mixed = tl.zeros([BLOCK_M, BLOCK_D], dtype=SUM)
+    own = prefix_len + token
+    visible = prefix_len + tl.minimum(begin + BLOCK_M, count)
+    hidden = begin * 0
+    if WINDOW:
+        # The first query of a tile sees furthest back.
+        hidden = tl.maximum(prefix_len + begin + 1 - WINDOW, 0)
+    for first_key in range(hidden, visible, BLOCK_N):
+        position = first_key + tl.arange(0, BLOCK_N)
+        seen = position[None, :] <= own[:, None]
+        if WINDOW:
+            seen = seen & (position[None, :] > own[:, None] - WINDOW)
+        peak, whole, mixed = _attend(
+            *(query, key_buffer, value_buffer, slots + start, position, visible, key_head, seen),
+            *(peak, whole, mixed, SCALE, KEY_HEADS, HEAD_DIM, BLOCK_D, SUM, PRECISION),
+        )
+    _store_mixed(output + place_q, mixed, whole, in_query)
+
+
+@triton.jit
+def _attend(
+    query,
+    key_buffer,
+    value_buffer,
+    slots,
+    position,
+    end,
+    key_head,
+    seen,
+    peak,
+    whole,
+    mixed,
+    SCALE: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    SUM: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Take in the keys at ``position``, of those before ``end``, where they are ``seen``.
+
+    ``mixed / whole`` is the softmax so far, with the largest score ``peak`` taken off all scores.
+    """
+    dim = tl.arange(0, BLOCK_D)
+    inside = position < end
+    slot = tl.load(slots + position, mask=inside, other=0)
+    place = (slot * KEY_HEADS + key_head)[:, None] * HEAD_DIM + dim[None, :]
+    in_keys = inside[:, None] & (dim < HEAD_DIM)[None, :]
+    keys = tl.load(key_buffer + place, mask=in_keys, other=0.0).to(SUM)
+    values = tl.load(value_buffer + place, mask=in_keys, other=0.0).to(SUM)
+    scores = tl.dot(query, tl.trans(keys), input_precision=PRECISION) * SCALE
+    scores = tl.where(seen & inside[None, :], scores, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, axis=1))
+    # A query that has seen no key yet has no peak; 0 keeps its shares at 0 and finite.
+    anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+    shrunk = tl.exp(peak - anchor)
+    shares = tl.exp(scores - anchor[:, None])
+    added = tl.dot(shares, values, input_precision=PRECISION)
+    return new_peak, whole * shrunk + tl.sum(shares, axis=1), mixed * shrunk[:, None] + added
+
+
+@triton.jit
+def _store_mixed(output, mixed, whole, inside):
+    # Rows that only fill the tile have seen nothing.
+    tl.store(output, mixed / tl.where(whole == 0.0, 1.0, whole)[:, None], mask=inside)

@@ -1,0 +1,24 @@
+"""Copies the states of all layers from rows of some tensors to rows of others: plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from hybridbench.engine.kernels.rows import store_rows
+
+
+def copy_states(
+    targets: Sequence[Tensor], target_rows: Tensor, sources: Sequence[Tensor], source_rows: Tensor
+) -> None:
+    """Overwrite row ``target_rows[i]`` of each target with row ``source_rows[i]`` of its source.
+
+    Args:
+        targets: each [S, ...] contiguous, slot by slot: all layers of a slot are neighbours.
+        target_rows: [n] int64, distinct, and none of them a row that is read.
+        sources: each like its target but for the number of rows.
+        source_rows: [n] int64.
+    """
+    for target, source in zip(targets, sources, strict=True):
+        store_rows(target, target_rows, source.index_select(0, source_rows))

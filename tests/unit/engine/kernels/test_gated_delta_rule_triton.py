@@ -1,0 +1,274 @@
+"""The gated delta rule in Triton, against the reference, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hybridbench.engine.kernels.gated_delta_rule import chunked, reference, triton_kernel
+from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
+from tests.unit.engine.kernels.agreement import (
+    CPU,
+    DEVICES,
+    Argument,
+    assert_agrees,
+    but_for_the_dump,
+    device_of,
+    mutant,
+    pool_of_layers,
+    random,
+)
+
+
+def gating_arguments(tokens: int, heads: int) -> list[Argument]:
+    """Columns of one projection, as a model has them; some decays are very slow, some fast."""
+    projected = random(tokens, 2 * heads + 3) * 20.0
+    a, b = projected[:, 1 : heads + 1], projected[:, heads + 1 : 2 * heads + 1]
+    return [a, b, -random(heads).exp(), random(heads)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("tokens", "heads"), [(4, 3), (1, 8), (0, 2)], ids=str)
+def test_gates_equal_the_reference(tokens: int, heads: int, device: str) -> None:
+    assert_agrees(
+        reference.gdn_gating,
+        triton_kernel.gdn_gating,
+        *gating_arguments(tokens, heads),
+        device=device_of(device),
+    )
+
+
+def test_a_slow_decay_keeps_its_digits_in_float32() -> None:
+    device_of("cpu")
+    a = torch.tensor([[-16.5, -30.0, 25.0, 90.0]])
+    ones = torch.ones(4)
+
+    g, _ = triton_kernel.gdn_gating(a, a, -ones, ones * 0.0)
+
+    torch.testing.assert_close(g, -torch.nn.functional.softplus(a), rtol=1e-6, atol=0.0)
+
+
+def update_arguments(
+    slots: Sequence[int],
+    heads: int = 2,
+    key_dim: int = 5,
+    value_dim: int = 3,
+    *,
+    into: bool = False,
+) -> list[Argument]:
+    """A pool of 7 slots; those that are not read are NaN."""
+    batch = len(slots)
+    rows: Tensor = torch.tensor(slots, dtype=torch.int64)
+    mixed = random(batch, heads * value_dim + 4)
+    v = mixed[:, 4:].view(batch, heads, value_dim)
+    gates = [-random(batch, heads).exp(), random(batch, heads).sigmoid()]
+    qk = random(batch, heads, 2, key_dim)
+    pool = pool_of_layers(7, (heads, key_dim, value_dim), rows)
+    elsewhere = None
+    if into:
+        elsewhere = (pool_of_layers(batch + 1, (heads, key_dim, value_dim), rows[:0]), rows * 0)
+        elsewhere[1].copy_(torch.arange(batch).flip(0))
+    return [qk, v, *gates, pool, rows, elsewhere]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        update_arguments([6, 2, 4]),
+        update_arguments([3], heads=1, key_dim=8, value_dim=33),
+        update_arguments([5, 1], into=True),
+        update_arguments([]),
+    ],
+    ids=["any-order", "one-token-two-blocks", "elsewhere", "no-request"],
+)
+def test_a_step_equals_the_reference(arguments: list[Argument], device: str) -> None:
+    assert_agrees(
+        reference.gated_delta_rule_update,
+        triton_kernel.gated_delta_rule_update,
+        *arguments,
+        device=device_of(device),
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_padding_changes_only_the_dump(device: str) -> None:
+    assert_agrees(
+        but_for_the_dump(reference.gated_delta_rule_update, 4, 5),
+        but_for_the_dump(triton_kernel.gated_delta_rule_update, 4, 5),
+        *update_arguments([0, 6, 0]),
+        device=device_of(device),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("in_value, in_key = value < VALUE_DIM,", "in_value, in_key = value < VALUE_DIM - 1,"),
+        ("slot = tl.load(slots + request)", "slot = tl.load(slots) + request * 0"),
+        ("state = state * tl.exp(tl.load(g + gate))", "state = state + 0.0"),
+        (
+            "row * target_stride + place, state",
+            "row * target_stride + place, state * 0.0",
+        ),
+        ("known = tl.sum(state * k[:, None], axis=0)", "known = tl.sum(state, axis=0)"),
+        ("    state = state + k[:, None] * delta[None, :]\n", ""),
+        ("delta = tl.load(beta + gate) * (new - known)", "delta = tl.load(beta + gate) * new"),
+    ],
+    ids=[
+        "mask-off-by-one",
+        "wrong-slot",
+        "missing-decay",
+        "lost-state",
+        "wrong-read",
+        "stale-state",
+        "missing-correction",
+    ],
+)
+def test_a_mutant_of_the_step_is_found(old: str, new: str, tmp_path: Path) -> None:
+    changed = mutant(triton_kernel, old, new, tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(
+            reference.gated_delta_rule_update,
+            changed.gated_delta_rule_update,
+            *update_arguments([6, 2, 4]),
+        )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("inside = head < HEADS", "inside = head < HEADS - 1"),
+        ("softplus * rate", "softplus"),
+        ("token * b_stride", "token * a_stride * 0"),
+    ],
+    ids=["mask-off-by-one", "missing-scale", "wrong-token"],
+)
+def test_a_mutant_of_the_gates_is_found(old: str, new: str, tmp_path: Path) -> None:
+    changed = mutant(triton_kernel, old, new, tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(reference.gdn_gating, changed.gdn_gating, *gating_arguments(4, 3))
+
+
+def plan_of(lens: Sequence[int], chunk_size: int, offsets: Sequence[int] | None) -> ChunkPlan:
+    starts = np.cumsum(lens) - np.asarray(lens)
+    return ChunkPlan.build(lens, starts, CPU, chunk_size, offsets)
+
+
+def chunk_arguments(
+    lens: Sequence[int],
+    chunk_size: int = 16,
+    *,
+    heads: tuple[int, int] = (2, 1),
+    dims: tuple[int, int] = (5, 3),
+    track_offsets: Sequence[int] | None = None,
+) -> list[Argument]:
+    """Requests with states to begin with; what pads a chunk has gates of 0."""
+    plan = plan_of(lens, chunk_size, track_offsets)
+    tokens = sum(lens)
+    places = (-1, chunk_size)
+    qk = random(tokens, 2 * heads[1], dims[0]) / dims[0] ** 0.5
+    mixed = random(tokens, heads[0] * dims[1] + 4)
+    gates = torch.stack((-random(tokens, heads[0]).exp(), random(tokens, heads[0]).sigmoid()), 1)
+    padded = torch.cat((gates, torch.zeros_like(gates[:1])))
+    snapshots = None
+    if track_offsets is not None:
+        snapshots = random(plan.snapshot_count, heads[0], *dims) * float("nan")
+    rows = mixed.index_select(0, plan.conv_rows)[:, 4:]
+    return [
+        qk.index_select(0, plan.conv_rows).view(*places, 2, heads[1], dims[0]),
+        rows.view(*places, heads[0], dims[1]),
+        padded.index_select(0, plan.gate_rows).view(*places, 2, heads[0]),
+        random(len(lens), heads[0], *dims),
+        lambda device: replace(plan, order=plan.order.to(device)),
+        snapshots,
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        chunk_arguments([1]),
+        chunk_arguments([5, 40, 16], dims=(5, 33)),
+        chunk_arguments([20, 3, 33], heads=(3, 3), track_offsets=[7, 0, 32]),
+        chunk_arguments([30, 16], chunk_size=24, track_offsets=[30, 5]),
+        chunk_arguments([150, 64], chunk_size=64, heads=(2, 2), track_offsets=[70, 0]),
+    ],
+    ids=[
+        "one-token",
+        "ragged-two-blocks",
+        "snapshots",
+        "odd-chunks-snapshot-at-the-end",
+        "chunks-of-64",
+    ],
+)
+def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> None:
+    assert_agrees(
+        chunked.chunk_gated_delta_rule,
+        triton_kernel.chunk_gated_delta_rule,
+        *arguments,
+        device=device_of(device),
+        atol=1e-11,
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_chunk_of_one_repeated_token_keeps_its_digits(device: str) -> None:
+    """Its rows are alike, so that powers of its matrix would reach 1e17 and cancel."""
+    place = device_of(device)
+    plan = plan_of([64], 64, None)
+    qk = torch.full((1, 64, 2, 1, 4), 0.5, dtype=torch.float64)
+    v, state = random(1, 64, 1, 4), random(1, 1, 4, 4)
+    gates = torch.zeros(1, 64, 2, 1, dtype=torch.float64)
+    gates[:, :, 1] = 0.99
+    exact = chunked.chunk_gated_delta_rule(qk, v, gates, state.clone(), plan)
+
+    coarse = [tensor.float().to(place) for tensor in (qk, v, gates, state)]
+    found = triton_kernel.chunk_gated_delta_rule(
+        coarse[0], coarse[1], coarse[2], coarse[3], replace(plan, order=plan.order.to(place))
+    )
+
+    for got, wanted in zip(found, exact, strict=True):
+        assert float((got.cpu() - wanted).norm() / wanted.norm()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(pair[:, None] == pair[None, :]) & is_second", "is_second"),
+        ("range(LEVELS)", "range(LEVELS - 1)"),
+        ("chunk = tl.load(starts + number) + rank", "chunk = tl.load(starts + number)"),
+        (" * decay * beta[:, None]", " * decay"),
+        ("state = state * tl.exp(total)", "state = state * 1.0"),
+        ("== number:", "== number + 1:"),
+        ("    tl.store(states + rank * state_size + place, state, mask=in_state)\n", ""),
+    ],
+    ids=[
+        "blocks-not-of-a-pair",
+        "a-level-too-few",
+        "wrong-chunk",
+        "missing-scale",
+        "missing-decay",
+        "late-snapshot",
+        "stale-state",
+    ],
+)
+def test_a_mutant_of_the_chunks_is_found(old: str, new: str, tmp_path: Path) -> None:
+    changed = mutant(triton_kernel, old, new, tmp_path)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(
+            chunked.chunk_gated_delta_rule,
+            changed.chunk_gated_delta_rule,
+            *chunk_arguments([20, 3], track_offsets=[7, 0]),
+            atol=1e-11,
+        )
