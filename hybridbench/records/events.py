@@ -327,6 +327,8 @@ class Lineages(msgspec.Struct, frozen=True, kw_only=True):
             had gone on from, and so on.
         heirs: whether they go on from a wrong answer.
         chosen: whether they were compared because a wrong answer goes on from them.
+        chosen_for: the rare trait that they were compared for; empty if they were drawn.  They
+            count for this trait alone.
         wrong: how many of them are wrong.
         right: how many are right.
         wrong_traits: how many of ``wrong`` have a trait, or a request that they go on from has it,
@@ -338,6 +340,7 @@ class Lineages(msgspec.Struct, frozen=True, kw_only=True):
     ancestors: int = 0
     heirs: bool = False
     chosen: bool = False
+    chosen_for: str = ""
     wrong: int = 0
     right: int = 0
     wrong_traits: dict[str, int] = {}
@@ -359,6 +362,9 @@ class AnswersCompared(Event, frozen=True):
         right_first: the same of the right ones.
         wrong_traits: how many of ``wrong_first`` have a trait, by its name.
         right_traits: the same of ``right_first``.
+        wrong_for: wrong ones beside ``wrong_first`` that were compared for a rare trait, by its
+            name; all of them have it.
+        right_for: the same of right ones.
         lineages: all answers by what they go on from.
         left_out: finished requests that were not compared, by the reason.
         cpu_s: processor time of the reference while the run went on.
@@ -375,6 +381,8 @@ class AnswersCompared(Event, frozen=True):
     right_first: int | None = None
     wrong_traits: dict[str, int] = {}
     right_traits: dict[str, int] = {}
+    wrong_for: dict[str, int] = {}
+    right_for: dict[str, int] = {}
     lineages: tuple[Lineages, ...] = ()
     left_out: dict[str, int] = {}
     cpu_s: float = 0.0

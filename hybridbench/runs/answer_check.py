@@ -30,7 +30,7 @@ from hybridbench.records.messages import (
     ReferenceReady,
     Start,
 )
-from hybridbench.runs.answer_tally import Sizes, Tally, heirs
+from hybridbench.runs.answer_tally import FOR_WRONG, Sizes, Tally, heirs
 from hybridbench.sampling.headroom import memory_headroom
 from hybridbench.targets.target import WireTarget
 from hybridbench.targets.wire import WireClosedError
@@ -45,6 +45,9 @@ _START_PATIENCE_S: Final = 60.0
 _TURN_S: Final = 0.2
 # A second model beside the engine's must not be what fills the machine: so much must be left.
 _ROOM_SHARE: Final = 0.125
+# Paths that few requests take are where faults stay unseen: every second answer is one with a trait
+# that fewer than this share of the waiting ones have.
+_RARE_SHARE: Final = 0.1
 # Prompt tokens of one step in the second of the runs that repeat a suspect.
 _OTHER_CHUNK: Final = 48
 
@@ -226,8 +229,8 @@ class AnswerCheck:
         self._tally.sizes = Sizes(sizes.page_size, sizes.track_interval, ready.sliding_window)
 
     def _ask_next(self) -> None:
-        """A drawn one of either half in turn, as long as both have some; every second time one that
-        a wrong answer goes on from, if there is any.
+        """Alternate: one that a wrong answer goes on from, or else one with a rare trait, if there
+        is any; then one drawn from either half in turn, as long as both have some.
 
         Drawn, because the sample of a short run is in the order in which requests finished: the
         time may not suffice for all, and what happens late must be seen, too.
@@ -235,7 +238,7 @@ class AnswerCheck:
         if not self._sample:
             return
         self._turn += 1
-        answer = self._next_maker() if self._turn % 2 else None
+        answer = (self._next_maker() or self._next_rare()) if self._turn % 2 else None
         if answer is None:
             half = bool(self._turn // 2 % 2)
             keys = [key for key in self._sample if key[0] is half] or list(self._sample)
@@ -248,9 +251,24 @@ class AnswerCheck:
             maker = self._makers.pop()
             if self._sample.get((maker.reused, maker.place)) is maker:
                 # What is chosen for a wrong answer's sake has no part in the test of traits.
-                self._tally.chosen.add(maker.rid)
+                self._tally.chosen[maker.rid] = FOR_WRONG
                 return maker
         return None
+
+    def _next_rare(self) -> FinishedAnswer | None:
+        """One with the rare trait that the fewest compared answers have."""
+        having: dict[str, list[FinishedAnswer]] = {}
+        for answer in self._sample.values():
+            for trait in answer.traits:
+                having.setdefault(trait, []).append(answer)
+        most = _RARE_SHARE * len(self._sample)
+        rare = [trait for trait, answers in having.items() if len(answers) < most]
+        if not rare:
+            return None
+        trait = min(rare, key=self._tally.with_trait.__getitem__)
+        answer = self._random.choice(having[trait])
+        self._tally.chosen[answer.rid] = trait
+        return answer
 
     def _ask(self, answer: FinishedAnswer, *, careful: bool = False, chunk: int = 0) -> None:
         assert self._target is not None, "no reference was started"

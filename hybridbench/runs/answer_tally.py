@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from hybridbench.records.answers import INHERITED, Trait, has_trait
 from hybridbench.records.events import AnswersCompared, Lineages, WrongAnswer
 from hybridbench.records.messages import FinishedAnswer, Recomputed
 
 _WRONG_STORED: Final = 100
+FOR_WRONG: Final = "wrong"
+"""Why an answer was compared: a wrong one goes on from it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,16 @@ class Sizes:
             yield Trait.BEYOND_WINDOW
 
 
+class Kind(NamedTuple):
+    """Whether an answer goes on from a wrong one, and what it was chosen for."""
+
+    heir: bool
+    chosen: str = ""
+
+
+_DRAWN: Final = Kind(heir=False)
+
+
 @dataclass
 class Tally:
     """What came of the answers that were compared."""
@@ -45,7 +57,9 @@ class Tally:
     right: list[FinishedAnswer] = field(default_factory=list)
     wrong: list[tuple[FinishedAnswer, Recomputed]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
-    chosen: set[str] = field(default_factory=set)  # compared for a wrong one's sake: by rid
+    # Of those that were not drawn, by rid: FOR_WRONG, or the rare trait that they were chosen for.
+    chosen: dict[str, str] = field(default_factory=dict)
+    with_trait: Counter[str] = field(default_factory=Counter)  # compared answers
 
     @property
     def compared(self) -> int:
@@ -54,12 +68,14 @@ class Tally:
     def add_right(self, answer: FinishedAnswer, found: Recomputed) -> None:
         """It agrees, or differs by no more than rounding explains."""
         self.tokens += found.compared
+        self.with_trait.update(answer.traits)
         self.largest = max(self.largest, found.distance)
         self.right.append(answer)
 
     def add_wrong(self, answer: FinishedAnswer, found: Recomputed) -> None:
         """It differs by more."""
         self.tokens += found.compared
+        self.with_trait.update(answer.traits)
         self.wrong.append((answer, found))
 
     def recorded(self, tolerance: float) -> AnswersCompared:
@@ -67,21 +83,19 @@ class Tally:
 
         Who goes on from a wrong state is wrong, too, whatever it has been through: traits of its
         own are counted of those that reused nothing of a wrong one.  Right ones are taken by the
-        same rule, so that it favours no trait, and none that was ``chosen``.
+        same rule, so that it favours no trait, and none that was chosen for a wrong one.  Those
+        chosen for a rare trait are counted apart: they tell of that trait alone.
         """
         answers = [*(answer for answer, _ in self.wrong), *self.right]
         wrong = answers[: len(self.wrong)]
         kinds = [
-            (heir, answer.rid in self.chosen)
+            Kind(heir, self.chosen.get(answer.rid, ""))
             for answer, heir in zip(answers, heirs(answers, wrong), strict=True)
         ]
         places = [*(found.wrong_place for _, found in self.wrong), *map(_some_place, self.right)]
-        first = [
-            (answer, place) if not any(kind) else None
-            for answer, place, kind in zip(answers, places, kinds, strict=True)
-        ]
-        wrong_first = [one for one in first[: len(wrong)] if one is not None]
-        right_first = [one for one in first[len(wrong) :] if one is not None]
+        known = list(zip(answers, places, kinds, strict=True))
+        wrong_first, wrong_for = self._first(known[: len(wrong)])
+        right_first, right_for = self._first(known[len(wrong) :])
         return AnswersCompared(
             compared=self.compared,
             tokens=self.tokens,
@@ -93,11 +107,27 @@ class Tally:
             right_first=len(right_first),
             wrong_traits=self._with_traits(wrong_first),
             right_traits=self._with_traits(right_first),
+            wrong_for=wrong_for,
+            right_for=right_for,
             lineages=lineages(
                 list(zip(wrong, kinds[: len(wrong)], strict=True)),
                 list(zip(self.right, kinds[len(wrong) :], strict=True)),
             ),
         )
+
+    def _first(
+        self, known: Iterable[tuple[FinishedAnswer, int, Kind]]
+    ) -> tuple[list[tuple[FinishedAnswer, int]], dict[str, int]]:
+        """Answers that go on from no wrong one: those drawn, with their places, and the number of
+        those that were chosen for a rare trait, by the trait.
+        """
+        drawn, chosen = [], Counter[str]()
+        for answer, place, kind in known:
+            if kind == _DRAWN:
+                drawn.append((answer, place))
+            elif not kind.heir and kind.chosen != FOR_WRONG:
+                chosen[kind.chosen] += 1
+        return drawn, dict(chosen)
 
     def _example(self, answer: FinishedAnswer, found: Recomputed) -> WrongAnswer:
         return WrongAnswer(
@@ -133,9 +163,6 @@ def heirs(answers: Sequence[FinishedAnswer], wrong: Iterable[FinishedAnswer]) ->
     ]
 
 
-Kind = tuple[bool, bool]  # whether it goes on from a wrong answer, and whether it was chosen
-
-
 def lineages(
     wrong: Sequence[tuple[FinishedAnswer, Kind]], right: Sequence[tuple[FinishedAnswer, Kind]]
 ) -> tuple[Lineages, ...]:
@@ -143,6 +170,7 @@ def lineages(
 
     More ancestors have more traits between them, and more that may go wrong; and so it is with
     those that go on from a wrong answer, or were compared for its sake.  Hence they are apart.
+    Those that were chosen for a rare trait are apart as well, and count for that trait alone.
     Wrong answers whose nearest request with a trait is the same one count once for it, as they may
     all be wrong for one event; the right ones all count.
     """
@@ -153,20 +181,22 @@ def lineages(
             stratum[half].append(answer)
     seen: set[tuple[Trait, int]] = set()
     found = []
-    for (length, (heir, chosen)), (wrong_here, right_here) in sorted(
-        strata.items(), key=itemgetter(0)
-    ):
+    for (length, kind), (wrong_here, right_here) in sorted(strata.items(), key=itemgetter(0)):
         having, repeated = Counter[str](), Counter[str]()
+        is_rare = kind.chosen not in {"", FOR_WRONG}
         for answer in wrong_here:
             for trait, source in _sources(answer):
+                if is_rare and trait != kind.chosen:
+                    continue
                 (repeated if (trait, source) in seen else having)[trait] += 1
                 seen.add((trait, source))
         others = Counter(str(trait) for answer in right_here for trait, _ in _sources(answer))
         found.append(
             Lineages(
                 ancestors=length,
-                heirs=heir,
-                chosen=chosen,
+                heirs=kind.heir,
+                chosen=kind.chosen == FOR_WRONG,
+                chosen_for=kind.chosen if is_rare else "",
                 wrong=len(wrong_here),
                 right=len(right_here),
                 wrong_traits=dict(having),

@@ -54,11 +54,14 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     p_value: float
     of_wrong: int | None = None
     of_right: int | None = None
+    wrong_for: int = 0
+    right_for: int = 0
 
     def words(self, wrong: int, right: int, *, are_all: bool = True) -> str:
-        """Its part of a sentence, out of so many answers of either kind; of all wrong ones, or of
-        those that had reused nothing of another wrong one.
+        """Its part of a sentence, out of so many drawn answers of either kind; of all wrong ones,
+        or of those that had reused nothing of another wrong one.
         """
+        wrong, right = wrong + self.wrong_for, right + self.right_for
         said = TRAIT_WORDS[Trait(self.trait)]
         verb, _, rest = said.partition(" ")
         if self.of_wrong is not None and self.of_right is not None:
@@ -80,9 +83,10 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         tolerance: the largest distance that counts as rounding: (best logit - logit of the emitted
             token) / standard deviation of the logits.
         largest: the largest distance of a wrong answer.
-        wrong_first: wrong ones that had reused nothing that another wrong one had computed; None
-            is all.
+        wrong_first: wrong ones that had reused nothing that another wrong one had computed, but for
+            those chosen for a rare trait; None is all.
         right_first: the same of the right ones.
+        wrong_for: wrong ones beside these that were chosen for a rare trait.
         common: what those have in common, the surest first.
         examples: the first of them.
         left_out: finished requests that were not compared, by the reason.
@@ -104,6 +108,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
     largest: float
     wrong_first: int | None = None
     right_first: int | None = None
+    wrong_for: int = 0
     common: tuple[Common, ...] = ()
     examples: tuple[WrongAnswer, ...] = ()
     left_out: Mapping[str, int] = {}
@@ -113,7 +118,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         wrong, right = self.wrong_first, self.right_first
         if wrong is None or right is None:
             wrong, right = self.wrong, self.compared - self.wrong
-        are_all = wrong == self.wrong
+        are_all = wrong + self.wrong_for == self.wrong
         shared = [one.words(wrong, right, are_all=are_all) for one in self.common]
         verb = "is" if self.wrong == 1 else "are"
         title = f"{self.wrong:,} of {self.compared:,} answers {verb} wrong"
@@ -166,15 +171,8 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
         largest=max(answer.distance for answer in examples),
         wrong_first=wrong_first,
         right_first=right_first,
-        common=tuple(
-            _in_common(
-                _summed([event.wrong_traits for event in events]),
-                _summed([event.right_traits for event in events]),
-                wrong_first,
-                right_first,
-                [one for event in events for one in event.lineages],
-            )
-        ),
+        wrong_for=sum(sum(event.wrong_for.values()) for event in events),
+        common=tuple(_in_common(events, wrong_first, right_first)),
         examples=examples[:_TOLD],
         left_out=_summed([event.left_out for event in events]),
     )
@@ -208,36 +206,39 @@ def left_out_words(left_out: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {_LEFT_OUT.get(name, name)}" for name, count in ordered)
 
 
-def _in_common(
-    wrong_traits: Mapping[str, int],
-    right_traits: Mapping[str, int],
-    wrong: int,
-    right: int,
-    lineages: Sequence[Lineages],
-) -> list[Common]:
+def _in_common(events: Sequence[AnswersCompared], wrong: int, right: int) -> list[Common]:
     """The traits that chance does not explain, the surest first, then in the order of ``Trait``.
 
     Of a trait that an answer may have itself or from a request that it goes on from, what is surer
-    is told.
+    is told.  A test of a trait may count answers that were chosen for having it: how many have it
+    is then given, and the question is how many of those are wrong.  Those that were chosen for
+    another trait would make the two traits look like opposites.
     """
-    if not right:
-        return []
+    wrong_traits, right_traits, wrong_for, right_for = map(
+        _summed,
+        zip(
+            *((e.wrong_traits, e.right_traits, e.wrong_for, e.right_for) for e in events),
+            strict=True,
+        ),
+    )
     tried: list[tuple[Common, float]] = []
     for trait in Trait:
-        having, others = wrong_traits.get(trait, 0), right_traits.get(trait, 0)
+        chosen = wrong_for.get(trait, 0), right_for.get(trait, 0)
+        having = wrong_traits.get(trait, 0) + chosen[0]
+        others = right_traits.get(trait, 0) + chosen[1]
         if having or others:
-            own = Common(trait=trait, wrong=having, right=others, p_value=1.0)
-            tried.append((own, fisher((having, wrong, others, right))))
-    for trait in INHERITED:
-        tables = [
-            (
-                one.wrong_traits.get(trait, 0),
-                one.wrong - one.repeated.get(trait, 0),
-                one.right_traits.get(trait, 0),
-                one.right,
+            own = Common(
+                trait=trait,
+                wrong=having,
+                right=others,
+                p_value=1.0,
+                wrong_for=chosen[0],
+                right_for=chosen[1],
             )
-            for one in lineages
-        ]
+            tried.append((own, fisher((having, wrong + chosen[0], others, right + chosen[1]))))
+    lineages = [one for event in events for one in event.lineages]
+    for trait in INHERITED:
+        tables = list(_by_stratum(lineages, trait))
         having, trials, others, all_right = (
             map(sum, zip(*tables, strict=True)) if tables else (0,) * 4
         )
@@ -259,6 +260,25 @@ def _in_common(
         ):
             surest[one.trait] = msgspec.structs.replace(one, p_value=p_value)
     return sorted(surest.values(), key=lambda one: one.p_value)
+
+
+def _by_stratum(lineages: Sequence[Lineages], trait: Trait) -> Iterator[tuple[int, int, int, int]]:
+    """The tables of ``fisher`` for ``trait``; those that were chosen for it join the drawn ones of
+    their stratum, as they all have it.
+    """
+    tables: dict[tuple[int, bool, bool], Counter[int]] = {}
+    for one in lineages:
+        if one.chosen_for in {"", trait}:
+            table = tables.setdefault((one.ancestors, one.heirs, one.chosen), Counter())
+            counts = (
+                one.wrong_traits.get(trait, 0),
+                one.wrong - one.repeated.get(trait, 0),
+                one.right_traits.get(trait, 0),
+                one.right,
+            )
+            table.update(dict(enumerate(counts)))
+    for table in tables.values():
+        yield table[0], table[1], table[2], table[3]
 
 
 def _or(known: int | None, otherwise: int) -> int:

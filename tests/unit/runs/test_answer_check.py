@@ -261,6 +261,56 @@ def test_whom_a_wrong_answer_goes_on_from_is_compared_soon_and_has_no_part_in_tr
     assert found.right_first == found.compared - 2
 
 
+def through(place: int, *traits: Trait, prompt: int = 14) -> m.FinishedAnswer:
+    return msgspec.structs.replace(answer(place, prompt=prompt), traits=list(map(str, traits)))
+
+
+def test_where_time_is_short_those_with_rare_traits_are_compared_first() -> None:
+    reference = FakeReference(FakeClock())
+    check = check_of(reference)
+    for place in range(400):
+        rare = {100: [Trait.LOADED_BACK], 300: [Trait.RETRACTED]}.get(place - place % 5, [])
+        check.take(through(place, Trait.REUSED_NOTHING, *rare, prompt=14 + place))
+
+    found = check.finish(4.0, lambda: False)
+
+    places = [len(asked.prompt) // 4 - 14 for asked in reference.asked]
+    # Every second one, of both traits alike, until none is left; drawn, ten of 400 would be one.
+    assert 18 < len(places) < 25
+    assert sum(place // 5 in {20, 60} for place in places) == 10
+    assert abs(found.right_for[Trait.RETRACTED] - found.right_for[Trait.LOADED_BACK]) <= 1
+    assert sum(found.right_for.values()) + (found.right_first or 0) == found.compared
+
+
+def test_an_answer_that_was_chosen_for_a_rare_trait_tells_of_that_trait_alone() -> None:
+    other = Trait.BESIDE_OTHERS
+    reference = FakeReference(FakeClock(), lambda asked: 0.3 * (len(asked.prompt) == 4 * 99))
+    check = check_of(reference)
+    for place in range(200):
+        check.take(through(place, Trait.REUSED_NOTHING, *[other] * (place % 2)))
+    check.take(through(200, Trait.REUSED_NOTHING, other, Trait.RETRACTED, prompt=99))
+
+    found = check.finish(4.0, lambda: False)
+
+    assert found.wrong_answers == 1
+    assert found.wrong_for == {Trait.RETRACTED: 1}
+    assert (found.wrong_first, found.wrong_traits) == (0, {})
+    (chosen,) = (one for one in found.lineages if one.chosen_for)
+    assert (chosen.chosen_for, chosen.wrong_traits) == (Trait.RETRACTED, {Trait.RETRACTED: 1})
+
+
+def test_a_trait_that_many_have_is_not_rare() -> None:
+    reference = FakeReference(FakeClock())
+    check = check_of(reference)
+    for place in range(200):
+        check.take(through(place, Trait.SEVERAL_CHUNKS if place % 5 else Trait.RETRACTED))
+
+    found = check.finish(10.0, lambda: False)
+
+    assert not found.right_for
+    assert found.right_first == found.compared
+
+
 def test_where_time_is_short_late_answers_are_compared_as_often_as_early_ones() -> None:
     reference = FakeReference(FakeClock())
     check = check_of(reference)

@@ -8,6 +8,7 @@ from hybridbench.records.answers import Trait, pack_tokens, pack_traits
 from hybridbench.records.events import Lineages
 from hybridbench.records.messages import FinishedAnswer
 from hybridbench.runs import answer_tally
+from hybridbench.runs.answer_tally import FOR_WRONG, Kind
 
 NONE: tuple[Trait, ...] = ()
 HIT, CUT = Trait.ENDED_AFTER_HIT, Trait.SEVERAL_CHUNKS
@@ -30,7 +31,7 @@ def answer(
 
 def lineages(wrong: Sequence[FinishedAnswer], right: Sequence[FinishedAnswer]) -> list[Lineages]:
     """Of answers that neither go on from a wrong one nor were chosen."""
-    first = (False, False)
+    first = Kind(heir=False)
     found = answer_tally.lineages([(a, first) for a in wrong], [(a, first) for a in right])
     return list(found)
 
@@ -84,7 +85,8 @@ def test_who_goes_on_from_a_wrong_answer_or_was_chosen_for_one_is_apart() -> Non
     heir, chosen, plain = answer(10, [HIT]), answer(11, [HIT]), answer(12, [HIT])
 
     found = answer_tally.lineages(
-        [(heir, (True, False)), (chosen, (False, True))], [(plain, (False, False))]
+        [(heir, Kind(heir=True)), (chosen, Kind(heir=False, chosen=FOR_WRONG))],
+        [(plain, Kind(heir=False))],
     )
 
     kinds = {(one.heirs, one.chosen): (one.wrong, one.right) for one in found}

@@ -231,6 +231,52 @@ def test_of_a_trait_that_answers_have_themselves_the_requests_before_them_are_no
     assert [one.of_wrong for one in finding.basis.common] == [None]
 
 
+def test_answers_chosen_for_a_rare_trait_count_for_that_trait_alone() -> None:
+    rare, other = Trait.LOADED_BACK, Trait.BESIDE_OTHERS
+    answers = msgspec.structs.replace(
+        compared(*(wrong(str(i), 1.0, rare, other) for i in range(14)), right=330),
+        wrong_first=2,
+        right_first=300,
+        wrong_traits={rare: 2, other: 2},
+        right_traits={rare: 4, other: 100},
+        wrong_for={rare: 12},
+        right_for={rare: 10, Trait.RETRACTED: 20},
+    )
+
+    finding = judged(answers).findings[0]
+
+    # Not 14 of 14 beside others: the twelve were not drawn with regard to that.
+    assert isinstance(finding.basis, WrongAnswers)
+    assert [one.trait for one in finding.basis.common] == [rare]
+    assert finding.title == (
+        "14 of 344 answers are wrong; 14 of 14 had a part of their prefix loaded back from the "
+        "host, 14 of 310 right ones had"
+    )
+
+
+def test_those_chosen_for_a_trait_join_the_stratum_they_were_chosen_from() -> None:
+    trait = Trait.LOADED_BACK
+    drawn = Lineages(ancestors=1, wrong=3, right=200, right_traits={trait: 6})
+    chosen = Lineages(
+        ancestors=1,
+        chosen_for=trait,
+        wrong=9,
+        right=3,
+        wrong_traits={trait: 9},
+        right_traits={trait: 3},
+    )
+    answers = msgspec.structs.replace(
+        compared(*(wrong(str(i)) for i in range(12)), right=203), lineages=(drawn, chosen)
+    )
+    elsewhere = msgspec.structs.replace(chosen, chosen_for=Trait.RETRACTED)
+
+    named = judged(answers).findings[0]
+    not_named = judged(msgspec.structs.replace(answers, lineages=(drawn, elsewhere))).findings[0]
+
+    assert "9 of 12 had a part of their prefix loaded back" in named.title
+    assert "loaded back" not in not_named.title
+
+
 def test_more_that_may_go_wrong_is_no_trait_of_it() -> None:
     """Long chats are wrong more often, and somebody in them was retracted more often."""
     short = Lineages(wrong=5, right=400, wrong_traits={}, right_traits={Trait.RETRACTED: 8})
