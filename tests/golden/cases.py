@@ -127,6 +127,17 @@ def _locks(count: int) -> RunRecord:
     return with_checkpoints(_short(), [rest])
 
 
+def _closed_sessions() -> RunRecord:
+    """All sessions were closed, and each has kept its row."""
+    rest = checkpoint(235.0, mamba={"session_held": 27.0})
+    kept = msgspec.structs.replace(
+        rest,
+        pools={**rest.pools, "req": {"total": 64.0, "session_held": 9.0}},
+        counters={"session_opens": 9, "session_closes": 9},
+    )
+    return with_checkpoints(_short(), [kept])
+
+
 def _in_use_at_rest() -> RunRecord:
     """By its page a server has two more KV blocks in use after each abort in decode."""
     aborts = np.floor(np.maximum(_T - 20, 0) / 5.0)
@@ -298,6 +309,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "slots lost by closes": _slots_lost_by_closes,
     "slots below zero": lambda: _rests(mamba={"residual": -1.0}),
     "slots of no request": lambda: _rests(kv={"in_flight": 40.0}),
+    "slots of closed sessions": _closed_sessions,
     "in use at rest": _in_use_at_rest,
     "locks held": lambda: _locks(2),
     "locks below zero": lambda: _locks(-1),

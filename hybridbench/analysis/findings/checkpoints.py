@@ -7,7 +7,7 @@ between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
@@ -43,6 +43,8 @@ _SLOTS_NAMED = 10
 _CHECKPOINTS_NAMED = 5
 # Rises from one idle point to the next, and no fall: a gauge that is late would fall as well.
 _RISES_OF_GAUGES = 3
+_SESSION_HELD = "session_held"
+_OPENS, _CLOSES = "session_opens", "session_closes"
 # What the engine's own check calls missing slots.
 _VIOLATION = "residual"
 _LOCKED_POOL = {"full": "kv", "swa": "swa", "mamba": "mamba"}
@@ -204,6 +206,48 @@ class HeldAtIdle(Basis, frozen=True, kw_only=True):
         )
 
 
+class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
+    """Sessions that hold slots at the last idle checkpoint although they were closed.
+
+    Attributes:
+        closed: sessions that hold a row, beyond those that are open.
+        open: sessions that were opened and not closed.
+        held: by pool, what all sessions hold, where none is open.
+    """
+
+    kind: ClassVar[str] = "held-by-closed-sessions"
+    meaning: ClassVar[str] = "Sessions that were closed still hold their slots."
+    question: ClassVar[str] = "a closed session holds nothing"
+    names_mechanism: ClassVar[bool] = True
+    from_checkpoints: ClassVar[bool] = True
+
+    closed: float
+    open: float
+    at_checkpoints: tuple[float, ...]
+    held: Mapping[str, float] = {}
+
+    def words(self, found: Finding) -> Words:
+        slots = ", ".join(f"{n:,.0f} {pool_unit(pool)}" for pool, n in self.held.items())
+        which = "session" if self.closed == 1 else "sessions"
+        return Words(
+            f"{self.closed:,.0f} closed {which} still hold slots{per_event(found)}",
+            cause="closing a session does not release what it holds",
+            evidence=(
+                f"sessions that hold a row, beyond the {self.open:,.0f} open ones, at the last "
+                f"checkpoints: {readings(self.at_checkpoints)}",
+                *((f"they hold {slots}",) if slots else ()),
+                *driver_evidence(found),
+            ),
+        )
+
+    def advice(self, found: Finding) -> str:
+        del found
+        return (
+            "Check every way in which a session ends (close, time-out, close during a turn) for a "
+            "missing release of its slot."
+        )
+
+
 class InUseAtIdle(Basis, frozen=True, kw_only=True):
     """Slots that a server's own page calls in use at idle points.
 
@@ -300,12 +344,13 @@ class NegativeLocks(_Locks, frozen=True, kw_only=True):
 
 
 def checkpoint_findings(facts: Facts) -> list[Finding]:
-    """Missing slots, slots counted twice, slots and locks without a holder."""
+    """Missing slots, slots counted twice, slots and locks without a holder or with a closed one."""
     findings: list[Finding] = []
     for pool in pool_names(facts.record):
         findings.extend(_residuals(facts, pool))
         findings.extend(_orphans(facts, pool))
         findings.extend(_in_use(facts, pool))
+    findings.extend(_closed_sessions(facts))
     findings.extend(_locks(facts))
     return findings
 
@@ -410,6 +455,47 @@ def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
     yield explained(found, driver, unit)
 
 
+def _closed_sessions(facts: Facts) -> Iterable[Finding]:
+    """Sessions hold rows, and there are more of them than are open."""
+    seen = facts.idle_readings(_closed_with_rows)
+    if not seen or seen[-1].value <= 0:
+        return
+    last = next(at for at in reversed(facts.idle) if at.t_s == seen[-1].t_s)
+    t, rows = pool_values(facts.record, "req", _SESSION_HELD)
+    counters = facts.counters
+    counts = [
+        counters.at(name, t) if name in counters.series else np.zeros(t.size)
+        for name in (_OPENS, _CLOSES)
+    ]
+    hints = Hints((_CLOSES,), load=facts.load, idle=seen, from_zero=True)
+    driver = find_driver(t, rows - counts[0] + counts[1], counters, hints)
+    still_open = _open_sessions(last)
+    basis = HeldByClosedSessions(
+        closed=seen[-1].value,
+        open=still_open,
+        at_checkpoints=tuple(reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
+        held={
+            pool: last.pool(pool, _SESSION_HELD)
+            for pool in last.pools
+            if not still_open and last.pool(pool, _SESSION_HELD) > 0
+        },
+    )
+    since_s = next(reading.t_s for reading in seen if reading.value > 0)
+    found = Finding(basis, VerdictKind.LEAK, "closed sessions", since_s=since_s)
+    yield explained(found, driver, "sessions")
+
+
+def _closed_with_rows(at: Checkpoint) -> float | None:
+    """None where the engine does not count its sessions."""
+    if _OPENS not in at.counters or _SESSION_HELD not in at.pools.get("req", {}):
+        return None
+    return at.pool("req", _SESSION_HELD) - _open_sessions(at)
+
+
+def _open_sessions(at: Checkpoint) -> float:
+    return at.counters.get(_OPENS, 0) - at.counters.get(_CLOSES, 0)
+
+
 def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
     """Slots in use by a server's own page: by an account of every slot at the last idle point, or
     by gauges that only rise from one idle point to the next.
@@ -470,7 +556,7 @@ def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:
 
 
 def _session_held(at: Checkpoint) -> bool:
-    return any(at.pool(pool, "session_held") > 0 for pool in at.pools)
+    return any(at.pool(pool, _SESSION_HELD) > 0 for pool in at.pools)
 
 
 def _driver(

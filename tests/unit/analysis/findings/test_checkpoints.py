@@ -113,6 +113,54 @@ def test_slots_of_requests_that_no_longer_exist_are_a_leak() -> None:
     assert (finding.kind, finding.verdict) == ("held-at-idle", VerdictKind.LEAK)
 
 
+def sessions(*rows_opens_closes: tuple[float, int, int]) -> RunRecord:
+    """Idle checkpoints at which sessions hold so many rows, of so many opened and closed ones."""
+    rests = []
+    for i, (rows, opens, closes) in enumerate(rows_opens_closes):
+        at = checkpoint(60.0 * (i + 1), mamba={"session_held": 3.0 * rows})
+        rests.append(
+            msgspec.structs.replace(
+                at,
+                pools={**at.pools, "req": {"total": 64.0, "session_held": rows}},
+                counters={"session_opens": opens, "session_closes": closes},
+            )
+        )
+    return with_checkpoints(healthy_record(RUN), rests)
+
+
+def test_sessions_that_hold_a_row_after_they_were_closed_are_a_leak() -> None:
+    (finding,) = found(sessions((2, 6, 4), (5, 12, 10), (4, 20, 20)))
+
+    assert (finding.kind, finding.verdict) == ("held-by-closed-sessions", VerdictKind.LEAK)
+    assert finding.title == "4 closed sessions still hold slots"
+    assert finding.data["at_checkpoints"] == [0.0, 3.0, 4.0]
+    assert finding.data["held"] == {"mamba": 12.0, "req": 4.0}
+    assert finding.since_s == 120.0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_open_sessions_may_hold_a_row_each(rows: float) -> None:
+    assert found(sessions((rows, 6, 4))) == []
+
+
+def test_the_close_that_leaves_a_row_behind_is_named() -> None:
+    record = sessions((0, 0, 0), (23, 23, 23))
+    t = record.series["events.retracts"].t_s
+    closes = np.floor(np.maximum(t - 20, 0) / 10.0)
+    opens = np.floor(np.maximum(t - 12, 0) / 10.0)
+    kept = with_series(
+        record,
+        Series("events.session_opens", t, opens),
+        Series("events.session_closes", t, closes),
+        Series("pool.req.session_held", t, opens),
+    )
+
+    (finding,) = found(kept)
+
+    assert finding.driver == "session_closes"
+    assert (finding.rates[0].value, finding.rates[0].unit) == (1.0, "sessions")
+
+
 def in_use_at_rest(*values: float) -> RunRecord:
     """Idle points of a server whose gauges say that so many blocks are in use."""
     rests = [

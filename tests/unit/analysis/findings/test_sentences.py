@@ -128,6 +128,25 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             evidence=("in flight at the checkpoint at 1m15s",),
         ),
     ),
+    "slots of closed sessions": (
+        found(
+            "held-by-closed-sessions",
+            {
+                "closed": 3.0,
+                "open": 0.0,
+                "at_checkpoints": [1.0, 3.0],
+                "held": {"mamba": 9.0, "req": 3.0},
+            },
+        ),
+        Words(
+            "3 closed sessions still hold slots",
+            "closing a session does not release what it holds",
+            (
+                "sessions that hold a row, beyond the 0 open ones, at the last checkpoints: 1, 3",
+                "they hold 9 state slots, 3 request rows",
+            ),
+        ),
+    ),
     "blocks in use at idle": (
         found("in-use-at-idle", {"pool": "kv_blocks", "in_use": 9.0, "at_checkpoints": [3, 6, 9]}),
         Words(
