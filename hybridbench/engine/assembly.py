@@ -110,7 +110,7 @@ def assemble(  # noqa: PLR0913 - the parts that stand in for the engine's own
         model, note = model_of(config, kernels)
     if config.cache == "auto":
         config = replace(config, cache="swa" if model.config.swa_layer_ids else "radix")
-    _check_against_model(config, model.config)
+    check_against_model(config, model.config)
     mamba_pool = _mamba_pool(config, model.config, dtype, device, kernels)
     kv_pool = _kv_pool(config, model.config, mamba_pool, dtype, kernels)
     allocator = _kv_allocator(config, kv_pool)
@@ -351,7 +351,12 @@ def _storage_rules(config: EngineConfig, clock: Clock) -> StorageRules:
     return StorageRules(settings.prefetch_policy, settings.prefetch_timeout_s, clock.monotonic_s)
 
 
-def _check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
+def check_against_model(config: EngineConfig, model_config: ModelConfig) -> None:
+    """Refuse settings that do not fit the model.
+
+    Raises:
+        ConfigError: one sentence on the first of them.
+    """
     if model_config.linear_layer_ids:
         _check_states(config)
     if config.keeps_windows_only(sliding=bool(model_config.swa_layer_ids)):

@@ -12,7 +12,7 @@ from hybridbench.workload.validation import full_stop, nearest
 
 DEFAULT_PROFILE = "chat-churn"
 # Plans of `hybridbench nightly` are shipped beside the profiles that they name.
-_PLANS = frozenset({"nightly"})
+_PLANS = frozenset({"nightly", "weekly"})
 _PRESET = re.compile(r'^    "([a-z0-9.-]+)":', re.MULTILINE)
 
 

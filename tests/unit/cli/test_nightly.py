@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["plan", "absent.yaml"], "absent.yaml: there is no such plan; choose one of nightly."),
+        (["plan", "absent.yaml"], "there is no such plan; choose one of nightly, weekly."),
         (["plan", "plan.yaml", "--budget", "soon"], "write 90s, 5m"),
         (["plan", "plan.yaml", "--defect", "lru-reference-cycl"], "lru-reference-cycle"),
         (["cell", "plan.yaml", "--out", "o"], "either --id or --index"),

@@ -17,7 +17,7 @@ from hybridbench.workload.catalog import (
 from tests.unit.workload.profiles import BASE
 
 FOLDER = Path(__file__).parents[3] / "profiles"
-PLANS = {"nightly"}
+PLANS = {"nightly", "weekly"}
 SHIPPED = sorted({path.stem for path in FOLDER.glob("*.yaml")} - PLANS)
 # Their clients do not wait for answers.
 OPEN_LOOP = {"host-pool-fill", "bad-input", "mamba-churn", "pr25770-ramp"}
