@@ -21,6 +21,7 @@ from hybridbench.engine.forward_batch import ForwardBatch
 from hybridbench.engine.memory.kv_pool import HybridLinearKVPool
 from hybridbench.engine.models.config import ModelConfig
 from hybridbench.engine.models.step import DecodeInputs
+from hybridbench.foundation.units import format_bytes
 
 
 class GraphedModel(Protocol):
@@ -120,6 +121,14 @@ class CudaGraphRunner:
         # The largest first, whose scratch memory the others then find in the pool.
         self._graphs = {size: self._capture(size, recorder) for size in reversed(self._sizes)}
         self.pool_bytes = recorder.pool_bytes()
+
+    @property
+    def note(self) -> str:
+        """What a run should print: up to which batch size, and the memory of the graphs."""
+        return (
+            f"decode steps of up to {self._sizes[-1]} requests replay CUDA graphs, "
+            f"whose pool has {format_bytes(self.pool_bytes)}"
+        )
 
     def can_run(self, batch: ForwardBatch) -> bool:
         """Whether there is a recording for such a batch."""

@@ -282,6 +282,11 @@ class Engine:
         return self._steady.reason
 
     @property
+    def graphs_note(self) -> str:
+        """One sentence on recorded decode steps that a run should print; empty without any."""
+        return self._runner.graphs_note
+
+    @property
     def running_requests(self) -> int:
         """Requests in the running batch, and the one between chunks."""
         return len(self.scheduler.running) + (self.scheduler.chunked_req is not None)

@@ -48,6 +48,11 @@ class ModelRunner:
         """Steps so far that were replayed."""
         return 0 if self._graphs is None else self._graphs.replays
 
+    @property
+    def graphs_note(self) -> str:
+        """What a run should print of the recordings; empty without any."""
+        return "" if self._graphs is None else self._graphs.note
+
     def next_tokens(self, batch: ForwardBatch, params: Sequence[SamplingParams]) -> NextTokens:
         """The next token of each request of ``batch``; ``params`` in the same order.
 

@@ -164,7 +164,8 @@ def _bundled(config: EngineConfig) -> _Served:
     config, pools_note = fit_pools(config)
     engine = build_engine(config)
     resolved = resolve_model(config.model, config.device)
-    note = "; ".join(filter(None, (resolved.note or _model_note(config), pools_note)))
+    notes = (resolved.note or _model_note(config), engine.graphs_note, pools_note)
+    note = "; ".join(filter(None, notes))
     return _Served(engine, resolved.name, note, imported_engine_files(), {}, engine.pools)
 
 
