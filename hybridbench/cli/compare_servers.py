@@ -91,8 +91,8 @@ def _refuse_of_workers(options: CompareOptions) -> None:
     ):
         if given != default:
             raise UsageError(
-                "is of engines that take turns in workers; servers are soaked one after the other, "
-                "for --max-time together.",
+                "applies only to engines that run in workers and alternate; servers are soaked one "
+                "after the other, within --max-time in all.",
                 code=ErrorCode.OPTION_CONFLICT,
                 option=option,
             )

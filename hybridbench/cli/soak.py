@@ -504,7 +504,12 @@ def _refuse_of_the_wire(context: typer.Context, other: str) -> None:
     Raises:
         UsageError: an option of engines that a worker of ours runs, or one that names another.
     """
-    _refuse(context, _OF_BUNDLED, f"is of the bundled engine, and {other} names another", other)
+    _refuse(
+        context,
+        _OF_BUNDLED,
+        f"applies to the bundled engine only, and {other} names another",
+        other,
+    )
     if other == "--url":
         _refuse(context, {"target", "targets"}, "and --url name two targets")
     else:
@@ -521,7 +526,7 @@ def _refuse_of_others(context: typer.Context, target: str | None) -> None:
         _refuse(
             context,
             _NOT_OF_RELEASES,
-            "is of the bundled engine, and --target names another",
+            "applies to the bundled engine only, and --target names another",
             "--target",
         )
 
@@ -538,7 +543,7 @@ def _refuse(context: typer.Context, names: Collection[str], why: str, other: str
             continue
         if parameter.name == "command":
             raise UsageError(
-                f"{given['command'][0]}: a command is taken with --url alone.",
+                f"{given['command'][0]}: a command needs --url.",
                 code=ErrorCode.EXTRA_ARGUMENT,
             )
         raise UsageError(

@@ -64,13 +64,13 @@ def find_cells(places: Sequence[Path]) -> Found:
         other = next(iter(cells.values()), record)
         if other.plan.hash != record.plan.hash:
             raise RunDirectoryError(
-                f"{path} is of plan {record.plan.name} {record.plan.hash}, and other cells are of "
+                f"{path} belongs to plan {record.plan.name} {record.plan.hash}, other cells to "
                 f"{other.plan.name} {other.plan.hash}: merge the cells of one nightly run",
                 code=ErrorCode.MISMATCH,
             )
         if another_engine(other.engine, record.engine):
             raise RunDirectoryError(
-                f"{path} is of engine {record.engine[:12]}, and {other.id} is of "
+                f"{path} ran on engine {record.engine[:12]}, {other.id} on "
                 f"{other.engine[:12]}: merge the cells of one engine",
                 code=ErrorCode.MISMATCH,
             )

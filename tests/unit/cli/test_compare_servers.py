@@ -28,12 +28,16 @@ from hybridbench.targets.prepared import save
         (("vllm", "vllm==1.0"), {}, "the release is missing"),
         (("vllm==1.0", "llamacpp==1"), {"model": "qwen3-next"}, "llamacpp has no such checkpoint"),
         (("vllm==1.0", "vllm==1.0"), {"max_time": "39s"}, "39s: too short for 2 servers"),
-        (("vllm==1.0", "vllm==1.0"), {"rounds": 3}, "--rounds is of engines that take turns"),
-        (("vllm==1.0", "vllm==1.0"), {"block": "5s"}, "--block is of engines"),
-        (("vllm==1.0", "vllm==1.0"), {"slice_": "0"}, "--slice is of engines"),
-        (("vllm==1.0", "vllm==1.0"), {"renew_every": 1}, "--renew is of engines"),
-        (("vllm==1.0", "vllm==1.0"), {"gc": GcMode.FREEZE_AFTER_WARMUP}, "--gc is of engines"),
-        (("vllm==1.0", "vllm==1.0"), {"ballast": 5}, "--ballast is of engines"),
+        (("vllm==1.0", "vllm==1.0"), {"rounds": 3}, "--rounds applies only to engines that run"),
+        (("vllm==1.0", "vllm==1.0"), {"block": "5s"}, "--block applies only to engines"),
+        (("vllm==1.0", "vllm==1.0"), {"slice_": "0"}, "--slice applies only to engines"),
+        (("vllm==1.0", "vllm==1.0"), {"renew_every": 1}, "--renew applies only to engines"),
+        (
+            ("vllm==1.0", "vllm==1.0"),
+            {"gc": GcMode.FREEZE_AFTER_WARMUP},
+            "--gc applies only to engines",
+        ),
+        (("vllm==1.0", "vllm==1.0"), {"ballast": 5}, "--ballast applies only to engines"),
     ],
 )
 def test_one_sentence_says_what_cannot_be_compared(

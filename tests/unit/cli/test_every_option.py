@@ -653,7 +653,7 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
         ("soak --no-stream", "--stream needs --url, which names a server."),
         (
             "soak --url http://127.0.0.1:1 --device cuda -- sleep 1",
-            "--device is of the bundled engine, and --url names another.",
+            "--device applies to the bundled engine only, and --url names another.",
         ),
         (
             "soak --url http://127.0.0.1:1 --target sglang-cache==0.5.13 -- sleep 1",
@@ -661,7 +661,7 @@ def test_a_misspelt_word_is_met_with_the_nearest(typed: str, near: str) -> None:
         ),
         (
             "soak --target sglang-cache==0.5.13 --defect lru-reference-cycle",
-            "--defect is of the bundled engine, and --target names another.",
+            "--defect applies to the bundled engine only, and --target names another.",
         ),
         (
             "soak --url http://127.0.0.1:1 --restarts 2",
