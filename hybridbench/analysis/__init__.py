@@ -1,3 +1,3 @@
-"""Pure statistics: a run's series in, findings and a verdict out.  No torch, no engine, no clock,
-no file.
+"""Pure statistics: takes a run's series and returns findings and a verdict.  It imports neither
+torch nor an engine and reads neither clock nor file.
 """

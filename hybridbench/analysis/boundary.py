@@ -1,8 +1,8 @@
-"""Where a part of the analysis that fails ends: in a finding that names it, not in the whole run.
+"""Contain the failure of one part of the analysis in a finding that names the part.
 
-A judged run is the sum of many analyses that do not need each other.  Each is called through a
-``Boundary``, which keeps what one of them raises; the others go on, and the verdict says what is
-missing from it (``findings/incomplete.py``).
+A run's verdict combines many independent analyses.  Each is called through a ``Boundary``, which
+records any exception it raises; the others continue, and the verdict lists what is missing from it
+(``findings/incomplete.py``).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from hybridbench.records.verdict import Failure
 
 P = ParamSpec("P")
 T = TypeVar("T")
-O = TypeVar("O")  # noqa: E741  # what stands for a T that could not be had
+O = TypeVar("O")  # noqa: E741  # the fallback when there is no T
 
 
 class Boundary:
-    """Calls the parts of one analysis, and keeps their failures in order.
+    """Call the parts of one analysis and record their failures in order.
 
-    A part that runs out of memory has failed as well: the others may need less.
+    Running out of memory counts as a failure too: the other parts may need less.
     """
 
     def __init__(self, *, guarded: bool = True) -> None:
-        """Unless ``guarded`` everything passes, for tests and for whoever debugs a part."""
+        """Unless ``guarded``, exceptions propagate, for tests and debugging."""
         self._guarded = guarded
         self._failures: list[Failure] = []
 
@@ -36,7 +36,7 @@ class Boundary:
     def value(
         self, part: str, otherwise: O, analysis: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T | O:
-        """What ``analysis`` returns, or ``otherwise`` if it fails."""
+        """Return the result of ``analysis``, or ``otherwise`` if it fails."""
         if not self._guarded:
             return analysis(*args, **kwargs)
         try:
@@ -49,10 +49,10 @@ class Boundary:
     def listed(
         self, part: str, analysis: Callable[P, Iterable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> list[T]:
-        """All that ``analysis`` yields; nothing if it fails."""
+        """Return everything ``analysis`` yields, or an empty list if it fails."""
         return self.value(part, [], lambda: list(analysis(*args, **kwargs)))
 
 
 def failures_text(failures: Iterable[Failure]) -> str:
-    """The tracebacks of all failures, for a bug report."""
+    """Return the tracebacks of all failures, for a bug report."""
     return "\n".join(f"{failure.part}\n\n{failure.trace}" for failure in failures)

@@ -1,9 +1,10 @@
-"""Where a series of runs changed for good: by ranks, and by chance counted, not assumed.
+"""Lasting changes in a series of nightly runs, found by rank statistics and a permutation test.
 
-One value a night is few and not normal.  A split is scored by how far the ranks of its two sides
-lie apart; the best split is believed if random orders of the same values hardly ever have one as
-good.  That counts the search over all places.  It does assume that without a change any order of
-the nights was as likely: a machine that drifts for weeks breaks it.
+There is one value per night, so the values are few, and they are not normal.  A split is scored by
+the distance between the mean ranks of its two sides; the best split is accepted if random
+permutations of the same values almost never contain one as good, which accounts for the search
+over all places.  The test assumes that nights without a change are exchangeable: a machine that
+drifts for weeks violates that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hybridbench.analysis.record import FloatArray
 
 ALPHA = 0.01
 FEWEST_ON_A_SIDE = 3
-FEWEST_BEFORE = 5  # nights that a single new one is held against
+FEWEST_BEFORE = 5  # earlier nights needed to judge a single new one
 
 _ORDERS = 1999
 _SEED = 20250101
@@ -29,10 +30,10 @@ class Change:
     """A change between two neighbouring runs.
 
     Args:
-        at: position of the first run after it.
+        at: position of the first run after the change.
         before, after: medians of the stretches on either side.
         p_value: how often chance splits such values as well; None for a single new value, which is
-            held against the spread of those before it.
+            compared with the spread of the values before it.
     """
 
     at: int
@@ -42,10 +43,10 @@ class Change:
 
 
 def change_points(value: Sequence[float], least: float = 0.0) -> list[Change]:
-    """All changes in ``value``, in order; a step of less than ``least`` is none.
+    """Return all changes in ``value``, in order, ignoring steps smaller than ``least``.
 
-    The last value alone, where it lies outside of what those since the last change foretell, is a
-    change too: of one bad night no test by ranks can be sure.
+    The last value alone counts as a change if it lies outside the prediction interval of the values
+    since the last change: no rank test can be significant on one bad night.
     """
     series = np.asarray(value, dtype=np.float64)
     borders = sorted(_split(series, 0, least))
@@ -74,7 +75,7 @@ def _split(value: FloatArray, offset: int, least: float) -> list[tuple[int, floa
 
 
 def _best_split(value: FloatArray) -> tuple[int, float] | None:
-    """The place whose sides differ most in rank, and how often chance does as well."""
+    """Return the split whose sides differ most in rank, and its permutation p-value."""
     count = value.size
     if count < 2 * FEWEST_ON_A_SIDE or not np.ptp(value):
         return None
@@ -82,13 +83,13 @@ def _best_split(value: FloatArray) -> tuple[int, float] | None:
     orders = np.random.default_rng(_SEED).permuted(np.tile(ranks, (_ORDERS, 1)), axis=1)
     scores = _scores(ranks[None, :])[0]
     at = int(np.argmax(scores))
-    # A tie of rounding is a tie.
+    # Scores that differ only by rounding are tied.
     as_good = int(np.sum(_scores(orders).max(axis=1) >= scores[at] - 1e-9))
     return at + FEWEST_ON_A_SIDE, (1 + as_good) / (1 + _ORDERS)
 
 
 def _scores(ranks: FloatArray) -> FloatArray:
-    """Of each row, by split: the standardised distance between the mean ranks of its sides."""
+    """For each row and split: the standardised distance between the mean ranks of its sides."""
     count = ranks.shape[1]
     first = np.arange(FEWEST_ON_A_SIDE, count - FEWEST_ON_A_SIDE + 1)
     sums = np.cumsum(ranks, axis=1)[:, first - 1]
@@ -109,7 +110,7 @@ def _ranks(value: FloatArray) -> FloatArray:
 
 
 def _newest(value: FloatArray, least: float) -> float | None:
-    """The median of all but the last, if the last lies outside of what they foretell."""
+    """Return the median of the earlier values if the last is outside their prediction interval."""
     before = value[:-1]
     if before.size < FEWEST_BEFORE:
         return None

@@ -1,8 +1,9 @@
-"""What the growth of a run consists of: held, waiting for the collector, cache, allocator, unknown.
+"""Attribute a run's memory growth: retained, uncollected, cache, allocator, unexplained.
 
-The ladder reads memory after each rung at the end, and a forked child rehearses the same rungs at
-the first rest.  Growth between the two rests is then the sum of what each rung gives back more than
-it would have then, and of what no rung gives back; surveys of the heap say which objects those are.
+The diagnosis reads memory after each step at the end of the run, and a forked child rehearsed the
+same steps at the first idle baseline.  The growth between the two is then the sum of what each step
+frees beyond what it freed at the baseline, and of what no step frees; heap surveys show which
+objects those are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import Allocations, DiagnosisBaseline, DiagnosisStages
 from hybridbench.records.heap import Cycle, RetainedObjects, StageReading, Survey, ViewedStorage
 
-# Resting memory moves by so much on its own: shares of less growth than this mean nothing.
+# Idle memory fluctuates by this much by itself: splitting smaller growth is meaningless.
 GROWTH_MIN_BYTES = 4 * 2**20
 
 
@@ -31,7 +32,7 @@ class PartKind(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the growth; ``share`` is of all of it."""
+    """One part of the growth; ``share`` is relative to the total."""
 
     kind: PartKind
     size_bytes: float
@@ -40,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Holding:
-    """Objects held at the end that were not held at the baseline; whether the cache holds them."""
+    """Objects held at the end but not at the baseline, and whether the cache holds them."""
 
     objects: RetainedObjects
     in_cache: bool
@@ -48,7 +49,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What waited for a full collection at the end."""
+    """What was waiting for a full collection at the end."""
 
     objects: int = 0
     size_bytes: float = 0.0
@@ -61,7 +62,7 @@ class Garbage:
 
 @dataclass(frozen=True)
 class RungRow:
-    """One rung: memory after it, and what it gave back at the end and at the baseline."""
+    """One step: memory after it, and what it freed at the end and at the baseline."""
 
     name: str
     private_bytes: float
@@ -71,7 +72,7 @@ class RungRow:
 
 @dataclass(frozen=True)
 class Site:
-    """The calls in which a counter was seen to move, and how far it moved meanwhile."""
+    """The calls in which a counter was seen to move, and by how much it moved during the run."""
 
     counter: str
     calls: tuple[str, ...]
@@ -80,10 +81,10 @@ class Site:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that the ladder came to.
+    """The complete result of a diagnosis.
 
-    ``growth_bytes`` is that of resting private memory from ``from_s`` to ``to_s``; the parts add up
-    to it.  ``explained`` is None where there was too little growth to split.
+    ``growth_bytes`` is the growth of idle private memory from ``from_s`` to ``to_s``; the parts
+    add up to it.  ``explained`` is None if there was too little growth to split.
     """
 
     from_s: float
@@ -95,14 +96,14 @@ class Diagnosis:
     garbage: Garbage
     holdings: tuple[Holding, ...]
     rungs: tuple[RungRow, ...]
-    sites: Mapping[str, Site] = field(default_factory=dict)  # by class that is removed
-    views: tuple[ViewedStorage, ...] = ()  # that keep so much more than at the baseline
+    sites: Mapping[str, Site] = field(default_factory=dict)  # by the class that is removed
+    views: tuple[ViewedStorage, ...] = ()  # those keeping much more than at the baseline
     allocations: Allocations | None = None
     notes: tuple[str, ...] = ()
 
 
 def diagnose(record: RunRecord) -> Diagnosis | None:
-    """What the last ladder of ``record`` found; None if none was climbed."""
+    """Evaluate the last diagnosis of ``record``; None if there was none."""
     event = record.last_event(DiagnosisStages)
     if event is None:
         return None
@@ -132,7 +133,7 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
 
 @dataclass(frozen=True)
 class _Readings:
-    """Private memory after each rung, at the end and as the rehearsal had it, in order."""
+    """Private memory after each step, at the end and in the baseline's rehearsal, in order."""
 
     after: Mapping[str, float]
     rehearsed: Mapping[str, float]
@@ -148,7 +149,7 @@ class _Readings:
         return self.after.get("rest", 0.0) - self.rest_then if self.rest_then is not None else 0.0
 
     def more_given(self, rung: str) -> float:
-        """What ``rung`` gave back more than at the baseline."""
+        """How much more ``rung`` freed than at the baseline."""
         return _given(self.after, rung) - _given(self.rehearsed, rung)
 
     def rows(self) -> Iterable[RungRow]:
@@ -163,7 +164,7 @@ def _by_rung(readings: Iterable[StageReading]) -> dict[str, float]:
 
 
 def _given(after: Mapping[str, float], rung: str) -> float:
-    """What ``rung`` gave back: memory after the rung before it, less memory after it."""
+    """What ``rung`` freed: memory after the previous step less memory after it."""
     names = list(after)
     position = names.index(rung) if rung in after else 0
     return after[names[position - 1]] - after[rung] if position else 0.0
@@ -177,14 +178,14 @@ def _parts(
     allocator = readings.more_given("trim") + readings.more_given("device")
     kept = growth - collector - flushed - allocator
     dragged = sum(row.objects.size_bytes for row in holdings if row.objects.dragged)
-    # What hangs from cached nodes by neighbour pointers goes with the cache, and is none of it.
+    # Objects reachable from cached nodes by neighbour pointers go with a flush but are no cache.
     hung = min(dragged, max(0.0, flushed))
     held = sum(
         row.objects.size_bytes for row in holdings if not row.objects.dragged and not row.in_cache
     )
     unknown = kept - held - (dragged - hung)
-    # Garbage whose memory does not come back when it is freed, as others use its arenas too, is
-    # part of what grew all the same.
+    # Garbage may share arenas with live objects; then freeing it returns no memory, but it is still
+    # part of the growth.
     stuck = max(0.0, garbage.size_bytes - weighed_then - max(0.0, collector))
     stuck = min(stuck, max(0.0, unknown))
 
@@ -216,7 +217,7 @@ def _holdings(rows: Iterable[RetainedObjects], registered: frozenset[str]) -> It
 def _views(
     views: Iterable[ViewedStorage], views_then: Iterable[ViewedStorage]
 ) -> Iterable[ViewedStorage]:
-    """Those that keep clearly more than they did."""
+    """Yield the views that keep clearly more storage than at the baseline."""
     then = {row.holder: row.storage_bytes for row in views_then}
     for row in views:
         if row.storage_bytes - then.get(row.holder, 0) >= GROWTH_MIN_BYTES:
@@ -236,12 +237,12 @@ def _garbage(survey: Survey) -> Garbage:
 
 
 def _registered(record: RunRecord) -> frozenset[str]:
-    """Classes whose instances the engine accounts for: what holds them is its structure."""
+    """Classes whose instances the engine accounts for: their holders belong to its structure."""
     return frozenset(name.split(".")[1] for name in record.series if name.startswith("instances."))
 
 
 def _sites(record: RunRecord, event: DiagnosisStages, since_s: float) -> dict[str, Site]:
-    """Of the counters whose events remove objects, by the class of these."""
+    """Return the counters whose events remove objects, by the class of those objects."""
     found: dict[str, Site] = {}
     for site in event.sites:
         series = record.series.get(f"events.{site.counter}")

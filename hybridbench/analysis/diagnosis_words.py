@@ -1,4 +1,4 @@
-"""A diagnosis in words: one paragraph to paste into a bug report, and what each part is."""
+"""A diagnosis in words: a paragraph to paste into a bug report, and the detail of each part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridbench.foundation.units import format_bytes, format_duration, format_p
 from hybridbench.records.heap import RetainedObjects, ViewedStorage
 
 _HOLDINGS_TOLD = 3
-_SHARE_NAMED = 0.01  # of the growth; imports and caches of libraries are less
+_SHARE_NAMED = 0.01  # of the growth; imports and library caches stay below it
 OBJECTS_MIN = 32
 _PARTS: Final[Mapping[PartKind, str]] = {
     PartKind.RETAINED: "is still referenced",
@@ -24,12 +24,12 @@ _PARTS: Final[Mapping[PartKind, str]] = {
 
 
 def bug_report(diagnosis: Diagnosis) -> str:
-    """What grew, by how much, what it consists of, who holds it, and which call makes it."""
+    """Describe what grew, by how much, its parts, its holders, and the calls behind it."""
     return " ".join(_sentences(diagnosis))
 
 
 def part_detail(found: Diagnosis, kind: PartKind) -> str:
-    """What one part of the growth consists of."""
+    """Describe one part of the growth."""
     match kind:
         case PartKind.RETAINED:
             return "; ".join(_held_rows(found.holdings))
@@ -113,8 +113,8 @@ def _held(found: Diagnosis) -> Iterable[str]:
 
 
 def _is_named(row: Holding, found: Diagnosis) -> bool:
-    """Whether objects are a part of the growth that is worth a name: what left its structure and
-    stays reachable always, anything else only outside of the cache and from a share on.
+    """Whether these objects are worth naming: always if they left their structure but stay
+    reachable, otherwise only outside the cache and above a minimum share.
     """
     if row.objects.dragged:
         return True
@@ -171,7 +171,7 @@ def _allocated(found: Diagnosis) -> Iterable[str]:
 
 
 def _told_sites(found: Diagnosis) -> list[Site]:
-    """The sites of classes that are on cycles, in the garbage, or dragged along."""
+    """The sites of classes on cycles, in the garbage, or dragged along."""
     names = [name for name, _ in (*found.garbage.cycle_types, *found.garbage.types)]
     names += [row.objects.type_name for row in found.holdings if row.objects.dragged]
     if found.garbage.objects < OBJECTS_MIN:
@@ -181,11 +181,11 @@ def _told_sites(found: Diagnosis) -> list[Site]:
 
 
 def _rest(found: Diagnosis) -> Iterable[str]:
-    """All parts of the growth in one sentence: together they are all of it."""
+    """Describe all parts of the growth in one sentence; together they are the total."""
     if found.explained is None:
         yield "The growth is too small to attribute."
         return
-    # Next to nothing is "0.0%", whichever sign it has.
+    # A negligible share prints as "0.0%", whatever its sign.
     said = [
         f"{format_percent(round(part.share, 3) + 0.0, 1)} {_PARTS[part.kind]}"
         for part in found.parts

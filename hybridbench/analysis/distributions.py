@@ -1,4 +1,4 @@
-"""Quantiles, exact tests and the memory of noise, with numpy alone.
+"""Quantiles, exact tests and autocorrelation, with numpy alone.
 
 scipy is the oracle in the tests; importing it would cost every command half a second.
 """
@@ -18,7 +18,7 @@ _BISECTIONS = 80
 
 @lru_cache(maxsize=4096)
 def t_quantile(probability: float, df: float) -> float:
-    """The value that Student's t with ``df`` degrees of freedom stays under with ``probability``.
+    """The ``probability`` quantile of Student's t with ``df`` degrees of freedom.
 
     Raises:
         ValueError: for a probability outside (0, 1) or no degrees of freedom.
@@ -57,10 +57,10 @@ def wilson_interval(successes: float, trials: float, z: float = 1.96) -> tuple[f
 
 
 def autocorrelation(residuals: FloatArray, fitted: int, most: float) -> float:
-    """Of residuals with their neighbours (AR(1)), between 0 and ``most``; 0 where there are none.
+    """AR(1) autocorrelation of residuals, clipped to between 0 and ``most``; 0 if all are zero.
 
-    Corrected for what the fit of ``fitted`` coefficients took away: Kendall's correction for a
-    mean is (1 + 3 phi) / n, and each further coefficient takes about (1 + phi) / n.
+    Corrected for the bias from fitting ``fitted`` coefficients: Kendall's correction for a mean is
+    (1 + 3 phi) / n, and each further coefficient adds about (1 + phi) / n.
     """
     energy = float(residuals @ residuals)
     if energy <= 0:
@@ -105,7 +105,7 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Each p-value, adjusted for all of them together, in the given order."""
+    """Adjust the p-values for multiple testing (Holm's method), keeping their order."""
     count = len(p_values)
     adjusted = [1.0] * count
     highest = 0.0
@@ -116,12 +116,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def fisher(*tables: tuple[int, int, int, int]) -> float:
-    """The probability that so many of the wrong have a trait by chance, or more, given how many of
-    all have it: Fisher's exact test, one-sided.
+    """Fisher's exact test, one-sided: the probability that at least this many of the wrong items
+    have a trait by chance, given how many of all items have it.
 
     Args:
-        tables: each (wrong ones with the trait, wrong ones, right ones with it, right ones).
-            Several are strata: chance deals within each, and what is counted is their sum.
+        tables: each (wrong with the trait, wrong, right with the trait, right).  Several tables
+            are strata: chance assigns the trait within each, and the counts are summed.
     """
     sums, seen = np.ones(1), 0
     for wrong_with, wrong, right_with, right in tables:

@@ -1,4 +1,4 @@
-"""The sentences of a whole verdict: its headline, and what the run rules out."""
+"""The sentences about a whole verdict: its headline, and what the run rules out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hybridbench.records.verdict import (
 
 
 def in_words(verdict: Verdict) -> Verdict:
-    """``verdict`` with its headline, and with what it rules out.
+    """Return ``verdict`` with its headline and with what it rules out.
 
-    The sentences of its findings are made here, so that one that cannot be made fails here.
+    The findings' sentences are made here, so that an error in one surfaces here.
     """
     bounds = verdict.bounds
     for finding in verdict.findings:
@@ -35,7 +35,7 @@ def in_words(verdict: Verdict) -> Verdict:
 
 
 def in_codes(verdict: Verdict) -> Verdict:
-    """``verdict`` with the codes of its findings, where its sentences cannot be made."""
+    """Return ``verdict`` with its findings' codes, for when its sentences cannot be made."""
     findings = tuple(map(_in_codes, verdict.findings))
     return replace(verdict, findings=findings, headline=findings[0].title if findings else "")
 
@@ -47,7 +47,7 @@ def _in_codes(found: Finding) -> Finding:
 
 def _headline(verdict: Verdict, memory: MetricResult | None) -> str:
     if verdict.findings:
-        # The title is whole below: in the answer where it is cut here, and among the findings.
+        # A truncated title is printed in full below, in the answer and among the findings.
         return headline(verdict.kind, verdict.findings[0].title, tail=_more(verdict))
     if memory is None:
         return "no findings; the worker's memory was not judged"
@@ -65,13 +65,13 @@ def _more(verdict: Verdict) -> str:
 
 
 def in_headline(verdict: Verdict, finding: Finding) -> bool:
-    """Whether the headline of ``verdict`` has the title of ``finding``, one of its own, uncut."""
+    """Whether ``verdict``'s headline contains the full title of ``finding``, one of its own."""
     room = headline_room(verdict.kind, _more(verdict))
     return finding is verdict.findings[0] and len(finding.title) <= room
 
 
 def _judged_s(memory: MetricResult, window_s: tuple[float, float] | None) -> float:
-    """That of the gated metrics' table; memory samples span a little less."""
+    """Return the length from the table of gated metrics; memory samples span slightly less."""
     start_s, end_s = window_s or memory.window_s
     return end_s - start_s
 
@@ -79,8 +79,8 @@ def _judged_s(memory: MetricResult, window_s: tuple[float, float] | None) -> flo
 def can_rule_out(
     run: Bounds, window_s: tuple[float, float] | None = None, *, valid: bool = True
 ) -> str:
-    """What the run's memory rules out, and the smallest leak that it would have called, in one
-    sentence; nothing where the run is not ``valid``.  Of memory that leaks: its growth.
+    """Say in one sentence what the run's memory rules out, and the smallest leak it would have
+    reported; nothing unless the run is ``valid``.  For memory that leaks, its growth.
     """
     memory = run.memory
     if memory is None:

@@ -1,4 +1,4 @@
-"""A run in, its verdict out: facts, then what each analysis finds, then what that comes to."""
+"""Judge a run: collect the facts, run each analysis, and combine the findings into a verdict."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ from hybridbench.records.verdict import (
 from hybridbench.thresholds.check import CheckedThresholds, check_thresholds
 
 _QUICK = Effort(max_blocks=40, max_steps=1)
-# Of the planned time: no trend is called a leak in the live view before (detection.md,
+# Share of the planned time before which the live view calls no trend a leak (detection.md,
 # "When a run may stop early").
 _FIRST_LOOK = 0.5
 
 
 def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
-    """The verdict of a finished run, or of series of another program, with all that it rests on.
+    """Return the verdict of a finished run, or of another program's series, with all its evidence.
 
-    An analysis that fails is a finding, and the others stand; unless ``guarded`` it raises.
+    A failing analysis becomes a finding, and the others still count; unless ``guarded``, it raises.
     """
     boundary = Boundary(guarded=guarded)
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
@@ -90,10 +90,10 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     growing = boundary.listed("the heaps of the processes", growing_heaps, facts)
     result = with_processes(record, result, judged, growing, boundary)
     if facts.parts:
-        # What only all segments together can have covered.
+        # Coverage can be met only by all segments together.
         covered = boundary.listed("the coverage", coverage_findings, facts)
         result = replace(result, findings=(*result.findings, *covered))
-    # Levels are those of the segment that was judged for longest; slopes are the whole run's.
+    # Levels come from the segment with the longest judged window; slopes from the whole run.
     longest = facts.longest
     checked = boundary.value(
         "the thresholds",
@@ -107,7 +107,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
     findings = [*result.findings, *checked.findings]
     findings += boundary.listed("the workload", workload_findings, facts, findings)
     findings += unreadable_findings(beyond)
-    # Of all segments together: two wrong answers are two, whichever worker gave them.
+    # From all segments together: wrong answers add up, whichever worker gave them.
     for answers in (wrong_answer_findings, repeated_answer_findings):
         findings += boundary.listed("the answers", answers, facts.record)
     verdict = _verdict(facts, result, findings, boundary)
@@ -115,7 +115,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
 
 
 def judge_so_far(record: RunRecord) -> Verdict:
-    """The verdict if the run ended now, for the live view: coarser trends, no thresholds."""
+    """Return the verdict as if the run ended now, for the live view: coarser, no thresholds."""
     boundary = Boundary()
     record, beyond = boundary.value("the samples", (record, {}), readable, record)
     facts = Facts.of(record, boundary)
@@ -131,7 +131,7 @@ def judge_so_far(record: RunRecord) -> Verdict:
 
 
 def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
-    """All that one worker's time shows."""
+    """Judge everything that one worker's time shows."""
     metrics = _trends(facts, Effort(), boundary)
     decay = boundary.value("the cost of work", Decay(), judge_decay, facts)
     exact = _exact(facts, boundary)
@@ -150,7 +150,7 @@ def _judge_segment(facts: Facts, boundary: Boundary) -> SegmentResult:
 
 
 def _judge_so_far(facts: Facts, boundary: Boundary) -> SegmentResult:
-    """What the live view shows of one worker's time: no trend of a young run is a leak."""
+    """Judge one worker's time for the live view: no trend of a young run is a leak."""
     metrics = _trends_so_far(facts, boundary)
     findings = [
         *_exact(facts, boundary),
@@ -163,7 +163,7 @@ def _judge_so_far(facts: Facts, boundary: Boundary) -> SegmentResult:
 
 
 def _exact(facts: Facts, boundary: Boundary) -> list[Finding]:
-    """The findings that need no statistics."""
+    """Return the findings that need no statistics."""
     run = boundary.listed
     known = [
         *run("instances", instance_findings, facts),
@@ -173,7 +173,7 @@ def _exact(facts: Facts, boundary: Boundary) -> list[Finding]:
         *run("liveness", liveness_findings, facts),
         *run("impossible counts", sanity_findings, facts.record),
     ]
-    # What the engine reported is a finding of its own only where no exact one shows it.
+    # The engine's report is a separate finding only if no exact finding shows the same.
     known += run("the engine's own checks", violation_findings, facts, known)
     known += run("the worker's end", crash_findings, facts.record)
     known += run("the worker's log", log_findings, facts.record, known)
@@ -183,7 +183,7 @@ def _exact(facts: Facts, boundary: Boundary) -> list[Finding]:
 def _trends_so_far(
     facts: Facts, boundary: Boundary, names: frozenset[str] | None = None
 ) -> list[MetricResult]:
-    """Coarser trends; before the first look none of them is a leak."""
+    """Fit coarser trends; before the first look none of them is a leak."""
     metrics = _trends(facts, _QUICK, boundary, names)
     if facts.record.span_s[1] < _FIRST_LOOK * planned_s(facts.record):
         return [_not_yet(result) for result in metrics]
@@ -193,7 +193,7 @@ def _trends_so_far(
 def _trends(
     facts: Facts, effort: Effort, boundary: Boundary, names: frozenset[str] | None = None
 ) -> list[MetricResult]:
-    """Of all gated metrics, or of those among ``names``."""
+    """Fit all gated metrics, or those among ``names``."""
     if facts.window is None:
         return []
     results = []
@@ -207,14 +207,14 @@ def _trends(
 
 
 def _pooled(facts: Facts, parts: Sequence[SegmentResult], boundary: Boundary) -> SegmentResult:
-    """The results of all segments together; the only one's where the run was not resumed."""
+    """Combine the results of all segments; without a resume, return the only segment's."""
     if len(parts) == 1:
         return parts[0]
-    # Where they cannot be put together: what each found, and no common rate.
+    # If they cannot be combined: what each found, without a common rate.
     every = tuple(finding for part in parts for finding in part.findings)
     apart = SegmentResult(None, (), every, ())
     pooled = boundary.value("all segments together", apart, pool_segments, parts)
-    # What is known of a metric only from all segments together has no finding yet.
+    # A metric decided only by all segments together has no finding yet.
     named = {finding.subject for finding in pooled.findings}
     untold = [result for result in pooled.metrics if result.metric not in named]
     findings = (
@@ -232,14 +232,14 @@ def _not_yet(result: MetricResult) -> MetricResult:
 
 
 def _cut_short(facts: Facts, window: Window | None) -> Iterable[Finding]:
-    """What a run that ended early leaves open."""
+    """Yield what a run that ended early leaves undecided."""
     yield from incomplete_findings(facts)
     if window is None:
         yield _no_window()
 
 
 def _once_clean(facts: Facts, results: Sequence[MetricResult]) -> Iterable[Finding]:
-    """An extension that ended unsettled: one clean look at its end is not two."""
+    """Report an extension that ended unsettled: one clean look at its end is not enough."""
     ended = facts.last.last_event(ExtensionEnded)
     if ended is None or ended.settled:
         return
@@ -255,7 +255,7 @@ def _no_window() -> Finding:
 def _verdict(
     facts: Facts, result: SegmentResult, findings: Sequence[Finding], boundary: Boundary
 ) -> Verdict:
-    """The gravest of the findings is the verdict; the parts that failed are findings as well."""
+    """Build the verdict from the worst finding; failed parts of the analysis are findings too."""
     memory = memory_result(result.metrics) or worst_memory(result.metrics)
     if memory is not None and facts.parts:
         memory = msgspec.structs.replace(memory, window_s=(0.0, result.judged_s))
@@ -283,7 +283,7 @@ def _verdict(
 
 
 def with_failures(verdict: Verdict, failures: Sequence[Failure], file: str) -> Verdict:
-    """``verdict`` of a run whose report failed in some parts: no CLEAN without its report.
+    """Return ``verdict`` with failures of the run's report: no CLEAN without its report.
 
     ``file`` has the tracebacks.
     """
@@ -304,7 +304,7 @@ def _with_findings(
 
 
 def _worded(verdict: Verdict, boundary: Boundary) -> Verdict:
-    """``verdict`` in sentences; if one cannot be made, that is a finding, and codes stand in."""
+    """Write the sentences of ``verdict``; if one fails, report that and use codes instead."""
     said = boundary.value("the sentences of the verdict", None, in_words, verdict)
     if said is not None:
         return said

@@ -1,7 +1,7 @@
-"""What a metric came to in the judged window: a mean, a quantile, an extreme, with its interval.
+"""Levels of a metric in the judged window: a mean, a quantile or an extreme, with its interval.
 
-Neighbouring samples say much the same, so the interval of a mean or a quantile counts only as many
-samples as independent ones would be worth.
+Neighbouring samples are correlated, so the interval of a mean or a quantile uses the effective
+number of independent samples.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _STORED: tuple[tuple[str, Stat], ...] = (
 class Measured:
     """A value with its 95% interval.
 
-    ``narrows`` says how the interval shrinks with the time judged: half its width goes with the
-    time to minus this power; 0 for what more time does not sharpen.
+    The interval's half-width is proportional to the judged time to the power of -``narrows``; 0 if
+    more time does not narrow it.
     """
 
     value: float
@@ -52,7 +52,7 @@ class Measured:
 
 
 def run_levels(record: RunRecord, window: Window | None) -> tuple[LevelResult, ...]:
-    """The levels that every verdict has, as far as they were sampled."""
+    """Return the levels that every verdict contains, as far as they were sampled."""
     if window is None:
         return ()
     found_levels = []
@@ -66,7 +66,7 @@ def run_levels(record: RunRecord, window: Window | None) -> tuple[LevelResult, .
 
 
 def judged_values(record: RunRecord, window: Window, name: str) -> FloatArray:
-    """The samples of ``name`` in the window; what is sampled in pauses alone is taken from them."""
+    """Return the samples of ``name`` in the window; in its pauses, if sampled only there."""
     series = record.series.get(name)
     if series is None:
         return np.zeros(0)
@@ -78,7 +78,7 @@ def judged_values(record: RunRecord, window: Window, name: str) -> FloatArray:
 
 
 def level(value: FloatArray, stat: Stat) -> Measured | None:
-    """``stat`` of the samples; None for too few of them."""
+    """Return ``stat`` of the samples; None if there are too few."""
     if stat in (Stat.MIN, Stat.MAX, Stat.LAST):
         if not value.size:
             return None
@@ -95,12 +95,12 @@ def level(value: FloatArray, stat: Stat) -> Measured | None:
 
 
 def finite(value: float) -> float | None:
-    """``value``, or None for one without bound."""
+    """Return ``value``, or None if it is infinite."""
     return value if math.isfinite(value) else None
 
 
 def _quantile(value: FloatArray, share: float) -> Measured:
-    """By ranks: right for any distribution.  Where the samples do not reach, there is no bound."""
+    """Estimate from ranks, valid for any distribution; infinite where the samples do not reach."""
     ranked = np.sort(value)
     worth = _worth(value)
     spread = _Z * math.sqrt(share * (1.0 - share) / worth)
@@ -124,14 +124,14 @@ def _last_over_first(value: FloatArray) -> Measured | None:
 
 
 def _mean(value: FloatArray) -> tuple[float, float]:
-    """The mean, and half its interval."""
+    """Return the mean and the half-width of its interval."""
     worth = _worth(value)
     error = float(np.std(value, ddof=1)) / math.sqrt(worth)
     return float(value.mean()), t_quantile(0.5 + CONFIDENCE / 2, max(worth - 1.0, 1.0)) * error
 
 
 def _worth(value: FloatArray) -> float:
-    """How many independent samples tell as much, if the noise is AR(1)."""
+    """Return the effective number of independent samples under AR(1) noise."""
     off = value - value.mean()
     if not np.any(off):
         return float(value.size)

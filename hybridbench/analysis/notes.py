@@ -1,4 +1,4 @@
-"""What a reader must know of a run beside its findings: how it went, and what was not seen."""
+"""What a reader must know about a run besides its findings: how it went, and what was not seen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hybridbench.records.events import (
 from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import MetricResult, VerdictKind, memory_result
 
-# Of the memory at the start, before what it rose by is worth a note.
+# Minimum rise relative to the initial memory that is worth a note.
 _SHARE_OF_A_FILL = 0.1
 _CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
     (DiskFull, "the disk was full"),
@@ -39,8 +39,8 @@ _CUT_BY: Final[tuple[tuple[type[Event], str], ...]] = (
 
 
 def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[str]:
-    """How the run went, and what that leaves open, a sentence each; ``metrics`` are those that are
-    final.
+    """Yield how the run went and what that leaves undecided, one sentence each; ``metrics`` are
+    the final results.
     """
     record = facts.record
     yield from _how_it_ended(facts)
@@ -64,9 +64,9 @@ def run_notes(facts: Facts, metrics: Sequence[MetricResult] = ()) -> Iterable[st
 
 
 def not_seen(facts: Facts) -> tuple[str, ...]:
-    """The gating metrics without a single sample, each with what it would have shown."""
+    """Return the gating metrics without any sample, each with what it would have shown."""
     if facts.record.manifest.target.kind == OBSERVED:
-        return ()  # nothing but what its manifest says was promised
+        return ()  # only what its manifest lists was promised
     given_up = probes_left_out(facts.record)
     series = facts.record.series
     sampled = [unlabelled(n) for n, one in series.items() if len(one) and n not in given_up]
@@ -109,7 +109,7 @@ def _how_it_ended(facts: Facts) -> Iterable[str]:
 
 
 def _extended(facts: Facts) -> Iterable[str]:
-    """That the run went on beyond its planned time, and why."""
+    """Report that the run continued beyond its planned time, and why."""
     began = facts.record.last_event(Extended)
     if began is None:
         return
@@ -122,7 +122,7 @@ def _extended(facts: Facts) -> Iterable[str]:
 
 
 def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str]:
-    """That private memory rose before it was judged and no longer does: a fill, and no leak."""
+    """Report that private memory rose before it was judged but no longer does: a fill, no leak."""
     memory = memory_result(metrics)
     series = facts.record.series.get(MEMORY)
     if memory is None or memory.outcome != VerdictKind.CLEAN or series is None:
@@ -141,13 +141,13 @@ def _levelled_off(facts: Facts, metrics: Sequence[MetricResult]) -> Iterable[str
 
 
 def _reclaimed(record: RunRecord) -> Iterable[str]:
-    """What the worker released at the end: cache and slack are no leak, garbage is its own."""
+    """Report what the worker released at the end: caches and slack are no leak; garbage counts."""
     given = record.last_event(Reclaim)
     if given is None:
         return
     steps = (given.after_trim_bytes, given.after_flush_bytes, given.after_collect_bytes)
     before = (given.at_rest_bytes, *steps)
-    # What was allocated in between, for the answer itself, is no release.
+    # Memory allocated in between, for the answer itself, is not a release.
     trim, flush, collect = (
         format_bytes(max(0.0, held - left)) for held, left in zip(before, steps, strict=False)
     )
@@ -158,7 +158,7 @@ def _reclaimed(record: RunRecord) -> Iterable[str]:
 
 
 def _cpu_wait(facts: Facts) -> Iterable[str]:
-    """How long the worker waited for a processor: what a busy machine cost it."""
+    """Report how long the worker waited for a CPU, which is the effect of a busy machine."""
     waits = facts.record.series.get("worker_cpu_wait_s")
     if waits is None:
         return
@@ -174,7 +174,7 @@ def _cpu_wait(facts: Facts) -> Iterable[str]:
 def _measurement_overhead(record: RunRecord) -> Iterable[str]:
     stopped = record.series.get("probe_stop_s")
     if record.manifest.target.kind == OBSERVED:
-        return  # by process, in the table of what the probes saw and cost
+        return  # listed by process in the table of what the probes saw and cost
     if stopped is None or len(stopped) < 2:
         return
     elapsed_s = float(stopped.t_s[-1] - stopped.t_s[0])

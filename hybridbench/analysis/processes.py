@@ -1,4 +1,4 @@
-"""The trends of every process that has a role: each is judged as a run of one process is."""
+"""The trends of every process with a role; each is judged like a run with one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hybridbench.foundation.labels import labelled, unlabelled
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.verdict import Finding, MetricResult, VerdictKind
 
-# A process whose last sample is so much older than that of another has ended before it.
+# A process whose last sample is this much older than another's ended earlier.
 _OVER_S: Final = 10.0
 _OVER_SHARE: Final = 0.05
 
@@ -37,11 +37,11 @@ def with_processes(
     growing: Sequence[Growing],
     boundary: Boundary,
 ) -> SegmentResult:
-    """``result`` of the run with the trends of its processes, each named with its labels, and with
-    what they keep.
+    """Add to ``result`` the trends of the run's processes, each named with its labels, and what the
+    processes keep.
 
-    ``judged`` gives the trends of one segment of a process, for some of its metrics; ``growing`` is
-    what grows in their heaps.
+    ``judged`` returns the trends of one segment of a process, for some of its metrics; ``growing``
+    is what grows in their heaps.
     """
     views = boundary.value("the processes", [], process_views, record)
     allowed = Allowance()
@@ -81,7 +81,7 @@ def _with_views(
 
 
 def _start_s(owned: Sequence[tuple[ProcessView, Facts, Sequence[MetricResult]]]) -> float:
-    """When the judged windows begin: the level of memory at that time counts as that of the run."""
+    """Return when the judged windows begin, where the run's baseline of memory is read."""
     windows = [facts.window for _, facts, _ in owned if facts.window is not None]
     return min((window.start_s for window in windows), default=0.0)
 
@@ -89,8 +89,8 @@ def _start_s(owned: Sequence[tuple[ProcessView, Facts, Sequence[MetricResult]]])
 def _decidable(
     view: ProcessView, results: Sequence[MetricResult], last_s: float
 ) -> Sequence[MetricResult]:
-    """``results`` without what no longer run would decide: of a process that ended while others
-    went on, what it had no time for, and what goes on under another name and is judged there.
+    """Drop from ``results`` what a longer run would not decide: for a process that ended before the
+    others, what it had no time for, and what continues under another name and is judged there.
     """
     if view.last_s >= last_s - max(_OVER_S, _OVER_SHARE * last_s):
         return results
@@ -103,7 +103,7 @@ def _decidable(
 
 
 def worst_memory(results: Sequence[MetricResult]) -> MetricResult | None:
-    """Private memory of the process that leaks, or else may grow, by most; None without any."""
+    """Return private memory of the process that leaks, or may grow, the most; None without any."""
     found = [one for one in results if unlabelled(one.metric) == MEMORY and one.rate_per_hour]
     return max(found, key=_growth, default=None)
 
@@ -114,7 +114,7 @@ def _growth(result: MetricResult) -> tuple[bool, float]:
 
 
 def _trends(view: ProcessView, facts: Facts, judged: Judged) -> list[MetricResult]:
-    """One for each metric, of all segments of the process together."""
+    """Return one trend per metric, over all segments of the process together."""
     parts = [result for part in facts.segments for result in judged(part, view.metrics)]
     names = dict.fromkeys(result.metric for result in parts)
     return [pool_metric([r for r in parts if r.metric == name]) for name in names]

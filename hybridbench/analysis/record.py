@@ -1,4 +1,4 @@
-"""A run as the analysis sees it: its manifest, its series and its rare events, nothing else."""
+"""A run as the analysis sees it: manifest, series and rare events, nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Event = TypeVar("_Event", bound=Event)
 
 @dataclass(frozen=True)
 class Series:
-    """One metric over time; samples need not be even, and each metric has its own clock."""
+    """One metric over time; samples may be irregular, and each metric has its own times."""
 
     name: str
     t_s: FloatArray  # seconds since the run started, strictly rising
@@ -42,7 +42,7 @@ class Series:
         return Series(self.name, self.t_s[keep], self.value[keep])
 
     def around(self, t_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The last value before each time, and the first after it."""
+        """Return the last value at or before each time, and the first at or after it."""
         last = len(self) - 1
         before = np.clip(np.searchsorted(self.t_s, t_s, side="right") - 1, 0, last)
         after = np.clip(np.searchsorted(self.t_s, t_s, side="left"), 0, last)
@@ -51,20 +51,20 @@ class Series:
 
 @dataclass(frozen=True)
 class LatencySeries:
-    """One latency over time: in the interval before ``t_s``, ``count`` durations fell into
-    ``bucket`` of a ``LatencyHistogram``.  An interval has an entry for each of its buckets.
+    """One latency over time: in the interval that ends at ``t_s``, ``count`` durations fell into
+    ``bucket`` of a ``LatencyHistogram``.  An interval has one entry per bucket.
     """
 
-    t_s: FloatArray  # never falling
+    t_s: FloatArray  # non-decreasing
     bucket: IntArray
     count: IntArray
 
     def where(self, keep: NDArray[np.bool_]) -> LatencySeries:
-        """The entries that ``keep`` marks."""
+        """Select the entries that ``keep`` marks."""
         return LatencySeries(self.t_s[keep], self.bucket[keep], self.count[keep])
 
     def histogram(self) -> LatencyHistogram:
-        """All intervals together."""
+        """Combine all intervals."""
         histogram = LatencyHistogram()
         counts = np.bincount(self.bucket, self.count, BUCKETS)
         histogram.add_counts({int(b): int(counts[b]) for b in np.flatnonzero(counts)})
@@ -73,11 +73,11 @@ class LatencySeries:
 
 @dataclass(frozen=True)
 class Drivers:
-    """Which series of a target say what it did, and how busy it was.
+    """The series of a target that measure its work and its load.
 
     Args:
-        works: cumulative counters of work, the most telling first.
-        requests: the one of which a rate per request is told; empty if none counts requests.
+        works: cumulative counters of work, the most informative first.
+        requests: the counter for rates per request; empty if none counts requests.
         loads: requests in flight, which move most levels.
     """
 
@@ -86,12 +86,12 @@ class Drivers:
     loads: tuple[str, ...] = ()
 
 
-# Counters that the target itself reports have names of this family.
+# Prefix of counters that the target itself reports.
 SCRAPED: Final = "scraped."
-# Counters of the exporter and of its interpreter, behind it: they move whatever the target does.
+# Counters of the exporter and its interpreter, after the prefix: they always move.
 OF_EXPORTER: Final = ("process_", "python_")
 
-# Of the bundled engine, and of engines that speak its wire.
+# For the bundled engine, and for engines with the same wire protocol.
 BUNDLED_DRIVERS: Final = Drivers(
     works=("events.finishes", "events.output_tokens", "events.prompt_tokens"),
     requests="events.finishes",
@@ -99,13 +99,13 @@ BUNDLED_DRIVERS: Final = Drivers(
 )
 
 
-# Of counters that a target reports: what its growth is held against, the most telling first.
+# Parts of the names of a target's counters that measure its work, the most informative first.
 _TELLING: Final = ("finish", "success", "complet", "request", "token")
 
 
 def observed_drivers(names: Iterable[str]) -> Drivers:
-    """The drivers of a target that others wrote: what our load client counts, if it gets its
-    traffic from us, and counters of its own, chosen by what they are called.
+    """Return the drivers of a target of another make: our load client's counters if it sends the
+    traffic, and the target's own counters, chosen by name.
     """
     names = list(names)
     ranked = sorted(
@@ -123,10 +123,10 @@ def observed_drivers(names: Iterable[str]) -> Drivers:
 
 @dataclass(frozen=True)
 class Gate:
-    """How one series is judged: direction, unit and floors by its ``spec``.
+    """How one series is judged: direction, unit and floors come from its ``spec``.
 
-    ``limit_per_hour`` is the greatest tolerable worsening, if that is more than a margin;
-    ``collected``: a garbage collector empties it.
+    ``limit_per_hour`` is the largest tolerable worsening, if it exceeds a margin; ``collected``
+    means that a garbage collector empties it.
     """
 
     spec: MetricSpec
@@ -136,10 +136,9 @@ class Gate:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Everything a stored run has to say.
+    """Everything recorded about a stored run.
 
-    ``gates`` are given with series of which nothing is declared, by name: these are judged, and
-    nothing else.
+    ``gates`` come with undeclared series, by name: then only these series are judged.
     """
 
     manifest: Manifest
@@ -151,7 +150,7 @@ class RunRecord:
 
     @property
     def span_s(self) -> tuple[float, float]:
-        """Times of the first and the last sample; 0 and 0 where there is none."""
+        """Times of the first and the last sample; zeros if there is none."""
         sampled = [one.t_s for one in self.series.values() if len(one)]
         if not sampled:
             return 0.0, 0.0
@@ -163,7 +162,7 @@ class RunRecord:
         return max([self.span_s[1], *(event.t_s for event in self.events)])
 
     def until(self, end_s: float) -> RunRecord:
-        """What the record held at ``end_s``."""
+        """Return the record as it was at ``end_s``."""
         series = {name: s.between(0.0, end_s) for name, s in self.series.items()}
         events = tuple(event for event in self.events if event.t_s <= end_s)
         counted = {name: one.where(one.t_s <= end_s) for name, one in self.latencies.items()}
@@ -171,9 +170,9 @@ class RunRecord:
         return replace(self, series=kept, events=events, latencies=counted)
 
     def last_event(self, kind: type[_Event]) -> _Event | None:
-        """The latest event of ``kind``, or None."""
+        """Return the latest event of ``kind``, or None."""
         return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
 
     def all_events(self, kind: type[_Event]) -> list[_Event]:
-        """All events of ``kind``, oldest first."""
+        """Return all events of ``kind``, oldest first."""
         return [event for event in self.events if isinstance(event, kind)]

@@ -1,8 +1,8 @@
-"""One answer from several segments: exact findings of any, rates of all weighed by precision.
+"""Combine several segments: exact findings of any, growth rates weighted by precision.
 
-Two workers are two measurements of one engine.  Each is judged alone; then rates of growth are
-pooled by inverse variance, with the interval widened where they disagree by more than their own
-errors allow (Birge's ratio).
+Two workers are two measurements of one engine.  Each is judged alone; then growth rates are pooled
+by inverse variance, with the interval widened if they disagree by more than their own errors allow
+(Birge's ratio).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _Z95 = 1.959964
 # One-sided, as for a trend in one segment.
 _LEAK_LEVEL = 0.999
 _MANY = 1e6
-# What only asks for a longer segment.
+# Reasons that only call for a longer segment.
 _MERELY_SHORT = (
     ReasonCode.TOO_SHORT,
     ReasonCode.TOO_FEW_SAMPLES,
@@ -52,9 +52,9 @@ _MERELY_SHORT = (
 
 @dataclass(frozen=True)
 class SegmentResult:
-    """What was found in one segment of a run, or in all of them together.
+    """Results of one segment of a run, or of all segments together.
 
-    ``notes`` are what a reader must know beside the findings.
+    ``notes`` are what a reader must know besides the findings.
     """
 
     window: Window | None
@@ -62,11 +62,11 @@ class SegmentResult:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     decay: tuple[DecayResult, ...] = ()
-    pooled_s: float | None = None  # of several segments: how much of the window was judged
+    pooled_s: float | None = None  # for several segments: how much of the window was judged
 
     @property
     def judged_s(self) -> float:
-        """How much was judged: not the gaps between segments, nor warm-ups after one."""
+        """How much was judged, without gaps between segments and later warm-ups."""
         if self.pooled_s is not None:
             return self.pooled_s
         return 0.0 if self.window is None else self.window.duration_s
@@ -77,10 +77,10 @@ class SegmentResult:
 
 
 def pool_segments(parts: Sequence[SegmentResult]) -> SegmentResult:
-    """Put the results of all segments together, in order.
+    """Combine the results of all segments, in order.
 
-    A segment that proves nothing (cut off before its window, gaps) gives its exact findings and
-    its notes; only if none proves anything does that hold for the run.
+    An inconclusive segment (cut off before its window, gaps) contributes only its exact findings
+    and its notes; the run is inconclusive only if all segments are.
     """
     proving = _proving(parts)
     metrics = tuple(_pooled_metrics(proving))
@@ -99,16 +99,16 @@ def pool_segments(parts: Sequence[SegmentResult]) -> SegmentResult:
 
 
 def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
-    """One metric over all segments that measured it.
+    """Combine one metric over all segments that measured it.
 
-    LEAK if a segment says so, or if none saw enough alone and the pooled rate clears the floor;
-    CLEAN if the pooled bound holds; otherwise undecided.
+    LEAK if a segment says so, or if no segment saw enough alone and the pooled rate exceeds the
+    floor; CLEAN if the pooled bound meets the limit; otherwise undecided.
     """
     if len(results) == 1:
         return results[0]
     rates = [result.rate_per_hour for result in results if result.rate_per_hour is not None]
     if len(rates) < len(results):
-        # Too few samples for a model bound nothing: they would only blur those that have one.
+        # Segments with too few samples for a model would only blur the others.
         known = [result for result in results if result.rate_per_hour is not None]
         return pool_metric(known or results[-1:])
     rate, one_sided = _pooled_rate(rates)
@@ -134,7 +134,7 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
 
 
 def _proving(parts: Sequence[SegmentResult]) -> list[SegmentResult]:
-    """The segments whose rates count; one that was cut off while it filled would only blur them."""
+    """Return the segments whose rates count, without those cut off during their fill."""
     valid = [part for part in parts if part.window is not None and not part.is_invalid]
     return [part for part in valid if part.window is not None and part.window.steady] or valid
 
@@ -146,7 +146,7 @@ def _pooled_metrics(parts: Sequence[SegmentResult]) -> Iterable[MetricResult]:
 
 
 def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
-    """The pooled rate with its 95% interval, and its one-sided bound at the level of a leak."""
+    """Return the pooled rate with its 95% interval, and its one-sided bound at the leak level."""
     value = np.array([rate.value for rate in rates])
     half = np.array([(rate.upper - rate.lower) / 2.0 for rate in rates])
     error = np.maximum(half / _Z95, 1e-12 * (1.0 + np.abs(value)))
@@ -175,7 +175,7 @@ def _outcome(
         reason = LeakingSegments(leaking=len(leaking), segments=count, last=last)
         return "LEAK", reason.why()
     floor = max(result.floor_per_hour for result in results)
-    # A rate that fades, or a fill without its steady event, stays one however often it is seen.
+    # A fading rate, or a fill without a steady event, is no leak however often it is seen.
     merely_short = all(
         result.why is not None and result.why.code in _MERELY_SHORT for result in results
     )
@@ -194,7 +194,7 @@ def _outcome(
 
 
 def _settling_rate(results: Sequence[MetricResult]) -> float:
-    """The rate per hour by which healthy workers may settle, each of them anew after its start."""
+    """Return the rate per hour by which healthy workers may settle, each anew after its start."""
     hours = sum(end - start for start, end in (r.window_s for r in results)) / 3600.0
     floor = max(result.floor_per_hour for result in results)
     if results[0].unit != Unit.BYTES.value:
@@ -207,7 +207,7 @@ def _settling_rate(results: Sequence[MetricResult]) -> float:
 
 
 def _bound(results: Sequence[MetricResult], rates: Sequence[Rate]) -> float | None:
-    """What CLEAN demands: the limit, or what was enough for a segment that is clean alone."""
+    """Return the bound for CLEAN: the limit, or what sufficed for a segment that is clean alone."""
     limit = results[-1].limit_per_hour
     if limit is not None:
         return limit
@@ -222,7 +222,7 @@ def _per_request(results: Sequence[MetricResult]) -> Rate | None:
 
 
 def _broken(lines: Sequence[tuple[float, ...]], *, at_end: bool = False) -> tuple[float, ...]:
-    """The lines one after the other with a hole between them: a NaN, at the time of the border."""
+    """Join the lines with gaps between them: a NaN, at the time of the border."""
     joined: list[float] = []
     for line in (line for line in lines if line):
         if joined:
@@ -232,7 +232,7 @@ def _broken(lines: Sequence[tuple[float, ...]], *, at_end: bool = False) -> tupl
 
 
 def _kept(part: SegmentResult, index: int, *, any_proves: bool) -> Iterable[Finding]:
-    """The findings of a segment that are the run's, whatever other segments say."""
+    """Yield the findings of a segment that count for the run, whatever other segments show."""
     for finding in part.findings:
         void = finding.verdict in (VerdictKind.INVALID, VerdictKind.INCONCLUSIVE)
         doubtful = part.is_invalid and not finding.exact
@@ -242,7 +242,7 @@ def _kept(part: SegmentResult, index: int, *, any_proves: bool) -> Iterable[Find
 
 
 def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
-    """The same finding in several segments is one; the last has seen it longest or latest."""
+    """Merge findings that recur in several segments; the last saw it longest or latest."""
     by_key: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         by_key.setdefault((finding.verdict, leak_kind(finding.kind), finding.subject), []).append(
@@ -256,7 +256,7 @@ def _once(findings: Sequence[Finding]) -> Iterable[Finding]:
 def _with_pooled_rate(
     findings: Iterable[Finding], results: Sequence[MetricResult]
 ) -> Iterable[Finding]:
-    """Growth that several segments measured is told with the rates of all of them."""
+    """Replace the rates of growth measured in several segments by the pooled rates."""
     rates = {
         (result.metric, rate.per): rate
         for result in results

@@ -20,9 +20,9 @@ _MS = 1000.0
 
 _COMPUTED, _HITS = "prompt_tokens", "prefix_hit_tokens"
 _INPUT = (_COMPUTED, _HITS, "session_restored_tokens")
-# The engine refused them, or gave them up; the last three are aborts as well.
+# The engine refused or abandoned these requests; the last three are aborts as well.
 _REJECTED = "requests_rejected"
-# A load client counts these of a server of others.
+# Failures counted by a load client, for a server of another make.
 _FAILED = "requests_failed"
 _GIVEN_UP = ("queue_limit_aborts", "queue_timeouts", "abort_no_room")
 _ABORTED = ("abort_queued", "abort_prefill", "abort_decode")
@@ -30,14 +30,14 @@ _ABORTED = ("abort_queued", "abort_prefill", "abort_decode")
 
 @dataclass(frozen=True)
 class _Served:
-    """The segments of a run that have a window, with what their counters gained in it."""
+    """The segments of a run that have a window, with their counters' gains in it."""
 
     parts: Sequence[tuple[Facts, Window]]
 
     @cached_property
     def stretches(self) -> Sequence[tuple[Facts, float, float]]:
-        """From the first sample to the last of each stretch of traffic: latencies are counted by
-        sampling interval, and counts and rates are to be of the same requests.
+        """Each stretch of traffic from its first sample to its last: latencies are counted by
+        sampling interval, and counts and rates must cover the same requests.
         """
         return [
             (facts, float(t_s[0]), float(t_s[-1]))
@@ -52,7 +52,7 @@ class _Served:
         return sum(end_s - start_s for _, start_s, end_s in self.stretches)
 
     def gain(self, *counters: str) -> int | None:
-        """What all of them gained together; None if none was ever sampled."""
+        """Return the total gain of all ``counters``; None if none was ever sampled."""
         if not any(name in facts.counters.series for facts, _ in self.parts for name in counters):
             return None
         gains = [
@@ -68,14 +68,14 @@ class _Served:
         for facts, start_s, end_s in self.stretches:
             series = facts.record.latencies.get(name)
             if series is not None:
-                # An entry is of the interval that ends at its time.
+                # An entry belongs to the interval that ends at its time.
                 kept = series.where((series.t_s > start_s) & (series.t_s <= end_s))
                 histogram.add_counts(kept.histogram().counts())
         return histogram
 
 
 def _sampled(facts: Facts, start_s: float, end_s: float) -> FloatArray:
-    """When the finished requests were counted in a stretch of the run."""
+    """Return when finished requests were counted in a stretch of the run."""
     series = facts.counters.series.get("finishes")
     if series is None:
         return np.zeros(0)
@@ -83,15 +83,14 @@ def _sampled(facts: Facts, start_s: float, end_s: float) -> FloatArray:
 
 
 def serving_results(facts: Facts, judged: Window | None) -> tuple[ServingResult, ...]:
-    """One row for each thing that the run recorded in the window that was ``judged``; none where
-    none was.
+    """Return one row per quantity recorded in the ``judged`` window; none without such a window.
 
-    Pauses for checkpoints are left out, and what finished in them.
+    Checkpoint pauses are excluded, together with what finished in them.
     """
     parts = [
         (part, part.window)
         for part in facts.segments
-        # A segment that was cut off before it was steady has a window, but is not judged.
+        # A segment that was cut off before it was steady has a window but is not judged.
         if part.window and judged and judged.start_s <= part.window.start_s
     ]
     served = _Served(parts)

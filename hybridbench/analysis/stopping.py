@@ -1,10 +1,8 @@
-"""When a run may end before its planned time, and how long it is extended beyond: decided from the
-verdicts at its looks so far.
+"""Decide from the verdicts so far when a run may stop early, and how far it is extended.
 
-Looking often finds a leak in any noise sooner or later, and every fill looks like one while it
-lasts.  So a trend counts only after ``steady`` or half of the planned time, and only if it stands
-over two looks; that keeps false stops as rare as false verdicts
-(detection.md, "When a run may stop early").
+Repeated looks eventually find a leak in any noise, and every fill looks like one while it lasts.
+So a trend counts only after ``steady`` or half of the planned time, and only if it holds over two
+looks; that keeps false stops as rare as false verdicts (detection.md, "When a run may stop early").
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ from hybridbench.analysis.findings.growth import Growth
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.verdict import Finding, Verdict, VerdictKind, leak_kind
 
-# Of the planned time: from here on a trend counts even where no ``steady`` event was seen.
+# Share of the planned time after which a trend counts even without a ``steady`` event.
 FIRST_LOOK = 0.5
 
-# The two looks that agree must see different data: this far apart, and this share of the time
-# judged at the later one.
+# The two looks that agree must see different data: at least this far apart, both in seconds and as
+# a share of the judged time at the later one.
 _APART_S = 60.0
 _APART_SHARE = 0.1
 
-# A decay must stand in so much more data, as a share of the planned time: hit rates wander for
-# minutes on end, and a neighbour's load comes and goes.
+# A decay must hold over this much more data, as a share of the planned time: hit rates drift for
+# minutes, and neighbours' load comes and goes.
 _DECAY_APART_SHARE = 0.5
 
 _TREND = "growth"
@@ -34,7 +32,7 @@ _DECAY = "decay"
 
 @dataclass(frozen=True)
 class Look:
-    """The verdict as it stood ``t_s`` seconds into the run (``judge.judge_so_far``)."""
+    """The verdict ``t_s`` seconds into the run (``judge.judge_so_far``)."""
 
     t_s: float
     verdict: Verdict
@@ -42,16 +40,16 @@ class Look:
 
 @dataclass(frozen=True)
 class StopReason:
-    """Why the run ends now: ``word`` for the manifest, ``sentence`` for people."""
+    """Why the run ends now: ``word`` for the manifest, ``sentence`` for the user."""
 
     word: str  # "leak", "bounded" or "exhaustion"
     sentence: str
 
 
 def decide(looks: Sequence[Look], planned_s: float, steady_at_s: float | None) -> StopReason | None:
-    """Whether to stop after the last of ``looks`` (oldest first); None to go on.
+    """Return the reason to stop after the last of ``looks`` (oldest first), or None to continue.
 
-    ``steady_at_s`` is when the engine said that its warm-up was over, None while it has not.
+    ``steady_at_s`` is when the engine reported the end of its warm-up; None if it has not.
     """
     if not looks or looks[-1].t_s >= planned_s:
         return None
@@ -61,7 +59,7 @@ def decide(looks: Sequence[Look], planned_s: float, steady_at_s: float | None) -
 
 @dataclass(frozen=True)
 class _Stage:
-    """The looks with what is known about the run."""
+    """The looks together with the known facts about the run."""
 
     looks: Sequence[Look]
     planned_s: float
@@ -81,7 +79,7 @@ class _Stage:
         return look.t_s >= FIRST_LOOK * self.planned_s
 
     def stands(self, holds: Callable[[Look], bool], needed_s: float = 0.0) -> bool:
-        """Whether ``holds`` was so at every look of a stretch that ends now and is long enough."""
+        """Whether ``holds`` was true at every look of a long enough stretch that ends now."""
         needed = max(_APART_S, _APART_SHARE * self.judged_s, needed_s)
         since = self.last.t_s
         for look in reversed(self.looks):
@@ -93,7 +91,7 @@ class _Stage:
         return False
 
     def leaks(self, look: Look) -> dict[tuple[str, str], Finding]:
-        """The leaks of a look that count, by kind and subject."""
+        """Return the leaks of a look that count, by kind and subject."""
         return {
             (leak_kind(finding.kind), finding.subject): finding
             for finding in look.verdict.findings
@@ -126,7 +124,7 @@ def _leaks(stage: _Stage) -> StopReason | None:
 
 
 def _bounded(stage: _Stage) -> StopReason | None:
-    """CLEAN at two looks after ``steady``, the traffic that the profile demands included."""
+    """CLEAN at two looks after ``steady``, including the traffic that the profile requires."""
     steady_at_s = stage.steady_at_s
     if steady_at_s is None:
         return None
@@ -149,7 +147,7 @@ def _bounded(stage: _Stage) -> StopReason | None:
 
 
 def is_undecided(verdict: Verdict) -> bool:
-    """Whether nothing is wrong so far, and a growth or a threshold is open for want of time."""
+    """Whether nothing is wrong so far, but growth or a threshold needs more time."""
     return verdict.kind is VerdictKind.INCONCLUSIVE and any(
         finding.verdict is VerdictKind.INCONCLUSIVE and finding.basis.needed_s is not None
         for finding in verdict.findings
@@ -157,12 +155,11 @@ def is_undecided(verdict: Verdict) -> bool:
 
 
 def settled(looks: Sequence[Look]) -> StopReason | None:
-    """Whether a run that has served its planned time may end; None to extend it further.
+    """Return the reason to end a run that has served its planned time, or None to extend it.
 
-    The first of ``looks`` is the one at the planned end, which decides alone unless all that it
-    found wrong is a decay.  In an extension the data is looked at again and again, so that a trend
-    and its absence both need two looks at clearly different data; what needs no statistics ends the
-    run at once.
+    The first of ``looks`` is the one at the planned end; it decides alone unless its only problem
+    is a decay.  An extension looks at the data repeatedly, so a trend and its absence both need two
+    looks at clearly different data; findings that need no statistics end the run at once.
     """
     last = looks[-1]
     decays = _only_decays(last.verdict)
@@ -192,7 +189,7 @@ def settled(looks: Sequence[Look]) -> StopReason | None:
 
 
 def _only_decays(verdict: Verdict) -> frozenset[str]:
-    """What has decayed, where nothing worse was found and nothing else is DEGRADED."""
+    """Return the subjects that decayed, if nothing worse and no other DEGRADED was found."""
     if verdict.kind is not VerdictKind.DEGRADED:
         return frozenset()
     found = [f for f in verdict.findings if f.verdict is VerdictKind.DEGRADED]

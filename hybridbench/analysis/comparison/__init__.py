@@ -1,1 +1,1 @@
-"""Versions side by side: speed, leaks, one answer."""
+"""Compare versions: speed, leaks, and one overall answer."""

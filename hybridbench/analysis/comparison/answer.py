@@ -1,4 +1,4 @@
-"""From calls and changes to one answer: the outcome, the word that leads, the exit code."""
+"""Combine calls and changes into one answer: the outcome, the leading word, the exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hybridbench.records.verdict import Rate, VerdictKind
 _LEAK: Final = VerdictKind.LEAK.value
 _RED = (Change.INTRODUCED, Change.WORSE)
 THRESHOLD_MISSED, THRESHOLD_UNDECIDED = "THRESHOLD MISSED", "THRESHOLD UNDECIDED"
-# The word of a run that leaks, and those of comparisons that are about a leak.
+# The leading word of a run that leaks, and of comparisons about a leak.
 LEAK_WORDS: Final = frozenset((_LEAK, *(f"{_LEAK} {change.value}" for change in Change)))
 
 
@@ -37,7 +37,7 @@ def answer_of(
     metrics: tuple[MetricComparison, ...],
     leaks: tuple[LeakComparison, ...],
 ) -> SideComparison:
-    """What is said of one version against the first."""
+    """Return the answer for one version compared with the first."""
     base, version = comparison.versions[0], comparison.versions[other]
     outcome, word = _outcome(base, version, metrics, leaks)
     return SideComparison(other, version.name, outcome, word, metrics, leaks)
@@ -46,7 +46,7 @@ def answer_of(
 def overall(
     comparison: Comparison, sides: Sequence[SideComparison], terms: ComparisonTerms, rounds: int
 ) -> ComparisonVerdict:
-    """All versions against the first: the gravest of the sides is the answer."""
+    """Combine the answers for all versions: the worst one is the overall answer."""
     if not sides:
         raise ValueError("a comparison needs at least two versions")
     verdict = ComparisonVerdict(
@@ -62,13 +62,13 @@ def overall(
 
 
 def worse_guards(metrics: Sequence[MetricComparison]) -> list[MetricComparison]:
-    """The guards that are worse beyond their margin."""
+    """Return the guards that are worse beyond their margin."""
     return [m for m in metrics if m.role is Role.GUARD and m.call is Call.WORSE]
 
 
 def leak_difference(leaks: Sequence[LeakComparison], row: LeakComparison) -> Rate | None:
-    """How fast ``row`` leaks: in bytes an hour where that is beyond doubt, of its own or of the
-    growth of memory that changed alike; else per event.
+    """Return how fast ``row`` leaks: bytes an hour where that is certain, from the row itself or
+    from memory growth that changed the same way; otherwise the rate per event.
     """
     alike = [
         other
@@ -84,7 +84,7 @@ def leak_difference(leaks: Sequence[LeakComparison], row: LeakComparison) -> Rat
 
 
 def answer_words() -> list[str]:
-    """Every word that can lead an answer, for who looks for one."""
+    """Return every word that can lead an answer."""
     nouns = dict.fromkeys(map(finding_noun, VerdictKind))
     changes = (*_RED, Change.FIXED, Change.LESS)
     primaries = [metric for metric in COMPARED if metric.name in PRIMARIES]
@@ -106,13 +106,13 @@ def _outcome(
     metrics: Sequence[MetricComparison],
     leaks: Sequence[LeakComparison],
 ) -> tuple[Outcome, str]:
-    """The gravest thing first; the word names it."""
+    """Return the worst outcome and the word that names it."""
     red = _regression(base, version, metrics, leaks)
     if red:
         return Outcome.REGRESSION, red
     primary = next((m for m in metrics if m.role is Role.PRIMARY), None)
     undecided = primary is None or primary.call is Call.INCONCLUSIVE
-    # Pairs share what disturbed them, and their speed stands; that nothing leaks does not.
+    # Pairs share the same disturbances, so their speed counts; the absence of a leak does not.
     unjudged = not leaks_judged(base, version)
     if undecided or unjudged or any(row.change is Change.UNDECIDED for row in leaks):
         return Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE.value
@@ -130,7 +130,7 @@ def _regression(
     metrics: Sequence[MetricComparison],
     leaks: Sequence[LeakComparison],
 ) -> str:
-    """The word of what is worse; empty when nothing is."""
+    """Return the word for what got worse, or an empty string."""
     crashed = version.verdict.kind is VerdictKind.CRASHED
     if crashed and base.verdict.kind is not VerdictKind.CRASHED:
         return "CRASHED"
@@ -144,7 +144,7 @@ def _regression(
 
 
 def finding_noun(verdict: VerdictKind) -> str:
-    """What a finding with this verdict is called in a comparison."""
+    """Return the noun for a finding with this verdict in a comparison."""
     words = {
         VerdictKind.INVARIANT: "CONTRADICTION",
         VerdictKind.CORRUPT: "WRONG ANSWERS",

@@ -1,7 +1,7 @@
-"""Versions side by side: which is faster, which leaks, and how sure that is.
+"""Compare versions: which is faster, which leaks, and with what confidence.
 
-The blocks are raw; every tolerance is applied here, once.  ``compare`` is the answer, ``look`` asks
-in the middle of a comparison whether there is one already.
+The blocks are raw; every tolerance is applied here, once.  ``compare`` gives the final answer;
+``look`` checks during a comparison whether the answer is already decided.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
 from hybridbench.records.verdict import Failure, Why
 
-# Of alpha, the primary metric has this share and the guards divide the rest: the answer is hardly
-# less sure for the alarms beside it.
+# The primary metric's share of alpha; the guards divide the rest, so that they hardly widen the
+# interval the answer rests on.
 _PRIMARY_SHARE = 0.8
-# A comparison that would need more rounds than this is not waited for.
+# A comparison that would need more rounds than this is not continued.
 _MOST_PAIRS = 500
 _LEAST_PAIRS = 3
-_ON_THE_EDGE = 1e-6  # of a log ratio: nearer to the margin no number of pairs can decide
-_LEAST_STEP = 6  # rounds between two looks beyond those of the terms
+_ON_THE_EDGE = 1e-6  # log ratio: closer to the margin than this, no number of pairs decides
+_LEAST_STEP = 6  # rounds between two looks after the planned ones
 _BY_NAME = {metric.name: metric for metric in COMPARED}
 
 
 def compare(comparison: Comparison, terms: ComparisonTerms) -> ComparisonVerdict:
-    """The answer to ``comparison``: a pure function of its blocks, records and verdicts.
+    """Return the answer to ``comparison``, a pure function of its blocks, records and verdicts.
 
-    A part that fails leaves its version undecided, and a regression that another part found stands.
+    A part that fails leaves its version undecided; regressions found by other parts still count.
     """
     boundary = Boundary()
     others = range(1, len(comparison.versions))
@@ -101,11 +101,11 @@ def _side(comparison: Comparison, other: int, plan: _Plan, boundary: Boundary) -
 def _incomplete(
     verdict: ComparisonVerdict, failures: tuple[Failure, ...], *, base_failed: bool
 ) -> ComparisonVerdict:
-    """``verdict`` with what failed; what was not found may be what failed to be looked for."""
+    """Add the failures to ``verdict``; a missing finding may be one that was never looked for."""
     if not failures:
         return verdict
     verdict = replace(verdict, failures=failures)
-    # What the first version's run was not searched for may be there as well.
+    # The failed analysis of the first version's run may have missed the same finding there.
     unsure = base_failed and Change.INTRODUCED.value in verdict.word
     if verdict.outcome is Outcome.REGRESSION and not unsure:
         return verdict
@@ -120,10 +120,10 @@ def look(
     looks: tuple[int, ...] = (),
     open_loop: bool = False,
 ) -> Look:
-    """Whether the primary metric of every version is decided by the ``blocks`` so far.
+    """Report whether the ``blocks`` so far decide the primary metric of every version.
 
-    Guards, leaks and memory hold nothing up: they are judged at the end on what there is.  A look
-    that fails decides nothing.
+    Guards, leaks and memory never delay the answer: they are judged at the end on the data there
+    is.  A look that fails decides nothing.
     """
     boundary = Boundary()
     found = boundary.value(
@@ -156,7 +156,7 @@ def primaries(
     looks: tuple[int, ...] = (),
     open_loop: bool = False,
 ) -> tuple[MetricComparison, ...]:
-    """The primary metric of each version after the first, from interleaved ``blocks`` alone."""
+    """Return the primary metric of each version after the first, from interleaved ``blocks``."""
     plan = _Plan(terms, looks or terms.looks, max(1, versions - 1), open_loop, True)
     return tuple(
         metric
@@ -166,8 +166,8 @@ def primaries(
 
 
 def planned_looks(most_rounds: int, terms: ComparisonTerms) -> tuple[int, ...]:
-    """The looks of a comparison that ends after ``most_rounds``: those of the terms, more of them
-    twice as far apart as the first was where there are more rounds, and the last round itself.
+    """Return the looks of a comparison that ends after ``most_rounds``: the planned ones, then
+    further ones at twice the first interval while rounds remain, and the last round.
     """
     step = max(_LEAST_STEP, 2 * terms.looks[0])
     further = range(terms.looks[-1] + step, most_rounds, step)
@@ -175,7 +175,7 @@ def planned_looks(most_rounds: int, terms: ComparisonTerms) -> tuple[int, ...]:
 
 
 def complete_rounds(blocks: Iterable[Block], versions: int) -> int:
-    """Rounds in which every version had its turn."""
+    """Count the rounds in which every version had its turn."""
     seen: defaultdict[int, set[int]] = defaultdict(set)
     for block in blocks:
         seen[block.round].add(block.version)
@@ -184,8 +184,8 @@ def complete_rounds(blocks: Iterable[Block], versions: int) -> int:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What was fixed before the first block.  ``others`` are versions held against the first,
-    ``slowed`` says why times of stored runs cannot be compared.
+    """What was fixed before the first block.  ``others`` counts the versions compared with the
+    first; ``slowed`` says why the times of stored runs cannot be compared.
     """
 
     terms: ComparisonTerms
@@ -196,10 +196,10 @@ class _Plan:
     slowed: Why | None = None
 
     def alpha_of(self, role: Role, guards: int) -> float:
-        """The chance of a wrong call on one metric: the shares of all gated ones add up to alpha.
+        """Return one metric's share of alpha: the shares of all gated metrics add up to alpha.
 
-        Each call is a one-sided statement about one edge of the margin, so the interval leaves
-        this much on either side.
+        Each call is a one-sided test at one edge of the margin, so the interval leaves this
+        much on either side.
         """
         if role is Role.SHOWN:
             return self.terms.alpha
@@ -233,7 +233,7 @@ def _metrics(
 
 @dataclass(frozen=True)
 class _Sides:
-    """A metric's blocks of two versions by round: (log value, turn within the round)."""
+    """A metric's blocks in two versions, by round: (log value, turn within the round)."""
 
     base: dict[int, tuple[float, int]]
     other: dict[int, tuple[float, int]]
@@ -295,7 +295,7 @@ def _judged(measured: _Measured, plan: _Plan) -> MetricComparison:
     looks = plan.looks if plan.interleaved else ()
     reach = critical_t(measured.pairs, looks, 2.0 * measured.alpha, found.df)
     lower, upper = found.mean - reach * found.se, found.mean + reach * found.se
-    # The margin as a quotient both ways, so that A against B and B against A agree.
+    # The margin is a ratio in both directions, so that A against B agrees with B against A.
     margin = metric.margin_of(plan.terms.margin)
     edge = math.log1p(margin)
     call, why = _call(measured, (lower, upper), edge, plan)
@@ -349,15 +349,15 @@ def _call(
 
 
 def _pairs_needed(measured: _Measured, edge: float, plan: _Plan) -> int | None:
-    """Pairs beyond those there are until the interval is clear of the margin, if mean and spread
-    stay as they are; None where the mean lies too near to the margin for that.
+    """Return how many more pairs would move the interval clear of the margin if mean and spread
+    stay the same; None where the mean is too close to the margin.
     """
     found, have = measured.found, measured.pairs
     if have < _LEAST_PAIRS:
         return None
     room = abs(abs(found.mean) - edge)
     spread = found.se * math.sqrt(have)
-    # As wide as at the last look that was planned: a new plan would look as often.
+    # As wide as at the last planned look: a new plan would have as many looks.
     share = error_shares(plan.looks[-1], plan.looks, 2.0 * measured.alpha)[-1]
     total = have + 1
     while total <= _MOST_PAIRS and room > _ON_THE_EDGE:

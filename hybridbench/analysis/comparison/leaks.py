@@ -1,8 +1,8 @@
-"""What leaks in one version and not in another: findings matched by signature, rates subtracted.
+"""Leaks that differ between two versions: findings matched by signature, rates subtracted.
 
-An exact finding (a missing slot, a node that waits for the collector) needs no test: it is there
-or not, as long as both versions had occasion to show it.  A statistical one is new or gone only
-when the two runs' verdicts on it differ *and* the difference of the rates is beyond doubt.
+An exact finding (a missing slot, uncollected garbage) needs no test: it is present or absent,
+provided both versions had the opportunity to show it.  A statistical finding is new or fixed only
+if the verdicts of the two runs differ *and* the difference of the rates is significant.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from hybridbench.records.verdict import (
 
 GROWTH, DECAY = "growth", "decay"
 
-# Told elsewhere: a crash by the answer, an undecided trend by its metric.
+# Reported elsewhere: a crash by the answer, an undecided trend by its metric.
 _LEFT_OUT = frozenset({"undecided", "crash", "observer-grows", "stopped-early", "interrupted"})
 _JUDGED = frozenset(
     {VerdictKind.LEAK, VerdictKind.INVARIANT, VerdictKind.CORRUPT, VerdictKind.DEGRADED}
 )
-# Always told, so that a comparison without a finding says what it can exclude.
+# Always listed, so that a comparison without a finding shows what it can exclude.
 _ALWAYS = (MEMORY, COLLECTIBLE)
 
-# Occasions at which a finding of the other version was to be expected this often: then its absence
-# is no accident (exp(-7) is about one in a thousand).
+# Absence of a finding counts once the other version's rate predicts at least this many occurrences:
+# exp(-7) is about one in a thousand.
 _EXPECTED = 7.0
-# Without a driver, a version that ran this share of the other's time had its occasion.
+# Without a driver, a version needs this share of the other's running time.
 _ENOUGH_TIME = 0.5
-# The same finding in both has changed when its rate did by this share.
+# A finding present in both has changed if its rate changed by this share.
 _LEAST_CHANGE = 0.10
 
 _NORMAL = NormalDist()
@@ -68,7 +68,7 @@ _NORMAL = NormalDist()
 def leak_comparisons(
     base: Version, other: Version, terms: ComparisonTerms
 ) -> tuple[LeakComparison, ...]:
-    """Every finding of either version and the growth of memory in both, worst change first."""
+    """Return every finding of either version, and memory growth in both, worst change first."""
     first, second = _Side(base), _Side(other)
     signatures = dict.fromkeys([*second.exact, *first.exact])
     rows = [_exact(key, first, second, terms) for key in signatures]
@@ -80,10 +80,10 @@ def leak_comparisons(
 
 
 def difference(base: Rate | None, other: Rate | None, alpha: float) -> Rate | None:
-    """``other`` less ``base`` at confidence 1 - alpha, errors taken from the two intervals.
+    """Return ``other`` less ``base`` at confidence 1 - alpha, with errors from the two intervals.
 
-    A side without a rate counts as none at all.  None where both lack one, or where an interval has
-    an open end.
+    A missing side counts as zero.  None if both are missing, the units differ, or an interval is
+    open-ended.
     """
     given = other if other is not None else base
     if given is None:
@@ -101,10 +101,10 @@ def difference(base: Rate | None, other: Rate | None, alpha: float) -> Rate | No
 def within_the_whole(
     rows: Sequence[LeakComparison], base: Version, other: Version
 ) -> Iterable[LeakComparison]:
-    """``rows`` without bytes an hour beyond what the whole process can have grown by.
+    """Yield ``rows`` without bytes-per-hour rates that exceed the growth of the whole process.
 
-    What objects are made of may be freed, or take memory that was freed before: their bytes are
-    then no growth of the process, and the row says so instead.
+    Objects may be freed, or reuse memory that was freed earlier: then their bytes do not make the
+    process grow, and the row says so instead.
     """
     for row in rows:
         part = row.bytes_per_hour
@@ -131,12 +131,12 @@ def within_the_whole(
 
 
 def leaks_judged(base: Version, other: Version) -> bool:
-    """Whether the absence of a finding in both runs says something."""
+    """Return whether the absence of a finding in both runs is meaningful."""
     return not unjudged(base.verdict) and not unjudged(other.verdict)
 
 
 def unjudged(verdict: Verdict) -> bool:
-    """Whether a run says nothing about what it did not find."""
+    """Return whether the absence of a finding in this run is meaningless."""
     failed = any(finding.kind == BenchError.kind for finding in verdict.findings)
     return verdict.invalid or failed or verdict.kind is VerdictKind.CRASHED
 
@@ -151,7 +151,7 @@ class _Side:
         self.version = version
         judged = [f for f in version.verdict.findings if f.verdict in _JUDGED]
         judged = [f for f in judged if f.kind not in _LEFT_OUT]
-        # A threshold has been held against its own interval: it is missed, or it is not.
+        # A threshold already used its own interval: it is either missed or met.
         exact = [f for f in judged if f.exact or f.kind == ThresholdNotMet.kind]
         self.exact: dict[_Key, Finding] = {(leak_kind(f.kind), f.subject): f for f in exact}
         self.trends: dict[_Key, Finding] = {
@@ -169,7 +169,7 @@ class _Side:
         return (name for name, metric in self.metrics.items() if metric.outcome == "LEAK")
 
     def measured(self, name: str) -> MetricResult | None:
-        """The growth of a metric, if there were samples enough for any model."""
+        """Return the growth of a metric, or None with too few samples for any model."""
         result = self.metrics.get(name)
         return None if result is None or result.rate_per_hour is None else result
 
@@ -186,7 +186,7 @@ class _Side:
 
 
 def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
-    # Counted in one run, the same may have been fitted in the other.
+    # What one run counted exactly, the other may have found by fitting.
     before, after = (side.exact.get(key) or side.trends.get(key) for side in (base, other))
     told = after or before
     assert told is not None
@@ -232,10 +232,10 @@ def _row(
 def _in_both(
     before: Finding, after: Finding, base: Rate | None, changed: Rate | None
 ) -> tuple[Change, Why | None]:
-    """A finding of both runs, by its rate.
+    """Compare a finding of both runs by its rate.
 
-    Which event drives it is each run's own guess where several counters move alike, so another
-    name alone makes no new leak; but rates that cannot be compared then leave it open.
+    Where several counters are correlated, each run guesses which event drives the leak, so a
+    different driver alone is not a new leak; but if the rates cannot be compared, it is undecided.
     """
     other_event = None
     if before.driver != after.driver:
@@ -247,11 +247,11 @@ def _in_both(
 
 
 def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> Why | None:
-    """Why the absence of ``finding`` in one version says nothing; None where it does."""
+    """Explain why the absence of ``finding`` in one version is inconclusive; None if it counts."""
     per_event = next((r for r in finding.rates if r.per not in ("h", "s", "min")), None)
     if finding.driver is not None and per_event is not None and per_event.value > 0:
         events = absent.events(finding.driver)
-        # Not every event of a driver leaks, but none leaks more than it holds: count events.
+        # Not every event of a driver leaks, but none leaks more than once: count events.
         expected = min(1.0, per_event.value) * events
         if expected >= _EXPECTED:
             return None
@@ -261,7 +261,7 @@ def _no_occasion(finding: Finding, absent: _Side, present: _Side) -> Why | None:
 
 
 def _matching(before: Finding | None, after: Finding | None) -> tuple[Rate | None, Rate | None]:
-    """The first rate that both have in the same unit; of one alone, its first."""
+    """Return the first rate both have in the same unit; if only one exists, its first rate."""
     if before is None or after is None:
         only = [None if f is None or not f.rates else f.rates[0] for f in (before, after)]
         return only[0], only[1]
@@ -278,7 +278,7 @@ def _bytes_rate(finding: Finding | None) -> Rate | None:
 
 
 def _moved(base: Rate, changed: Rate) -> tuple[Change, Why | None]:
-    """Whether a rate that both have differs beyond doubt and by enough to matter."""
+    """Classify the change of a rate: is it significant, and large enough to matter?"""
     apart = changed.lower > 0 or changed.upper < 0
     if abs(changed.value) < _LEAST_CHANGE * abs(base.value):
         return Change.UNCHANGED, UnderATenth().why() if apart else None
@@ -290,7 +290,7 @@ def _moved(base: Rate, changed: Rate) -> tuple[Change, Why | None]:
 def _growth(
     name: str, base: _Side, other: _Side, terms: ComparisonTerms
 ) -> Iterable[LeakComparison]:
-    """The growth of one gated metric; nothing where neither version could be judged for it."""
+    """Yield the growth of one gated metric, unless it could be judged in neither version."""
     before, after = base.measured(name), other.measured(name)
     if before is None and after is None:
         return
@@ -336,19 +336,19 @@ def _alone(*, in_second: bool) -> Why:
 def _without_a_leak(
     before: MetricResult, after: MetricResult, changed: Rate
 ) -> tuple[Change, Why | None]:
-    """Two intervals that do not meet are never called unchanged."""
+    """Classify growth that leaks in neither version; disjoint intervals never mean unchanged."""
     if changed.lower <= 0 <= changed.upper:
         return Change.UNCHANGED, None
     both_clean = before.outcome == after.outcome == "CLEAN"
     why = (BelowLimit() if both_clean else NoLeak()).why()
     if changed.upper < 0:
         return Change.GROWS_SLOWER, why
-    # Faster, and not bounded below its limit: it may or may not be a leak.
+    # Faster, and not bounded below the limit, so it may be a leak.
     return (Change.GROWS_FASTER if after.outcome == "CLEAN" else Change.UNDECIDED), why
 
 
 def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
-    """A decay, a growing container, a missed threshold: new or gone by its change over the run."""
+    """Compare a decay, a growing container or a missed threshold by its change over the run."""
     kind, subject = key
     before, after = base.trends.get(key), other.trends.get(key)
     told = after or before
@@ -372,7 +372,7 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
 
 
 def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate | None]:
-    """The change over the run that each side's decay has, as a share of its start."""
+    """Return the change over the run for each side's decay, as a share of its start."""
 
     def one(result: DecayResult | None) -> Rate | None:
         if result is None or result.change is None:
@@ -385,7 +385,7 @@ def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate 
 
 
 def _standard_error(rate: Rate) -> float:
-    """Of ``rate``, from its interval; infinite where an end is open."""
+    """Derive the standard error of ``rate`` from its interval; infinite if that is open-ended."""
     return (rate.upper - rate.lower) / (2.0 * _NORMAL.inv_cdf(0.5 + 0.5 * rate.confidence))
 
 

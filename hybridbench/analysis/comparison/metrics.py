@@ -1,10 +1,10 @@
-"""The metrics of a comparison: which way is worse, how much counts, and what each may decide.
+"""Compared metrics: the direction that is worse, the margin, and the role of each.
 
-Blocks of fixed work on one closed loop make throughput the plainest measure of speed, so the
-answer rests on it alone.  Where arrivals are scheduled, throughput is that of the schedule, and
-the answer rests on what a token costs.  The other gated metrics are guards: they can turn the
-answer red on their own, with wider margins because they are noisier, and hold nothing up.  Tails
-and repetitions of the same fact (requests a second at fixed work) are shown and never gate.
+Blocks of fixed work in a closed loop make throughput the plainest measure of speed, so the answer
+rests on it alone.  Where arrivals are scheduled, the schedule fixes throughput, and the answer
+rests on cost per token.  The other gated metrics are guards: each can cause a regression on its
+own, with a wider margin because it is noisier, but never delays the answer.  Tails and redundant
+metrics (requests per second at fixed work) are shown and never gate.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Sense(StrEnum):
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """One value of a block, by the name it has there.
+    """One value of a block, under the block's name for it.
 
-    ``margin`` is None where the comparison's own holds, else the least margin of this metric.
-    ``least`` replaces smaller values, so that a share that falls to nothing keeps a logarithm.
+    ``margin`` is None where the comparison's margin applies, else this metric's minimum margin.
+    Values below ``least`` are raised to it, so that a share of zero still has a logarithm.
     """
 
     name: str
@@ -49,11 +49,11 @@ class ComparedMetric:
 
     @property
     def timed(self) -> bool:
-        """Whether a slower machine changes it."""
+        """Whether a slower machine changes this metric."""
         return self.sense in (Sense.SPEED, Sense.COST)
 
     def margin_of(self, margin: float) -> float:
-        """The share that counts, where the comparison's is ``margin``."""
+        """Return the metric's margin, given the comparison's ``margin``."""
         return margin if self.margin is None else max(margin, self.margin)
 
 
@@ -79,12 +79,12 @@ COMPARED: tuple[ComparedMetric, ...] = (
     ComparedMetric(PEAK_MEMORY, "peak memory", "B", Sense.SIZE, _MEMORY, guards=True),
 )
 
-# What the answer rests on, the first that both sides have.
+# The metric that the answer rests on: the first that both sides have.
 _CLOSED = (THROUGHPUT, REQUESTS, STEP_PER_TOKEN)
 _OPEN = (CPU_PER_TOKEN, CPU_PER_REQUEST, STEP_PER_TOKEN, "itl_ms_p50")
 PRIMARIES = frozenset({*_CLOSED, *_OPEN})
 
-# A level that creeps: what one round has of it the next still has.
+# Levels that creep: most of one round's value carries over into the next.
 LEVELS = frozenset({MEMORY_AT_REST, PEAK_MEMORY})
 
 _WORDS: Mapping[Sense, tuple[str, str]] = {  # better, worse
@@ -96,7 +96,7 @@ _WORDS: Mapping[Sense, tuple[str, str]] = {  # better, worse
 
 
 def roles(present: Set[str], *, open_loop: bool) -> dict[str, Role]:
-    """The role of each metric in ``present`` that is compared at all, in the table's order."""
+    """Return the role of each compared metric in ``present``, in table order."""
     primary = next((name for name in (_OPEN if open_loop else _CLOSED) if name in present), None)
     out: dict[str, Role] = {}
     for metric in COMPARED:
@@ -107,14 +107,14 @@ def roles(present: Set[str], *, open_loop: bool) -> dict[str, Role]:
 
 
 def word_of(metric: ComparedMetric, call: Call) -> str:
-    """The call in the metric's own word: a cost that falls is FASTER, a size that grows MORE."""
+    """Return the metric's word for the call: a lower cost is FASTER, a larger size MORE."""
     better, worse = _WORDS[metric.sense]
     return {Call.BETTER: better, Call.WORSE: worse}.get(call, call.value)
 
 
 def is_open_loop(manifests: Sequence[Manifest]) -> bool:
-    """Whether requests came on a schedule of their own rather than as others ended; what somebody
-    else sent may have.
+    """Whether requests arrived on a schedule instead of as others finished; traffic sent by
+    another program may have.
     """
     for manifest in manifests:
         if manifest.trace is not None or manifest.target.kind == OBSERVED:

@@ -1,8 +1,8 @@
-"""Whether two runs can be compared at all: the keys in which their manifests differ.
+"""Manifest keys in which two runs differ, which decide whether they can be compared at all.
 
-Two versions of an engine are compared under one load, on one kind of machine, in one kind of
-process; a difference in any of these would be read as one of the engine.  What the user asked to be
-different (another interpreter with its libraries, a defect, a revision) is none.
+Two versions of an engine are compared under the same load, on the same kind of machine, in the same
+kind of process; any other difference would be mistaken for one of the engine.  A difference that
+the user asked for (another interpreter with its libraries, a defect, a revision) is no mismatch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hybridbench.records.manifest import Machine, Manifest
 
 ABSENT = "absent"
 
-# Names, judgements and lengths: none of them changes what the engine was asked to do in a second.
+# Names, thresholds and durations: none of them changes the load on the engine at any moment.
 _PROFILE_IGNORED = frozenset(
     {
         "name",
@@ -33,7 +33,7 @@ _PROFILE_IGNORED = frozenset(
     }
 )
 _THRESHOLDS = ("threshold_0", "threshold_1", "threshold_2")
-# A version of kind "python" is asked to bring its own.
+# A version of kind "python" is meant to bring its own.
 _OF_ENVIRONMENT = frozenset(
     {"interpreter", "torch", "numpy", "libc", *(f"gc.{name}" for name in _THRESHOLDS)}
 )
@@ -49,7 +49,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A key that differs, with both values as words."""
+    """A key whose values differ, with both values as text."""
 
     key: str
     base: str
@@ -62,9 +62,9 @@ def mismatches(
     kinds: Collection[str] = (),
     allowed: Set[str] = frozenset(),
 ) -> list[Mismatch]:
-    """What keeps ``other`` from being compared with ``base``; ``kinds`` are those of the versions.
+    """Return what makes ``other`` incomparable with ``base``; ``kinds`` are the versions' kinds.
 
-    A key in ``allowed`` stands for itself and for all below it: ``profile`` for
+    A key in ``allowed`` covers itself and everything below it: ``profile`` covers
     ``profile.arrival.rate``.
     """
     excused = _OF_ENVIRONMENT if "python" in kinds else frozenset()
@@ -83,12 +83,12 @@ def mismatches(
 
 
 def refusal(found: Iterable[Mismatch]) -> str:
-    """The keys that differ with their values, for one sentence: ``gc.mode (on and off), ...``."""
+    """Format the differing keys and values for one sentence: ``gc.mode (on and off), ...``."""
     return ", ".join(f"{m.key} ({m.base} and {m.other})" for m in found)
 
 
 def comparable_facts(manifest: Manifest) -> dict[str, str]:
-    """Everything of a run that must agree, by key, in words."""
+    """Return every fact about a run that must agree, by key, as text."""
     facts = dict(_process(manifest))
     facts.update(machine_class(manifest))
     model = manifest.model
@@ -105,9 +105,9 @@ def comparable_facts(manifest: Manifest) -> dict[str, str]:
 
 
 def machine_class(manifest: Manifest) -> dict[str, str]:
-    """The kind of machine: two of a class may be compared, though never as one machine.
+    """Return the machine's class; two machines of one class may be compared.
 
-    Memory counts in steps of half a power of two, so that what the firmware keeps does not matter.
+    Memory is rounded to steps of half a power of two, so that firmware reservations do not matter.
     """
     machine = manifest.machine
     facts = {
@@ -122,7 +122,7 @@ def machine_class(manifest: Manifest) -> dict[str, str]:
 
 
 def _process(manifest: Manifest) -> Iterable[tuple[str, str]]:
-    """Interpreter, libraries, allocator and collector."""
+    """Yield interpreter, libraries, allocator and collector."""
     interpreter = manifest.interpreter
     names = [interpreter.implementation, interpreter.version]
     yield "interpreter", " ".join(n for n in names if n) or ABSENT
@@ -172,8 +172,8 @@ def _is_allowed(key: str, allowed: Set[str]) -> bool:
 
 
 def _is_new_key(found: Mismatch) -> bool:
-    """Whether one run knows nothing of a switch that is off in the other: an older version wrote
-    it, before there was such a switch.
+    """Whether one run lacks a switch that is off in the other: it was written by a version that
+    did not have the switch yet.
     """
     values = {found.base, found.other}
     return found.key.startswith("profile.") and ABSENT in values and values <= _OFF

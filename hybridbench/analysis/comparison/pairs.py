@@ -1,9 +1,8 @@
-"""Paired rounds: the mean log ratio with what order, outliers and memory of the last round do to
-it.
+"""The mean log ratio of paired rounds, corrected for order, outliers and autocorrelation.
 
-The log ratios of a shared machine are normal but for a few rounds in which one block was disturbed.
-An ordinary mean pays for each of these with its width, so rounds far from the others count less
-(Huber's M-estimate, 1964, with his standard error of 1973), and the interval is still Student's.
+On a shared machine the log ratios are normal except for a few rounds with a disturbed block.  Each
+of these widens the interval of an ordinary mean, so distant rounds get less weight (Huber's
+M-estimate, 1964, with his standard error of 1973), and the interval is still Student's.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ import numpy as np
 from hybridbench.analysis.distributions import autocorrelation, t_tail
 from hybridbench.analysis.record import FloatArray
 
-# With fewer rounds the effect of the order cannot be told from the noise.
+# With fewer rounds, the order effect cannot be separated from noise.
 _LEAST_FOR_POSITION = 6
-# With fewer rounds the spread without the outliers is not known well enough.
+# With fewer rounds, the spread without outliers is too uncertain.
 _LEAST_FOR_HUBER = 10
-_HUBER = 1.5  # in units of the spread: farther residuals count less
+_HUBER = 1.5  # in units of the spread: larger residuals get less weight
 _ITERATIONS = 50
 _CLOSE = 1e-10
-_MAD = 0.6745  # of a standard deviation
+_MAD = 0.6745  # MAD of a normal distribution, in standard deviations
 _MOST_FOR_WALSH = 400
 
 
@@ -31,8 +30,7 @@ _MOST_FOR_WALSH = 400
 class Pairs:
     """Log ratios of the rounds that both versions finished, oldest first.
 
-    ``order`` is how many turns later the second version had its block than the first: +1 and -1 in
-    turn when ABBA is kept.
+    ``order`` is the second version's turn minus the first's: +1 and -1 alternately under ABBA.
     """
 
     log_ratio: FloatArray
@@ -44,22 +42,22 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PairedMean:
-    """``mean`` of the log ratio with its standard error on ``df`` degrees of freedom."""
+    """The mean log ratio, with its standard error on ``df`` degrees of freedom."""
 
     mean: float
     se: float
     df: int
     sd: float  # of one pair
     hodges_lehmann: float
-    position: float | None = None  # what being one turn later adds to the log of the value
+    position: float | None = None  # effect on the log value of running one turn later
     position_p: float | None = None
 
 
 def paired_mean(pairs: Pairs, *, creeping: bool = False) -> PairedMean | None:
-    """The estimate; None for fewer than two pairs.
+    """Return the estimate, or None for fewer than two pairs.
 
-    The order's effect is fitted beside the mean whenever both orders were run.  ``creeping`` levels
-    (memory) have their standard error widened by the correlation from round to round.
+    The order effect is fitted together with the mean if both orders were run.  For ``creeping``
+    levels (memory) the standard error is widened for correlation between rounds.
     """
     d = pairs.log_ratio
     if d.size < 2:
@@ -80,9 +78,9 @@ def paired_mean(pairs: Pairs, *, creeping: bool = False) -> PairedMean | None:
 
 
 def hodges_lehmann(values: FloatArray) -> float:
-    """The median of the means of all pairs of values, each with itself too (Hodges & Lehmann 1963).
+    """Return the median of all pairwise means, including self-pairs (Hodges & Lehmann 1963).
 
-    Beyond 400 values every k-th is taken: the pairs grow with the square.
+    Beyond 400 values only every k-th is used, because the number of pairs grows quadratically.
     """
     taken = values[:: -(-values.size // _MOST_FOR_WALSH)]
     first, second = np.triu_indices(taken.size)
@@ -90,7 +88,7 @@ def hodges_lehmann(values: FloatArray) -> float:
 
 
 def widening(left: FloatArray) -> float:
-    """What an AR(1) correlation of the residuals does to the standard error of their mean."""
+    """Return the factor by which AR(1)-correlated residuals widen their mean's standard error."""
     phi = autocorrelation(left, 1, 0.95) if left.size >= 4 else 0.0
     return math.sqrt((1.0 + phi) / (1.0 - phi))
 
@@ -105,7 +103,7 @@ class _Fit:
 
 
 def _fit(design: FloatArray, d: FloatArray) -> _Fit:
-    """Coefficients with standard errors: Huber's where there are rounds enough, else the mean's."""
+    """Fit coefficients with standard errors: Huber's given enough rounds, else least squares."""
     df = d.size - design.shape[1]
     inverse = np.linalg.inv(design.T @ design)
     beta = inverse @ (design.T @ d)
@@ -127,7 +125,7 @@ def _fit(design: FloatArray, d: FloatArray) -> _Fit:
     scaled = left / spread
     clipped = np.clip(scaled, -_HUBER, _HUBER)
     inside = float(np.mean(np.abs(scaled) <= _HUBER))
-    # Huber's correction for a fit of few values.
+    # Huber's small-sample correction.
     correction = 1.0 + design.shape[1] / d.size * (1.0 - inside) / inside
     sd = correction * spread / inside * math.sqrt(float(clipped @ clipped) / df)
     return _made(beta, sd * np.sqrt(np.diag(inverse)), df, sd, left)
@@ -138,5 +136,5 @@ def _made(beta: FloatArray, errors: FloatArray, df: int, sd: float, left: FloatA
 
 
 def _mad(left: FloatArray, df: int) -> float:
-    """The spread by the median of the residuals' sizes, for ``df`` of them being free."""
+    """Estimate the spread by the median absolute residual, with ``df`` degrees of freedom."""
     return float(np.median(np.abs(left))) / _MAD * math.sqrt(left.size / df)

@@ -1,4 +1,4 @@
-"""Why a comparison leaves a metric undecided, or judges a finding as it does: one record each."""
+"""Reasons why a metric is undecided or a finding is judged as it is, as one record type each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridbench.records.verdict import LowerEnd, Rate, Reason, UpperEnd
 
 
 class FewPairs(Reason, frozen=True, kw_only=True):
-    """``pairs`` of blocks, of which a spread cannot be told."""
+    """Too few ``pairs`` of blocks to estimate a spread."""
 
     code: ClassVar[str] = ComparedCode.FEW_PAIRS
 
@@ -23,7 +23,7 @@ class FewPairs(Reason, frozen=True, kw_only=True):
 
 
 class NotAlone(Reason, frozen=True, kw_only=True):
-    """For shares of the time of each run others had its processors."""
+    """Other processes used the run's CPUs; ``shares`` gives the share of each run's time."""
 
     code: ClassVar[str] = ComparedCode.NOT_ALONE
 
@@ -35,14 +35,14 @@ class NotAlone(Reason, frozen=True, kw_only=True):
 
 
 class LoadUnknown(Reason, frozen=True, kw_only=True):
-    """What disturbed the runs cannot be read."""
+    """Nothing recorded whether other load disturbed the runs."""
 
     code: ClassVar[str] = ComparedCode.LOAD_UNKNOWN
     said: ClassVar[str] = "it is not known whether each run had the machine to itself"
 
 
 class NearMargin(Reason, frozen=True, kw_only=True):
-    """A change that is certain, and may be smaller than ``margin``, a share."""
+    """A change that is certain but may be smaller than ``margin`` (a share)."""
 
     code: ClassVar[str] = ComparedCode.NEAR_MARGIN
 
@@ -56,7 +56,7 @@ class NearMargin(Reason, frozen=True, kw_only=True):
 
 
 class AcrossMargin(Reason, frozen=True, kw_only=True):
-    """A change that may be none, and may be larger than ``margin``, a share."""
+    """A change that may be zero and may be larger than ``margin`` (a share)."""
 
     code: ClassVar[str] = ComparedCode.ACROSS_MARGIN
 
@@ -67,7 +67,7 @@ class AcrossMargin(Reason, frozen=True, kw_only=True):
 
 
 class OtherDriver(Reason, frozen=True, kw_only=True):
-    """The same finding with another event in each run."""
+    """The same finding, driven by a different event in each run."""
 
     code: ClassVar[str] = ComparedCode.OTHER_DRIVER
 
@@ -82,7 +82,7 @@ class OtherDriver(Reason, frozen=True, kw_only=True):
 
 
 class FewEvents(Reason, frozen=True, kw_only=True):
-    """So few ``events`` of the driver that the finding may have had no occasion."""
+    """Too few ``events`` of the driver for the finding to be expected."""
 
     code: ClassVar[str] = ComparedCode.FEW_EVENTS
 
@@ -105,7 +105,7 @@ class OneRunAlone(Reason, frozen=True, kw_only=True):
 
 
 class FasterThanMemory(Reason, frozen=True, kw_only=True):
-    """Objects that grow by more bytes an hour than private memory may."""
+    """Objects that grow by more bytes an hour than private memory can."""
 
     code: ClassVar[str] = ComparedCode.FASTER_THAN_MEMORY
 
@@ -127,35 +127,35 @@ class ShorterRun(Reason, frozen=True, kw_only=True):
 
 
 class UnderATenth(Reason, frozen=True, kw_only=True):
-    """Rates that differ, and too little to matter."""
+    """Rates that differ by too little to matter."""
 
     code: ClassVar[str] = ComparedCode.UNDER_A_TENTH
     said: ClassVar[str] = "the rates differ by less than a tenth"
 
 
 class InvalidRun(Reason, frozen=True, kw_only=True):
-    """What was fitted in such a run says nothing."""
+    """Trends fitted in an INVALID run are meaningless."""
 
     code: ClassVar[str] = ComparedCode.INVALID_RUN
     said: ClassVar[str] = "one of the runs is INVALID"
 
 
 class NoRate(Reason, frozen=True, kw_only=True):
-    """Nothing to take a difference of."""
+    """A run without a rate, so there is no difference."""
 
     code: ClassVar[str] = ComparedCode.NO_RATE
     said: ClassVar[str] = "one of the runs has no rate to compare"
 
 
 class BelowLimit(Reason, frozen=True, kw_only=True):
-    """Intervals that do not meet, both below the limit."""
+    """Disjoint intervals, both below the limit."""
 
     code: ClassVar[str] = ComparedCode.BELOW_LIMIT
     said: ClassVar[str] = "growth differs, and is below the limit in both versions"
 
 
 class NoLeak(Reason, frozen=True, kw_only=True):
-    """Intervals that do not meet, and no leak in either run."""
+    """Disjoint intervals, and no leak in either run."""
 
     code: ClassVar[str] = ComparedCode.NO_LEAK
     said: ClassVar[str] = "growth differs, but is a leak in neither run alone"

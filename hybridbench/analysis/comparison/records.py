@@ -1,8 +1,8 @@
-"""A comparison as the analysis sees it: its versions, their blocks, what each version's run says.
+"""A comparison's input and output records: versions, blocks, and the results for each version.
 
 A *block* is a fixed piece of traffic that one version served from the first request to the last.
-The blocks of one *round* carry the same requests from the same seed, so that they are pairs: their
-quotient is free of what differs between rounds, the drift of the machine above all.
+The blocks of one *round* carry the same requests from the same seed and form pairs: their ratio
+cancels what differs between rounds, above all machine drift.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hybridbench.records.comparison import Count
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind, Why
 
-# An effect of the order is told when it is large and surely there.
+# An order effect is reported if it is large and significant.
 _ORDER_LARGE, _ORDER_SURE = 0.02, 0.01
 
 DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
@@ -29,16 +29,16 @@ DEFAULT_LOOKS: tuple[int, ...] = (6, 12, 18, 24)
 
 @dataclass(frozen=True)
 class Block:
-    """What one version did in its turn of a round.
+    """One version's measurements in its turn of a round.
 
-    ``values`` are by name: quotients and quantiles of this block alone, units in the name or in
-    ``metrics.py``.  A value that the block could not give (no second token, no hit) is absent.
+    ``values`` by name: ratios and quantiles of this block alone, with units in the name or in
+    ``metrics.py``.  Values the block could not supply (no second token, no hit) are absent.
     """
 
     version: Count  # position in Comparison.versions
-    round: Count  # blocks of one round are pairs
+    round: Count  # blocks of the same round form a pair
     position: Count  # turn within the round, from 0: ABBA swaps it from round to round
-    # Time of the comparison.
+    # Seconds since the comparison started.
     started_s: Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)] = 0.0
     values: Mapping[str, float] = field(default_factory=dict)
 
@@ -47,9 +47,9 @@ class Block:
 class Version:
     """One side of a comparison.
 
-    ``manifest`` is that of the version's run (engine hash, interpreter, malloc and gc mode,
-    profile, pools, machine): what decides whether two sides can be compared at all.  ``record`` and
-    ``verdict`` are of its own samples, in the version's own time: the turns of the others left out.
+    ``manifest`` is from the version's run (engine hash, interpreter, malloc and gc mode, profile,
+    pools, machine) and decides whether two sides can be compared at all.  ``record`` and
+    ``verdict`` cover only the version's own samples and time: other versions' turns are left out.
     """
 
     name: str  # as the user gave it: ".", "git:v1.2", "defect:lru-reference-cycle", a run directory
@@ -61,12 +61,12 @@ class Version:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Versions side by side; the first is what the others are held against.
+    """Several versions; the others are compared with the first.
 
-    ``interleaved`` is False for stored runs: their blocks are windows of each run's own time and no
-    pairs, and what the machine did in between is in the difference.  ``looks`` are the numbers of
-    rounds after which the answer was looked at, planned before the first of them.  Each version
-    got a new process after ``renew_every`` rounds, 0 never.
+    ``interleaved`` is False for stored runs: their blocks are windows of each run's own time and
+    not pairs, so the difference includes changes of the machine in between.  ``looks`` are the
+    numbers of rounds after which the answer was checked, planned before the first.  Each version
+    got a new process after ``renew_every`` rounds; 0 means never.
     """
 
     versions: tuple[Version, ...]
@@ -82,9 +82,9 @@ class ComparisonTerms:
     """When two versions differ; fixed before the first block, applied once to the raw blocks.
 
     ``margin`` is the share within which a throughput or a cost per token counts as the same.
-    ``alpha`` is the chance of a wrong call, over all looks and all gated metrics together: a
-    FASTER or SLOWER for a ratio within the margin, a SAME for one beyond it.  ``leak_alpha`` is the
-    chance that the interval of one difference of leak rates misses the truth.
+    ``alpha`` is the probability of a wrong call over all looks and all gated metrics together: a
+    FASTER or SLOWER for a ratio within the margin, or a SAME for one beyond it.  ``leak_alpha`` is
+    the probability that the interval of one difference of leak rates misses the true value.
     """
 
     margin: float = 0.03
@@ -102,15 +102,15 @@ class ComparisonTerms:
 
 
 class Role(StrEnum):
-    """What a metric may do to the answer."""
+    """How a metric may affect the answer."""
 
-    PRIMARY = "primary"  # the answer rests on it: until it is decided the comparison is not
-    GUARD = "guard"  # worse is a regression; undecided holds nothing up
-    SHOWN = "shown"  # told, never gates
+    PRIMARY = "primary"  # decides the answer: the comparison is undecided as long as it is
+    GUARD = "guard"  # worse is a regression; undecided delays nothing
+    SHOWN = "shown"  # shown, never gates
 
 
 class Call(StrEnum):
-    """Where the interval of a ratio lies against the margin."""
+    """Where a ratio's interval lies relative to the margin."""
 
     BETTER = "BETTER"
     WORSE = "WORSE"
@@ -120,13 +120,13 @@ class Call(StrEnum):
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """One metric of a version against the first version's, as the ratio of the two.
+    """One metric of a version compared with the first version's, as a ratio.
 
-    ``base`` and ``other`` are geometric means over the blocks that were paired, in ``unit``.
-    ``robust_ratio`` is the Hodges-Lehmann estimate beside the mean.  ``sd`` is that of one pair's
-    log ratio.  ``position_effect`` is what the second turn of a round adds to the metric, as a
-    share; it is taken out of ``ratio``.  ``pairs_needed`` are pairs beyond those there are, None
-    where the call is made or no number of pairs would make it.
+    ``base`` and ``other`` are geometric means over the paired blocks, in ``unit``.
+    ``robust_ratio`` is the Hodges-Lehmann estimate.  ``sd`` is that of one pair's log ratio.
+    ``position_effect`` is what the second turn of a round adds to the metric, as a share; it is
+    removed from ``ratio``.  ``pairs_needed`` counts additional pairs; None if the call is made or
+    no number of pairs would make it.
     """
 
     metric: str
@@ -134,7 +134,7 @@ class MetricComparison:
     unit: str
     role: Role
     call: Call
-    word: str  # the call in the metric's own word: FASTER, SLOWER, MORE, LOWER, SAME, ...
+    word: str  # the metric's word for the call: FASTER, SLOWER, MORE, LOWER, SAME, ...
     margin: float
     base: float
     other: float
@@ -148,12 +148,12 @@ class MetricComparison:
     pairs_needed: int | None = None
     position_effect: float | None = None
     position_p: float | None = None
-    why: Why | None = None  # it is undecided
+    why: Why | None = None  # why it is undecided
     reason: str = ""  # ``why`` in words
 
     @property
     def depends_on_order(self) -> bool:
-        """Whether the second turn of a round surely differs, and by enough to matter."""
+        """Whether the second turn of a round differs significantly and by enough to matter."""
         effect, p = self.position_effect, self.position_p
         if effect is None or p is None:
             return False
@@ -166,13 +166,13 @@ class MetricComparison:
 
 
 class Change(StrEnum):
-    """What became of a finding between two versions."""
+    """How a finding changed between two versions."""
 
     INTRODUCED = "INTRODUCED"
     WORSE = "WORSE"  # in both, faster in the second
     FIXED = "FIXED"
     LESS = "LESS"  # in both, slower in the second
-    # Growth of a metric that differs beyond doubt and is a leak in neither version.
+    # Growth that differs significantly but is a leak in neither version.
     GROWS_FASTER = "GROWS FASTER"
     GROWS_SLOWER = "GROWS SLOWER"
     UNCHANGED = "UNCHANGED"
@@ -183,9 +183,9 @@ class Change(StrEnum):
 class LeakComparison:
     """One finding, or the growth of one gated metric, in two versions.
 
-    ``difference`` is second less first, at the confidence of the terms; None where one side has no
-    rate to take a difference of.  ``bytes_per_hour`` is the same in bytes an hour, where both sides
-    say so much.  ``exact`` findings are counts and need no test.
+    ``difference`` is second less first, at the confidence of the terms; None if a side has no
+    usable rate.  ``bytes_per_hour`` is the same in bytes an hour, if both sides have such a rate.
+    ``exact`` findings are counts and need no test.
     """
 
     kind: str
@@ -200,11 +200,11 @@ class LeakComparison:
     difference: Rate | None = None
     bytes_per_hour: Rate | None = None
     why: tuple[Why, ...] = ()
-    reason: str = ""  # ``why`` in words, made by ``words.py`` as the texts below are
+    reason: str = ""  # ``why`` in words, written by ``words.py`` like the texts below
 
 
 class Outcome(StrEnum):
-    """The answer of a comparison."""
+    """The outcome of a comparison."""
 
     REGRESSION = "REGRESSION"
     INCONCLUSIVE = "INCONCLUSIVE"
@@ -212,7 +212,7 @@ class Outcome(StrEnum):
     BETTER = "BETTER"
 
 
-# Of several versions the first of these is the answer.
+# Across several versions, the first of these that occurs is the answer.
 OUTCOME_PRECEDENCE: tuple[Outcome, ...] = (
     Outcome.REGRESSION,
     Outcome.INCONCLUSIVE,
@@ -230,12 +230,12 @@ EXIT_OF_OUTCOME = {
 
 @dataclass(frozen=True)
 class SideComparison:
-    """One version against the first."""
+    """One version compared with the first."""
 
     version: int  # position in Comparison.versions
     name: str
     outcome: Outcome
-    word: str  # what leads the headline: LEAK INTRODUCED, SLOWER, CRASHED, SAME, ...
+    word: str  # leads the headline: LEAK INTRODUCED, SLOWER, CRASHED, SAME, ...
     metrics: tuple[MetricComparison, ...]
     leaks: tuple[LeakComparison, ...]
     headline: str = ""
@@ -243,28 +243,28 @@ class SideComparison:
 
     @property
     def full_headline(self) -> str:
-        """The headline with its word, for where that does not stand before it."""
+        """The headline with its word, for places that do not print the word separately."""
         return f"{self.word}: {self.headline}"
 
     def primary(self) -> MetricComparison | None:
-        """The metric that the answer rests on; None where no block had one."""
+        """Return the metric that decides the answer; None if no block had one."""
         return next((m for m in self.metrics if m.role is Role.PRIMARY), None)
 
 
 @dataclass(frozen=True)
 class ComparisonVerdict:
-    """The answer with everything it rests on; one side for each version after the first."""
+    """The answer and everything it rests on; one side for each version after the first."""
 
     outcome: Outcome
     word: str
     sides: tuple[SideComparison, ...]
-    rounds: int  # complete ones
+    rounds: int  # complete rounds
     terms: ComparisonTerms
     interleaved: bool
     headline: str = ""
-    names_version: bool = False  # the headline begins with the gravest version and its own word
+    names_version: bool = False  # the headline starts with the worst version and its word
     notes: tuple[str, ...] = ()
-    failures: tuple[Failure, ...] = ()  # of the comparison's own analysis and of its runs'
+    failures: tuple[Failure, ...] = ()  # of the comparison's analysis and of the runs'
 
     @property
     def exit_code(self) -> ExitCode:
@@ -272,20 +272,20 @@ class ComparisonVerdict:
 
     @property
     def full_headline(self) -> str:
-        """The headline as it is read alone."""
+        """The headline as a sentence on its own."""
         return self.headline if self.names_version else f"{self.word}: {self.headline}"
 
     def worst(self) -> SideComparison:
-        """The side with the gravest outcome: the answer is its answer."""
+        """Return the side with the worst outcome, which decides the answer."""
         return min(self.sides, key=lambda side: OUTCOME_PRECEDENCE.index(side.outcome))
 
 
 @dataclass(frozen=True)
 class Look:
-    """An interim analysis: whether to stop, and how far it is if not.
+    """An interim analysis: whether to stop, and the rounds still needed if not.
 
-    ``metrics`` are the primary ones; none while no two rounds are complete, or where the analysis
-    failed.
+    ``metrics`` holds the primary metrics; empty while fewer than two rounds are complete, or if the
+    analysis failed.
     """
 
     decided: bool

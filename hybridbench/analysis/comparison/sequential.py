@@ -1,9 +1,9 @@
-"""Looking several times at growing data without being wrong more often: critical values.
+"""Critical values for repeated looks at growing data, without raising the error probability.
 
 Each planned look spends a part of alpha (Lan & DeMets 1983, "Discrete sequential boundaries for
 clinical trials"; the power family of Kim & DeMets 1987).  The intervals built with these values
 are repeated confidence intervals (Jennison & Turnbull 1989): over all looks together they miss the
-truth with probability alpha at most, whatever rule the reader stops by.
+true value with probability at most alpha, whatever the stopping rule.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.record import FloatArray
 
-# alpha spent by the share t of the data is alpha * t ** POWER: 1 spends evenly, 3 keeps nearly all
-# for the end.  comparison-statistics.md has the runs that chose it.
+# The alpha spent by a share t of the data is alpha * t ** POWER: 1 spends evenly, 3 keeps nearly
+# all for the end.  comparison-statistics.md has the runs behind this choice.
 POWER = 2.0
 
 _NORMAL = NormalDist()
@@ -29,10 +29,10 @@ _FURTHEST = 8.0
 
 
 def error_shares(rounds: int, planned: Sequence[int], alpha: float) -> tuple[float, ...]:
-    """The two-sided error probability of each look up to the one after ``rounds``, the last being
-    this one, for use with Student's t.
+    """Return the two-sided error probability of each look up to and including the one after
+    ``rounds``, for use with Student's t.
 
-    A look that was not planned (time ran out) spends what its share of the planned rounds allows.
+    An unplanned look (time ran out) spends what its share of the planned rounds allows.
     """
     looks = [look for look in planned if look < rounds] + [rounds]
     last = max([rounds, *planned])
@@ -41,20 +41,20 @@ def error_shares(rounds: int, planned: Sequence[int], alpha: float) -> tuple[flo
 
 
 def critical_t(rounds: int, planned: Sequence[int], alpha: float, df: float) -> float:
-    """How many standard errors the interval after ``rounds`` reaches to each side."""
+    """Return the half-width of the interval after ``rounds``, in standard errors."""
     share = error_shares(rounds, planned, alpha)[-1]
     return t_quantile(1.0 - 0.5 * max(share, 1e-15), df)
 
 
 @lru_cache(maxsize=512)
 def boundaries(shares: tuple[float, ...], alpha: float) -> tuple[float, ...]:
-    """Two-sided critical values of a standard normal statistic at shares of the data in (0, 1].
+    """Return two-sided critical values of a standard normal statistic at ``shares`` of the data.
 
-    The chance that the statistic has passed its value at one look or another, by each look, is
-    what the spending function allows by then.
+    By each look, the probability that the statistic has exceeded its critical value at any look so
+    far equals the spending function.
 
     Args:
-        shares: rising; the last may be below 1.
+        shares: rising, in (0, 1]; the last may be below 1.
     """
     if not shares or any(not 0.0 < share <= 1.0 for share in shares):
         raise ValueError(f"looks are shares of the data in (0, 1], not {shares}")
@@ -73,7 +73,7 @@ def boundaries(shares: tuple[float, ...], alpha: float) -> tuple[float, ...]:
 
 
 def _critical(grid: FloatArray, density: FloatArray, sd: float, scale: float, due: float) -> float:
-    """The value that the paths still inside pass with probability ``due``."""
+    """Return the value exceeded with probability ``due`` by the paths still inside."""
     low, high = 0.0, _FURTHEST
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
@@ -85,8 +85,8 @@ def _critical(grid: FloatArray, density: FloatArray, sd: float, scale: float, du
 
 
 def _outside(grid: FloatArray, density: FloatArray, sd: float, bound: float) -> float:
-    """The mass that one more step of ``sd`` carries beyond ``bound`` on either side."""
-    # Grid and density are symmetric: one side stands for both.
+    """Return the mass that a further step of ``sd`` moves beyond ``bound`` on either side."""
+    # Grid and density are symmetric, so compute one side and double it.
     beyond = 2.0 * _tail((bound - grid) / sd)
     if grid.size == 1:
         return float(beyond[0])
@@ -96,7 +96,7 @@ def _outside(grid: FloatArray, density: FloatArray, sd: float, bound: float) -> 
 def _carried(
     grid: FloatArray, density: FloatArray, sd: float, bound: float
 ) -> tuple[FloatArray, FloatArray]:
-    """The density of the statistic times the root of its share, of paths within ``bound``."""
+    """Return the density of (statistic times root of its share) for the paths within ``bound``."""
     after = np.linspace(-bound, bound, _GRID)
     kernel = np.exp(-0.5 * ((after[:, None] - grid[None, :]) / sd) ** 2)
     kernel /= sd * math.sqrt(2.0 * math.pi)

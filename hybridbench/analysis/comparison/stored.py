@@ -1,8 +1,8 @@
-"""Stored runs side by side: windows of each run's steady part as blocks, and what that can tell.
+"""Compare stored runs, with windows of each run's steady phase as blocks.
 
-Windows of one run know nothing of the other: what the machine did between the two runs is in the
-difference and in no window.  That part is allowed for by a fixed spread, so that no two stored
-runs are ever called the same within a few percent.
+The windows of the two runs are not paired: changes of the machine between the runs are part of the
+difference but appear in no window.  A fixed spread allows for them, so two stored runs are never
+called the same within a few percent.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Why
 
 MOST_WINDOWS = 24
-# From one run to the next a shared machine is faster or slower by about this (a standard deviation
-# of the log; comparison-statistics.md has where it is from).
+# Standard deviation, on the log scale, of a shared machine's speed from one run to the next
+# (comparison-statistics.md gives the source).
 BETWEEN_RUNS = 0.03
 
-# A run that had to share its processors for more of its time than this says nothing of speed beside
-# another: how much that cost cannot be taken out again.
+# A run that shared its processors for more of its time than this cannot be compared for speed: the
+# cost of sharing cannot be subtracted.
 _WAITED = 0.05
 
-# What a worker of ours waited for, and what other programs took of a machine on which a target of
-# others runs, whose threads are too many to be asked for their waits.
+# CPU waits of our worker; and CPU that other programs used on a machine with a target of another
+# make, which has too many threads to read their waits.
 _OF_OTHERS = ("worker_cpu_wait_s", "host_steal_s", "others_cpu_s")
 
-# Between idle points of a server, which take many seconds, some windows hold hardly any traffic.
+# Idle points of a server take many seconds, which leaves some windows with hardly any traffic.
 _LEAST_ACTIVE = 0.5
 
 _SAMPLES_PER_WINDOW = 3
 _MS = 1000.0
 _TOKENS = ("events.prompt_tokens", "events.output_tokens")
 _HITS = "events.prefix_hit_tokens"
-# Values that are a statistic of the interval since the last sample: a window has their median.
+# Values that are statistics of the interval since the last sample: a window takes their median.
 _MEDIANS = ("ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
 
 
 def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
-    """The steady part of a run in at most 24 windows of equal length, as blocks of ``version``.
+    """Return a run's steady phase in at most 24 windows of equal length, as blocks of ``version``.
 
-    Pauses for checkpoints are left out of a window's time.  None for a run that never got steady
-    long enough for two windows.
+    Checkpoint pauses are excluded from a window's time.  Empty for a run whose steady phase was too
+    short for two windows.
     """
     window = judged_window(record)
     clock = record.series.get("events.output_tokens") or record.series.get(record.drivers.requests)
@@ -80,8 +80,8 @@ def stored_blocks(record: RunRecord, version: int) -> tuple[Block, ...]:
 
 
 def not_alone(records: Sequence[RunRecord]) -> Why | None:
-    """Why the speeds of these runs cannot be compared: others had the processors, or it is not
-    known.  None where the runs had them for themselves.
+    """Explain why the speeds of these runs cannot be compared: other programs used the CPUs, or
+    it is unknown.  None if the runs had the machine to themselves.
     """
     shares: list[float] = []
     most = 0.0
@@ -97,9 +97,9 @@ def not_alone(records: Sequence[RunRecord]) -> Why | None:
 
 
 def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> PairedMean | None:
-    """The log ratio of two runs' windows, each mean's error widened by its own correlation.
+    """Return the mean log ratio of two runs' windows, widened for each run's autocorrelation.
 
-    ``between`` is the spread from run to run, once for each side.
+    ``between`` is the spread between runs, counted once for each side.
     """
     if base.size < 2 or other.size < 2:
         return None
@@ -109,7 +109,7 @@ def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> Pai
         error = math.sqrt(float(left @ left) / (logs.size - 1) / logs.size) * widening(left)
         parts.append((error**2, logs.size - 1))
     own = sum(variance for variance, _ in parts)
-    # Welch and Satterthwaite for what was measured; the allowance is given, not estimated.
+    # Welch and Satterthwaite for the measured part; the allowance is fixed, not estimated.
     spent = sum(variance**2 / df for variance, df in parts)
     df = own**2 / spent if spent > 0 else float(sum(df for _, df in parts))
     mean = float(other.mean() - base.mean())
@@ -119,13 +119,13 @@ def unpaired_mean(base: FloatArray, other: FloatArray, *, between: float) -> Pai
 
 
 def hodges_lehmann_shift(base: FloatArray, other: FloatArray) -> float:
-    """The median difference of one of ``other`` and one of ``base``."""
+    """Return the median difference between a value of ``other`` and a value of ``base``."""
     return float(np.median(other[:, None] - base[None, :]))
 
 
 def between_runs(metric: ComparedMetric) -> float:
-    """The spread allowed for between two stored runs: a hit rate and a memory level have none of
-    the machine's speed in them.
+    """Return the spread allowed between two stored runs: zero for hit rates and memory levels,
+    which do not depend on the machine's speed.
     """
     return BETWEEN_RUNS if metric.timed else 0.0
 
@@ -137,7 +137,7 @@ def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, 
     def rose(*names: str) -> FloatArray | None:
         return summed(record, dict.fromkeys(names, 1.0), edges)
 
-    # Tokens that were served, from the cache or not: a lost hit costs time and gains none.
+    # All tokens served, cached or not: a lost hit costs time but does not add tokens.
     tokens = rose(*_TOKENS, _HITS)
     out: dict[str, FloatArray] = {}
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -164,7 +164,7 @@ def _columns(record: RunRecord, window: Window, edges: FloatArray) -> dict[str, 
 
 
 def _cpu_of_all(record: RunRecord, edges: FloatArray) -> FloatArray | None:
-    """Processor time of all processes in each window; that of one that starts anew counts on."""
+    """CPU time of all processes in each window, counted across restarts of a process."""
     spent = [
         np.interp(
             edges, one.t_s, np.concatenate([[0.0], np.maximum(np.diff(one.value), 0.0).cumsum()])
@@ -176,7 +176,7 @@ def _cpu_of_all(record: RunRecord, edges: FloatArray) -> FloatArray | None:
 
 
 def _active_s(window: Window, edges: FloatArray) -> FloatArray:
-    """The length of each window less the pauses inside it; NaN where those take most of it."""
+    """The length of each window less its pauses; NaN where the pauses take most of it."""
     active = np.diff(edges)
     for start, end in window.pauses:
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)
@@ -191,12 +191,12 @@ def _per_window(
     names: tuple[str, str],
     statistic: Callable[[FloatArray], float],
 ) -> dict[str, FloatArray]:
-    """``statistic`` of the samples of a series in each window, NaN where it has none."""
+    """``statistic`` of a series' samples in each window; NaN for a window without samples."""
     source, name = names
     series = record.series.get(source)
     if series is None or not len(series):
         return {}
-    # What is measured at rest is measured in the pauses of traffic.
+    # Idle memory is measured during the pauses of traffic.
     at_rest = source == MEMORY_AT_REST
     inside = series.between(window.start_s, window.end_s)
     t, value = (inside.t_s, inside.value) if at_rest else window.samples(series)

@@ -1,4 +1,4 @@
-"""A comparison in words: the headline of each side and of all, and the notes."""
+"""A comparison's text: the headlines of each side and of the whole, and the notes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hybridbench.foundation.rates import full_rate_text, rate_text
 from hybridbench.foundation.units import format_byte_rate
 from hybridbench.records.verdict import Verdict, VerdictKind, memory_result
 
-# The changes that a report tells of, in this order in a headline.
+# The changes that a report lists, in the order of a headline.
 TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
 
 
@@ -37,7 +37,7 @@ _LARGEST_TOLD: Final = 11.0
 
 
 def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> ComparisonVerdict:
-    """``verdict`` in sentences."""
+    """Return ``verdict`` with its texts filled in."""
     sides = tuple(_phrased_side(comparison, side) for side in verdict.sides)
     verdict = replace(verdict, sides=sides)
     notes = list(_common_notes(comparison))
@@ -53,14 +53,14 @@ def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> Co
 
 
 def display_name(version: Version) -> str:
-    """What the user called it; of a run directory its own name."""
+    """Return the user's name for the version; for a run directory, the directory's name."""
     if version.kind == "run":
         return Path(version.name).name
     return ". (working tree)" if version.name == "." else version.name
 
 
 def look_text(seen: Look) -> str:
-    """One line for an interim analysis."""
+    """Summarise an interim analysis in one line."""
     if seen.failure is not None:
         return f"the analysis of {seen.failure.part} failed ({seen.failure.said})"
     if not seen.metrics:
@@ -70,7 +70,7 @@ def look_text(seen: Look) -> str:
 
 
 def percent(ratio: float) -> str:
-    """A ratio as a change: ``−4.9%``, ``+651%``; nothing falls by more than all of it."""
+    """Format a ratio as a change: ``−4.9%``, ``+651%``; never below −100%."""
     change = max(-100.0, 100.0 * (ratio - 1.0))
     sign = "\N{MINUS SIGN}" if change < -0.05 else ("+" if change > 0.05 else "")
     places = 1 if abs(change) < 99.95 else 0
@@ -78,20 +78,20 @@ def percent(ratio: float) -> str:
 
 
 def change_text(metric: MetricComparison) -> str:
-    """``−4.9% (−5.7% to −4.1%)``: the ends themselves, as most intervals lean to one side."""
+    """``−4.9% (−5.7% to −4.1%)``: both ends, because most intervals are asymmetric."""
     return f"{percent(metric.ratio)} ({ends_text(metric.lower, metric.upper)})"
 
 
 def ends_text(lower: float, upper: float) -> str:
-    """``−5.7% to −4.1%``, of the ends of a ratio; one that is not known is said in words."""
+    """``−5.7% to −4.1%`` for the ends of a ratio; an unknown end is described in words."""
     least = percent(lower) if math.isfinite(lower) else "no lower bound"
-    # How far beyond tenfold says nothing any more.
+    # Beyond tenfold, the exact number no longer matters.
     most = percent(upper) if upper < _LARGEST_TOLD else "over +1,000%"
     return f"{least} to {most}"
 
 
 def undecided_text(metric: MetricComparison) -> str:
-    """Why ``metric`` is undecided and how many more pairs would decide; empty where it is not."""
+    """Explain why ``metric`` is undecided and how many more pairs would decide; may be empty."""
     parts = [metric.reason] if metric.reason else []
     if metric.pairs_needed is not None:
         parts.append(f"about {metric.pairs_needed} more pairs would decide")
@@ -107,7 +107,7 @@ def _phrased_side(comparison: Comparison, side: SideComparison) -> SideCompariso
     base, version = comparison.versions[0], comparison.versions[side.version]
     open_runs = list(_unjudged_runs(base, version))
     first, *rest = [*_leak_parts(side), *_metric_parts(side), *_not_compared(side, open_runs)]
-    # Of two runs of one name, as in `compare . .`, the same may be said.
+    # Two runs of the same name, as in `compare . .`, may have the same reason.
     reasons = [
         f"{_what_is_open(side)} not compared, because the run of {name} is {_why_unjudged(own)}"
         for name, own in open_runs
@@ -125,7 +125,7 @@ def _phrased_leak(row: LeakComparison) -> LeakComparison:
 
 
 def _headline(verdict: ComparisonVerdict) -> str:
-    """That of the gravest side; of several, with its name and the words of the others."""
+    """The worst side's headline; with several sides, its name and the words of the others too."""
     worst = verdict.worst()
     if len(verdict.sides) == 1:
         return worst.headline
@@ -134,7 +134,7 @@ def _headline(verdict: ComparisonVerdict) -> str:
 
 
 def _leak_parts(side: SideComparison) -> Iterator[str]:
-    """New, worse, undecided and gone findings, one clause for each change."""
+    """Yield new, worse, undecided and fixed findings, one clause for each change."""
     for change in TOLD:
         rows = [row for row in side.leaks if row.change is change]
         if not rows:
@@ -147,7 +147,7 @@ def _leak_parts(side: SideComparison) -> Iterator[str]:
 
 
 def _brief_leak(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
-    """What leaks, and how fast where that is beyond doubt; the intervals are in the answer."""
+    """What leaks, and its rate if that is certain; the answer has the intervals."""
     rate = leak_difference(leaks, row)
     rate = None if rate is None or not certain(rate) else rate
     if row.kind == GROWTH:
@@ -158,11 +158,11 @@ def _brief_leak(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
 
 
 def leak_text(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
-    """What leaks, and by how much more or less than in the first version."""
+    """What leaks, and how the rate differs from the first version's."""
     rate = leak_difference(leaks, row)
     if row.kind == GROWTH:
         return label_of(row.subject) + ("" if rate is None else f" {full_rate_text(rate)}")
-    # The rate per event is in the title; that of a finding of both versions is not the difference.
+    # The title has the rate per event, but for a finding of both versions not the difference.
     in_both = row.change in (Change.WORSE, Change.LESS)
     if rate is None or (rate.unit != Unit.BYTES and not in_both):
         return row.title
@@ -182,7 +182,7 @@ def _metric_parts(side: SideComparison) -> Iterator[str]:
 
 
 def _not_compared(side: SideComparison, runs: Sequence[tuple[str, Verdict]]) -> Iterator[str]:
-    """What keeps leaks from being compared; the notes say why those runs are what they are."""
+    """Say which runs prevent comparing leaks; the notes explain those runs' outcomes."""
     if runs:
         said = " and ".join(dict.fromkeys(f"{name} is {_word(own)}" for name, own in runs))
         yield f"{_what_is_open(side)} not compared: {said}"
@@ -195,7 +195,7 @@ def _unjudged_runs(base: Version, version: Version) -> Iterator[tuple[str, Verdi
 
 
 def _what_is_open(side: SideComparison) -> str:
-    """What was counted is compared all the same."""
+    """Name what was not compared: exact findings are compared in any case."""
     return "growth was" if any(row.exact for row in side.leaks) else "leaks were"
 
 
@@ -238,7 +238,7 @@ def _side_notes(
 
 
 def _memory_bound(version: Version) -> str:
-    """What the run of ``version`` excludes; empty where it measured no growth."""
+    """The growth that the run of ``version`` excludes; empty if it measured none."""
     result = memory_result(version.verdict.metrics)
     rate = None if result is None else result.rate_per_hour
     return "" if rate is None else format_byte_rate(max(0.0, rate.upper))

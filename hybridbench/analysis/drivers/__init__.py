@@ -1,1 +1,1 @@
-"""Which event explains what grows, and by how much for each."""
+"""Which event drives each kind of growth, and at what rate per event."""

@@ -1,9 +1,9 @@
-"""What grows in the heap of each process, name by name: kept for good, a cache that fills, or open.
+"""Classify growth in the heap of each process, name by name: kept, a cache that fills, or open.
 
-Length alone proves nothing.  An attribute path is called kept when rounds between idle points agree
-on it, or when a driver that the first half of the censuses suggests is confirmed in the second,
-among all names of all processes.  What has a bound, or slows down, is a cache that fills.  Objects
-counted under traffic may be garbage that the collector has yet to find, so they stay open.
+Growth alone is not evidence of a leak.  An attribute path is called kept if rounds between idle
+points agree on it, or if a driver suggested by the first half of the heap scans is confirmed in the
+second, corrected for all names of all processes.  Bounded or slowing growth is a cache that fills.
+Objects counted under traffic may be garbage not yet collected, so they stay open.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
 from hybridbench.analysis.record import OF_EXPORTER, FloatArray
 from hybridbench.foundation.labels import labelled
 
-# Parts of the names of counters that say what was done, the most telling first.
+# Parts of the names of counters that describe the work done, the most informative first.
 _SAY: Final = (
     *("finish", "success", "complet", "refus", "reject", "abort", "cancel", "error", "fail"),
     *("request", "session", "preempt", "token"),
 )
 _OF_SECONDS: Final = ("_seconds_sum", "_seconds_total")
-# Of these, what befalls some requests only.
+# Those of them that count only some requests.
 _RARE: Final = ("refus", "reject", "abort", "cancel", "error", "fail", "preempt", "session")
-# Entries and objects: what the last moments before a look may have left.
+# Entries and objects that the last moments before a scan may have left.
 _FEW: Final = 2.0
 _LEAST_OF_ROUND: Final = 5.0
-_ROUND_LEAST: Final = 0.2  # of the usual work of a round, by any counter of it
-# Blocks and bytes by which a healthy process moves between two idle points: for each event, and
-# where there are few.
+_ROUND_LEAST: Final = 0.2  # of the usual work: some counter must reach it to make a round
+# Blocks and bytes by which a healthy process varies between two idle points: per event, and when
+# there are few events.
 _BLOCKS_PER_EVENT: Final = 0.5
 _BLOCKS: Final = 100.0
 _BYTES_PER_EVENT: Final = 64.0
 _BYTES: Final = 2.0**18
-# Rounds that must agree on blocks or bytes, of which no name says what they are.
+# Rounds that must agree on blocks or bytes, which have no name to say what they are.
 _ROUNDS_UNNAMED: Final = 3
-# Engines keep the last events for their averages: vLLM's ``CachingMetrics`` a thousand requests.
+# Engines keep recent events for their averages: vLLM's ``CachingMetrics`` keeps 1,000 requests.
 WINDOW: Final = 1_024
-# How long readings must last before what is no whole number for each event is called kept.
+# Shortest time span for which a rate that is no whole number per event can be called kept.
 LEAST_S: Final = 420.0
-# A count and its counter are read so many seconds apart, and off by so much of what they gained.
+# A count and its counter are read up to this many seconds apart, and may differ by this share.
 _APART_S: Final = 3.0
 _APART: Final = 0.02
-_STAYS: Final = 0.5  # of what traffic suggests must be there at idle
+_STAYS: Final = 0.5  # share of the growth under traffic that must remain when idle
 _MULTIPLIED: Final = 1.5  # times the usual number of the first half
-_OWN: Final = 0.2  # new containers for each new entry: each object brings its own
+_OWN: Final = 0.2  # new containers per new entry: each object brings its own
 
 
 class Fate(StrEnum):
-    """What becomes of what grows."""
+    """The classification of a growing count."""
 
     KEPT = "kept"
     FILLS = "fills"  # a cache
@@ -77,17 +77,17 @@ class Fate(StrEnum):
 
 
 class Doubt(StrEnum):
-    """Why what grows is not called kept."""
+    """Why growth is not called kept."""
 
     NONE = ""
     PACE = "pace"  # it may be a fill that slows down
-    PARTS = "parts"  # the same, for a few minutes, where no whole number comes with an event
+    PARTS = "parts"  # the same over only minutes, at a rate that is no whole number per event
     GARBAGE = "garbage"
     MANY = "many"  # containers came with the entries
     EARLIER = "earlier"  # it stopped in an earlier process
     STOPPED = "stopped"  # it did not grow after the last idle point
-    WINDOW = "window"  # it may hold the last events only
-    CACHE = "cache"  # it may grow with the server's KV cache, as long as that fills
+    WINDOW = "window"  # it may hold only the most recent events
+    CACHE = "cache"  # it may grow with the server's KV cache until that is full
 
 
 class Sort(StrEnum):
@@ -101,16 +101,16 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True)
 class Growing:
-    """One name of a heap, or what its allocators hold.
+    """One growing name of a heap, or its allocators' blocks or bytes.
 
     Attributes:
-        at_idle: its counts at the idle points that were compared; empty under traffic alone.
-        censuses: that were compared under traffic; 0 where idle points alone tell.
-        last: its count in the end.
-        one: whether it is the same container, or the same few, from the first to the last.
-        bound: the most that it can have.
+        at_idle: counts at the compared idle points; empty if only traffic was evaluated.
+        censuses: heap scans compared under traffic; 0 if only idle points were evaluated.
+        last: the final count.
+        one: whether it is the same container, or the same few, throughout.
+        bound: its maximum size.
         doubt: why it is open.
-        since_s, until_s: of the readings that were compared.
+        since_s, until_s: time span of the compared readings.
     """
 
     heap: Heap
@@ -129,7 +129,7 @@ class Growing:
 
     @property
     def per_second(self) -> float:
-        """Its growth in the second half of the time."""
+        """Growth per second in the second half of the time span."""
         driver, events = self.kept.driver, self.kept.driver.events
         span_s = self.until_s - self.since_s
         per_event = max(self.kept.late, 0.0)
@@ -139,14 +139,14 @@ class Growing:
 
     @property
     def full_in_s(self) -> float | None:
-        """Seconds until it is full; None where that is not known."""
+        """Seconds until it is full; None if unknown."""
         if self.bound is None or self.per_second <= 0:
             return None
         return max(0.0, self.bound - self.last) / self.per_second
 
 
 def growing_heaps(facts: Facts) -> list[Growing]:
-    """What grows in the heaps of all processes that a probe saw."""
+    """Return what grows in the heaps of all processes with a probe."""
     heaps = heaps_of(facts.record, facts.counters)
     caches = kv_caches(facts.record)
     views = [_View(facts, heap, caches.get(labelled("", heap.labels))) for heap in heaps]
@@ -164,7 +164,7 @@ def growing_heaps(facts: Facts) -> list[Growing]:
 
 
 class _View:
-    """One heap with the readings of it that count."""
+    """One heap with the readings that are evaluated."""
 
     def __init__(self, facts: Facts, heap: Heap, cache: KvCache | None = None) -> None:
         self.heap = heap
@@ -185,7 +185,7 @@ class _View:
             self._fills_until_s = np.inf if full_s is None else full_s
 
     def under_traffic(self) -> Iterator[Growing]:
-        """What the first half of the censuses suggests, with the odds of the second."""
+        """Yield what the first half of the scans suggests, with the odds from the second half."""
         heap = self.heap
         for sort, counts in ((Sort.ENTRIES, heap.entries), (Sort.OBJECTS, heap.types)):
             whole = np.array([not heap.comparable(v).all() for v in counts.value], dtype=np.bool_)
@@ -206,7 +206,7 @@ class _View:
                         yield replace(one, censuses=int(keep.sum()))
 
     def at_idle(self) -> Iterator[Growing]:
-        """What rounds between idle points agree on."""
+        """Yield the growth that rounds between idle points agree on."""
         heap = self.heap
         points = [point for point in self._points if point.census is not None]
         places = [point.census for point in points if point.census is not None]
@@ -225,16 +225,16 @@ class _View:
         yield from self._allocators()
 
     def judged(self, idle: Growing | None, traffic: Growing | None) -> Growing | None:
-        """What both looks at a name come to; None for what traffic shows and idle points do not."""
+        """Combine both views of a name; None for growth under traffic that is gone when idle."""
         one = idle or traffic
         if one is None or (idle is None and traffic is not None and self._gone_at_idle(traffic)):
             return None
         if idle is not None and traffic is not None:
-            # Idle points say how much is kept; more censuses say for which event.
+            # Idle points show how much is kept; the scans under traffic show for which event.
             one = replace(idle, censuses=traffic.censuses)
-            # What was counted at each of them, no fit sets aside.
+            # A fit does not override an exact count at every idle point.
             slows = idle.kept.slows or (traffic.kept.slows and not idle.kept.driver.exact)
-            # Uneven rounds alone do not show that it goes on.
+            # Uneven rounds alone do not show that the growth continues.
             shown = idle.kept.steady or (traffic.kept.steady and not idle.kept.alike)
             steady = shown and not slows
             one = replace(one, kept=replace(idle.kept, slows=slows, steady=steady))
@@ -261,15 +261,15 @@ class _View:
         return self._stopped(one)
 
     def _may_be_window(self, one: Growing) -> bool:
-        """Whether it has seen no more of the common work than a window of recent events holds."""
+        """Whether the common work seen so far would fit into a window of recent events."""
         driver = one.kept.driver
         each = driver.counter in self._main and driver.upper >= 1.0
         few = one.last <= WINDOW * max(driver.per_event, 1.0)
         return few and (each or one.kept.timed)
 
     def _may_be_cache(self, one: Growing) -> bool:
-        """Whether it counts no more than the KV cache may have, and has not been seen to grow with
-        its event since that was full.
+        """Whether the count is within what the KV cache can hold, and has not been seen to grow
+        with its event since the cache filled up.
         """
         if self._cache is None or one.last > self._cache.most:
             return False
@@ -278,10 +278,10 @@ class _View:
         return since >= last or self._went_on(one, since, last) is not True
 
     def _stopped(self, one: Growing) -> Doubt:
-        """Whether scans that were not compared show that the count stops growing with its event.
+        """Check whether scans that were not compared show that growth with its event stops.
 
-        Those of earlier processes of this role: what lives for some time is kept for good by no
-        process that is younger.  And those after the last idle point.
+        These are the scans of earlier processes of this role, because a process younger than the
+        entries' lifetime seems to keep them for good, and those after the last idle point.
         """
         starts = np.flatnonzero(self.heap.first)
         earlier = pairwise(starts.tolist())
@@ -293,8 +293,8 @@ class _View:
         return Doubt.STOPPED if stopped else Doubt.NONE
 
     def _went_on(self, one: Growing, start: int, last: int) -> bool | None:
-        """Whether the count grew with its event between two censuses; None where too little was
-        done to tell.
+        """Whether the count grew with its event between two scans; None if too few events
+        occurred to tell.
         """
         heap, driver = self.heap, one.kept.driver
         held = (heap.entries if one.sort is Sort.ENTRIES else heap.types).of(one.name)
@@ -305,13 +305,13 @@ class _View:
         if expected < FEWEST_KEPT:
             return None
         slack = (1.0 - _STAYS) * expected
-        if one.kept.whole:  # what is read of both a moment apart, and what is in flight
+        if one.kept.whole:  # both are read a moment apart, with requests in flight
             per_s = expected / max(float(heap.t_s[last] - heap.t_s[start]), 1e-9)
             slack = _FEW + _APART_S * per_s + _APART * expected
         return expected - float(held[last] - held[start]) <= slack
 
     def _allocators(self) -> Iterator[Growing]:
-        """Blocks and bytes; of which nobody knows what they are, so more rounds must agree."""
+        """Yield blocks and bytes; they have no names, so more rounds must agree."""
         points = self._points
         if len(points) <= FEWEST_ROUNDS:
             return
@@ -348,7 +348,7 @@ class _View:
                 )
 
     def _rose_since_full(self, held: FloatArray, kept: Kept, work: Work) -> bool:
-        """Whether ``held`` of the idle points went on growing after the KV cache was full."""
+        """Whether ``held`` at the idle points kept growing after the KV cache was full."""
         after = [p.look.t_s >= self._fills_until_s for p in self._points]
         if after.count(True) < FEWEST_ROUNDS or kept.driver.counter not in work.names:
             return False
@@ -358,7 +358,7 @@ class _View:
         return bool(rose[-1] - rose[0] >= _STAYS * expected)
 
     def _requests(self, work: Work, otherwise: float) -> float:
-        """The most events of the most telling counter in one round."""
+        """The most events of the most informative counter in one round."""
         known = [n for n in work.names if n in work.telling]
         if not known:
             return otherwise
@@ -388,12 +388,12 @@ class _View:
         )
 
     def _is_one(self, path: str, entries: FloatArray) -> bool:
-        """Whether no container came with the entries."""
+        """Whether the entries came without new containers."""
         containers = self.heap.containers.of(path)
         if containers is None:
             return True
         came, grown = (_gained(x[None, :], self.heap.first)[0] for x in (containers, entries))
-        # However many entries each of them has: those who hold the containers keep them.
+        # However many entries each container has, its holder keeps the containers too.
         most = float(np.median(containers[: containers.size // 2]))
         multiplied = came >= FEWEST_KEPT and containers[-1] >= _MULTIPLIED * max(most, 1.0)
         return bool(came <= max(_OWN * grown, _FEW)) and not multiplied
@@ -422,7 +422,7 @@ class _View:
         return Work((*names, TIME), np.column_stack([*columns, t_s]), self._telling, self._main)
 
     def _work_of(self, points: Sequence[IdlePoint]) -> Work:
-        # What is counted by outcome has no number of its own before the first of its kind.
+        # A counter by outcome does not exist before the first event with that outcome.
         names = [
             name
             for name in _events(self._counters)
@@ -439,13 +439,13 @@ def _span(points: Sequence[IdlePoint]) -> tuple[float, float]:
 
 
 def _gained(values: FloatArray, first: NDArray[np.bool_]) -> FloatArray:
-    """[names]: all that was gained within stretches."""
+    """[names]: the total gain within stretches."""
     gained: FloatArray = np.where(first[1:], 0.0, np.diff(values, axis=1)).sum(axis=1)
     return gained
 
 
 def _events(counters: EventCounters) -> list[str]:
-    """Counters that count events, and not seconds or what the exporter itself does."""
+    """Counters of events, excluding seconds and the exporter's own activity."""
     return [
         name
         for name, series in counters.series.items()
@@ -456,9 +456,9 @@ def _events(counters: EventCounters) -> list[str]:
 
 
 def _common(counters: EventCounters, telling: Mapping[str, int]) -> frozenset[str]:
-    """The telling counters that moved at least half as often as a request came."""
-    # Requests of one outcome are a part of all, and their share changes as chance has it.  Seconds
-    # are no events: a few of them would make every rare event look common.
+    """The informative counters that moved at least half as often as requests came."""
+    # Requests with one outcome are a random share of all requests.  Seconds are not events: a small
+    # total of seconds would make every rare event look common.
     whole = [
         name
         for name in telling
@@ -471,7 +471,7 @@ def _common(counters: EventCounters, telling: Mapping[str, int]) -> frozenset[st
 
 
 def _after_warmup(facts: Facts, heap: Heap) -> NDArray[np.bool_]:
-    """The censuses of each process that its own warm-up did not see."""
+    """Select the scans of each process after its own warm-up."""
     start_s = 0.0 if facts.window is None else facts.window.start_s
     end_s = np.inf if facts.window is None else facts.window.end_s
     warmup_s = max(0.0, start_s - facts.record.span_s[0])
@@ -482,7 +482,7 @@ def _after_warmup(facts: Facts, heap: Heap) -> NDArray[np.bool_]:
 
 
 def _comparable(points: Sequence[IdlePoint]) -> list[IdlePoint]:
-    """The points since the first that came after work, with the cache treated as at the last."""
+    """The points since the first that followed work, with the same cache handling as the last."""
     if not points:
         return []
     begun: Mapping[str, float] = points[0].counts
@@ -493,8 +493,8 @@ def _comparable(points: Sequence[IdlePoint]) -> list[IdlePoint]:
 
 
 def _after_work(points: Sequence[IdlePoint]) -> list[IdlePoint]:
-    """Those with a round of traffic before them, and not the rest of one: where a run ends, an idle
-    point may come a few requests after the last.
+    """The points preceded by a full round of traffic: at the end of a run, an idle point may come
+    only a few requests after the previous one.
     """
     if len(points) < 3:
         return list(points)

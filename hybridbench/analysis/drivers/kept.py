@@ -1,10 +1,10 @@
-"""What a process keeps for each event: counts of its heap against counters of work.
+"""Find what a process keeps per event, from heap counts and counters of work.
 
-Two ways to know.  Between idle points nothing is in flight and all garbage was collected: what is
-there beyond the last point was kept, and equal rounds say for which event.  Under traffic a count
-has requests in flight in it: one line for each half of the run, with errors that remember their
-last value, shows what the first half suggests and whether the second confirms it.  A fill slows
-down, so its second line is flatter; a count that only wavers has no second line at all.
+There are two methods.  Between idle points nothing is in flight and all garbage was collected:
+whatever was added since the last point was kept, and equal rounds show for which event.  Under
+traffic a count includes requests in flight, so one line is fitted to each half of the run, with
+AR(1) errors: the first half suggests a driver and the second confirms it.  A fill slows down, so
+its second line is flatter; for a count that only fluctuates the second line is not significant.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ from hybridbench.analysis.drivers.search import LEAST_PER_EVENT, TIME, Driver
 from hybridbench.analysis.record import FloatArray
 
 FEWEST_CENSUSES: Final = 8
-# False alarms of a whole run, over all names of all its processes.
+# Probability of any false alarm in a run, over all names of all its processes.
 ALPHA: Final = 1e-3
-# Fewer entries may be a registry of kinds, or what looking leaves behind.
+# Fewer entries may be a registry of kinds, or left behind by the scan itself.
 FEWEST_KEPT: Final = 24
 _FEWEST_IN_A_HALF: Final = 10
-_FEWEST_PARTS: Final = 100  # the same, where no whole number comes with an event
-# What errors keep of their last value: from white noise about the lines almost to a random walk.
+_FEWEST_PARTS: Final = 100  # the same, at a rate that is no whole number per event
+# AR(1) coefficients of the errors, from white noise about the lines almost to a random walk.
 _MEMORIES: Final = (0.0, 0.3, 0.6, 0.8, 0.9, 0.97, 0.995)
-_LIKELY: Final = 2.0  # log-likelihood: memories and drivers this close to the best count as well
+_LIKELY: Final = 2.0  # log-likelihood: memories and drivers this close to the best count too
 _SUGGESTS: Final = 3.0  # standard errors of the first half's line
-_SLOWER: Final = 0.95  # of the first half's rate: what is surely below it slows down
+_SLOWER: Final = 0.95  # of the first half's rate: significantly below it means slowing down
 _SLOWER_ODDS: Final = 0.99
-_KEEPS: Final = 0.9  # of the first half's rate, in the second
-_KEEPS_SURELY: Final = 0.75  # the same, at the lower end of its interval
-# One-sided, of that interval: a run has thousands of counts, and many of them fill or walk.
+_KEEPS: Final = 0.9  # minimum of the second half's rate, as a share of the first half's
+_KEEPS_SURELY: Final = 0.75  # the same, for the lower end of its interval
+# One-sided confidence of that interval: a run has thousands of counts, many of which fill or drift.
 _KEEPS_ODDS: Final = 0.995
 _KEEPS_ERRORS: Final = NormalDist().inv_cdf(_KEEPS_ODDS)
-_MUST_KEEP: Final = 0.8  # the same, for each event of the common work
-_CLEARLY: Final = 1.3  # times smaller errors: a rare event is more than the work it came with
-_WHOLE: Final = 0.02  # of a whole number: a rate this close, and as surely known, is one
+_MUST_KEEP: Final = 0.8  # minimum share of the first half's rate; anything below is a fill
+_CLEARLY: Final = 1.3  # factor between errors: a rare event explains more than the common work
+_WHOLE: Final = 0.02  # a rate this close to a whole number, with an error as small, is one
 _ABOUT_WHOLE: Final = 0.1
-_ROUNDING: Final = 0.25  # variance of a count that is read a moment before or after its driver
+_ROUNDING: Final = 0.25  # variance of a count read a moment before or after its driver
 
 FEWEST_ROUNDS: Final = 2
 FEWEST_UNEVEN: Final = 4  # rounds
-_ALIKE: Final = 0.1  # of the mean rate, between rounds
-# Rank of time among drivers: before a counter that says little and fits no better.
+_ALIKE: Final = 0.1  # tolerated difference between rounds, as a share of the mean rate
+# Rank of time among drivers: ahead of uninformative counters that fit no better.
 _CLOCK: Final = 1_000
-_TIMELY: Final = 1.5  # a driver whose errors are this many times smaller is told from another
+_TIMELY: Final = 1.5  # a driver whose errors are smaller by this factor fits clearly better
 
 
 @dataclass(frozen=True)
 class Work:
-    """What may drive a count, at the times at which it was read: [readings, names], time last."""
+    """Possible drivers of a count, at the times it was read: [readings, names], time last."""
 
     names: tuple[str, ...]
     columns: FloatArray
-    telling: Mapping[str, int]  # rank of the counters that say what was done
-    main: frozenset[str]  # those of the common work: requests and tokens
+    telling: Mapping[str, int]  # rank of the counters that describe the work done
+    main: frozenset[str]  # the counters of the common work: requests and tokens
 
     def rank(self, name: str, *, whole: bool) -> int:
-        """The order in which drivers that cannot be told apart are named: those first that explain
-        a ``whole`` number of entries, and those last that say less than the clock.
+        """Return the naming order of indistinguishable drivers: first those that explain a
+        ``whole`` number of entries, last those less informative than the clock.
         """
         said = _CLOCK if name == TIME else self.telling.get(name, 2 * _CLOCK)
         return said - 4 * _CLOCK if whole else said
 
     def rows(self, keep: NDArray[np.bool_]) -> Work:
-        """Of some of the readings, with the counters that moved in them."""
+        """Select readings, with the counters that moved during them."""
         columns = self.columns[keep]
         moved = np.ptp(columns, axis=0) >= 3.0 if columns.size else np.zeros(0, dtype=np.bool_)
         names = tuple(n for n, yes in zip(self.names, moved.tolist(), strict=True) if yes)
@@ -81,15 +81,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept for each event; for each second where no event explains it.
+    """What is kept per event, or per second if no event explains it.
 
     Attributes:
         early, late: the rate in the first and in the second half.
-        slows: the second is surely smaller: a fill.
-        steady: it is shown to be no smaller than a leak's; what is neither is open.
-        odds: that chance shows so much in the second half; 0 of what was counted.
-        rounds: between idle points that tell; 0 where only traffic does.
-        alike: whether these rounds agree; else each of them gained, some more than others.
+        slows: the second rate is significantly smaller: a fill.
+        steady: the second rate is shown to be no smaller than a leak's; if neither, it is open.
+        odds: p-value of the second half's growth; 0 if it was counted.
+        rounds: rounds between idle points that were used; 0 if only traffic was.
+        alike: whether these rounds agree; otherwise each gained, but by varying amounts.
         whole: whether each event keeps a whole number, which no fill does for long.
     """
 
@@ -105,15 +105,15 @@ class Kept:
 
     @property
     def timed(self) -> bool:
-        """Whether nothing but the clock explains it: the rate is per second."""
+        """Whether only the clock explains it: the rate is per second."""
         return self.driver.counter == TIME
 
 
 def kept_under_traffic(
     values: FloatArray, first: NDArray[np.bool_], work: Work, load: FloatArray
 ) -> list[Kept | None]:
-    """One for each row of ``values`` [names, readings] that the first half of the readings
-    suggests; ``odds`` are those of the second half alone.
+    """Return one result per row of ``values`` [names, readings] that the first half of the
+    readings suggests; ``odds`` come from the second half alone.
     """
     names, readings = values.shape
     if readings < FEWEST_CENSUSES or not work.names or not names:
@@ -123,7 +123,7 @@ def kept_under_traffic(
 
 
 class _Fits:
-    """All counts against all drivers at once: a line for each half, at each memory of errors."""
+    """Fit all counts to all drivers at once: one line per half, at each AR(1) coefficient."""
 
     def __init__(
         self, values: FloatArray, first: NDArray[np.bool_], work: Work, load: FloatArray
@@ -144,7 +144,7 @@ class _Fits:
         ]
 
     def kept(self, name: int) -> Kept | None:
-        """Of one count; None unless both halves may have grown."""
+        """Judge one count; None unless both halves may have grown."""
         early, late = (float(half[name]) for half in self._gained)
         if late < _FEWEST_IN_A_HALF or early + late < FEWEST_KEPT:
             return None
@@ -161,8 +161,8 @@ class _Fits:
         before, after = lines.slope(name, 0), lines.slope(name, 1)
         slows, steady = self._surely_slows(name, driver), self._steady(name, driver)
         if not whole:
-            # What keeps its pace by the clock, or by a rare event, may still be a fill by the work,
-            # or by any other event that may add to it.
+            # Growth that is constant per second, or per rare event, may still be a fill driven by
+            # the common work, or by any other event that may add to it.
             slows = slows or any(self._surely_slows(name, i) for i in self._main)
             slows = slows or any(self._is_flatter(name, i) for i in suggested)
             steady = steady and all(self._steady(name, i) for i in self._main_alike(name, driver))
@@ -171,7 +171,7 @@ class _Fits:
         return Kept(driven, before, after, slows, steady and not slows, odds, whole=whole)
 
     def _steady(self, name: int, driver: int) -> bool:
-        """Whether the second line is shown not to be flatter than that of a leak."""
+        """Whether the second line is shown to be as steep as a leak's."""
         lines = self._halves[driver]
         if lines.slope(name, 1) < _KEEPS * lines.slope(name, 0):
             return False
@@ -190,21 +190,21 @@ class _Fits:
 
     @property
     def _main(self) -> list[int]:
-        """The counters of work that move most."""
+        """The counters of the common work."""
         return [i for i, name in enumerate(self._work.names) if name in self._work.main]
 
     def _suggest(self, name: int) -> list[int]:
-        """The drivers of which the first half says that the count grows with them."""
+        """The drivers with which, by the first half, the count grows."""
         lines = enumerate(self._suggested)
         return [i for i, one in lines if min(one.ratio(name, 0)) >= _SUGGESTS]
 
     def _main_alike(self, name: int, driver: int) -> list[int]:
-        """Those of them that explain the count about as well as ``driver`` does."""
+        """The common-work counters that explain the count about as well as ``driver`` does."""
         most = _CLEARLY * self._whole[driver].sigma(name)
         return [i for i in self._main if self._whole[i].sigma(name) <= most]
 
     def _chosen(self, name: int, alike: Sequence[int]) -> list[int]:
-        """Of the drivers that the first half suggests, that which fits the whole run best first."""
+        """The suggested drivers that fit the whole run, best first."""
         sigma = {i: self._whole[i].sigma(name) for i in alike}
         told = [i for i in alike if sigma[i] <= _TIMELY * min(sigma.values())]
         return sorted(told, key=lambda i: self._rank(name, i, sigma[i]))
@@ -215,10 +215,10 @@ class _Fits:
         return self._place(index, whole=whole), times, sigma
 
     def _whole_rate(self, name: int, index: int, tolerance: float) -> bool:
-        """Whether the rate is a whole number, as far as ``tolerance`` and its error tell."""
+        """Whether the rate is a whole number, within ``tolerance`` and its error."""
         rate, error = self._whole[index].slope(name, 0), self._whole[index].error(name, 0)
         near = abs(rate - round(rate)) <= min(max(2.0 * error, _WHOLE), tolerance)
-        # The whole interval: by chance a fill and a rare event agree on "about one".
+        # Use the whole interval: "about one" can be a coincidence of a fill and a rare event.
         sure = round(rate) >= 1 and 2.0 * error <= tolerance
         return self._work.names[index] in self._work.telling and sure and near
 
@@ -246,8 +246,8 @@ class _Fits:
 
 
 def _middles(first: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """For each reading, the middle one of its stretch: a process that was started anew fills anew,
-    so each has two halves of its own.
+    """For each reading, the index of the middle of its stretch: a restarted process fills anew, so
+    each process has two halves of its own.
     """
     starts = np.flatnonzero(first)
     ends = np.append(starts[1:], first.size)
@@ -256,7 +256,7 @@ def _middles(first: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Slopes of the lines of one driver for all counts, at each memory of errors.
+    """Slopes of one driver's lines for all counts, at each AR(1) coefficient ("memory").
 
     ``slopes`` [memories, lines, counts], ``inverse`` [memories, lines, lines], ``variance`` and
     ``by_memory`` (log-likelihood) [memories, counts].
@@ -286,7 +286,7 @@ class _Lines:
         ]
 
     def slowing(self, count: int, share: float) -> list[float]:
-        """By how many standard errors the second slope is below ``share`` of the first."""
+        """How many standard errors the second slope is below ``share`` of the first."""
         weights = np.array([share, -1.0])
         found = []
         for m in self._likely(count):
@@ -308,8 +308,8 @@ class _Lines:
 def _lines(
     values: FloatArray, drivers: Sequence[FloatArray], first: NDArray[np.bool_], load: FloatArray
 ) -> _Lines:
-    """Least squares of every count on the ``drivers`` together, with a level for each stretch, at
-    each memory of the errors (AR(1), by Prais and Winsten).
+    """Regress every count on the ``drivers`` together, with a level for each stretch, at each
+    AR(1) coefficient of the errors (Prais and Winsten).
     """
     scale = np.array([max(float(np.ptp(x)), 1e-300) for x in drivers])
     own = np.cumsum(first)[:, None] == np.arange(1, int(first.sum()) + 1)
@@ -323,7 +323,7 @@ def _lines(
         beta = inverse @ (x.T @ y)
         left = np.sum((y - x @ beta) ** 2, axis=0)
         known = 0.5 * float(first.sum()) * np.log(1.0 - memory * memory)
-        # Of a driver that did not move nothing is known: its variance is infinite.
+        # A driver that did not move determines nothing: its variance is infinite.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             slopes.append(beta[: scale.size] / scale[:, None])
             inverses.append(inverse[: scale.size, : scale.size] / np.outer(scale, scale))
@@ -335,7 +335,7 @@ def _lines(
 
 
 def _fresh(data: FloatArray, first: NDArray[np.bool_], memory: float) -> FloatArray:
-    """What each row adds to what its errors remember of the row before it in its stretch."""
+    """Subtract from each row the part its errors carry over from the row before in the stretch."""
     out = data - memory * np.roll(data, 1, axis=0)
     out[first] = np.sqrt(1.0 - memory * memory) * data[first]
     return out
@@ -344,18 +344,17 @@ def _fresh(data: FloatArray, first: NDArray[np.bool_], memory: float) -> FloatAr
 def kept_at_idle(
     held: FloatArray, work: Work, noise: float, least: float, *, named: bool = False
 ) -> Kept | None:
-    """What is kept for each event between idle points.
+    """Find what is kept per event between idle points.
 
-    None where rounds do not agree on it, unless the count is that of one ``named`` container that
-    was longer at each of many points: some events keep an entry and others do not, and no counter
-    says which.
+    None if rounds do not agree on it, unless the count belongs to one ``named`` container that was
+    longer at each of many points: then some events keep an entry, and no counter says which.
 
     Args:
-        held: [points], the first of which ends the warm-up; more than that may belong to it, so
-            up to half of the rounds are left out at the front.
+        held: [points]; the first ends the warm-up.  Later ones may still belong to it, so up to
+            half of the rounds are dropped at the start.
         work: at the same points.
-        noise: what a reading may be off by.
-        least: of the gain of a round that counts.
+        noise: reading error.
+        least: smallest gain of a round that counts.
     """
     for rounds_of in (_equal_rounds, _uneven_rounds) if named else (_equal_rounds,):
         for start in range(max(1, held.size // 2)):
@@ -421,8 +420,8 @@ def _equal_rounds(
 def _uneven_rounds(
     held: FloatArray, work: Work, start: int, noise: float, least: float
 ) -> Kept | None:
-    """By the event whose rounds differ least; how much they differ is the error of all that is
-    said.
+    """Use the event whose rates vary least between rounds; that variation gives the error of the
+    whole result.
     """
     gained = np.diff(held)
     if gained.size < FEWEST_UNEVEN or np.any(gained < max(least, 2.0 * noise)):
@@ -451,13 +450,13 @@ def _uneven_rounds(
         rivals=tuple(n for _, _, i in sorted(found)[1:] if (n := work.names[i]) != TIME),
     )
     own = _Rounds.of(gained, events, noise, spread)
-    # Nor do they show that it goes on: traffic that rises fills what keeps its entries for a time.
+    # Uneven rounds do not show that it continues: rising traffic fills what expires entries.
     return Kept(driver, own.early, own.late, own.surely_slow, False, 0.0, gained.size, alike=False)
 
 
 @dataclass(frozen=True)
 class _Rounds:
-    """The rate in the first and the last half of the rounds, and the error of their quotient."""
+    """The rate in the first and the last half of the rounds, and the error of their ratio."""
 
     early: float
     late: float
@@ -465,8 +464,8 @@ class _Rounds:
 
     @staticmethod
     def of(gained: FloatArray, events: FloatArray, noise: float, spread: float = 0.0) -> _Rounds:
-        """Of what each round gained; its error is that of a count, of two readings, and of rates
-        that differ from round to round by ``spread`` of their mean.
+        """Estimate from each round's gain; the error combines counting, two readings, and rates
+        that vary between rounds by ``spread`` of their mean.
         """
         half = max(1, gained.size // 2)
         totals = [float(x.sum()) for x in (gained[:half], gained[-half:])]
@@ -478,18 +477,18 @@ class _Rounds:
 
     @property
     def steady(self) -> bool:
-        """Whether the last rounds are shown to have kept as much for each event as a leak does."""
+        """Whether the last rounds are shown to have kept as much per event as a leak does."""
         keeps = self._quotient - _KEEPS_ERRORS * self.error >= _KEEPS_SURELY
         return self._quotient >= _KEEPS and keeps
 
     @property
     def slows(self) -> bool:
-        """Whether they surely kept less."""
+        """Whether they kept less."""
         return self._quotient < _MUST_KEEP or self.surely_slow
 
     @property
     def surely_slow(self) -> bool:
-        """The same, as far as the error tells."""
+        """Whether they kept significantly less."""
         return self._quotient + 2.33 * self.error < 1.0 and self._quotient < _SLOWER
 
     @property

@@ -1,9 +1,9 @@
-"""One series against many cumulative counters at once: which single counter's line fits it best.
+"""Fit one series to many cumulative counters, and find the single counter with the best line.
 
-Every line is fitted on levels with errors that remember their last value (AR(1), from white noise
-to a random walk), so that one likelihood serves a pool's missing slots, which move only with their
-cause, and a process's memory, which wanders.  The sums of products are taken once for all counters
-and memories; adding a counter costs next to nothing.
+Every line is fitted on levels with AR(1) errors, from white noise to a random walk, so that one
+likelihood serves both a pool's missing slots, which move only with their cause, and a process's
+memory, which drifts.  The sums of products are computed once for all counters and AR(1)
+coefficients ("memories"); adding a counter costs next to nothing.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hybridbench.analysis.record import FloatArray
 
 # 1 - phi: 1 is white noise about the line, 0 a random walk.
 _FORGETS = (1.0, 0.6, 0.3, 0.15, 0.07, 0.03, 0.01, 0.003, 0.0)
-_NOISE_FLOOR = 1e-5  # of the range: what is left of an exact line is rounding
+_NOISE_FLOOR = 1e-5  # of the range: residuals of an exact line are rounding
 _BLOCKS = 64
 _FEWEST_IN_BLOCK = 3
-_LIKELY_PHI = 2.0  # log-likelihood: memories this close to the best widen the interval
+_LIKELY_PHI = 2.0  # log-likelihood: memories this close to the best one widen the interval
 
 
 @dataclass(frozen=True)
 class Levels:
-    """A series and what may explain it, at the same times.
+    """A series and its possible explanations, at the same times.
 
     Args:
         value: [n].
-        candidates: [n, m], cumulative counters; constant ones must have been left out.
+        candidates: [n, m], cumulative counters; constant ones must have been removed.
         nuisance: [n, q], what else moves the level (requests in flight); q may be 0.
-        first: [n], True where a stretch begins that has a level of its own.
+        first: [n], True at the start of a stretch with a level of its own.
     """
 
     value: FloatArray
@@ -48,7 +48,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Fit:
-    """The best line of one candidate; ``residual`` are its one-step errors, [rows]."""
+    """The best line of one candidate; ``residual`` holds its one-step errors, [rows]."""
 
     index: int
     slope: float
@@ -59,7 +59,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Screening:
-    """Slope and log-likelihood of every candidate, [m], at the memory that suits it best."""
+    """Slope and log-likelihood of every candidate, [m], at its best memory."""
 
     slope: FloatArray
     log_likelihood: FloatArray
@@ -67,7 +67,7 @@ class Screening:
 
 
 def screen(levels: Levels) -> Screening:
-    """Fit every candidate alone, each with its own memory of errors."""
+    """Fit every candidate alone, each with its own AR(1) coefficient."""
     columns, q = _scaled(levels)
     steps, before = _pairs(columns.data, levels.first)
     moments = _moments(steps, before, levels.first)
@@ -85,10 +85,10 @@ def screen(levels: Levels) -> Screening:
 
 
 def fit_line(levels: Levels, screening: Screening, index: int) -> Fit:
-    """The line of candidate ``index`` with its errors."""
+    """Return the line of candidate ``index`` with its errors."""
     forgets = _FORGETS[int(np.argmax(screening.by_memory[:, index]))]
     x, y = _alone(levels, index, forgets)
-    # The clock stays in the contest even where the load leaves nothing of it to explain anything.
+    # The clock stays a candidate even if the load leaves nothing of it to explain anything.
     energy = float(x @ x)
     slope = float(x @ y) / energy if energy > 0 else 0.0
     residual = y - slope * x
@@ -98,9 +98,9 @@ def fit_line(levels: Levels, screening: Screening, index: int) -> Fit:
 
 
 def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[float, float]:
-    """95% interval of a slope: the union over the memories that explain the errors about as well.
+    """Return the 95% interval of a slope: the union over the memories that fit about as well.
 
-    Standard errors allow for errors that differ in size and remember each other (Newey and West).
+    Standard errors allow for heteroscedastic and autocorrelated errors (Newey and West).
     """
     likely = screening.by_memory[:, index]
     ends: list[tuple[float, float]] = []
@@ -121,8 +121,8 @@ def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[fl
 def told_apart(better: Fit, worse: Fit, evidence: float, z: float) -> bool:
     """Whether ``better`` beats ``worse`` by ``evidence`` in log-likelihood, and does so throughout.
 
-    The second condition is Vuong's test on the two errors, block by block: a difference that comes
-    from a handful of rows is no evidence, however large.
+    The second condition is Vuong's test on the two errors, by blocks: a difference that comes from
+    a few rows is no evidence, however large.
     """
     if better.log_likelihood - worse.log_likelihood < evidence:
         return False
@@ -162,8 +162,8 @@ def _pairs(data: FloatArray, first: NDArray[np.bool_]) -> tuple[FloatArray, Floa
 class _Moments:
     """Sums of products from which those of any quasi-difference follow."""
 
-    walk: FloatArray  # steps by steps, no level taken out
-    steps: FloatArray  # the rest with each stretch's mean taken out
+    walk: FloatArray  # steps by steps, no level subtracted
+    steps: FloatArray  # this and the rest with each stretch's mean subtracted
     mixed: FloatArray
     levels: FloatArray
     stretches: int
@@ -195,7 +195,7 @@ def _moments(steps: FloatArray, before: FloatArray, first: NDArray[np.bool_]) ->
 
 
 def _labels(first: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The stretch of each pair, counted over stretches that have pairs."""
+    """The stretch of each pair, numbered among the stretches that have pairs."""
     stretch = np.cumsum(first[1:])[~first[1:]]
     return np.unique(stretch, return_inverse=True)[1].astype(np.int64)
 
@@ -207,13 +207,13 @@ def _means(rows: FloatArray, labels: NDArray[np.int64]) -> tuple[FloatArray, Flo
 
 
 def _partial(gram: FloatArray, q: int) -> tuple[FloatArray, FloatArray]:
-    """Slope and sum of squares of each candidate with the nuisance taken out, in scaled units."""
+    """Slope and sum of squares of each candidate net of the nuisance, in scaled units."""
     inner = gram[q:, q:]
     if q:
         inner = inner - gram[q:, :q] @ np.linalg.pinv(gram[:q, :q], hermitian=True) @ gram[:q, q:]
     own = np.diag(inner)[:-1]
     cross = inner[:-1, -1]
-    # What is left of a counter that the nuisance explains altogether is rounding.
+    # For a counter that the nuisance explains completely, the rest is rounding.
     usable = own > 1e-10 * np.maximum(np.diag(gram)[q:-1], 1e-300)
     slope = np.where(usable, cross / np.where(usable, own, 1.0), 0.0)
     squares = np.maximum(inner[-1, -1] - slope * cross, 0.0)
@@ -222,14 +222,14 @@ def _partial(gram: FloatArray, q: int) -> tuple[FloatArray, FloatArray]:
 
 def _likelihood(squares: FloatArray, rows: int, forgets: float, stretches: int) -> FloatArray:
     variance = np.maximum(squares / rows, _NOISE_FLOOR**2)
-    # A random walk has no level to be fitted; every other memory has one for each stretch.
+    # A random walk has no level to fit; every other memory has one for each stretch.
     levels = 0.0 if forgets == 0.0 else 0.5 * stretches * np.log(rows)
     likelihood: FloatArray = -0.5 * rows * np.log(variance) - levels
     return likelihood
 
 
 def _alone(levels: Levels, index: int, forgets: float) -> tuple[FloatArray, FloatArray]:
-    """Counter and value, quasi-differenced, with level and nuisance taken out of both."""
+    """Counter and value, quasi-differenced, with level and nuisance removed from both."""
     columns = np.column_stack([levels.nuisance, levels.candidates[:, index], levels.value])
     columns = columns - columns[0]
     steps, before = _pairs(columns, levels.first)
@@ -246,8 +246,8 @@ def _alone(levels: Levels, index: int, forgets: float) -> tuple[FloatArray, Floa
 
 
 def _standard_error(x: FloatArray, residual: FloatArray) -> float:
-    """Root of the variance of ``x @ errors``, by Bartlett's weights."""
-    # Few events carry most of the line, and a line leans towards what carries it (HC3).
+    """Root of the variance of ``x @ errors``, with Bartlett weights."""
+    # Few events determine most of the line, and residuals shrink at such points (HC3).
     lean = np.minimum(x * x / float(x @ x), 0.5)
     score = x * residual / (1.0 - lean)
     lags = int(4 * (score.size / 100.0) ** (2.0 / 9.0)) + 1

@@ -1,8 +1,8 @@
-"""How much of a count comes with one event or one hour, where no line has to be fitted.
+"""Rates per event or per hour, where no line needs to be fitted.
 
-A count that is a whole multiple of a counter needs no statistics.  Where both totals are known, all
-that was gained over all events is the rate: a line through the same points leans towards bursts,
-and its slope may be negative where nothing ever fell.
+A count that is a whole multiple of a counter needs no statistics.  If both totals are known, the
+rate is total gain over total events: a line through the same points is biased by bursts, and its
+slope may be negative although nothing ever fell.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from hybridbench.records.verdict import Rate
 _BLOCKS = 48
 _FEWEST_IN_BLOCK = 3
 _FEWEST_BLOCKS = 4
-# Of a value that also wavers, each block's ends carry its wavering: few blocks, so that it is small
-# beside what they gained.
+# If a value also fluctuates, so do the ends of each block; with few, long blocks the fluctuation
+# is small compared with their gains.
 LONG_BLOCKS = 2 * _FEWEST_BLOCKS
 
 _PIECES = 12
 _FEWEST_PIECES = 4
 
 _FEWEST_EVENTS = 3.0
-_AGREES = 0.95  # of the samples; the others were taken between the event and its effect
-_EDGE = 3  # samples at either end of a stretch, one of which must show its usual level
-_CHANCE = 1e-3  # that some counter fits the rests by accident
-_CHANCE_CONFIRMING = 0.05  # the same for a counter that the samples already point to
+_AGREES = 0.95  # share of samples that must agree; others fell between the event and its effect
+_EDGE = 3  # samples at either end of a stretch, one of which must be at its usual level
+_CHANCE = 1e-3  # probability that some counter matches the idle readings by accident
+_CHANCE_CONFIRMING = 0.05  # the same for a counter that the samples already suggest
 
 
 @dataclass(frozen=True)
 class MeanRate:
-    """Gain for each event; ``ends`` (95%) are None where too few stretches tell its spread.
+    """Gain per event; ``ends`` (95%) is None if there are too few stretches to estimate a spread.
 
-    ``least`` is what the rate cannot be below: 0 where no stretch ever fell.
+    ``least`` is a lower limit of the rate: 0 if no stretch ever fell.
     """
 
     value: float
@@ -49,16 +49,16 @@ class MeanRate:
 
 
 def mean_rate(rises: FloatArray, events: FloatArray, most_blocks: int = _BLOCKS) -> MeanRate | None:
-    """The quotient of two totals over neighbouring stretches of a run.
+    """Divide total gain by total events over adjacent stretches of a run.
 
-    The interval is that of a ratio estimator: what the rises of blocks of stretches differ by from
-    the mean times their events.  Blocks, because an event may be counted in one stretch and have
-    its effect in the next.
+    The interval is that of a ratio estimator: how far the rises of blocks of stretches deviate from
+    the mean rate times their events.  Blocks are needed because an event counted in one stretch may
+    have its effect in the next.
 
     Args:
-        rises: [n], what each stretch gained.
-        events: [n], what happened in it.
-        most_blocks: the stretches are taken together to so many at most.
+        rises: [n], the gain of each stretch.
+        events: [n], the events in it.
+        most_blocks: the maximum number of blocks.
 
     Returns:
         None without events.
@@ -79,15 +79,15 @@ def mean_rate(rises: FloatArray, events: FloatArray, most_blocks: int = _BLOCKS)
 
 
 def _blocks_of(stretches: int) -> int:
-    """A few long stretches stand for themselves; many short ones are taken together."""
+    """Return how many blocks to form: few long stretches stay separate, many short ones merge."""
     few = stretches < LONG_BLOCKS
     return stretches if few else max(LONG_BLOCKS, stretches // _FEWEST_IN_BLOCK)
 
 
 def rate_per_hour(t_s: FloatArray, value: FloatArray, unit: str) -> Rate | None:
-    """The mean rate, and how well the rates of equal pieces of the time agree on it (95%).
+    """Return the mean rate, with a 95% interval from the rates of equal pieces of the time.
 
-    None for samples too few to be cut into pieces.
+    None if there are too few samples to split.
     """
     pieces = min(_PIECES, t_s.size // 2)
     if pieces < _FEWEST_PIECES or t_s[-1] <= t_s[0]:
@@ -104,9 +104,9 @@ def rate_per_hour(t_s: FloatArray, value: FloatArray, unit: str) -> Rate | None:
 def exact_multiple(
     value: FloatArray, counter: FloatArray, first: NDArray[np.bool_]
 ) -> float | None:
-    """The whole number of units for each event, if the value moves by it and by nothing else.
+    """Return the whole number of units per event, if events alone move the value by just that.
 
-    ``first`` marks where a stretch with a level of its own begins.
+    ``first`` marks the start of each stretch with a level of its own.
     """
     inside = ~first[1:]
     events = np.diff(counter)[inside]
@@ -122,11 +122,11 @@ def exact_multiple(
     for stretch in np.split(off, np.flatnonzero(first)[1:]):
         levels, counts = np.unique(stretch, return_counts=True)
         usual = levels[np.argmax(counts)]
-        # An event that did nothing shifts the level for good, be it the only one.
+        # An event without effect would shift the level permanently, even a single one.
         if usual not in stretch[:_EDGE] or usual not in stretch[-_EDGE:]:
             return None
         agreeing += int(counts.max())
-    # Where events are rare, a level between them agrees with anything: they must agree themselves.
+    # Where events are rare, the levels between them agree with anything: the events must agree too.
     moved = events > 0
     hit = float(np.mean(rises[moved] == times * events[moved]))
     return float(times) if agreeing >= _AGREES * off.size and hit >= _AGREES else None
@@ -139,11 +139,11 @@ def exact_at_idle(
     confirming: bool = False,
     against_samples: bool = False,
 ) -> dict[str, float]:
-    """Counters of which every change between rests is the same whole multiple.
+    """Return the counters for which every change between idle readings is the same whole multiple.
 
-    A few rests are matched by many counters; those that might be accidents are left out: least
-    readily where the samples already point to the counter, most readily where they do not and it
-    was only one of many that might have matched.
+    Many counters match a few readings by accident, so matches that may be accidental are dropped.
+    The limit is loosest if the samples already suggest the counter (``confirming``), and strictest
+    if they do not and it is one of many that might have matched (``against_samples``).
     """
     found: dict[str, float] = {}
     every = list(names)
@@ -167,7 +167,9 @@ def exact_at_idle(
 
 
 def _log_chance(events: FloatArray, times: int) -> float:
-    """Of an unrelated counter fitting: one interval gives the multiple, each other a match."""
+    """Log probability that an unrelated counter fits: one interval sets the multiple, the others
+    match it.
+    """
     moved = np.sort(events[events > 0])
     chances = np.log(np.maximum(times * moved, 1.0))
     return -float(chances[:-1].sum() + math.log(max(float(moved[-1]), 1.0)))

@@ -1,9 +1,9 @@
-"""Which event explains what grows, and by how much for each: "+3.00 state slots per session close".
+"""Find the event that explains growth, and the rate: "+3.00 state slots per session close".
 
-Every counter of the run is a candidate, and time is their rival: a counter is only named if it
-explains the growth clearly better than the clock does.  A count that is a whole multiple of a
-counter at every sample needs no statistics.  Association, not proof: what cannot be told apart is
-said, and a reader can check it in the samples.
+Every counter of the run is a candidate, and time is the rival: a counter is named only if it
+explains the growth clearly better than the clock.  A count that is a whole multiple of a counter at
+every sample needs no statistics.  This is association, not proof: indistinguishable counters are
+listed as rivals, and readers can check the samples.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from hybridbench.records.finding import HowDriven
 from hybridbench.records.verdict import Finding, Rate
 
 TIME = "time"
-_WORK = "finishes"  # the common measure of work: it must be beaten too, or is named itself
+_WORK = "finishes"  # the common measure of work: the driver must beat it, or it is named itself
 
-# Below this a rate per event would be told as 0.00: that explains nothing.
+# A lower rate per event would print as 0.00, which explains nothing.
 LEAST_PER_EVENT = 0.005
 FEWEST_SAMPLES = 12
 _FEWEST_EVENTS = 3.0
 _EVIDENCE = 3.0  # in log-likelihood, a difference of 6 in BIC
 _Z = 2.33
-_Z_TIME = 3.1  # the best of many counters must beat it, and one of many beats it by chance
-_COVERS = 0.9  # of a count's rises must come when its driver moved
-_COMPARED = 12  # of the best candidates are compared error by error
-_CHANCE = 1e-3  # that rises keep to a candidate's intervals by accident
-_MUCH_BETTER = 1.5  # times smaller errors than those of a natural driver
+_Z_TIME = 3.1  # stricter: among many counters, one beats time by chance
+_COVERS = 0.9  # share of a count's rises that must come when its driver moved
+_COMPARED = 12  # how many of the best candidates are compared error by error
+_CHANCE = 1e-3  # probability that rises match a candidate's intervals by accident
+_MUCH_BETTER = 1.5  # a fit with errors smaller by this factor beats a natural driver
 _SAME = 0.5  # in log-likelihood
-# A count that stays at its highest for so many times its longest pause has met a limit.
+# A count that stays at its maximum for this many times its longest pause has reached a limit.
 _FULL_FOR = 4.0
 _FULL_SAMPLES = 10
 
@@ -63,16 +63,16 @@ class Hints:
 
     Args:
         expected: parts of the names of likely drivers, likeliest first; they decide only between
-            counters that the samples cannot tell apart.
-        natural: counters without whose event there can be no rise; they are named unless another
-            fits much better.
-        among: the only counters that may be named by how well they fit; None for any.
+            counters that the samples cannot distinguish.
+        natural: counters of the only events that can cause a rise; they are named unless another
+            counter fits much better.
+        among: the only counters that may be named by goodness of fit; None for any.
         load: what else moves the level, such as requests in flight.
-        idle: values seen with nothing in flight, with the counters of the same moment.
-        bounded: levels that come to an end by themselves and explain a fill, by name.
-        emptied: whether a fall begins a new account, as a collection does for garbage.
-        from_zero: whether the value was 0 before the first event, so that the last idle reading
-            tells the whole of it.
+        idle: values read with nothing in flight, with the counters at the same moment.
+        bounded: levels with a limit of their own that explain a fill, by name.
+        emptied: whether a fall starts the count again, as a collection does for garbage.
+        from_zero: whether the value was 0 before the first event, so that the last idle reading is
+            the total gain.
     """
 
     expected: Sequence[str] = ()
@@ -85,19 +85,19 @@ class Hints:
     from_zero: bool = False
 
     def witnesses(self) -> list[IdleReading]:
-        """The idle readings, and the beginning where that is one."""
+        """The idle readings, preceded by zero at the start if ``from_zero``."""
         if not (self.from_zero and self.idle):
             return list(self.idle)
         return [IdleReading(0.0, 0.0, dict.fromkeys(self.idle[-1].counts, 0.0)), *self.idle]
 
     def likely(self, name: str) -> bool:
-        """Whether ``name`` may be named though time explains the growth as well."""
+        """Whether ``name`` may be named even if time explains the growth as well."""
         return name in self.natural or expectation(name, self.expected) is not None
 
 
 @dataclass(frozen=True)
 class Driver:
-    """The counter that best explains a growth, and the growth for each of its events (95%)."""
+    """The counter that best explains the growth, and the growth per event (95%)."""
 
     counter: str
     per_event: float
@@ -106,24 +106,24 @@ class Driver:
     events: float
     rise: float
     covered: float  # share of all rises in intervals in which the counter moved
-    exact: bool = False  # the value is this whole multiple of the counter throughout
-    rivals: tuple[str, ...] = ()  # counters that explain it as well
+    exact: bool = False  # the value is this whole multiple of the counter at every sample
+    rivals: tuple[str, ...] = ()  # counters that explain it equally well
 
     def rate(self, unit: str) -> Rate:
-        """The growth for each event in ``unit``."""
+        """Return the growth per event, in ``unit``."""
         per = singular(self.counter)
         return Rate(self.per_event, self.lower, self.upper, unit, per)
 
     @property
     def how(self) -> HowDriven:
-        """How it is known, for a finding."""
+        """The evidence for the driver, for a finding."""
         return HowDriven(
             events=self.events, share=self.covered, exact=self.exact, rivals=self.rivals
         )
 
 
 def explained(finding: Finding, driver: Driver | None, unit: str) -> Finding:
-    """``finding`` with what drives it: the rate per event, how that is known, and its rivals."""
+    """Add the driver to ``finding``: its rate per event, the evidence for it, and its rivals."""
     if driver is None:
         return finding
     return replace(
@@ -135,8 +135,8 @@ def explained(finding: Finding, driver: Driver | None, unit: str) -> Finding:
 
 
 def correlates(rate: Rate) -> bool:
-    """Whether an event with this rate explains any growth: its interval excludes zero, and the rate
-    is not one that is printed as nothing.
+    """Whether an event with this rate explains any growth: the interval excludes zero, and the
+    rate does not print as zero.
     """
     return rate.lower > 0 and rate.value >= LEAST_PER_EVENT
 
@@ -144,8 +144,8 @@ def correlates(rate: Rate) -> bool:
 def find_driver(
     t_s: FloatArray, value: FloatArray, counters: EventCounters, hints: Hints | None = None
 ) -> Driver | None:
-    """What drives the growth of ``value``; None where nothing explains it better than time does,
-    or where the best counter hardly moves it.
+    """Return what drives the growth of ``value``; None if no counter explains it better than time,
+    or if the best counter hardly moves it.
     """
     driver = _best_driver(t_s, value, counters, hints or Hints())
     return driver if driver is not None and correlates(driver.rate("")) else None
@@ -162,7 +162,7 @@ def _best_driver(
     if singles:
         return _exact_driver(data, singles, hints)
     few = data.t_s.size < FEWEST_SAMPLES
-    # A cause may be samples away from its effect; at rest both have come.
+    # Samples may separate a cause from its effect; idle readings have both.
     at_idle = exact_at_idle(hints.witnesses(), _candidates(counters), against_samples=not few)
     if few or at_idle:
         return _from_idle(at_idle, hints)
@@ -171,7 +171,7 @@ def _best_driver(
 
 @dataclass(frozen=True)
 class _Data:
-    """Samples with the candidates that moved; time is the last of the names."""
+    """Samples with the candidates that moved; time is the last name."""
 
     t_s: FloatArray
     value: FloatArray
@@ -187,8 +187,8 @@ class _Data:
         return bool(np.all(self.value == np.round(self.value)) and np.all(steps >= 0))
 
     def covered(self, index: int, lag: int) -> float:
-        """Share of the rises in intervals in which the candidate moved, or ``lag`` intervals
-        around them.
+        """Return the share of the rises in intervals in which the candidate moved, extended by
+        ``lag`` intervals on both sides.
         """
         inside = ~self.first[1:]
         rise = np.where(inside, np.maximum(np.diff(self.value), 0.0), 0.0)
@@ -199,7 +199,7 @@ class _Data:
         return float(rise[moved].sum()) / total if total > 0 else 0.0
 
     def timely(self, index: int) -> bool:
-        """Whether rises keep to the intervals in which the candidate moved too well for chance."""
+        """Whether rises match the intervals in which the candidate moved too well for chance."""
         inside = ~self.first[1:]
         moved = np.diff(self.columns[:, index])[inside] > 0
         risen = np.diff(self.value)[inside] > 0
@@ -209,7 +209,7 @@ class _Data:
         return bool(by_chance < np.log(_CHANCE / len(self.names)))
 
     def with_chance(self, index: int, ends: tuple[float, float]) -> tuple[float, float]:
-        """The interval of a slope, widened by what chance does to a share of few events."""
+        """Widen a slope's interval for binomial chance, where only a share of the events leak."""
         events, rises = self.moved(index), np.diff(self.value)[~self.first[1:]]
         if not self.counting or events <= 0:
             return ends
@@ -222,18 +222,18 @@ class _Data:
     def driver(
         self, index: int, rate: float, ends: tuple[float, float], rivals: Iterable[str]
     ) -> Driver:
-        """The candidate as a driver at ``rate``, not yet known to be exact."""
+        """Return the candidate as a driver at ``rate``, not marked exact."""
         events, covered = self.moved(index), self.covered(index, 0)
         low, high = min(ends[0], rate), max(ends[1], rate)
         name, others = self.names[index], tuple(rivals)
         return Driver(name, rate, low, high, events, self.rise(), covered, rivals=others)
 
     def moved(self, index: int) -> float:
-        """Events while the samples were taken."""
+        """Count the candidate's events during the samples."""
         return float(self.columns[-1, index] - self.columns[0, index])
 
     def steps_without_load(self, index: int) -> tuple[FloatArray, FloatArray]:
-        """Steps of the value, less what the load explains of them, and of the candidate."""
+        """Return the value's steps without the load's contribution, and the candidate's steps."""
         inside = ~self.first[1:]
         moved = np.diff(self.columns[:, index])[inside]
         steps, load = np.diff(self.value)[inside], np.diff(self.load, axis=0)[inside]
@@ -271,12 +271,12 @@ def _prepared(
 
 
 def _candidates(counters: EventCounters) -> list[str]:
-    """Every counter but those of calls: that something was asked for changes nothing by itself."""
+    """Return every counter except those of calls: a call by itself changes nothing."""
     return [name for name in counters.names if not name.endswith("_calls")]
 
 
 def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:
-    """How many samples to use: a pool that is all gone can lose no more, whatever happens."""
+    """Return how many samples to use: a pool that is exhausted can lose no more."""
     if first[1:].any() or np.any(np.diff(y) < 0):
         return y.size
     rises = np.flatnonzero(np.diff(y) > 0)
@@ -287,7 +287,7 @@ def _until_full(y: FloatArray, first: NDArray[np.bool_]) -> int:
 
 
 def _exact_ones(data: _Data) -> dict[int, float]:
-    """Candidates of which the value is a whole multiple, with the multiple."""
+    """Return the candidates of which the value is a whole multiple, with the multiple."""
     found: dict[int, float] = {}
     if not data.counting:
         return found
@@ -327,7 +327,7 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
     if at_idle:
         counted = [fit for fit in counted if names[fit.index] in at_idle]
     elif len(counted) < len(alike) and not data.timely(candidates[counted[0].index]):
-        # Time explains it as well: only what the kind of finding makes likely may be named.
+        # Time explains it as well: only counters likely for this kind of finding may be named.
         counted = [f for f in counted if hints.likely(names[f.index])]
     if not counted:
         return None
@@ -348,14 +348,14 @@ def _fitted(data: _Data, hints: Hints) -> Driver | None:
 
 
 def _as_good(best: Fit, fit: Fit, name: str, hints: Hints) -> bool:
-    """Whether ``best`` does not clearly beat the line ``fit`` of the counter ``name``."""
+    """Whether ``best`` fails to clearly beat ``fit``, the line of the counter ``name``."""
     if name in hints.natural and fit.sigma <= _MUCH_BETTER * best.sigma:
         return True
     return not told_apart(best, fit, _EVIDENCE, _Z_TIME if name == TIME else _Z)
 
 
 def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:
-    """All that was gained over all events, where both are known."""
+    """Return total gain over total events, if both are known."""
     name = data.names[index]
     points = [(r.value, r.counts[name]) for r in hints.witnesses() if name in r.counts]
     at_idle = sampled = None
@@ -366,7 +366,7 @@ def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:
         sampled = mean_rate(np.diff(data.value)[inside], np.diff(data.columns[:, index])[inside])
     if at_idle is None or at_idle.ends is not None:
         return at_idle or sampled
-    # Too few rests to tell their spread; between the samples there are more stretches.
+    # There are too few idle readings to estimate their spread; the samples give more stretches.
     between = sampled or mean_rate(*data.steps_without_load(index), most_blocks=LONG_BLOCKS)
     if between is None or between.ends is None:
         return at_idle
@@ -375,7 +375,7 @@ def _mean_rate(data: _Data, index: int, hints: Hints) -> MeanRate | None:
 
 
 def _plausible(data: _Data) -> list[int]:
-    """Candidates that moved when the value rose; for a level that wavers, all of them."""
+    """Return the candidates that moved when the value rose; all, for a fluctuating level."""
     every = range(len(data.names) - 1)
     if not data.counting:
         return list(every)
@@ -384,7 +384,7 @@ def _plausible(data: _Data) -> list[int]:
 
 
 def _leading(levels: Levels, screening: Screening, also: set[int]) -> list[Fit]:
-    """The candidates with a rise for each event, best first; time and ``also`` among them."""
+    """Return the candidates with a positive slope, best first, including time and ``also``."""
     rising = np.flatnonzero(screening.slope > 0)
     order = rising[np.argsort(-screening.log_likelihood[rising])][:_COMPARED].tolist()
     clock = screening.slope.size - 1
@@ -395,7 +395,7 @@ def _leading(levels: Levels, screening: Screening, also: set[int]) -> list[Fit]:
 
 
 def _rank(name: str, behind: float, hints: Hints) -> tuple[int, int, float, int]:
-    """The order in which counters that cannot be told apart are named."""
+    """Sort key for naming counters that cannot be distinguished."""
     if name in hints.natural:
         return -1, 0, 0.0, 0
     rank = expectation(name, hints.expected)

@@ -1,8 +1,8 @@
-"""What drives a quantity that comes and goes: the counter that moves when it rises.
+"""Find what drives a quantity that rises and falls: the counter that moves when it rises.
 
-A line cannot be fitted to slots that are taken and given back within a second; there only the
-moments of the rises tell.  Association, not proof: the finding says how often they came together,
-and a reader can check it in the samples.
+No line can be fitted to slots that are taken and freed within a second; only the timing of the
+rises is informative.  This is association, not proof: the finding reports how often they coincided,
+and readers can check the samples.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.records.finding import HowDriven
 from hybridbench.records.verdict import Rate
 
-_COVERS = 0.9  # of all rises must fall into intervals in which the counter moved
-_COVERS_STEPS = 0.99  # of all slots must have been taken in steps in which the counter moved
+_COVERS = 0.9  # share of all rises that must fall into intervals in which the counter moved
+_COVERS_STEPS = 0.99  # share of all slots taken in steps in which the counter moved
 _SAME_STEPS = 0.05
-_PART = 0.15  # of all slots: what several causes share, each has at least so much of
+_PART = 0.15  # of all slots: the minimum share of each of several causes
 _TELLS = 4.0  # times likelier in losing steps than in others
 _MOST_PARTS = 3
 # These move in every step of a busy engine and would explain anything.
 _NOT_EVENTS = ("steps", "tokens", "chunks", "calls")
-# Evidence is a logarithm (of how much likelier a rise is when the counter moves) plus an R2; what
-# the kind of finding makes likely beforehand may decide between counters that move together, not
-# against clear evidence.
+# The score is a log-likelihood ratio (of a rise when the counter moves) plus an R2; the prior for
+# the kind of finding may decide between counters that move together, but not against clear
+# evidence.
 _EXPECTED = 2.0
 _EXPECTED_NEXT = 0.1
 
@@ -38,21 +38,21 @@ class StepDriver:
 
     counter: str
     covered: float  # share of the rises in intervals in which the counter moved
-    per_event: float  # total rise for each event; less than the truth where slots also came back
+    per_event: float  # total rise per event; too small if slots were also freed
     events: float
     rise: float
-    # Share of all steps in which the counter moved; None where only samples are known.
+    # Share of all steps in which the counter moved; None if only samples are known.
     base_rate: float | None = None
 
     def rate(self, unit: str) -> Rate:
-        """The rise for each event, with the chance in counting it (95%)."""
+        """Return the rise per event, with its counting error (95%)."""
         error = 1.96 * float(np.sqrt(self.rise)) / self.events
         low = max(0.0, self.per_event - error)
         return Rate(self.per_event, low, self.per_event + error, unit, singular(self.counter))
 
     @property
     def how(self) -> HowDriven:
-        """How it is known, for a finding."""
+        """The evidence for the driver, for a finding."""
         return HowDriven(
             events=self.events, share=self.covered, rise=self.rise, of_steps=self.base_rate
         )
@@ -61,14 +61,14 @@ class StepDriver:
 def find_step_driver(
     record: RunRecord, pool: str, counters: EventCounters, expected: Sequence[str] = ()
 ) -> StepDriver | None:
-    """The driver of what waiting requests came to hold, by the worker's count after every step.
+    """Return the driver of slots held by waiting requests, from the worker's per-step counts.
 
-    Of the counters that moved in all of the steps in which slots were taken, the one that moved in
+    It is, of the counters that moved in all steps in which slots were taken, the one that moved in
     the fewest others; None without such samples.
     """
 
     def score(driver: StepDriver) -> float:
-        # Expectation only parts counters that move in the very same steps.
+        # Expectation only decides between counters that move in the same steps.
         likely = expectation(driver.counter, expected) is not None
         return driver.covered / (driver.base_rate or 1.0) * (1.0 + _SAME_STEPS * likely)
 
@@ -78,13 +78,13 @@ def find_step_driver(
 
 @dataclass(frozen=True)
 class LosingSteps:
-    """The steps that lost slots of a pool, by the worker's count after every step.
+    """The steps that lost slots of a pool, from the worker's per-step counts.
 
     Args:
         always: counters that moved in all of them, and in the fewest others.
         mostly: all counters that moved in nearly all of them.
-        parts: where no counter moved in all: the rarer ones that moved in a good part, with the
-            share of the slots that went then and their share of all steps.
+        parts: if no counter moved in all: rarer ones that moved in a substantial share, each with
+            its share of the lost slots and of all steps.
     """
 
     always: tuple[str, ...]
@@ -93,7 +93,7 @@ class LosingSteps:
 
 
 def losing_steps(record: RunRecord, pool: str, counters: EventCounters) -> LosingSteps | None:
-    """What the steps that lost slots of ``pool`` have in common; None where no step was counted."""
+    """Return what the steps that lost slots of ``pool`` have in common; None without counts."""
     known = list(_of_steps(record, f"lost_taken.{pool}", counters, _PART))
     if not known:
         return None
@@ -110,7 +110,7 @@ def losing_steps(record: RunRecord, pool: str, counters: EventCounters) -> Losin
 def _of_steps(
     record: RunRecord, family: str, counters: EventCounters, least: float
 ) -> Iterable[StepDriver]:
-    """Every counter that moved with at least that share of the slots that ``family`` counts."""
+    """Yield every counter that moved with at least the share ``least`` of ``family``'s slots."""
     total = _last(record, f"{family}.steps")
     steps = _last(record, "steps_with.steps")
     if total <= 0 or steps <= 0:
@@ -127,8 +127,8 @@ def _of_steps(
 def find_rise_driver(
     t_s: FloatArray, value: FloatArray, counters: EventCounters, expected: Sequence[str] = ()
 ) -> StepDriver | None:
-    """The counter that moved in nearly all intervals in which ``value`` rose, and in few others;
-    ``expected`` are parts of likely names, likeliest first.
+    """Return the counter that moved in nearly all intervals in which ``value`` rose, and in few
+    others; ``expected`` are parts of likely names, likeliest first.
     """
     rise = np.maximum(np.diff(value), 0.0)
     total = float(rise.sum())

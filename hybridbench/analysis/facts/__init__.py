@@ -1,1 +1,1 @@
-"""What every analysis needs of a record, read from it once."""
+"""Facts that several analyses need, read from a record once."""

@@ -1,9 +1,8 @@
-"""The heaps of a run's processes as their probes saw them: counts by name at every census, and what
-each held at idle points.
+"""Heaps of a run's processes as seen by their probes: counts by name at every heap scan, and what
+each process held at idle points.
 
-An event has what changed since the census before; here every name has its count at every census of
-the same process.  A process that was started anew begins a stretch of its own: its counts start
-again from nothing.
+An event holds only the changes since the previous scan; here every name has its count at every scan
+of the same process.  A restarted process begins a new stretch, with counts starting from zero.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.labels import labelled
 from hybridbench.records.events import Census, IdleLook, Phase
 
-# At most so many seconds lie between a census and the look at the same idle point.
+# Maximum seconds between a heap scan and the idle look at the same idle point.
 _SAME_POINT_S: Final = 60.0
 
 _Seen = TypeVar("_Seen", Census, IdleLook)
@@ -30,25 +29,25 @@ _Seen = TypeVar("_Seen", Census, IdleLook)
 
 @dataclass(frozen=True)
 class Counts:
-    """The counts of all names of one kind: ``value`` is [names, censuses]."""
+    """The counts of all names of one kind; ``value`` is [names, censuses]."""
 
     names: tuple[str, ...]
     value: FloatArray
 
     @cached_property
     def place(self) -> Mapping[str, int]:
-        """Of each name."""
+        """The row of each name."""
         return {name: at for at, name in enumerate(self.names)}
 
     def of(self, name: str) -> FloatArray | None:
-        """The counts of ``name``; None if it was never seen."""
+        """Return the counts of ``name``, or None if it was never seen."""
         at = self.place.get(name)
         return None if at is None else self.value[at]
 
 
 @dataclass(frozen=True)
 class IdlePoint:
-    """A point at which nothing ran: what was held, and the place of the census taken at it."""
+    """An idle point: what was held, and the index of the heap scan taken at it."""
 
     look: IdleLook
     counts: Mapping[str, float]  # the counters of work, by their bare names
@@ -57,15 +56,15 @@ class IdlePoint:
 
 @dataclass(frozen=True)
 class Heap:
-    """What was seen of one process, by role; all that its probe said, in order.
+    """Everything that a probe reported about one process (by role), in order.
 
     Attributes:
         labels: of its series.
-        first: [censuses], where a process that was started anew was first seen.
-        whole: [censuses], whether dictionaries were searched for that the collector does not track.
-        containers: how many containers there are at each path.
-        bounds, holds: as last said of each path.
-        points: the idle points of the last process that had this role.
+        first: [censuses], True at the first scan of each restarted process.
+        whole: [censuses], True if the scan also searched dictionaries the collector does not track.
+        containers: number of containers at each path.
+        bounds, holds: the latest values for each path.
+        points: idle points of the last process with this role.
     """
 
     labels: Mapping[str, str]
@@ -83,16 +82,16 @@ class Heap:
 
     @property
     def role(self) -> str:
-        """What the process is called."""
+        """The name of the process."""
         return self.labels.get("role", "") or "the process"
 
     def subject(self, name: str) -> str:
-        """``name`` of this process, as a series is named."""
+        """Return ``name`` with this process's labels, as series are named."""
         return labelled(name, self.labels)
 
     def comparable(self, values: FloatArray) -> NDArray[np.bool_]:
-        """Which censuses count for a name with these counts: all, or only those of the whole heap
-        where no other one ever found it changed.
+        """Return which scans count for a name with these counts: all, or only whole-heap scans if
+        no other scan ever saw the count change.
         """
         changed = np.zeros(values.size, dtype=np.bool_)
         changed[1:] = np.diff(values) != 0
@@ -103,7 +102,7 @@ class Heap:
 
 
 def heaps_of(record: RunRecord, counters: EventCounters) -> list[Heap]:
-    """One for each process that a probe saw, in the order of their labels."""
+    """Return one heap for each process with a probe, ordered by label."""
     censuses = _by_process(record.all_events(Census))
     looks = _by_process(record.all_events(IdleLook))
     return [
@@ -149,7 +148,7 @@ def _heap(
 def _counts(
     said: Sequence[Mapping[str, int]], first: Sequence[bool], unsaid: float = 0.0
 ) -> Counts:
-    """Every name at every census; ``unsaid`` is the count of one of which nothing was said yet."""
+    """Every name at every scan; ``unsaid`` is the count of a name not yet reported."""
     names = tuple(dict.fromkeys(name for one in said for name in one))
     place = {name: at for at, name in enumerate(names)}
     value = np.full((len(names), len(said)), unsaid)
@@ -177,12 +176,12 @@ def _points(
             ]
             census = min(near)[1] if near else None
             found.append(IdlePoint(look, _counters_at(look, counters), census))
-    # One look stands for a point: the last, when most had come to rest.
+    # Keep one look per point: the last, when most activity had stopped.
     return [list(same)[-1] for _, same in groupby(found, key=lambda point: point.look.index)]
 
 
 def _at_same_point(census: Census, look: IdleLook, record: RunRecord) -> bool:
-    """Whether no traffic came between the two: by the phases of the run, or else by its work."""
+    """Whether no traffic came between the two, by the run's phases or else by its work counters."""
     start_s, end_s = sorted((census.t_s, look.t_s))
     phases = record.all_events(Phase)
     if any(start_s < phase.t_s <= end_s for phase in phases) or end_s - start_s > _SAME_POINT_S:
@@ -195,7 +194,7 @@ def _at_same_point(census: Census, look: IdleLook, record: RunRecord) -> bool:
 
 
 def _counters_at(look: IdleLook, counters: EventCounters) -> Mapping[str, float]:
-    """The counters of work at the look; where one began again, those of the samples."""
+    """The work counters at the look, or from the samples if a counter restarted."""
     t_s = np.array([look.t_s])
     known = {name: float(counters.at(name, t_s)[0]) for name in counters.names}
     if not counters.restarts_s.size:
@@ -204,7 +203,7 @@ def _counters_at(look: IdleLook, counters: EventCounters) -> Mapping[str, float]
 
 
 def loads_at(loads: Sequence[Series], t_s: FloatArray) -> FloatArray:
-    """[times, loads]: what is in flight at each time; without the loads that never move."""
+    """[times, loads]: what is in flight at each time, without loads that never move."""
     columns = [np.interp(t_s, one.t_s, one.value) for one in loads if len(one)]
     moving = [column for column in columns if column.size and np.ptp(column) > 0]
     return np.column_stack(moving) if moving else np.empty((t_s.size, 0))

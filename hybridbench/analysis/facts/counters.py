@@ -1,6 +1,4 @@
-"""Event counters as the x-axis of findings: their values at any time, and what one event is
-called.
-"""
+"""Event counters as the x-axis of findings: their values at any time, and the name of one event."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ from numpy.typing import NDArray
 from hybridbench.analysis.record import SCRAPED, FloatArray, RunRecord, Series
 
 _PREFIX = "events."
-# The event counters of the bundled engine on the metrics page of ``serve``.
+# The bundled engine's event counters on the metrics page of ``serve``.
 _OURS_BEHIND_HTTP = "hybridbench_events_"
 
-# What a reader calls one event; names that only lose a plural s need no entry.
+# The name of one event; names that only lose a plural s need no entry.
 _SINGULAR: Mapping[str, str] = {
     "finishes": "request",
     "request_success": "request",
@@ -44,7 +42,7 @@ _SINGULAR: Mapping[str, str] = {
 }
 
 
-# Of counters that moved alike, a finding names the one that says most about what happened.
+# Among counters that moved together, a finding names the first of these.
 _TELLING = (
     "session_tail_frees",
     "finishes",
@@ -68,7 +66,7 @@ class EventCounters:
     """All ``events.*`` series of a run, by their bare names in order, and the counters of another
     program; they only grow.
 
-    ``restarts_s`` are the times of the first samples after a worker had started anew.
+    ``restarts_s`` are the times of the first samples after each worker restart.
     """
 
     series: Mapping[str, Series]
@@ -79,18 +77,18 @@ class EventCounters:
         return tuple(self.series)
 
     def at(self, name: str, t_s: FloatArray) -> FloatArray:
-        """The counter at the times ``t_s``, from the samples on either side."""
+        """Interpolate the counter at the times ``t_s``."""
         series = self.series[name]
         return np.interp(t_s, series.t_s, series.value)
 
     def total(self, name: str) -> float:
-        """What the counter reached; 0 for one that was never sampled."""
+        """Return the counter's maximum, or 0 if it was never sampled."""
         series = self.series.get(name.removeprefix(_PREFIX))
         return float(np.nanmax(series.value)) if series is not None and len(series) else 0.0
 
 
 def event_counters(record: RunRecord) -> EventCounters:
-    """The event counters of ``record`` that have samples."""
+    """Return the event counters of ``record`` that have samples."""
     works = record.drivers.works
     prefixes = (_PREFIX, SCRAPED)
     counters = (n for n in record.series if n.startswith(prefixes) or n in works)
@@ -104,12 +102,12 @@ def event_counters(record: RunRecord) -> EventCounters:
 
 
 def bare(name: str) -> str:
-    """The name of a counter without ``events.`` or ``scraped.``."""
+    """Strip ``events.`` or ``scraped.`` from the name of a counter."""
     return name.removeprefix(_PREFIX).removeprefix(SCRAPED)
 
 
 def _growing(series: Series, fallen: NDArray[np.int64]) -> Series:
-    """The counter as if it had not begun again from 0 when the worker did."""
+    """Return the counter without the resets to 0 at worker restarts."""
     if not fallen.size:
         return series
     value = series.value.copy()
@@ -119,24 +117,24 @@ def _growing(series: Series, fallen: NDArray[np.int64]) -> Series:
 
 
 def expectation(name: str, expected: Sequence[str]) -> int | None:
-    """The rank of the first of ``expected`` that is part of ``name``; None if none is."""
+    """Return the rank of the first of ``expected`` that is part of ``name``; None if none is."""
     return next((rank for rank, part in enumerate(expected) if part in name), None)
 
 
 def telling(name: str) -> int:
-    """Rank of a counter among those that moved alike: the lowest is named."""
+    """Return a counter's rank among those that moved together: the lowest is named."""
     known = name.removeprefix(_OURS_BEHIND_HTTP).removesuffix("_total")
     return _TELLING.index(known) if known in _TELLING else len(_TELLING)
 
 
 def singular(counter: str) -> str:
-    """One event of ``counter`` in words: ``nodes_evicted`` is an evicted node.
+    """Return the words for one event of ``counter``: ``nodes_evicted`` is an evicted node.
 
-    Of counters that a target reports the words of its exporter are left out.
+    The exporter's prefix is dropped from a target's counters.
     """
     name, _, value = bare(counter).rpartition(":")[2].partition(".")
     if value:
-        return f"{singular(name)} ({value})"  # one with a label of that value
+        return f"{singular(name)} ({value})"  # the counter has a label with that value
     name = name.removeprefix(_OURS_BEHIND_HTTP).removesuffix("_total")
     if name in _SINGULAR:
         return _SINGULAR[name]

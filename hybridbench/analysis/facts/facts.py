@@ -1,4 +1,4 @@
-"""A record with all that several analyses ask of it, each computed once."""
+"""A record together with the facts that several analyses need, each computed once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CUTS = (Crash, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that a run saw less often than its profile requires."""
+    """An event that occurred less often than the profile requires."""
 
     counter: str
     seen: int | float
@@ -43,10 +43,10 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Coverage:
-    """What the profile asserts that a run must have exercised, and what it did.
+    """The events a profile requires of a run, and how many occurred.
 
-    The table has every counter that moved; ``required`` is None where nothing is asserted.
-    ``missing`` has the counters that came to less.
+    The table lists every counter that moved; ``required`` is None for counters without a
+    requirement.  ``missing`` lists the counters that stayed below theirs.
     """
 
     table: Mapping[str, Covered]
@@ -55,10 +55,10 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run, or of one segment of a resumed run, before anything is judged.
+    """What is known about a run, or one segment of a resumed run, before it is judged.
 
-    ``idle`` are the checkpoints with no request in the engine; ``parts`` the segments of a run
-    that was resumed, none of any other.
+    ``idle`` are the checkpoints with no request in the engine; ``parts`` the segments of a resumed
+    run, empty for any other.
     """
 
     record: RunRecord
@@ -70,7 +70,7 @@ class Facts:
 
     @staticmethod
     def of(record: RunRecord, boundary: Boundary | None = None) -> Facts:
-        """The facts of a whole run; what cannot be had is left empty where ``boundary`` guards."""
+        """Return the facts of a whole run; where ``boundary`` guards, failed parts are empty."""
         guard = boundary or Boundary(guarded=False)
         records = guard.value("the segments", [record], segments, record)
         if len(records) == 1:
@@ -79,23 +79,23 @@ class Facts:
 
     @property
     def segments(self) -> tuple[Facts, ...]:
-        """One for each worker, in order; itself where there was only one."""
+        """One per worker, in order; the facts themselves if there was only one."""
         return self.parts or (self,)
 
     @property
     def last(self) -> RunRecord:
-        """The segment that tells how the run ended."""
+        """The segment that shows how the run ended."""
         return self.segments[-1].record
 
     @property
     def longest(self) -> Facts:
-        """The segment that can be judged for longest."""
+        """The segment with the longest judged window."""
         return max(self.segments, key=lambda part: part.window.duration_s if part.window else 0.0)
 
     @property
     def ended_early(self) -> bool:
-        """Whether the run was cut short: from outside, by the worker's death, or because its
-        answer was there.  It could not cover everything.
+        """Whether the run was cut short, from outside, by the worker's death, or because it had
+        its answer, so that it could not cover everything.
         """
         return any(
             isinstance(event, _CUTS) or (isinstance(event, BenchFailed) and event.ended_run)
@@ -104,11 +104,11 @@ class Facts:
 
     @property
     def load(self) -> list[Series]:
-        """The requests in flight, which move most levels."""
+        """Series of requests in flight, which move most levels."""
         return in_flight(self.record)
 
     def idle_readings(self, read: Callable[[Checkpoint], float | None]) -> list[IdleReading]:
-        """What ``read`` finds at each idle checkpoint since the worker last started."""
+        """Apply ``read`` to each idle checkpoint since the worker last started."""
         restarts = self.counters.restarts_s
         begun_s = float(restarts[-1]) if restarts.size else -np.inf
         values = ((event, read(event)) for event in self.idle if event.t_s >= begun_s)
@@ -132,7 +132,7 @@ def _facts(record: RunRecord, parts: tuple[Facts, ...], guard: Boundary) -> Fact
 
 
 def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
-    """Each counter with what is required, what all workers saw, and whether that is enough."""
+    """Compare each counter's total over all workers with what is required."""
     required = dict(sorted(record.manifest.profile.assert_coverage.items()))
     names = sorted({name for counters in counted for name in counters.names})
     totals = {name: sum(c.total(name) for c in counted) for name in (*required, *names)}
@@ -140,7 +140,7 @@ def coverage(record: RunRecord, counted: Sequence[EventCounters]) -> Coverage:
         name: Covered(need, totals[name], met=totals[name] >= need)
         for name, need in required.items()
     }
-    # A replayed trace asserts nothing, and a reader still wants to know what it exercised.
+    # A replayed trace requires nothing, but readers still want to know what it exercised.
     for name in names:
         if name not in required and totals[name] > 0:
             table[name] = Covered(None, totals[name], met=True)

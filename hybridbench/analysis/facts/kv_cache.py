@@ -1,7 +1,7 @@
-"""The KV cache of a watched server, and when it was full.
+"""The KV cache of a watched server, and the time at which it was full.
 
-Until then its pages are used for the first time, and the prefix tree over them grows by as much for
-each request, so that growth shows no leak.
+Until then its pages are used for the first time, and the prefix tree over them grows by the same
+amount for each request, so that growth is no evidence of a leak.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hybridbench.foundation.labels import labelled, labels_of, unlabelled
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import ProcessStarted
 
-# It is full once so many times its tokens were computed: the last page of a request may be all but
-# empty, and two requests at a time may compute the same prefix.
+# The cache is full after this multiple of its tokens was computed: the last page of a request may
+# be almost empty, and two concurrent requests may compute the same prefix.
 _TIMES: Final = 2.0
 
 
 @dataclass(frozen=True)
 class _Names:
-    """What an engine calls the tokens that its cache has room for, the number of its pages, the
-    tokens that it has computed, those that it did not have to, and the processes that hold it.
+    """An engine's names for the cache capacity in tokens, the number of pages, the computed tokens,
+    the reused tokens, and the processes that hold the cache.
     """
 
     size: str
@@ -60,11 +60,11 @@ class KvCache:
     """The cache that one process holds.
 
     Attributes:
-        tokens: that it has room for; None where the server's metrics do not say.
-        most: entries that whatever counts its pages or the nodes over them can have.
-        computed: tokens that went into it since the process began.
+        tokens: capacity; None if the server's metrics do not report it.
+        most: maximum number of entries in anything that counts pages or the nodes over them.
+        computed: tokens added to it since the process started.
         full_s: when it was full; None if it is not yet.
-        full_in_s: seconds until it is, at the pace of the second half; None where it is full, or
+        full_in_s: seconds until it is full, at the pace of the second half; None if it is full or
             nothing is computed.
     """
 
@@ -76,16 +76,16 @@ class KvCache:
 
 
 def kv_caches(record: RunRecord) -> Mapping[str, KvCache]:
-    """By the labels of the process, as they end the names of its series.
+    """Return the caches by process, keyed by the labels at the end of the series names.
 
-    Of a program of which neither its roles nor its metrics say that it has such a cache: none.
+    Empty for a program whose roles and metrics show no such cache.
     """
     every = [name[len(MEMORY) :] for name in record.series if unlabelled(name) == MEMORY]
     for names in _ENGINES:
         held = [text for text in every if names.holders.match(labels_of(text).get("role", ""))]
         tokens, computed = _gauge(record, names.size), _computed(record, names)
         if tokens and computed is not None:
-            # A tree has fewer inner nodes than leaves, and no leaf without a page.
+            # A tree has fewer inner nodes than leaves, and every leaf has at least one page.
             most = 2.0 * (_gauge(record, names.pages) or tokens)
             begun = {text: _begun_s(record, text) for text in held or every}  # any, if no role says
             return {
@@ -97,13 +97,13 @@ def kv_caches(record: RunRecord) -> Mapping[str, KvCache]:
 
 
 def _gauge(record: RunRecord, name: str) -> float:
-    """The highest reading; 0 without any."""
+    """Return the highest reading, or 0 without any."""
     series = record.series.get(name)
     return 0.0 if series is None or not len(series) else float(np.nanmax(series.value))
 
 
 def _computed(record: RunRecord, names: _Names) -> Series | None:
-    """Tokens that were computed, and not taken from the cache."""
+    """Return the number of tokens computed, excluding those taken from the cache."""
     known = [record.series.get(f"{SCRAPED}{name}") for name in (*names.tokens, names.reused)]
     *counted, reused = (one if one is not None and len(one) else None for one in known)
     first = next((one for one in counted if one is not None), None)
@@ -117,14 +117,14 @@ def _computed(record: RunRecord, names: _Names) -> Series | None:
 
 
 def _begun_s(record: RunRecord, text: str) -> float:
-    """When the last process with these labels began; before all samples for the first one."""
+    """Return when the last process with these labels started; for the first, before all samples."""
     starts = [e.t_s for e in record.all_events(ProcessStarted) if labelled("", e.labels) == text]
     return starts[-1] if len(starts) > 1 else -math.inf
 
 
 def _cache(tokens: float, most: float, computed: Series, begun_s: float) -> KvCache:
     t_s = computed.t_s
-    # What a server did before it was watched is in its counters, too.
+    # The counters include what a server did before it was watched.
     before = float(np.interp(begun_s, t_s, computed.value)) if begun_s > t_s[0] else 0.0
     own = np.where(t_s >= begun_s, computed.value - before, 0.0)
     left = _TIMES * tokens - own[-1]

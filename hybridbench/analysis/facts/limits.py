@@ -1,4 +1,4 @@
-"""The growth limits that a profile sets, for the length that a run has reached."""
+"""The growth limits of a profile, for the length that a run has reached."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.metrics import MEMORY
 from hybridbench.records.events import Phase
 
-# The key of an entry that is no metric: the length from which it holds.
+# The one key of an entry that is not a metric: the run length from which it applies.
 _FROM_S: Final = "from_s"
 
 
 def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
-    """Limit per hour by metric; None where the profile has none for so short a run.
+    """Return the limit per hour by metric; None if the profile has none for so short a run.
 
-    The length is the planned one, or the traffic served if the run was extended: a longer run is
-    held to a tighter limit, and an early stop does not loosen one.
+    The length is the planned one, or the traffic served if the run was extended: a longer run has a
+    tighter limit, and stopping early does not loosen it.
     """
     profile = record.manifest.profile
     if profile.limits is None:
-        # Runs stored before limits came by length.
+        # Runs stored before limits depended on the length.
         return profile.limits_as_planned
     length_s = run_length_s(record)
     reached = [entry for entry in profile.limits if entry.get(_FROM_S, 0.0) <= length_s]
@@ -29,23 +29,23 @@ def growth_limits(record: RunRecord) -> Mapping[str, float] | None:
 
 
 def next_limit_s(record: RunRecord) -> float | None:
-    """The shortest run, in seconds, for which the profile limits memory; None if it never does."""
+    """Return the shortest run, in seconds, with a memory limit in the profile; None if none."""
     schedule = record.manifest.profile.limits or ()
     return next((entry.get(_FROM_S, 0.0) for entry in schedule if MEMORY in entry), None)
 
 
 def planned_s(record: RunRecord) -> float:
-    """Seconds of traffic that the run was planned to serve; 0 if nothing says."""
+    """Return the planned seconds of traffic; 0 if unknown."""
     return record.manifest.planned_duration_s or 0.0
 
 
 def run_length_s(record: RunRecord) -> float:
-    """Seconds of traffic, as planned or as served, whichever is longer."""
+    """Return the seconds of traffic, planned or served, whichever is longer."""
     return max(planned_s(record), served_s(record))
 
 
 def served_s(record: RunRecord) -> float:
-    """Seconds from the first request to the last drain or sample of the record."""
+    """Return the seconds from the first request to the last drain or sample of the record."""
     phases = [(phase.t_s, phase.name) for phase in record.all_events(Phase)]
     begun = [t for t, name in phases if name == "warmup"]
     if not begun:

@@ -1,4 +1,4 @@
-"""Mappings of one size that become more: what a buffer that is never given back looks like."""
+"""Growing numbers of mappings of one size: the mark of a buffer that is never freed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hybridbench.foundation.units import format_bytes, format_percent
 _PREFIX: Final = "mappings."
 _UNIT: Final = "KiB"
 _FEWEST_SAMPLES: Final = 3
-# Of the growth of memory: less is no explanation.
+# Minimum share of the memory growth; less explains nothing.
 _LEAST_SHARE: Final = 0.25
-# A mapping may be reserved and not yet used, so that mappings may grow by more than memory.
+# A mapping may be reserved but unused, so mappings may grow by more than memory.
 _MOST_SHARE: Final = 2.0
 
 
 class MappingGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """Private anonymous mappings of ``size_bytes`` that became more, which is ``share`` of the
-    growth of memory.
+    """Private anonymous mappings of ``size_bytes`` whose number grew; ``share`` is their share of
+    the memory growth.
     """
 
     size_bytes: int
@@ -30,7 +30,7 @@ class MappingGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As evidence."""
+        """The evidence in words."""
         share = format_percent(min(self.share, 1.0))
         return (
             f"private anonymous mappings of {format_bytes(self.size_bytes)}: {self.first:,} became "
@@ -41,8 +41,8 @@ class MappingGrowth(msgspec.Struct, frozen=True, kw_only=True):
 def mapping_growth(
     record: RunRecord, window_s: tuple[float, float], grown_bytes: float
 ) -> MappingGrowth | None:
-    """The size of mappings that explains most of ``grown_bytes`` in ``window_s``; None if none
-    does.
+    """Return the mapping size that explains most of ``grown_bytes`` in ``window_s``; None if no
+    size does.
     """
     found = []
     for name, series in record.series.items():
@@ -52,7 +52,7 @@ def mapping_growth(
             continue
         first, last = int(seen.value[0]), int(seen.value[-1])
         share = (last - first) * int(size) * 1024 / grown_bytes if grown_bytes > 0 else 0.0
-        # One that falls below its first count now and then comes and goes.
+        # A number that sometimes falls below its first value fluctuates and does not leak.
         if _LEAST_SHARE <= share <= _MOST_SHARE and first <= seen.value.min():
             found.append(
                 MappingGrowth(size_bytes=int(size) * 1024, first=first, last=last, share=share)

@@ -1,4 +1,4 @@
-"""What pools are called, and where a record says what they hold."""
+"""Names of pools, and where a record reports what they hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class IdleReading:
-    """A value seen while nothing was in flight, and the counters at that moment."""
+    """A value read with nothing in flight, and the counters at that moment."""
 
     t_s: float
     value: float
@@ -33,17 +33,17 @@ class IdleReading:
 
 
 def pool_words(pool: str) -> str:
-    """The pool with what it hands out: ``mamba: state slots``."""
+    """Name the pool and its unit: ``mamba: state slots``."""
     return f"{pool}: {pool_unit(pool)}"
 
 
 def pool_unit(pool: str) -> str:
-    """What the pool hands out, in the plural."""
+    """Return the pool's unit, in the plural."""
     return _WORDS.get(pool, "slots")
 
 
 def pool_names(record: RunRecord) -> list[str]:
-    """Every pool that has a series, stands in a checkpoint, or is named by the engine's own
+    """Return every pool that has a series, is in a checkpoint, or is named by the engine's own
     checks.
     """
     parts = (name.split(".") for name in record.series)
@@ -55,7 +55,7 @@ def pool_names(record: RunRecord) -> list[str]:
 
 
 def pool_values(record: RunRecord, pool: str, field: str) -> tuple[FloatArray, FloatArray]:
-    """Times and finite values of one field of a pool; two empty arrays if it was not sampled."""
+    """Return times and finite values of one field of a pool; empty arrays if it was not sampled."""
     series = record.series.get(f"pool.{pool}.{field}")
     if series is None:
         return np.empty(0), np.empty(0)
@@ -64,19 +64,21 @@ def pool_values(record: RunRecord, pool: str, field: str) -> tuple[FloatArray, F
 
 
 def idle_checkpoints(record: RunRecord) -> list[Checkpoint]:
-    """Checkpoints at which no request was running or waiting: only these are arithmetic."""
+    """Return the checkpoints with no request running or waiting: only these are exact."""
     return [at for at in record.all_events(Checkpoint) if at.running == 0 and at.waiting == 0]
 
 
 def in_flight(record: RunRecord) -> list[Series]:
-    """What moves with the requests in the engine, and so moves most levels."""
+    """Return the series of requests in the engine, which move most levels."""
     return [record.series[name] for name in record.drivers.loads if name in record.series]
 
 
 def all_readings(
     record: RunRecord, name: str, read: Callable[[Checkpoint], float | None]
 ) -> tuple[FloatArray, FloatArray]:
-    """Times and values of a count in the samples of ``name`` and, by ``read``, at checkpoints."""
+    """Return times and values of a count, from the samples of ``name`` and, by ``read``, from
+    checkpoints.
+    """
     found: list[tuple[float, float]] = []
     series = record.series.get(name)
     if series is not None:

@@ -1,7 +1,7 @@
-"""A run of several processes, each seen as a run of its own.
+"""A run of several processes, with each process viewed as a run of its own.
 
-A process has its own series, and its own segments, as it may be started anew while the others go
-on.  What was done (counters of events, requests in flight), and how the run went, is the run's.
+A process has its own series and its own segments, because it may restart while others continue.
+Counters of events, requests in flight, and the events of the run are shared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybridbench.records.events import Event, ProcessStarted, Segment, Steady
 
 @dataclass(frozen=True)
 class ProcessView:
-    """``record`` has the series of the process under the names of their metrics, ``metrics``."""
+    """``record`` has the process's series under their metric names, which ``metrics`` lists."""
 
     labels: Mapping[str, str]
     record: RunRecord
@@ -33,7 +33,7 @@ class ProcessView:
 
     @property
     def renamed(self) -> bool:
-        """Whether its last process went on under another name: its pid was seen there later."""
+        """Whether its last process continued under another name: its pid appeared there later."""
         starts, own = self.record.all_events(ProcessStarted), labelled("", self.labels)
         last = next((e for e in reversed(starts) if labelled("", e.labels) == own), None)
         return last is not None and any(
@@ -43,9 +43,9 @@ class ProcessView:
 
 
 def process_views(record: RunRecord) -> list[ProcessView]:
-    """One for each process that has labels, in their order; none where no series has any."""
+    """Return one view per labelled process, in order; empty if no series has labels."""
     if record.gates is not None:
-        return []  # a label is but a part of the name that somebody gave
+        return []  # a label is only part of a name that the user gave
     groups: dict[str, dict[str, Series]] = {}
     shared: dict[str, Series] = {}
     for name, series in record.series.items():
@@ -61,7 +61,7 @@ def process_views(record: RunRecord) -> list[ProcessView]:
 
 
 def memory_series(record: RunRecord) -> Series | None:
-    """Private memory of the run's only process, or of the one of several that has most samples."""
+    """Return private memory of the only process, or of the one with the most samples."""
     alone = record.series.get(MEMORY)
     if alone is not None:
         return alone
@@ -77,7 +77,7 @@ def _view(
     cache: KvCache | None,
 ) -> ProcessView:
     labels = labels_of(text)
-    # A process that holds the KV cache is steady once that is full.
+    # A process that holds the KV cache is steady once the cache is full.
     full_s = None if cache is None else cache.full_s
     events = sorted(
         [
@@ -92,7 +92,7 @@ def _view(
 
 
 def _segments(record: RunRecord, text: str) -> Iterable[Event]:
-    """A border for each start but the first, and but those that came with a border of the run."""
+    """Yield a border for each start except the first and those at a border of the run."""
     borders = [event.t_s for event in record.all_events(Segment)]
     starts = [e.t_s for e in record.all_events(ProcessStarted) if labelled("", e.labels) == text]
     for index, (before, start) in enumerate(pairwise(starts), start=1):

@@ -1,7 +1,7 @@
-"""Which samples are readings at all: a number that nothing measured can have is left out, and said.
+"""Filter samples to plausible readings: values that no measurement can have are dropped and noted.
 
-Fits multiply up to four samples with each other, so numbers near the ends of floating point
-overflow or vanish on the way.  Far inside those ends lies all that memory, counts and times can be.
+Fits multiply up to four samples with each other, so numbers near the ends of the floating-point
+range overflow or underflow on the way.  All memory sizes, counts and times lie well inside it.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 
-# Bytes, nanoseconds or events: no process gets there.
+# Bytes, nanoseconds or events: no process reaches this.
 LARGEST = 1e30
-# Smaller than this is 0: nothing measured resolves it beside what it is a part of.
+# Smaller values become 0: nothing measured can resolve them.
 SMALLEST = 1e-30
 
 
 def are_readings(value: FloatArray) -> NDArray[np.bool_]:
-    """Where ``value`` is a number that a sample can have."""
+    """Return where ``value`` is a number that a sample can have."""
     return np.abs(value) <= LARGEST  # False for NaN
 
 
 def beyond_reading(value: FloatArray) -> int:
-    """How many are beyond any reading, infinities among them; NaN says that nothing was read."""
+    """Count the values beyond any reading, including infinities; NaN means nothing was read."""
     return int((np.abs(value) > LARGEST).sum())
 
 
 def without_dust(value: FloatArray) -> FloatArray:
-    """``value`` with what is too small to matter as 0; the same array where nothing is."""
+    """Replace values too small to matter with 0; return the same array if there are none."""
     dust = (np.abs(value) < SMALLEST) & (value != 0)
     return np.where(dust, 0.0, value) if dust.any() else value
 
 
 def only_readings(series: Series) -> Series:
-    """``series`` without samples that are none; itself where all are."""
+    """Drop samples that are not readings; return ``series`` unchanged if there are none."""
     keep = are_readings(series.value)
     if not keep.all():
         series = Series(series.name, series.t_s[keep], series.value[keep])
@@ -46,9 +46,9 @@ def only_readings(series: Series) -> Series:
 
 
 def readable(record: RunRecord) -> tuple[RunRecord, Mapping[str, int]]:
-    """``record`` with nothing but readings, and how many samples of a series were beyond one.
+    """Return ``record`` with readings only, and the number of out-of-range samples by series.
 
-    A series of which nothing is left is one that was never sampled.
+    A series with no reading left is treated as never sampled.
     """
     kept = {name: only_readings(series) for name, series in record.series.items()}
     if all(kept[name] is series for name, series in record.series.items()):

@@ -1,9 +1,9 @@
-"""When a target that does not say so was steady: its load has begun, and the first fill is over.
+"""Detect when a target that does not report it was steady: under load, with the first fill over.
 
-A first fill is fast growth that ends in a knee.  Growth at one speed from the beginning may be a
-cache that fills or a leak, which nothing tells apart: then no steady state is seen, and the run is
-judged as one of which nothing is known.  So it is where no counter says when work began, for the
-start of a program looks like a fill.  A second, slower fill looks like a leak after the first.
+A first fill is fast growth that ends in a knee.  Growth at a constant rate from the start may be a
+filling cache or a leak, which cannot be distinguished: then no steady state is detected, and the
+run is judged without one.  The same holds if no counter shows when work began, because program
+start looks like a fill.  A second, slower fill looks like a leak after the first.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from hybridbench.foundation.metrics import MEMORY, Check, spec_of
 
 _BLOCKS = 40
 _FEWEST_PER_BLOCK = 3
-# The growth of a fill is this many times that of what comes after it, at its fastest.
+# A fill's fastest growth is at least this many times the growth after it.
 _KNEE = 4.0
-# Growth that is no more than this share of the fill's fastest is not its growth any more.
+# Growth of at most this share of the fill's fastest growth no longer belongs to the fill.
 _OVER = 0.1
-# Of the level: less is no fill.
+# Of the level: a smaller rise is no fill.
 _LEAST_SHARE = 0.01
-# What comes after the knee is so many times as long as the fill: a second, slower one would show.
+# The time after the knee must be this many times as long as the fill, to show a second, slower one.
 _TIMES_AS_LONG = 3.0
-# Of the blocks' own scatter.
+# In units of the blocks' scatter.
 _NOISE = 3.0
 
 
 def detected_steady(record: RunRecord) -> float | None:
-    """Time from which every process of ``record`` that filled is past it; None if no fill was seen
-    to end, or one may go on.
+    """Return the time by which every process of ``record`` finished its first fill; None if no
+    fill was seen to end, or one may continue.
     """
     begun_s = _load_begun_s(record)
     memories = [s for name, s in record.series.items() if unlabelled(name) == MEMORY]
@@ -44,7 +44,7 @@ def detected_steady(record: RunRecord) -> float | None:
 
 
 def _load_begun_s(record: RunRecord) -> float | None:
-    """When a counter of work first moved; at the first sample if it did before."""
+    """When a counter of work first moved, or the first sample if it had moved before."""
     begun = []
     for name, series in record.series.items():
         spec = spec_of(name)
@@ -56,7 +56,7 @@ def _load_begun_s(record: RunRecord) -> float | None:
 
 
 def _fill_end_s(series: Series, begun_s: float) -> float | None:
-    """When the fast growth after ``begun_s`` was over; ``begun_s`` where there was none to see."""
+    """When the fast growth after ``begun_s`` ended; ``begun_s`` if there was none."""
     keep = np.isfinite(series.value) & (series.t_s >= begun_s)
     t, value = series.t_s[keep], series.value[keep]
     blocks = min(_BLOCKS, t.size // _FEWEST_PER_BLOCK)
@@ -70,7 +70,7 @@ def _fill_end_s(series: Series, begun_s: float) -> float | None:
     scatter = 1.4826 * float(np.median(np.abs(late - after)))
     most = float(rise.max())
     if most <= _KNEE * max(after, scatter):
-        return begun_s if after <= scatter else None  # it neither filled nor grows, or it grows
+        return begun_s if after <= scatter else None  # neither fills nor grows, or grows steadily
     fast = np.flatnonzero(rise > after + max(_OVER * (most - after), _NOISE * scatter))
     if level[fast[-1] + 1] - level[0] < _LEAST_SHARE * abs(level[0]):
         return begun_s
@@ -80,7 +80,7 @@ def _fill_end_s(series: Series, begun_s: float) -> float | None:
 
 
 def _levels(t: FloatArray, value: FloatArray, edges: FloatArray) -> FloatArray:
-    """The median of each block; of one without samples, what lies between its neighbours."""
+    """The median of each block; a block without samples is interpolated."""
     place = np.clip(np.searchsorted(edges, t, side="right") - 1, 0, edges.size - 2)
     found = [value[place == block] for block in range(edges.size - 1)]
     seen = [block for block, values in enumerate(found) if values.size]

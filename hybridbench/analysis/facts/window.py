@@ -1,6 +1,4 @@
-"""The stretch of a run that is judged: from ``steady`` to the first thing that ends it, less its
-pauses.
-"""
+"""The judged window of a run: from ``steady`` to the first event that ends it, minus pauses."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.events import Crash, Interrupted, Phase, Segment, Steady
 from hybridbench.records.manifest import OBSERVED, Manifest
 
-_UNKNOWN_WARMUP = 0.1  # of the run, where nothing says when warm-up ended
+_UNKNOWN_WARMUP = 0.1  # of the run, if nothing reports the end of warm-up
 PAUSES = ("drain", "idle")
 _TRAFFIC = ("warmup", "steady", "resume")
 _ENDS = (Crash, Interrupted)
@@ -25,8 +23,8 @@ _ENDS = (Crash, Interrupted)
 
 @dataclass(frozen=True)
 class Window:
-    """``steady`` says whether the engine declared the start, or its series show it, or only the
-    clock says so.
+    """``steady`` is True if the engine declared the start or its series show it, False if the start
+    is only a time estimate.
     """
 
     start_s: float
@@ -39,25 +37,25 @@ class Window:
         return max(0.0, self.end_s - self.start_s)
 
     def samples(self, series: Series) -> tuple[FloatArray, FloatArray]:
-        """Times and values of the finite samples in the window, those of pauses left out."""
+        """Return times and values of the finite samples in the window, outside pauses."""
         keep = self.covers(series.t_s) & np.isfinite(series.value)
         return series.t_s[keep], series.value[keep]
 
     def covers(self, t_s: FloatArray) -> NDArray[np.bool_]:
-        """Which of the times lie in the window and in no pause."""
+        """Return which of the times lie in the window and in no pause."""
         keep = (t_s >= self.start_s) & (t_s <= self.end_s)
         for start, end in self.pauses:
             keep &= (t_s < start) | (t_s > end)
         return keep
 
     def stretches(self) -> list[tuple[float, float]]:
-        """What the pauses leave of the window, in order."""
+        """Return the parts of the window between pauses, in order."""
         edges = [self.start_s, *(t for pause in self.pauses for t in pause), self.end_s]
         return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
 
 
 def judged_window(record: RunRecord) -> Window | None:
-    """The window of a run, or None for one that never got that far."""
+    """Return the window of a run, or None for one that ended before it."""
     first, last = record.span_s
     if last <= first:
         return None
@@ -71,7 +69,7 @@ def judged_window(record: RunRecord) -> Window | None:
 
 
 def _steady_s(record: RunRecord) -> float | None:
-    """The target's own word, or what is seen of one that says nothing of itself."""
+    """When the target reported being steady, or when it was detected for a watched target."""
     steady = record.last_event(Steady)
     if steady is not None:
         return steady.t_s
@@ -82,7 +80,7 @@ def _start_without_steady(record: RunRecord, first: float, last: float) -> float
     planned = [t for t, name in _phases(record) if name == "steady"]
     if planned:
         return planned[0]
-    # Before it a watched target starts, and nothing is asked of it.
+    # Before this phase a watched target is starting and gets no requests.
     first = max(first, next((t for t, name in _phases(record) if name == "observe"), first))
     return first + _UNKNOWN_WARMUP * max(0.0, last - first)
 
@@ -94,7 +92,7 @@ def _phases(record: RunRecord) -> Iterable[tuple[float, str]]:
 def _pauses(
     record: RunRecord, start: float, end: float
 ) -> tuple[tuple[tuple[float, float], ...], float]:
-    """Stretches without traffic; one that never ends, ends the window instead."""
+    """Return the stretches without traffic; a pause that never ends closes the window instead."""
     pauses: list[tuple[float, float]] = []
     opened: float | None = None
     for t, name in _phases(record):
@@ -111,15 +109,15 @@ def _pauses(
 
 
 def borders(record: RunRecord) -> list[float]:
-    """The times at which a new worker took over, in seconds of the run."""
+    """Return the times at which a new worker took over, in seconds of the run."""
     return sorted(event.t_s for event in record.all_events(Segment))
 
 
 def segments(record: RunRecord) -> list[RunRecord]:
-    """One record per segment, in order; the record itself where there is only one.
+    """Return one record per segment, in order; the record itself if there is only one.
 
-    Times stay those of the run.  What a run must have covered is left out of a part's manifest:
-    only all of them together can have covered it.
+    Times remain those of the run.  Coverage requirements are removed from a part's manifest, since
+    only all parts together can meet them.
     """
     cuts = borders(record)
     if not cuts:
@@ -130,12 +128,12 @@ def segments(record: RunRecord) -> list[RunRecord]:
 
 
 def last_segment(record: RunRecord) -> RunRecord:
-    """The part that tells how the run ended."""
+    """Return the segment that shows how the run ended."""
     return segments(record)[-1]
 
 
 def judged_length_s(record: RunRecord, window: tuple[float, float]) -> float:
-    """How much of ``window`` was judged: not the gaps between segments, nor warm-ups after one."""
+    """Return the judged part of ``window``, without gaps between segments and later warm-ups."""
     start_s, end_s = window
     parts = segments(record)
     if len(parts) == 1:

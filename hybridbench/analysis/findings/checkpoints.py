@@ -1,8 +1,8 @@
 """Arithmetic at idle checkpoints: with no request in the engine, every slot and lock has a
 known place.
 
-Counts are exact, so one checkpoint decides; which event loses the slots is read from the samples
-between.
+Counts are exact, so one checkpoint decides; the samples between checkpoints show which event loses
+the slots.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from hybridbench.records.events import IN_USE, Checkpoint, EngineViolation
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# Without a checkpoint at the end (the worker died), samples that never came back to zero stand in
-# for it.
+# Without a final checkpoint (the worker died), this many samples that never returned to zero
+# replace it.
 _TAIL_SAMPLES = 5
-# What moves or splits the locked nodes while they are held.
+# Events that move or split locked nodes.
 _LOCK_EVENTS = ("node_splits", "tombstones", "prefix_hits", "abort", "retract", "finish")
 _SLOTS_NAMED = 10
 _CHECKPOINTS_NAMED = 5
-# Rises from one idle point to the next, and no fall: a gauge that is late would fall as well.
+# Rises between idle points, without a fall: a gauge that merely lags would fall as well.
 _RISES_OF_GAUGES = 3
 _SESSION_HELD = "session_held"
 _OPENS, _CLOSES = "session_opens", "session_closes"
-# What the engine's own check calls missing slots.
+# The engine's name for missing slots in its own check.
 _VIOLATION = "residual"
 _LOCKED_POOL = {"full": "kv", "swa": "swa", "mamba": "mamba"}
 _HOLDERS = {
@@ -59,7 +59,7 @@ _HOLDERS = {
 
 
 class CauseOfLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several causes: its share of the lost slots, and of all steps."""
+    """One of several causes: its share of the lost slots and of all steps."""
 
     counter: str
     share: float
@@ -67,14 +67,14 @@ class CauseOfLoss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Residual(Basis, frozen=True, kw_only=True):
-    """Slots of one pool that nobody holds.
+    """Slots of one pool without a holder.
 
     Attributes:
-        at_checkpoints: slots that were missing at the last idle checkpoints; empty where
-            ``last_samples`` stand in for them.
-        slots: of the engine's own last report, the first missing ones, with their last holders in
-            ``slot_holders`` where the ledger knows them; it named ``slots_reported`` in all.
-        losing_steps: where no event is known to lose all of them.
+        at_checkpoints: missing slots at the last idle checkpoints; empty if ``last_samples`` are
+            used instead.
+        slots: the first missing ones from the engine's last report, with their last holders in
+            ``slot_holders`` if the ledger knows them; the report named ``slots_reported`` in all.
+        losing_steps: set if no event is known to lose all of them.
     """
 
     kind: ClassVar[str] = "residual"
@@ -149,7 +149,7 @@ class Residual(Basis, frozen=True, kw_only=True):
 
 
 class NegativeResidual(Basis, frozen=True, kw_only=True):
-    """More slots than the pool has: ``surplus`` of them are free or held twice."""
+    """More slots than the pool has: ``surplus`` slots are free twice or held twice."""
 
     kind: ClassVar[str] = "negative-residual"
     meaning: ClassVar[str] = (
@@ -176,7 +176,7 @@ class NegativeResidual(Basis, frozen=True, kw_only=True):
 
 
 class HeldAtIdle(Basis, frozen=True, kw_only=True):
-    """Slots of requests that are gone, or of transfers whose end nobody has noticed."""
+    """Slots of requests that have ended, or of transfers whose completion went unnoticed."""
 
     kind: ClassVar[str] = "held-at-idle"
     meaning: ClassVar[str] = "Slots are charged to requests that no longer exist."
@@ -249,10 +249,10 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
 
 
 class InUseAtIdle(Basis, frozen=True, kw_only=True):
-    """Slots that a server's own page calls in use at idle points.
+    """Slots that a server's metrics page reports as in use at idle points.
 
-    One reading of a gauge decides nothing: what a server keeps for itself, or shows late, is no
-    loss.
+    A single gauge reading decides nothing: slots that a server keeps for itself, or reports late,
+    are not lost.
     """
 
     kind: ClassVar[str] = "in-use-at-idle"
@@ -288,7 +288,7 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
 
 
 class _Locks(Basis, frozen=True, kw_only=True):
-    """The count of one component's locks on tree nodes, at the last idle checkpoints."""
+    """The number of one component's locks on tree nodes, at the last idle checkpoints."""
 
     from_checkpoints: ClassVar[bool] = True
 
@@ -344,7 +344,7 @@ class NegativeLocks(_Locks, frozen=True, kw_only=True):
 
 
 def checkpoint_findings(facts: Facts) -> list[Finding]:
-    """Missing slots, slots counted twice, slots and locks without a holder or with a closed one."""
+    """Return missing slots, slots counted twice, and slots and locks without an open holder."""
     findings: list[Finding] = []
     for pool in pool_names(facts.record):
         findings.extend(_residuals(facts, pool))
@@ -386,7 +386,7 @@ def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
 
 
 def _with_slots(basis: Residual, record: RunRecord) -> Residual:
-    """``basis`` with the slots and their last holders, by the engine's last report of them."""
+    """Add the slots and their last holders from the engine's last report to ``basis``."""
     reports = [
         found
         for found in record.all_events(EngineViolation)
@@ -404,7 +404,7 @@ def _with_slots(basis: Residual, record: RunRecord) -> Residual:
 
 
 def _surplus(facts: Facts, pool: str) -> Finding:
-    """More slots than there are: some are free or held twice."""
+    """Report more slots than there are: some are free twice or held twice."""
     seen = facts.idle_readings(lambda at: -at.pool(pool, "residual"))
     first = next(reading for reading in seen if reading.value > 0)
     t, sampled = pool_values(facts.record, pool, "residual")
@@ -423,7 +423,7 @@ def _surplus(facts: Facts, pool: str) -> Finding:
 def _missing(
     pool: str, at_idle: list[tuple[float, float]], t: FloatArray, sampled: FloatArray
 ) -> Residual | None:
-    """Slots that did not come back, and the readings that show it."""
+    """Return the slots that were never freed, with the readings that show it."""
     last_idle = at_idle[-1][0] if at_idle else -np.inf
     if at_idle and at_idle[-1][1] > 0:
         last = tuple(value for _, value in at_idle[-_CHECKPOINTS_NAMED:])
@@ -432,14 +432,14 @@ def _missing(
     if at_idle and after.size < 2 * _TAIL_SAMPLES:
         return None
     tail = after[-_TAIL_SAMPLES:]
-    # Without a rest the smallest of the last samples is what surely did not come back.
+    # Without an idle checkpoint, at least the minimum of the last samples was never freed.
     if tail.size == _TAIL_SAMPLES and float(tail.min()) > 0:
         return Residual(pool=pool, missing=float(tail.min()), last_samples=_TAIL_SAMPLES)
     return None
 
 
 def _orphans(facts: Facts, pool: str) -> Iterable[Finding]:
-    """Slots on the account of requests when there is no request."""
+    """Yield slots charged to requests when there is no request."""
     held = facts.idle[-1].pool(pool, "in_flight") if facts.idle else 0.0
     if held <= 0:
         return
@@ -497,7 +497,7 @@ def _open_sessions(at: Checkpoint) -> float:
 
 
 def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
-    """Slots in use by a server's own page: by an account of every slot at the last idle point, or
+    """Yield slots in use by a server's own metrics: by a full account at the last idle point, or
     by gauges that only rise from one idle point to the next.
     """
     seen = facts.idle_readings(lambda at: at.pools.get(pool, {}).get(IN_USE))
@@ -519,7 +519,7 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
 
 
 def _locks(facts: Facts) -> Iterable[Finding]:
-    # An open session may pin its prefix; only with none open has every lock outlived its holder.
+    # An open session may lock its prefix; only with none open has every lock outlived its holder.
     alone = [e for e in facts.idle if not _session_held(e)]
     for component, count in sorted(alone[-1].locks.items()) if alone else ():
         if count != 0:
@@ -566,20 +566,20 @@ def _driver(
     expected: Sequence[str] = (),
     losing: LosingSteps | None = None,
 ) -> Driver | None:
-    """What drives a count that should be 0 at rest, from its samples, its rests and its steps."""
+    """Find what drives a count that should be 0 when idle, from samples, idle points and steps."""
     sampled = facts.record.series.get(series, Series(series, np.empty(0), np.empty(0)))
     hints = Hints(expected, load=facts.load, idle=idle, from_zero=True)
     if losing is not None:
         hints = replace(hints, natural=losing.always, among=losing.mostly)
     driver = find_driver(sampled.t_s, sampled.value, facts.counters, hints)
     if losing is not None and driver is not None and driver.counter in losing.always:
-        # Whatever did not move in the steps that lost slots is no rival, however well it fits.
+        # A counter that did not move in the losing steps is no rival, however well it fits.
         driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing.always))
     return driver
 
 
 def _losing_steps(losing: LosingSteps | None, driver: Driver | None) -> tuple[CauseOfLoss, ...]:
-    """Several causes, each with its share of the slots."""
+    """Return several causes, each with its share of the slots."""
     if losing is None or (driver is not None and driver.exact):
         return ()
     return tuple(

@@ -1,9 +1,9 @@
 """Containers that only grow: lists and tables of the engine that are never emptied.
 
 Most containers of a healthy engine grow too, for a while: a queue under load, a cache until it is
-full, a set of shapes until all were seen.  So length alone proves nothing.  A container is a leak
-when what it gained is still there with no request in the engine, when it keeps its pace, when no
-pool fills alike, and when an event counts it out or it was longer at each of several rests.
+full, a set of shapes until all were seen.  So length alone is no evidence.  A container leaks if
+its gain is still there with no request in the engine, its growth does not slow, no pool fills the
+same way, and it grows by a whole number per event or was longer at each of several idle points.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _PREFIX, _SUFFIX = "container.", ".len"
 _UNIT = "entries"
 _FEWEST_SAMPLES = 24
 _FEWEST_IDLE = 4
-_MATTERS = 0.1  # of the length, where nothing else speaks for a leak
-_KEEPS_GROWING = 0.5  # of the mean growth between rests, in the last of them
-_KEEPS_PACE = 0.7  # of the growth for each event in the first third, in the last
-_STAYS = 0.8  # of what was gained must be there at rest
-_FOLLOWS = 0.98  # R2 with what fills a pool, above which the two are one fill
-_FITS = 0.95  # R2 with the events that are named
+_MATTERS = 0.1  # minimum gain as a share of the length, if there is no other evidence
+_KEEPS_GROWING = 0.5  # last gain between idle points, relative to the mean gain
+_KEEPS_PACE = 0.7  # growth per event in the last third, relative to the first third
+_STAYS = 0.8  # share of the gain that must remain when idle
+_FOLLOWS = 0.98  # R2 with a pool's fill; above it, the two are one fill
+_FITS = 0.95  # R2 with the events of the named driver
 _FEWEST_ENTRIES = 3.0
 _CHECKPOINTS_NAMED = 5
 
@@ -46,8 +46,8 @@ class ContainerGrows(Basis, frozen=True, kw_only=True):
     """A container of the engine that is never emptied.
 
     Attributes:
-        first: entries when the judged window began.
-        checkpoints: idle ones in the window; ``at_checkpoints`` are the lengths at the last.
+        first: entries at the start of the judged window.
+        checkpoints: number of idle ones in the window; ``at_checkpoints`` has the last lengths.
     """
 
     kind: ClassVar[str] = "container-grows"
@@ -92,8 +92,8 @@ class ContainerGrows(Basis, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Container:
-    """Lengths since the judged window began, in samples and at rest; the samples without an entry
-    for each request in the engine, where the container has such entries.
+    """Lengths since the start of the judged window, in samples and when idle; the samples exclude
+    entries for requests in the engine, if the container has such entries.
     """
 
     name: str
@@ -102,7 +102,7 @@ class _Container:
 
     @property
     def longer(self) -> bool:
-        """Whether it ended longer than it began, in samples or at rest."""
+        """Whether it is longer at the end than at the start, in samples or when idle."""
         value = self.samples.value
         tenth = max(1, value.size // 10)
         gained = value.size and float(value[-tenth:].mean() - value[:tenth].mean())
@@ -111,7 +111,7 @@ class _Container:
 
 
 def container_findings(facts: Facts) -> list[Finding]:
-    """One finding for each container that a run of any length would make longer."""
+    """Return a finding for each container that would grow for as long as the run continued."""
     sampled = {
         name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
         for name in facts.record.series
@@ -153,7 +153,7 @@ def _container(facts: Facts, name: str) -> _Container:
 
 
 def _settled(series: Series, load: Sequence[Series]) -> Series:
-    """The lengths without the requests in flight, if they waver less that way."""
+    """Subtract the requests in flight from the lengths if that makes them fluctuate less."""
     requests = np.zeros_like(series.value)
     for part in load:
         if len(part):
@@ -164,7 +164,7 @@ def _settled(series: Series, load: Sequence[Series]) -> Series:
 
 
 def _filling(record: RunRecord, container: _Container) -> list[Series]:
-    """What the trees hold of each pool, where that grew while the container was watched."""
+    """What the trees hold of each pool, where that grew while the container was observed."""
     found: list[Series] = []
     t = container.samples.t_s
     for name, series in record.series.items():
@@ -180,13 +180,13 @@ def _filling(record: RunRecord, container: _Container) -> list[Series]:
 
 
 def _follows(container: _Container, fill: Series) -> bool:
-    """Whether the container grew as a pool filled: then it will end when the pool is full."""
+    """Whether the container grew as a pool filled: then it stops when the pool is full."""
     value = container.samples.value
     return value.size >= _FEWEST_SAMPLES and _r2(fill.value, value) > _FOLLOWS
 
 
 def _driver(facts: Facts, container: _Container, fill: Sequence[Series]) -> Driver | None:
-    """The event that counts the container out; None if it may end, or empties at rest."""
+    """The event that explains the container's count; None if it may stop or is empty when idle."""
     t, value = container.samples.t_s, container.samples.value
     if value.size < _FEWEST_SAMPLES:
         return None
@@ -196,21 +196,21 @@ def _driver(facts: Facts, container: _Container, fill: Sequence[Series]) -> Driv
     if driver is None or {driver.counter, *driver.rivals} & bounded.keys():
         return None
     events = facts.counters.at(driver.counter, t)
-    # Two or three rests agree with some counter by accident: the samples must follow it as well.
+    # Two or three idle points agree with some counter by accident: the samples must agree as well.
     counted = (driver.exact or _whole(driver)) and _r2(events, value) > _FITS
     stays = _stays(container, facts.counters, driver)
     return driver if counted and stays and _keeps_pace(events, value) else None
 
 
 def _whole(driver: Driver) -> bool:
-    """Whether the interval holds a whole number of entries, and only one."""
+    """Whether the interval contains exactly one whole number of entries."""
     return driver.lower <= round(driver.per_event) <= driver.upper < driver.lower + 1.0 and (
         round(driver.per_event) >= 1
     )
 
 
 def _stays(container: _Container, counters: EventCounters, driver: Driver) -> bool:
-    """Whether the gain is still there at the last rest; without a rest only exactness says so."""
+    """Whether the gain remains at the last idle point; without one, only an exact rate shows it."""
     if not container.idle:
         return driver.exact
     last = container.idle[-1]
@@ -222,7 +222,7 @@ def _stays(container: _Container, counters: EventCounters, driver: Driver) -> bo
 
 
 def _keeps_pace(events: FloatArray, value: FloatArray) -> bool:
-    """Whether an event of the last third made the container as much longer as one of the first."""
+    """Whether events of the last third added about as many entries as those of the first."""
     thirds = np.interp(np.linspace(events[0], events[-1], 4), events, np.arange(events.size))
     edges = np.round(thirds).astype(np.int64)
     gains = []
@@ -235,15 +235,15 @@ def _keeps_pace(events: FloatArray, value: FloatArray) -> bool:
 
 
 def _longer_each_time(container: _Container, fill: Sequence[Series]) -> bool:
-    """Without an event to count by: rests enough, each longer, the last gain no smaller, a gain
-    that matters beside the length, and no pool that fills meanwhile.
+    """Judge without a driving event: enough idle points, each longer than the last, a final gain
+    that is not small, a total gain that matters, and no pool filling at the same time.
     """
     if len(container.idle) < _FEWEST_IDLE or fill:
         return False
     length = np.array([rest.value for rest in container.idle])
     growth = np.diff(length)
-    # A full tree of tens of thousands of nodes gains some hundreds by splits and goes on so for
-    # minutes; a list that is never emptied was short once.
+    # A full tree of tens of thousands of nodes gains some hundreds by splits over many minutes; a
+    # list that is never emptied was once short.
     matters = length[-1] - length[0] >= _MATTERS * length[0]
     return bool(matters and growth.min() > 0 and growth[-1] >= _KEEPS_GROWING * growth.mean())
 

@@ -1,8 +1,8 @@
-"""Work that gets dearer, or a cache that helps less, while memory stays flat: DEGRADED.
+"""Work that becomes more expensive, or a cache that helps less, while memory is flat: DEGRADED.
 
-On a machine that is slowed from outside all times grow alike, and that is a note.  A defect that is
-there from the first minute changes nothing over time: only the profile's limit on a cost or a rate
-shows it.
+If the whole machine is slowed from outside, all times grow by the same factor; that is a note.  A
+defect present from the first minute causes no change over time: only the profile's limit on a cost
+or a rate shows it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _DERIVED: Final[Mapping[str, DerivedMetric]] = {d.name: d for d in DERIVED_METRI
 
 
 class CostChanged(Basis, frozen=True, kw_only=True):
-    """Work that got dearer, or a rate that fell.
+    """Work that became more expensive, or a rate that fell.
 
     Attributes:
         shape: "step" or "trend".
         before, after: in ``unit``, on the two sides of a step or in the first and last third.
-        factor: by which it got worse, with its ends.
-        sure_change: the least that it got worse by, as a share (99.9%).
-        least_change: what counts, as a share.
+        factor: by which it got worse, with its interval.
+        sure_change: the least by which it got worse, as a share (99.9%).
+        least_change: the smallest change that counts, as a share.
     """
 
     kind: ClassVar[str] = "decay"
@@ -96,7 +96,7 @@ class CostChanged(Basis, frozen=True, kw_only=True):
 
 
 class BelowThreshold(Basis, frozen=True, kw_only=True):
-    """A quantity that misses the profile's limit over the whole judged window, with its ends."""
+    """A quantity that misses the profile's limit over the whole judged window; with interval."""
 
     kind: ClassVar[str] = "below-threshold"
     meaning: ClassVar[str] = (
@@ -139,7 +139,7 @@ def _quantity(value: float, metric: DerivedMetric) -> str:
 
 @dataclass(frozen=True)
 class Decay:
-    """What the judgement of all derived quantities came to."""
+    """The result of judging all derived quantities."""
 
     findings: tuple[Finding, ...] = ()
     results: tuple[DecayResult, ...] = ()
@@ -147,7 +147,7 @@ class Decay:
 
 
 def judge_decay(facts: Facts) -> Decay:
-    """All findings of decay and of missed limits, with one result for each quantity."""
+    """Return all findings of decay and missed limits, and one result per quantity."""
     record, window = facts.record, facts.window
     if window is None:
         return Decay()
@@ -206,7 +206,7 @@ def _result(derived: DerivedMetric, blocks: WorkBlocks, change: Change) -> Decay
 
 
 def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> Finding | None:
-    """A finding if the interval lies wholly on the wrong side of the profile's limit."""
+    """Return a finding if the interval lies entirely on the wrong side of the profile's limit."""
     limit = record.manifest.profile.limits_as_planned.get(derived.name)
     if limit is None or len(blocks) < _FEWEST_BLOCKS:
         return None
@@ -226,7 +226,7 @@ def limit_finding(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks)
 def decay_finding(
     record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, change: Worsening
 ) -> Finding:
-    """The finding that ``change`` makes."""
+    """Return the finding for ``change``."""
     before, after, since_s = _before_after(blocks, change)
     return Finding(
         CostChanged(
@@ -248,7 +248,7 @@ def decay_finding(
 
 
 def _before_after(blocks: WorkBlocks, change: Worsening) -> tuple[float, float, float]:
-    """Quotients of the two sides of a step, or of the first and last third; and since when."""
+    """Ratios on the two sides of a step, or in the first and last third; and the start time."""
     count = len(blocks)
     third = count // 3
     since = 0 if change.step_at is None else change.step_at

@@ -1,9 +1,9 @@
-"""What an engine's log says of itself: a leak, a double free, a hang, memory exhaustion.
+"""Trouble that an engine logs about itself: a leak, a double free, a hang, memory exhaustion.
 
-The phrases looked for are those of real engines: SGLang's pool checks and watchdogs, the collective
-watchdog of torch, vLLM's and TensorRT-LLM's hang reports, llama.cpp's and CUDA's refusals, the
-kernel's and the C library's last words.  An engine may be wrong about itself: what its log says of
-a leak is a contradiction (INVARIANT) until an exact finding agrees with it.
+The patterns match messages of real engines: SGLang's pool checks and watchdogs, torch's collective
+watchdog, the hang reports of vLLM and TensorRT-LLM, refusals by llama.cpp and CUDA, fatal messages
+of the kernel and the C library.  An engine may be wrong about itself: a leak that it logs is a
+contradiction (INVARIANT) until an exact finding agrees.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hybridbench.records.events import EngineLog
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 
-_LINE_CHARS = 2000  # of a line that are looked at
-_QUOTED_CHARS = 160  # behind a match that may deny it, or of a line that is printed
+_LINE_CHARS = 2000  # characters of a line that are examined
+_QUOTED_CHARS = 160  # after a match, to find a denial; also the maximum length of a printed line
 _QUOTES = 3
-# What may be stored of a line that was recognised: its phrase, words of engines and allocators, and
-# the numbers that follow them.  A line may also hold a prompt or a key.
+# What may be stored of a recognised line: its phrase, words of engines and allocators, and the
+# numbers that follow them.  The rest of the line may be a prompt or a key.
 _KNOWN_WORDS: Final = re.compile(
     r"a|allocate|allocated|allocation|allocator|and|anon-rss|at|available|available_size|"
     r"batch|block|blocks|buffer|bytes|cache|capacity|caught|collective|corrupted|cuda|decode|"
@@ -41,7 +41,7 @@ _KNOWN_WORDS: Final = re.compile(
     r"use-after-free|used|valueerror|waiting|warning|was|watchdog|watchdog_timeout|were",
     re.I,
 )
-# Words that no number belongs to.
+# Words that no number follows.
 _BETWEEN: Final = re.compile("a|and|at|for|has|in|is|no|of|on|the|to|was|were", re.I)
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 _TOKENS: Final = re.compile(
@@ -52,7 +52,7 @@ _DIGITS_MAX: Final = 15
 _POOLS: Final = re.compile(
     r"\[([\w-]+)\] total=(\d{1,15}), available=(\d{1,15}), ((?:[a-z_]+=-?\d{1,15}(?:, )?)*)"
 )
-# SGLang's pools, by the names that they have here; any other is only "a pool".
+# SGLang's pools by their names here; any other is just "a pool".
 _POOL_NAMES: Final[Mapping[str, str]] = {
     "full": "kv",
     "swa": "swa",
@@ -60,12 +60,12 @@ _POOL_NAMES: Final[Mapping[str, str]] = {
     "mamba-active": "mamba",
     "mamba-int8": "mamba-int8",
 }
-# The repr of bytes; its end may be cut off.
+# The repr of bytes, possibly truncated.
 _BYTES: Final = re.compile(r"""\bb(?:'(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?)""")
 
 
 class Trouble(StrEnum):
-    """What a line speaks of."""
+    """The kind of trouble that a line reports."""
 
     LEAK = "leak"
     DOUBLE_FREE = "double free"
@@ -121,7 +121,7 @@ _PATTERNS: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
     ),
 )
 _HARMLESS = re.compile(
-    # Denied, or only feared.
+    # Negated or hypothetical.
     r"\b(no|not|without|zero|0|never|any) (\w+ ){0,3}(leaks?|leaked|out of memory|hangs?|double)\b|"
     r"\b(may|might|could|can|would|will|to|avoid|prevents?|against|risk of|if|in case of|"
     r"when|unless|until|reduces?) (\w+ ){0,4}(leaks?|out of memory|OutOfMemoryError|double|oom)\b|"
@@ -130,7 +130,7 @@ _HARMLESS = re.compile(
     r"(is |was |set |=|enabled|disabled|passed|ok\b|started|off\b|on\b)|"
     r"\bleaks?( were)? (detected|found)\s*[:=]\s*(0|none|false|no)\b|"
     r"\b(enabl|disabl|start|runn|check)ing (\w+ ){0,3}(leak|watchdog|hang)|"
-    # Line of source in a traceback, warning of an interpreter at its end, our own words.
+    # Source line in a traceback, interpreter warning at exit, our own messages.
     r"^\s*File \"|^\s*(raise|assert|def|class|#|msg ?=|return|if|except)\b|ResourceWarning|"
     r"\bleaked (semaphore|shared_memory|folder)|^\s*hybridbench\b|\bhybridbench:",
     re.I,
@@ -138,7 +138,7 @@ _HARMLESS = re.compile(
 
 
 class EngineSaid(Basis, frozen=True, kw_only=True):
-    """Lines of one ``trouble``: ``count`` in all, the last at ``last_s``, and the first of each."""
+    """Lines about one ``trouble``: ``count`` in all, the last at ``last_s``; the first of each."""
 
     kind: ClassVar[str] = "engine-said"
     meaning: ClassVar[str] = (
@@ -165,7 +165,7 @@ class EngineSaid(Basis, frozen=True, kw_only=True):
 
 
 def trouble_in(line: str) -> Trouble | None:
-    """What ``line`` says went wrong; None for a harmless one."""
+    """Return the trouble that ``line`` reports, or None for a harmless line."""
     head = line[:_LINE_CHARS]
     for words, pattern in _PATTERNS:
         match = pattern.search(head)
@@ -175,15 +175,15 @@ def trouble_in(line: str) -> Trouble | None:
 
 
 def storable(line: str) -> str:
-    """What may be stored of a recognised ``line``: its phrase, known words, and their numbers.
+    """Return what may be stored of a recognised ``line``: its phrase, known words, their numbers.
 
-    Everything else is left out, since it may be a prompt or a key.
+    Everything else is dropped, since it may be a prompt or a key.
     """
     head = line[:_LINE_CHARS]
     found = next((m for _, pattern in _PATTERNS if (m := pattern.search(head))), None)
     start, end = (0, 0) if found is None else found.span()
     while end < len(head) and head[end - 1 : end + 1].isdigit():
-        end += 1  # the whole of a number
+        end += 1  # never cut a number
     phrase = f"{' ' * head[:start].endswith(' ')}{head[start:end]}"
     parts = [*_known(head[:start]), phrase, *_known(head[end:], after_word=True)]
     return re.sub(rf"(\s*{_ELLIPSIS})+", f" {_ELLIPSIS}", "".join(parts)).strip(f" {_ELLIPSIS}")
@@ -207,13 +207,13 @@ def _known(text: str, *, after_word: bool = False) -> Iterable[str]:
 
 
 def goes_on_with_pools(line: str) -> bool:
-    """Whether ``line`` may be the next one of a report on several pools."""
+    """Whether ``line`` may continue a report on several pools."""
     return _POOLS.match(line) is not None
 
 
 def pools_in(line: str) -> Mapping[str, int]:
-    """Slots that a line of an engine's check misses in each of its pools; negative for those that
-    it counts twice.  The name of a pool that is not known here is empty.
+    """Return the missing slots of each pool in a line of an engine's check; negative if counted
+    twice.  An unknown pool has an empty name.
     """
     missing = {}
     for name, total, available, others in _POOLS.findall(line[:_LINE_CHARS]):
@@ -223,14 +223,14 @@ def pools_in(line: str) -> Mapping[str, int]:
 
 
 def template_of(line: str) -> str:
-    """``line`` less all that differs from one saying to the next: times, counts, addresses."""
+    """Return ``line`` without what differs between repetitions: times, counts, addresses."""
     bare = re.sub(r"0x[0-9a-f]+|\d+", "#", line[:_LINE_CHARS].strip(), flags=re.I)
     return re.sub(r"\s+", " ", bare)
 
 
 @dataclass(frozen=True)
 class _Message:
-    """One line, in all its repetitions."""
+    """A line with all its repetitions."""
 
     words: Trouble
     line: str
@@ -240,9 +240,9 @@ class _Message:
 
 
 def log_findings(record: RunRecord, known: Sequence[Finding]) -> list[Finding]:
-    """One finding for each thing that the log speaks of, with its text.
+    """Return one finding for each kind of trouble in the log, with its text.
 
-    ``known`` are the exact findings: a leak that they show too is one.
+    ``known`` are the exact findings: a logged leak that they confirm is a LEAK.
     """
     grouped: dict[Trouble, list[_Message]] = {}
     for saying in _messages(record):
@@ -260,7 +260,7 @@ def _log_verdict(words: Trouble, *, crashed: bool, leaks: bool) -> VerdictKind:
         return VerdictKind.LEAK if leaks else VerdictKind.INVARIANT
     if words is Trouble.DOUBLE_FREE:
         return VerdictKind.INVARIANT
-    # It hung or ran dry and lived: its own check raised an alarm that nothing else bears out.
+    # A hang or exhaustion that the engine survived: an alarm of its own that nothing else confirms.
     return VerdictKind.CRASHED if crashed else VerdictKind.INVARIANT
 
 
@@ -272,7 +272,7 @@ def _messages(record: RunRecord) -> Iterable[_Message]:
             continue
         key = template_of(said.text)
         so_far = found.get(key) or _Message(words, said.text.strip(), 0, said.t_s, said.t_s)
-        # A resumed run counts anew.
+        # A resumed run restarts the count.
         found[key] = replace(so_far, count=max(said.count, so_far.count), last_s=said.t_s)
     return found.values()
 
@@ -298,9 +298,9 @@ def _quoted(line: str) -> str:
 
 
 def one_line(line: str) -> str:
-    """``line`` on one line of a bounded length, without what only a program can read.
+    """Shorten ``line`` to one line of limited length, without machine-readable bytes.
 
-    A KeyError prints its key, and that of a prefix tree is the bytes of all its tokens.
+    A KeyError prints its key, which for a prefix tree is the bytes of all its tokens.
     """
     bare = _BYTES.sub(
         lambda found: "b'...'" if "\\x" in found[0] else found[0], re.sub(r"\s+", " ", line)

@@ -1,7 +1,7 @@
-"""What the engine itself reported: violations of its own checks, and its death.
+"""Findings from the engine's own reports: violations of its checks, and its death.
 
-An engine may have checks that nobody here knows: their findings are called ``engine-`` and the
-engine's word for it.
+An engine may have checks that are unknown here: their findings are named ``engine-`` plus the
+engine's name for the check.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hybridbench.records.finding import Basis, Words
 from hybridbench.records.load import CrashSearch
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# Before the law of a check of the engine's own.
+# Prefix of the law of an engine's own check.
 ENGINE_PREFIX: Final = "engine-"
 _RESIDUAL = "residual"
-# Kinds that say "something is held that should not be"; every other kind is a contradiction.
+# Kinds that mean slots or locks are held that should not be; all others are contradictions.
 _HELD: Final[Mapping[str, type[Residual | LocksAtIdle | HeldAtIdle]]] = {
     _RESIDUAL: Residual,
     "locked-at-idle": LocksAtIdle,
@@ -53,9 +53,9 @@ class Crashed(Basis, frozen=True, kw_only=True):
     """How the worker ended, and its last lines on standard error.
 
     Attributes:
-        suspects: requests in flight when it ended that were sent again to one started in its place.
-        smallest: of these the fewest, in words, that ended it again.
-        file: of the run directory, with these.
+        suspects: requests in flight at the end that were sent again to a replacement worker.
+        smallest: the smallest set of these that crashed it again, in words.
+        file: of the run directory, containing these requests.
     """
 
     kind: ClassVar[str] = "crash"
@@ -76,7 +76,7 @@ class Crashed(Basis, frozen=True, kw_only=True):
         after = format_duration(found.since_s or 0.0)
         said = f"{how} after {after}{f': {detail}' if detail else ''}"
         if detail.startswith("the worker was killed by SIG"):
-            # A signal's detail names it, and is the whole sentence.
+            # A signal's detail names the signal and is a complete sentence.
             said = f"{detail} after {after}"
         return Words(said, evidence=(*self._again(), *(f"stderr: {line}" for line in self.stderr)))
 
@@ -105,10 +105,10 @@ class Crashed(Basis, frozen=True, kw_only=True):
 
 
 class _Reports(Basis, frozen=True, kw_only=True):
-    """What one check of the engine reported of one pool, or of none.
+    """The reports of one check of the engine about one pool, or about none.
 
     Attributes:
-        law: the engine's word for what is broken, in one spelling.
+        law: the engine's name for the violated check, in normalised spelling.
         message: of the first of ``count`` reports.
         last_slots: number of slots in the last report, which came at ``last_s``.
     """
@@ -144,7 +144,7 @@ class FalseAlarm(_Reports, frozen=True, kw_only=True):
 
 
 class EngineCheck(_Reports, frozen=True, kw_only=True):
-    """A check of the engine that nothing else decides; one that is not known here is just this."""
+    """A check of the engine that nothing else confirms or refutes; also any unknown check."""
 
     @property
     def code(self) -> str:
@@ -232,7 +232,7 @@ _CHECKS: Final = {check.kind: check for check in EngineCheck.__subclasses__()}
 
 
 def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
-    """One finding for each kind and pool of violation that is not told by a ``known`` one."""
+    """Return one finding per kind and pool of violation that no ``known`` finding covers."""
     grouped: dict[tuple[str, str], list[EngineViolation]] = {}
     for violation in facts.record.all_events(EngineViolation):
         key = violation_kind(violation), violation.pool
@@ -245,7 +245,7 @@ def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
 
 
 def crash_findings(record: RunRecord) -> list[Finding]:
-    """At most one finding: how the worker ended, if it did not end well."""
+    """Return at most one finding: how the worker ended, if it ended abnormally."""
     crash = record.last_event(Crash)
     if crash is None:
         return []
@@ -288,13 +288,13 @@ def _violation(facts: Facts, kind: str, pool: str, events: list[EngineViolation]
 
 
 def _counted_twice(kind: str, violation: EngineViolation) -> bool:
-    """Whether a residual is negative: slots with two holders, not with none."""
+    """Whether a residual is negative: slots with two holders instead of none."""
     return kind == _RESIDUAL and violation.count < 0
 
 
 def _contradicted(facts: Facts, pool: str, after_s: float) -> bool:
-    """Whether the next rest found nothing missing: then the engine's check was wrong, or the state
-    healed.  A check that was made at a rest is held against the counts of that very moment.
+    """Whether the next idle checkpoint found nothing missing: then the engine's check was wrong or
+    the state recovered.  A check made at a checkpoint is compared with the counts of that moment.
     """
     later = [at for at in facts.idle if at.t_s >= after_s and at.pools.get(pool)]
     return bool(later) and later[0].pool(pool, "residual") == 0

@@ -1,7 +1,7 @@
-"""What grows without end, with what event, and when it reaches its limit; and what is undecided.
+"""Unbounded growth: what grows, with which event, when it reaches its limit, what is undecided.
 
-A part of the process's memory may grow by more than the whole, as memory that was freed is used
-again: then the finding says so.  Growth that answering probes explains is the bench's own.
+A part of the process's memory may grow by more than the whole, because freed memory is reused: the
+finding then says so.  Growth explained by answering probes is caused by the bench itself.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from hybridbench.records.verdict import (
 _EXPLAINS = 0.05
 
 HELD_BY_PROBES = "observer_held_bytes"
-# Of the worker's growth: from this share on, the run says more about the bench than the engine.
+# Share of the worker's growth from which the run says more about the bench than the engine.
 _PROBES_EXPLAIN = 0.5
 _MIN_PROBES = 8
 
@@ -58,7 +58,7 @@ _MOSTLY = 0.5  # of the growth
 
 
 class HourlyBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """A growth of memory with its 95% interval, in bytes per hour."""
+    """The growth of memory with its 95% interval, in bytes per hour."""
 
     value: float
     lower: LowerEnd
@@ -66,21 +66,21 @@ class HourlyBytes(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, rate: Rate) -> HourlyBytes:
-        """``rate`` without its unit."""
+        """Convert ``rate``, dropping its unit."""
         return cls(value=rate.value, lower=rate.lower, upper=rate.upper)
 
     def text(self) -> str:
-        """It after a verb that says its direction."""
+        """The growth after a verb that gives its direction."""
         return _grown(Rate(self.value, self.lower, self.upper, Unit.BYTES.value, "h"))
 
 
 class Collectible(HourlyBytes, frozen=True, kw_only=True):
-    """How fast the garbage grows, which is ``share`` of the growth of memory."""
+    """How fast garbage grows; ``share`` is its part of the growth of memory."""
 
     share: float
 
     def split(self) -> str:
-        """How much of the growth of memory is garbage."""
+        """Say how much of the growth of memory is garbage."""
         if self.share > 1.0:
             return (
                 f"collectible memory grows by {self.text()}, faster than private memory: it "
@@ -91,16 +91,16 @@ class Collectible(HourlyBytes, frozen=True, kw_only=True):
 
 
 class Growth(Basis, frozen=True, kw_only=True):
-    """A gated metric that grows without end.
+    """Unbounded growth of a gated metric.
 
     Attributes:
         model: the shape that fits best, in words.
-        judged_s: what its samples span.
+        judged_s: time span of its samples.
         q_value: of "grows no faster than the floor", adjusted for ``metrics_tested`` metrics;
-            None where no model tests that.
-        collectible: of private memory, the garbage in it.
-        exhaustion: when it reaches a limit that is known.
-        mappings: of private memory, mappings of one size that became more.
+            None if no model tests that.
+        collectible: the garbage in private memory.
+        exhaustion: when it reaches a known limit.
+        mappings: mappings of one size that increased in number, for private memory.
     """
 
     kind: ClassVar[str] = "growth"
@@ -121,7 +121,7 @@ class Growth(Basis, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         told = found.rates[: 1 if found.driver is None else 2]
-        # One that may be none is said with its interval only, which stands beside the title.
+        # A rate that may be zero is given by its interval only, which is printed next to the title.
         by = ", ".join(rate_text(rate, signed=False) for rate in told if certain(rate))
         garbage = self.collectible is not None and self.collectible.share > _MOSTLY
         return Words(
@@ -133,7 +133,7 @@ class Growth(Basis, frozen=True, kw_only=True):
         )
 
     def _evidence(self, found: Finding) -> Iterable[str]:
-        # The window has one length on a page; samples may begin and end a little inside of it.
+        # Print one length for the window; samples may begin and end slightly inside it.
         span, why = format_duration(self.judged_s), "" if self.why is None else self.why.text
         yield f"best model: {self.model}; {why}; its samples span {span}"
         if found.driver != "finishes":
@@ -159,12 +159,12 @@ class Growth(Basis, frozen=True, kw_only=True):
 
 
 class Undecided(Basis, frozen=True, kw_only=True):
-    """What the run leaves open: one metric, or all of them.
+    """What the run leaves undecided: one metric, or all of them.
 
     Attributes:
-        why, needed_s, judged_s: of a metric, the reason, how long a judged window would decide it
-            where one would, and how long the judged window was.
-        open: of the run, what is missing.
+        why, needed_s, judged_s: for a metric, the reason, the length of a judged window that would
+            decide it (if any), and the actual length.
+        open: for the whole run, what is missing.
     """
 
     kind: ClassVar[str] = "undecided"
@@ -200,8 +200,8 @@ class Undecided(Basis, frozen=True, kw_only=True):
 
 
 class ObserverGrows(Basis, frozen=True, kw_only=True):
-    """The bench makes the worker grow: by ``share`` of the growth of its ``memory`` or more, while
-    so many probes were answered.
+    """Growth caused by the bench: at least ``share`` of the growth of the worker's ``memory``,
+    over ``probes`` answered probes.
     """
 
     kind: ClassVar[str] = "observer-grows"
@@ -231,21 +231,21 @@ class ObserverGrows(Basis, frozen=True, kw_only=True):
 
 
 def odds_text(q: float) -> str:
-    """A probability as one in so many runs."""
+    """Format a probability as one in N runs."""
     return "less than 1 in 1,000,000 runs" if q < _LEAST_ODDS else f"1 in {1.0 / q:,.0f} runs"
 
 
 def _grown(rate: Rate) -> str:
-    """A rate after a verb that says its direction."""
+    """Format a rate after a verb that gives its direction."""
     return full_rate_text(rate, signed=False)
 
 
 def growth_findings(
     facts: Facts, results: Sequence[MetricResult], boundary: Boundary
 ) -> list[Finding]:
-    """A finding for each metric that leaks, and for each that could not be decided.
+    """Return a finding for each metric that leaks, and for each that could not be decided.
 
-    A leak stands without its driver where the search for one fails.
+    If the search for a leak's driver fails, the leak is reported without one.
     """
     findings: list[Finding] = []
     for result in results:
@@ -261,7 +261,7 @@ def growth_findings(
 
 
 def collectible_growth(results: Sequence[MetricResult]) -> Collectible | None:
-    """The garbage in the growth of memory; None unless both grow, or where it explains little."""
+    """Return the garbage's share of memory growth; None unless both grow and it explains enough."""
     by_name = {result.metric: result.rate_per_hour for result in results}
     memory, garbage = by_name.get(MEMORY), by_name.get(COLLECTIBLE)
     if memory is None or garbage is None or min(memory.lower, garbage.value) <= 0:
@@ -273,7 +273,7 @@ def collectible_growth(results: Sequence[MetricResult]) -> Collectible | None:
 
 
 def _driver(facts: Facts, result: MetricResult) -> Driver | None:
-    """The event with which the metric rises in the judged window; None if time does as well."""
+    """Return the event that drives the metric in the judged window; None if time fits as well."""
     window, rate = facts.window, result.rate_per_hour
     if window is None or rate is None:
         return None
@@ -335,7 +335,7 @@ def _exhaustion(record: RunRecord, result: MetricResult) -> Exhaustion | None:
 
 
 def _undecided(facts: Facts, result: MetricResult) -> Finding:
-    # What is needed is a length of the judged window, of which the trend may leave out a beginning.
+    # The needed length is that of the judged window, of which the trend may skip the beginning.
     start_s, end_s = result.window_s
     judged_s = end_s - start_s if facts.window is None else facts.window.duration_s
     return Finding(
@@ -352,13 +352,13 @@ def _undecided(facts: Facts, result: MetricResult) -> Finding:
 
 
 def exceeds(part: Rate, whole: Rate) -> bool:
-    """Whether ``part`` is beyond doubt more than the interval of ``whole`` allows."""
+    """Whether ``part`` significantly exceeds what the interval of ``whole`` allows."""
     in_bytes = part.unit == Unit.BYTES.value and part.per == "h"
     return in_bytes and part.lower > max(whole.upper, 0.0)
 
 
 def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
-    """``findings``, each explained where its bytes an hour exceed the bound of private memory."""
+    """Explain each of ``findings`` whose bytes per hour exceed the bound of private memory."""
     memory = memory_result(results)
     whole = None if memory is None else memory.rate_per_hour
     if whole is None:
@@ -367,7 +367,7 @@ def with_whole(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
 
 
 def _explained(finding: Finding, whole: Rate) -> Finding:
-    # Device memory is no part of the process's.
+    # Device memory is not part of the process's memory.
     if finding.subject in (MEMORY, DEVICE_MEMORY):
         return finding
     if isinstance(finding.basis, Undecided):
@@ -380,7 +380,7 @@ def _explained(finding: Finding, whole: Rate) -> Finding:
 
 
 def faster_than(part: Rate, most: float) -> Faster:
-    """Why objects can grow by more than the process does, which grows by ``most`` bytes an hour."""
+    """Explain why objects can grow by more than the process, which grows by ``most`` bytes/h."""
     text = (
         f"these objects accumulate {full_rate_text(part, signed=False)} between collections, more "
         f"than private memory grows by (at most {format_bytes(most)}/h, 95%): they reuse memory "
@@ -392,7 +392,7 @@ def faster_than(part: Rate, most: float) -> Faster:
 
 
 def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) -> list[Finding]:
-    """At most one: the worker grows, and answering probes explains half of that or more."""
+    """Return at most one finding: the worker grows, and probes explain half of that or more."""
     memory = memory_result(results)
     held = record.series.get(HELD_BY_PROBES)
     grown = None if memory is None else memory.rate_per_hour
@@ -402,7 +402,7 @@ def probe_growth_findings(record: RunRecord, results: Sequence[MetricResult]) ->
     if len(seen) < _MIN_PROBES:
         return []
     left = np.diff(seen.value)
-    # What every probe leaves, and not what another thread happened to allocate during one of them.
+    # The median is what every probe leaves, without allocations that other threads make meanwhile.
     per_probe = float(np.median(left))
     error = 1.25 * float(np.std(left, ddof=1)) / float(np.sqrt(left.size))
     hours = float(seen.t_s[-1] - seen.t_s[0]) / 3600.0

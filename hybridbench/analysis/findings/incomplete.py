@@ -1,7 +1,7 @@
-"""What ended a run before its time, or failed in it: the rest is judged, and part of it is missing.
+"""Runs that ended early or in which a part failed: the rest is judged, and some of it is missing.
 
-The workload could not go on, the machine gave out, somebody interrupted it, or hybridbench itself
-failed, in the run or in the analysis of it.
+The workload could not continue, the machine ran out of resources, the user interrupted the run, or
+hybridbench itself failed, during the run or during its analysis.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _STANDS = (
     VerdictKind.CRASHED,
     VerdictKind.DEGRADED,
 )
-# The machine ended the run, and nothing is known of the engine by that.
+# The machine ended the run, which says nothing about the engine.
 _GAVE_OUT = ("memory-low", "disk-low", "exhaustion")
 _LOAD = "load"
 
 
 class WorkloadEnded(Basis, frozen=True, kw_only=True):
-    """The traffic ended before its time."""
+    """The traffic ended early."""
 
     kind: ClassVar[str] = "workload-failed"
     meaning: ClassVar[str] = (
@@ -49,7 +49,7 @@ class WorkloadEnded(Basis, frozen=True, kw_only=True):
         if self.planned_s:
             planned = f" (planned traffic: {format_duration(self.planned_s)})"
         at = format_duration(found.since_s or 0.0)
-        # The place comes first: a headline may be cut at its end.
+        # The place comes first, because a headline may be truncated.
         return Words(f"{self.message}; no request was sent after {at}{planned}")
 
     def advice(self, found: Finding) -> str:
@@ -62,7 +62,7 @@ class WorkloadEnded(Basis, frozen=True, kw_only=True):
 
 
 class MachineGaveOut(Basis, frozen=True, kw_only=True):
-    """The machine ended the run."""
+    """The run ended because the machine ran out of memory or disk."""
 
     kind: ClassVar[str] = "stopped-early"
     meaning: ClassVar[str] = "The run ended before its planned time because memory or disk ran out."
@@ -75,7 +75,7 @@ class MachineGaveOut(Basis, frozen=True, kw_only=True):
 
 
 class MemoryNotSeen(Basis, frozen=True, kw_only=True):
-    """No process of the server was named, so that its memory is not seen."""
+    """No process of the server was named, so its memory is not visible."""
 
     kind: ClassVar[str] = "memory-not-seen"
     meaning: ClassVar[str] = "Only the interface of the server was seen, and not its memory."
@@ -95,7 +95,7 @@ class MemoryNotSeen(Basis, frozen=True, kw_only=True):
 
 
 class InterruptedUncovered(Basis, frozen=True, kw_only=True):
-    """Interrupted at ``at_s``, before the paths of the profile were taken."""
+    """Interrupted at ``at_s``, before the paths that the profile requires were exercised."""
 
     kind: ClassVar[str] = "interrupted"
     meaning: ClassVar[str] = (
@@ -120,7 +120,7 @@ class InterruptedUncovered(Basis, frozen=True, kw_only=True):
 
 
 class BenchError(Basis, frozen=True, kw_only=True):
-    """A defect of the bench, beside the engine; ``file`` has the traceback."""
+    """A bug in the bench, unrelated to the engine; ``file`` has the traceback."""
 
     kind: ClassVar[str] = "bench-failed"
     meaning: ClassVar[str] = (
@@ -144,7 +144,7 @@ class BenchError(Basis, frozen=True, kw_only=True):
 
 
 class AnalysisError(Basis, frozen=True, kw_only=True):
-    """A defect of the bench in one part of the analysis."""
+    """A bug of the bench in one part of the analysis."""
 
     kind: ClassVar[str] = "analysis-failed"
     meaning: ClassVar[str] = (
@@ -171,10 +171,10 @@ class AnalysisError(Basis, frozen=True, kw_only=True):
 
 
 def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
-    """The traffic ended before its time because the workload could not go on.
+    """Report traffic that ended early because the workload could not continue.
 
-    INVALID, as the run exercised less than was asked for; but what ``others`` found was measured
-    before and stands: beside a leak this is only what the run leaves open.
+    The run is INVALID, since it exercised less than requested; but findings in ``others`` were
+    measured before and still count: with a leak among them this is only INCONCLUSIVE.
     """
     event = facts.last.last_event(WorkloadFailed)
     if event is None:
@@ -190,7 +190,7 @@ def workload_findings(facts: Facts, others: Sequence[Finding]) -> list[Finding]:
 
 
 def incomplete_findings(facts: Facts) -> Iterable[Finding]:
-    """What a run that ended early, or in which hybridbench failed, leaves open."""
+    """Yield what is left undecided by a run that ended early, or in which hybridbench failed."""
     stopped = facts.last.last_event(StoppedEarly)
     if stopped is not None and stopped.reason in _GAVE_OUT:
         yield _open(MachineGaveOut(message=stopped.text), "run", stopped.t_s)
@@ -211,13 +211,13 @@ def incomplete_findings(facts: Facts) -> Iterable[Finding]:
 
 
 def bench_failed(part: str, error: str, file: str, since_s: float | None = None) -> Finding:
-    """That hybridbench failed in ``part``; ``file`` of the run directory has the traceback."""
+    """Report that hybridbench failed in ``part``; ``file`` of the run directory has a traceback."""
     return _open(BenchError(error=error, file=file), part, since_s)
 
 
 def failure_findings(failures: Iterable[Failure]) -> list[Finding]:
-    """One finding for each part of the analysis that failed: what it would have found is not
-    known.
+    """Return one finding for each failed part of the analysis: what it would have found is
+    unknown.
     """
     first = {failure.part: failure for failure in reversed(list(failures))}
     return [

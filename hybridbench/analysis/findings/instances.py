@@ -1,9 +1,9 @@
-"""Instances that should have died by reference count and were found alive outside the engine.
+"""Instances that should have died by reference count but were found alive outside the engine.
 
-No statistics decide here: a healthy engine leaves none for the collector, so finding them twice is
-a leak, whether or not full collections keep the process's memory flat.  Statistics only say how
-many there are per event: a full collection empties the account, so only stretches between two
-collections count, and within them the number rises by the same amount per event.
+This needs no statistics: a healthy engine leaves none for the collector, so finding them twice is a
+leak, whether or not full collections keep the process's memory flat.  Statistics only estimate how
+many appear per event: a full collection resets the count, so rates use only stretches between two
+collections, within which the count rises by the same amount per event.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from hybridbench.records.verdict import RETAINED, WAITING, Finding, MetricResult
 
 _PREFIX, _FIELDS = "instances.", ("stray", "collectible", "retained")
 
-# Heap scans run between two steps, when no removal is under way; one local variable of the loop may
-# still name the object that was removed last, and another the one it hung from.
+# Heap scans run between two steps, when no removal is in progress; one local variable of the loop
+# may still reference the object removed last, and another its former parent.
 TOLERANCE = 2.0
 _MIN_PROBES = 2
-_WAVERS = 0.4  # of the changes are falls
-# What ends the life of an instance, likeliest first.
+_WAVERS = 0.4  # share of the changes that are falls
+# Events that end the life of an instance, likeliest first.
 _END_OF_NODES = ("nodes_evicted",)
 _END_OF_OTHERS = ("finishes",)
 
-_UNKNOWN_WIDTH = 0.1  # of a rate that two points alone give
+_UNKNOWN_WIDTH = 0.1  # of a rate from only two points
 
 
 class Instances(Basis, frozen=True, kw_only=True):
-    """Objects of one class that the engine removed and that are still alive: what most of them do
-    is the kind, and some may do the other thing.
+    """Objects of one class that the engine removed and that are still alive.  The fate of most of
+    them gives the kind; some may have the other fate.
 
     Attributes:
-        other: the kind of the others, who ``others_do`` that.
-        fate: what happens to them where no trial collection tells.
-        probes_with_strays: heap scans that found any, of so many ``probes``.
-        most: objects in one scan; ``last`` in the last.
-        retained_most: objects in one scan that survive a full collection.
-        retained_measured: whether a trial collection was made at all.
-        collectible_most: objects in one scan that a full collection frees.
+        other: the kind for the other fate, which ``others_do`` puts in words.
+        fate: the fate in words if no trial collection shows it.
+        probes_with_strays: heap scans that found any, out of ``probes``.
+        most: the largest number of objects in one scan; ``last``: in the last.
+        retained_most: the most objects in one scan that survive a full collection.
+        retained_measured: whether any trial collection was made.
+        collectible_most: the most objects in one scan that a full collection frees.
         retained_share: of all objects in the ``probes_tried`` scans with a trial collection; None
-            where all have one fate, as the four values after it.
-        fullest_s: the scan of these that found most, and what survives and is freed in it.
+            if all share one fate, as are the next four values.
+        fullest_s: the scan among these that found most, and what survives and is freed in it.
         collections: full ones during the run, with ``stretches`` between them.
-        collectible_bytes_most: memory that a full collection would free at one time.
+        collectible_bytes_most: the most memory that a full collection would free at one time.
     """
 
     names_mechanism: ClassVar[bool] = True
@@ -98,12 +98,12 @@ class Instances(Basis, frozen=True, kw_only=True):
 
     @property
     def others(self) -> float:
-        """The most that had the other fate in one scan."""
+        """The most objects with the other fate in one scan."""
         raise NotImplementedError(type(self).__name__)
 
     @property
     def shares(self) -> tuple[str, str] | None:
-        """The shares that a full collection frees and that survive it; None where all have one
+        """The shares that a full collection frees and that survive it; None if all share one
         fate.
         """
         if self.retained_share is None or not self._is_mixed:
@@ -120,7 +120,7 @@ class Instances(Basis, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         objects = f"removed {found.subject} objects {self._fate()}"
-        # Those that are certainly more than zero.
+        # Only rates that are significantly above zero.
         rates = [
             bare_rate_text(rate)
             for rate in found.rates
@@ -174,7 +174,7 @@ class Instances(Basis, frozen=True, kw_only=True):
             )
 
     def _both_parts(self) -> Iterable[str]:
-        """What a collection frees and what survives it: shares of all scans, counts of one."""
+        """Describe what a collection frees and what survives: shares of all, counts of one scan."""
         if self.shares is None or self.fullest_s is None:
             return
         yield (
@@ -200,7 +200,7 @@ class Instances(Basis, frozen=True, kw_only=True):
         )
 
     def _remedy(self, name: str) -> str:
-        """What to do about objects of one fate, which are called ``name``."""
+        """Advise on objects of one fate, which are called ``name``."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -212,7 +212,7 @@ def _collections_text(count: float, stretches: int) -> str:
 
 
 class InstancesWait(Instances, frozen=True, kw_only=True):
-    """Most wait for a full collection; ``collectible`` is what that is in the growth of memory."""
+    """Most wait for a full collection; ``collectible`` is their share of the memory growth."""
 
     kind: ClassVar[str] = "instances-wait-for-collector"
     meaning: ClassVar[str] = (
@@ -242,7 +242,7 @@ class InstancesWait(Instances, frozen=True, kw_only=True):
 
 
 class InstancesRetained(Instances, frozen=True, kw_only=True):
-    """Most survive a full collection, because something that is in use refers to them."""
+    """Most survive a full collection, because something in use references them."""
 
     kind: ClassVar[str] = "instances-retained"
     meaning: ClassVar[str] = (
@@ -266,8 +266,8 @@ class InstancesRetained(Instances, frozen=True, kw_only=True):
 
 
 def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> list[Finding]:
-    """``findings``, those of objects that wait for the collector with the growth of memory that
-    they explain.
+    """Add the explained share of the memory growth to those of ``findings`` whose objects wait for
+    the collector.
     """
     split = collectible_growth(results)
     if split is None:
@@ -282,7 +282,7 @@ def with_split(findings: Sequence[Finding], results: Sequence[MetricResult]) -> 
 
 @dataclass(frozen=True)
 class _Scans:
-    """What the probes saw of one class."""
+    """The probes' readings of one class."""
 
     name: str
     t_s: FloatArray
@@ -305,7 +305,7 @@ class _Scans:
 
 
 def instance_findings(facts: Facts) -> list[Finding]:
-    """One finding for each class with strays in at least two probes."""
+    """Return one finding for each class with stale instances in at least two probes."""
     record = facts.record
     sampled = (name for name in record.series if name.startswith(_PREFIX))
     names = {name.removeprefix(_PREFIX).rpartition(".")[0] for name in sampled}
@@ -316,7 +316,7 @@ def instance_findings(facts: Facts) -> list[Finding]:
 
 
 def _scans(record: RunRecord, name: str) -> _Scans:
-    """The probes of the class, with those taken at checkpoints."""
+    """Collect the probes of the class, including those taken at checkpoints."""
     columns: dict[str, dict[float, float]] = {field: {} for field in _FIELDS}
     for field in _FIELDS:
         series = record.series.get(f"{_PREFIX}{name}.{field}")
@@ -341,7 +341,7 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
     collections = facts.record.series.get(COLLECTIONS)
     start = _first_judged(facts, scans, first)
     probes = make_probes(scans.t_s[start:], scans.stray[start:], collections)
-    # The event that leaves instances behind, as far as the probes between collections tell.
+    # The event that leaves instances behind, by the probes between collections.
     hints = Hints(natural=scans.ends, emptied=True)
     found = find_driver(scans.t_s, scans.stray, facts.counters, hints)
     driver = found.counter if found is not None else _likely(scans, facts.counters)
@@ -371,8 +371,8 @@ def _judge(facts: Facts, scans: _Scans) -> Finding | None:
 
 
 def _first_judged(facts: Facts, scans: _Scans, first: int) -> int:
-    """The probe that rates begin at: in the judged window if it has enough of them, as a warm-up
-    leaves fewer behind or more; else the ``first`` with strays.
+    """Return the probe from which rates are computed: in the judged window if it has enough
+    probes, as a warm-up may leave more or fewer behind; else the ``first`` with stale instances.
     """
     if facts.window is None:
         return first
@@ -383,17 +383,16 @@ def _first_judged(facts: Facts, scans: _Scans, first: int) -> int:
 def _waits(scans: _Scans, seen: NDArray[np.bool_]) -> bool:
     """Whether most wait for a full collection; the others survive one.
 
-    By the probes that found strays; where none tried a collection, by what it could free.
+    Uses the probes that found any; if none of them tried a collection, what it could free.
     """
     freed, kept = _tried(scans, seen)
-    # Without a probe that tried both, both sums are 0.
+    # Without a probe that measured both, both sums are 0.
     return freed >= kept and _most(scans.collectible[seen]) > TOLERANCE
 
 
 def _with_shares(basis: Instances, scans: _Scans, seen: NDArray[np.bool_]) -> Instances:
-    """``basis`` with the share that survives a full collection, over all probes that tried one, and
-    both counts of the one probe that found most: the largest counts of either may be of different
-    probes.
+    """Add the share that survives a full collection, over all probes that tried one, and both
+    counts of the fullest probe: the maxima of the two may come from different probes.
     """
     freed, kept = _tried(scans, seen)
     if not freed or not kept:
@@ -411,15 +410,15 @@ def _with_shares(basis: Instances, scans: _Scans, seen: NDArray[np.bool_]) -> In
 
 
 def _tried(scans: _Scans, seen: NDArray[np.bool_]) -> tuple[float, float]:
-    """Instances that a full collection frees and keeps, summed over the probes that tried one."""
+    """Sum what a full collection frees and keeps over the probes that tried one."""
     collectible, retained = scans.collectible[seen], scans.retained[seen]
     tried = np.isfinite(collectible) & np.isfinite(retained)
     return float(collectible[tried].sum()), float(retained[tried].sum())
 
 
 def _with_collections(basis: Instances, record: RunRecord, probes: Probes) -> Instances:
-    """``basis`` with the full collections of the run, the stretches between them, and the most that
-    one would free.
+    """Add the run's full collections, the stretches between them, and the most that one would
+    free.
     """
     collected, size = record.series.get(COLLECTIONS), record.series.get(COLLECTIBLE)
     if collected is not None and len(collected):
@@ -432,19 +431,19 @@ def _with_collections(basis: Instances, record: RunRecord, probes: Probes) -> In
 
 
 def _likely(scans: _Scans, counters: EventCounters) -> str | None:
-    """Where the probes are too few for a fit, the event that ends the life of such an instance."""
+    """Return the event that ends the life of an instance, if there are too few probes for a fit."""
     if scans.t_s.size >= FEWEST_SAMPLES:
         return None
     return next((name for name in scans.ends if counters.total(name) > 0), None)
 
 
 def _per_event(driver: str, counters: EventCounters, scans: _Scans, probes: Probes) -> Rate | None:
-    """Instances for each event; None where they do not rise with it, and it may not be named."""
+    """Return instances per event; None if they do not rise with it, or it cannot be the cause."""
     at = counters.at(driver, probes.t_s)
     rate = production_rate(probes, at, scans.unit, singular(driver))
     if rate is None or not correlates(rate) or _wavers(probes):
         return None
-    # An event that ends one life leaves one instance at most: more come from something else.
+    # An event that ends one life leaves at most one instance: more must have another cause.
     if driver in scans.ends and rate.lower > 1.0:
         return None
     events = sum(float(at[run][-1] - at[run][0]) for run in probes.stretches())
@@ -452,10 +451,10 @@ def _per_event(driver: str, counters: EventCounters, scans: _Scans, probes: Prob
 
 
 def _wavers(probes: Probes) -> bool:
-    """Whether the count falls about as often as it rises, with no full collection in between.
+    """Whether the count falls about as often as it rises without a full collection in between.
 
-    Rises between falls are then noise, whatever moved meanwhile; a sawtooth of younger collections
-    rises more often than it falls.
+    The rises between falls are then noise, whatever else changed; a sawtooth from collections of
+    younger generations rises more often than it falls.
     """
     same = probes.collections_after[1:] <= probes.collections_before[:-1]
     steps = np.diff(probes.value)[same]
@@ -466,12 +465,12 @@ def _wavers(probes: Probes) -> bool:
 def _rates(
     facts: Facts, scans: _Scans, probes: Probes, per_event: Rate | None, driver: str | None
 ) -> Iterable[Rate]:
-    """Objects per event and per hour, then the bytes that come with them."""
+    """Yield objects per event and per hour, then the corresponding bytes."""
     hourly = production_rate(probes, probes.t_s / 3600.0, scans.unit, "h")
     rates = [per_event, hourly]
     size = facts.record.series.get(COLLECTIBLE)
-    # Only what a collection would free is weighed: where most strays would stay, those bytes are
-    # the smaller part, and the growth of the process tells more.
+    # The bytes cover only what a collection would free: if most stale instances survive one, these
+    # bytes are the smaller part, and the growth of the process says more.
     if size is not None and _most(scans.collectible) > max(TOLERANCE, _most(scans.retained)):
         after = size.between(float(probes.t_s[0]), float(probes.t_s[-1]))
         weighed = make_probes(after.t_s, after.value, facts.record.series.get(COLLECTIONS))
@@ -489,7 +488,7 @@ def _most(values: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class Probes:
-    """Values seen by probes, with the number of full collections just before and after each."""
+    """Values read by probes, with the number of full collections just before and after each."""
 
     t_s: FloatArray
     value: FloatArray
@@ -497,11 +496,11 @@ class Probes:
     collections_after: FloatArray
 
     def stretches(self) -> list[slice[int, int, None]]:
-        """Runs of at least two probes without a full collection, nor any fall, between them."""
+        """Return runs of at least two probes without a full collection or a fall between them."""
         if self.t_s.size < 2:
             return []
         same = self.collections_after[1:] <= self.collections_before[:-1]
-        # A fall without a counted collection is a younger one, or one that the counter missed.
+        # A fall without a counted collection is a younger one, or one the counter missed.
         joined = same & (np.diff(self.value) >= 0)
         runs: list[slice[int, int, None]] = []
         start = 0
@@ -514,8 +513,8 @@ class Probes:
 
 
 def make_probes(t_s: FloatArray, value: FloatArray, collections: Series | None) -> Probes:
-    """Probes with the collection counts around them; without a counter only falls part the
-    stretches.
+    """Pair probes with the collection counts around them; without a counter, only falls separate
+    the stretches.
     """
     if collections is None or not len(collections):
         none = np.zeros_like(t_s)
@@ -549,7 +548,7 @@ def production_rate(probes: Probes, progress: FloatArray, unit: str, per: str) -
 
 
 def with_counting_error(rate: Rate, events: float) -> Rate:
-    """``rate`` widened by what chance alone does to a share of ``events``, where it is a share."""
+    """Widen ``rate`` by the binomial error of a share of ``events``, if it is a share."""
     if not 0.0 <= rate.value <= 1.0:
         return rate
     low, high = wilson_interval(rate.value * events, events)

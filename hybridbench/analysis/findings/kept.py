@@ -1,9 +1,9 @@
-"""What the heap of a process keeps: entries of containers, objects, blocks and bytes, and caches
-that fill.
+"""Findings about a process's heap: entries of containers, objects, blocks and bytes that are kept,
+and caches that fill.
 
-One leak shows in many counts: the container, the objects in it, their own lists, the blocks of the
-allocator, and memory.  Each container that is the same from first to last is a finding, and the
-rest is its evidence; where no container grows, the objects lead, or else the allocators.
+One leak shows in many counts: the container, its objects, their own lists, the allocator's blocks,
+and memory.  Each container that stays the same throughout is a finding, with the rest as its
+evidence; if no container grows, the objects come first, then the allocators.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hybridbench.records.verdict import Finding, MetricResult, Rate, VerdictKind
 
 _NAMED: Final = 4
 _LEVELS_NAMED: Final = 5
-# Of its length in the second half of the run: a cache that grows by less is as good as full.
+# Of its length, in the second half of the run: a cache that grows by less is practically full.
 _MATTERS: Final = 0.05
 
 _WORDS: Final = {
@@ -72,7 +72,7 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """Another count that shows the same leak, with what it gains for each event or second."""
+    """Another count that shows the same leak, with its gain per event or second."""
 
     sort: str
     name: str
@@ -90,24 +90,24 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(Basis, frozen=True, kw_only=True):
-    """A count of the heap of one process that only grows.
+    """A count in one process's heap that only grows.
 
     Attributes:
         role: of the process.
         name: the attribute path, or the type.
-        last: the count in the end.
-        at_idle: the counts at the last idle points, of which ``rounds`` were equal; none where
-            traffic alone tells.
-        counted: each of those rounds kept exactly as much as its events explain, so that no doubt
-            about the samples between them sets it aside.
-        censuses: that were compared under traffic.
+        last: the final count.
+        at_idle: the counts at the last idle points, of which ``rounds`` were equal; empty if only
+            traffic was evaluated.
+        counted: each of those rounds kept exactly as much as its events explain, so that doubts
+            about the samples in between do not matter.
+        censuses: heap scans compared under traffic.
         early, late: the rate in the first and the second half of the time.
-        odds: that chance shows so much in the second half, where traffic alone tells.
-        alike: whether the rounds agree; else each of them gained, some more than others.
-        doubt: why the finding is open; empty where it is not.
+        odds: p-value of the second half's growth, if only traffic was evaluated.
+        alike: whether the rounds agree; otherwise each gained, but by varying amounts.
+        doubt: why the finding is open; empty if it is not.
         beside: other counts of the process that show the same.
         budget: the cache that it may be, as long as that is not full.
-        kv_cache: the server's, where that is the doubt.
+        kv_cache: the server's KV cache, if that is the doubt.
     """
 
     evidence: ClassVar[Evidence] = Evidence.STATISTICAL
@@ -175,7 +175,7 @@ class Held(Basis, frozen=True, kw_only=True):
 
 
 class EntriesKept(Held, frozen=True, kw_only=True):
-    """A container of the process is never emptied; ``holds`` is the type of most of its values."""
+    """A container that is never emptied; ``holds`` is the type of most of its values."""
 
     kind: ClassVar[str] = "entries-kept"
     meaning: ClassVar[str] = "A container of a watched process keeps entries for good."
@@ -207,7 +207,7 @@ class EntriesKept(Held, frozen=True, kw_only=True):
 
 
 class ObjectsKept(Held, frozen=True, kw_only=True):
-    """Objects of one type stay, and no container was found that holds them."""
+    """Objects of one type that stay alive, without a known container that holds them."""
 
     kind: ClassVar[str] = "objects-kept"
     meaning: ClassVar[str] = "Objects of one type stay alive in a watched process."
@@ -226,7 +226,7 @@ class ObjectsKept(Held, frozen=True, kw_only=True):
 
 
 class BlocksKept(Held, frozen=True, kw_only=True):
-    """Python's allocator has handed out more at each idle point, and no name says for what."""
+    """More blocks from Python's allocator at each idle point, with no name for their use."""
 
     kind: ClassVar[str] = "blocks-kept"
     meaning: ClassVar[str] = "A watched process holds more Python objects at each idle point."
@@ -243,7 +243,7 @@ class BlocksKept(Held, frozen=True, kw_only=True):
 
 
 class BytesKept(Held, frozen=True, kw_only=True):
-    """malloc has handed out more at each idle point, and Python's objects do not explain it."""
+    """More bytes from malloc at each idle point, not explained by Python objects."""
 
     kind: ClassVar[str] = "bytes-kept"
     meaning: ClassVar[str] = "A watched process holds more memory from malloc at each idle point."
@@ -263,10 +263,10 @@ class BytesKept(Held, frozen=True, kw_only=True):
 
 
 class CacheFills(Basis, frozen=True, kw_only=True):
-    """A container that grows ever more slowly: a cache that is not yet full.
+    """A container whose growth slows down: a cache that is not yet full.
 
     Attributes:
-        size: entries in the end, of the largest of so many ``caches``.
+        size: final number of entries in the largest of ``caches`` containers.
         early, late: the rate in the first and the second half of the time.
     """
 
@@ -305,7 +305,7 @@ _KINDS: Final[dict[Sort, type[Held]]] = {
     Sort.BYTES: BytesKept,
 }
 _UNNAMED: Final = (Sort.BLOCKS, Sort.BYTES)
-# What leads where one leak shows in several counts.
+# Which count leads if one leak shows in several.
 _ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES)
 
 
@@ -314,8 +314,8 @@ def kept_findings(
     metrics: Sequence[MetricResult] = (),
     allowed: Allowance | None = None,
 ) -> list[Finding]:
-    """One for each container that keeps entries, and for what else only grows in a process in which
-    none does.
+    """Return one finding for each container that keeps entries, and for other growth in processes
+    without such a container.
     """
     found = []
     for own in _by_heap(growing):
@@ -338,8 +338,8 @@ def kept_findings(
 def _unless_explained(
     leaders: list[Growing], opened: Sequence[Growing], caches: Sequence[Growing]
 ) -> list[Growing]:
-    """``leaders``, or the container that grows in step with what leads and so explains it: it is as
-    open as that container is.  None where a cache with a bound does.
+    """Return ``leaders``, or the container that grows in step with the leader and explains it: the
+    finding is as open as that container.  Empty if a bounded cache explains it.
     """
     if not leaders or (leaders[0].sort is Sort.ENTRIES and leaders[0].one):
         return leaders
@@ -352,7 +352,7 @@ def _unless_explained(
 
 
 def without_parts(findings: Sequence[Finding], kept: Sequence[Finding]) -> list[Finding]:
-    """``findings`` without the growth of memory of processes in which it is known what is kept."""
+    """Drop memory growth from ``findings`` for processes whose kept entries are known."""
     named = {_owner(one.subject) for one in kept if one.verdict is VerdictKind.LEAK}
     return [
         finding
@@ -377,7 +377,7 @@ def _by_heap(growing: Sequence[Growing]) -> list[list[Growing]]:
 
 
 def _leaders(kept: Sequence[Growing]) -> list[Growing]:
-    """Every container that stayed the same one; without any, the first of what else grows."""
+    """Return every container that stayed the same; if none, the first other growing count."""
     containers = [one for one in kept if one.sort is Sort.ENTRIES and one.one]
     if containers:
         return sorted(containers, key=_place)
@@ -394,7 +394,7 @@ def _place(one: Growing) -> tuple[int, bool, bool, float, str]:
 def _besides(
     leader: Growing, others: Sequence[Growing], metrics: Sequence[MetricResult]
 ) -> tuple[Beside, ...]:
-    """What grows with the event of ``leader``, or with one that was not told from it."""
+    """Return what grows with the event of ``leader``, or with an indistinguishable one."""
     shown = [one for one in others if _events(one) & _events(leader)]
     found = [
         Beside(
@@ -409,17 +409,17 @@ def _besides(
 
 
 def _in_step(cache: Growing, other: Growing) -> bool:
-    """Whether both grow with the same event, or with events that were not told apart."""
+    """Whether both grow with the same event, or with indistinguishable ones."""
     return not cache.kept.slows and bool(_events(cache) & _events(other))
 
 
 def _events(one: Growing) -> set[str]:
-    """The event that it grows with, and those that were not told from it."""
+    """Return the event that it grows with, and its rivals."""
     return {one.kept.driver.counter, *one.kept.driver.rivals}
 
 
 def _same_event(one: Growing, leader: Growing) -> float:
-    """Events of ``one``'s driver for each of the leader's: 1 where they are the same."""
+    """Return events of ``one``'s driver per event of the leader's: 1 if they are the same."""
     own, other = one.kept.driver, leader.kept.driver
     return 1.0 if own.counter == other.counter else own.events / max(other.events, 1.0)
 
@@ -441,7 +441,7 @@ def _event(one: Growing) -> str:
 
 
 def _budget_of(one: Growing, allowed: Allowance) -> WithinBudget | None:
-    """What is left of the cache that ``one`` may be: what has no name may be any cache."""
+    """Return what is left of the cache that ``one`` may be; unnamed counts may be any cache."""
     return allowed.budget if one.sort in _UNNAMED or allowed.covers(one.name) else None
 
 
@@ -487,9 +487,9 @@ def _scale(one: Growing) -> float:
 
 
 def _matters(one: Growing) -> bool:
-    """Whether a cache that fills grows enough to leave the run undecided.
+    """Whether a filling cache grows enough to leave the run undecided.
 
-    Many containers of one description are no cache: what holds them is, and has a name of its own.
+    Many containers at one path are not a cache: their holder is, and has a name of its own.
     """
     if one.bound is not None or not one.one:
         return False

@@ -1,4 +1,4 @@
-"""All kinds of findings by name: for lists, for CI, and for who explains one."""
+"""All kinds of findings by name, for lists, for CI, and for explanations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hybridbench.records.finding import Basis
 
 @cache
 def finding_kinds() -> Mapping[str, type[Basis]]:
-    """Every kind that a family of this folder declares, by its name."""
+    """Return every kind declared by a family in this folder, by name."""
     names = (f"{findings.__name__}.{module.name}" for module in iter_modules(findings.__path__))
     families = [import_module(name) for name in names]
     return {kind.kind: kind for family in families for kind in _declared(family)}
 
 
 def evidence_of(kind: str) -> Evidence:
-    """What a finding of this ``kind`` rests on; a kind that is not known here is not called exact.
+    """Return whether a finding of this ``kind`` is exact; an unknown kind is statistical.
 
-    What the engine's own checks report is the engine's word, whatever they are called.
+    Reports of the engine's own checks are exact, whatever their names.
     """
     known = finding_kinds().get(kind)
     if known is not None:

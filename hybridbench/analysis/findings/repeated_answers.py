@@ -1,8 +1,8 @@
-"""Answers of a server that it does not give when it is asked again, alone and without its cache.
+"""Answers that a server does not repeat when asked again, alone and without its cache.
 
-Rounding may decide between two tokens that are nearly as likely as each other.  What it does on
-this server is measured in the same run: in answers that are the same, of which one was computed
-beside others, one alone, and one with its own prefix in the cache, logprobs are compared.
+Rounding may decide between two tokens of nearly equal probability.  Its effect on this server is
+measured in the same run: logprobs are compared between equal answers of which one was computed in a
+batch, one alone, and one with its own prefix in the cache.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from hybridbench.records.finding import Basis, Words
 from hybridbench.records.load import Differing, Repeated
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# Times the margin that the largest measured difference between two logprobs can turn round.
+# Multiple of the largest margin that the measured logprob differences could reverse.
 _BEYOND: Final = 10.0
-# Of the lead that the likeliest token usually has: less may be rounding, whatever was measured.
+# Share of the usual lead of the likeliest token; less may be rounding, whatever was measured.
 _LEAD: Final = 0.1
-# Places at which it must have been measured what rounding does.
+# Fewest places at which the effect of rounding must have been measured.
 _FEWEST_MEASURED: Final = 500
 _FEWEST: Final = 2
-# What wrong answers share is named below this probability of chance.
+# Common traits of wrong answers are named below this probability of chance.
 _CHANCE_MOST: Final = 0.001
 _TOLD: Final = 4
 
 
 class AnswersDiffer(Basis, frozen=True, kw_only=True):
-    """Answers that differ from those which the same requests have alone and without the cache.
+    """Answers that differ from what the same requests get alone and without the cache.
 
     Attributes:
-        wrong: of ``compared``, those whose first other token was less likely by more than
+        wrong: of ``compared``, those whose first differing token was less likely by more than
             ``tolerance`` nats.
         tokens: of all compared answers.
-        control: the same of the answers that were computed together, without the cache.
+        control: wrong ones among the answers computed together but without the cache.
         noise: the largest difference that rounding made between two logprobs of a token, in nats,
             at ``noise_tokens`` places.
-        usual_gap: the median by which the likeliest token leads, in nats.
-        exact: whether the server was started so that a batch changes no answer.
+        usual_gap: the median lead of the likeliest token, in nats.
+        exact: whether the server was started in a mode in which batching changes no answer.
         examples: the first wrong ones.
         wrong_reused, right_reused: those that had reused something, of ``wrong_known`` and
-            ``right_known``; told where that is no chance.
-        left_out: finished requests that were not compared, by the reason.
+            ``right_known``; reported if significant.
+        left_out: finished requests that were not compared, by reason.
     """
 
     kind: ClassVar[str] = "answers-differ"
@@ -132,7 +132,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
 
 
 def repeated_answer_findings(record: RunRecord) -> list[Finding]:
-    """One finding if wrong answers are neither rounding nor chance."""
+    """Return one finding if the wrong answers are neither rounding nor chance."""
     found = record.last_event(AnswersRepeated)
     if found is None:
         return []
@@ -141,7 +141,7 @@ def repeated_answer_findings(record: RunRecord) -> list[Finding]:
 
 
 def repeated_answer_notes(record: RunRecord) -> Iterator[str]:
-    """How many answers were asked for again, and which were not, where no finding says so."""
+    """Yield how many answers were repeated, and which were not, unless a finding says so."""
     found = record.last_event(AnswersRepeated)
     if found is None or repeated_answer_findings(record):
         return
@@ -206,8 +206,8 @@ def _judged(seen: Repeated) -> AnswersDiffer | None:
 
 
 def _tolerance(seen: Repeated) -> float:
-    """The largest margin in nats that rounding may decide on this server: of two logprobs each may
-    be off.  On one that promises equal bits in every batch, and was not seen to break that, none.
+    """Return the largest margin, in nats, that rounding may decide on this server; both logprobs
+    may be off.  Zero on a server that promises batch-invariant results and kept the promise.
     """
     if seen.exact and not seen.noise:
         return 0.0

@@ -1,9 +1,9 @@
-"""Requests that hold what they should not: while they only wait, after their client has left, or
-for ever because they never end.
+"""Requests that hold what they should not: while waiting, after their client has disconnected, or
+because they never end.
 
-None of this makes memory grow: each holds a row, a state slot and its tokens, so that less and less
-is left for the others.  A machine may be slow without any of it, so nothing here is judged in
-seconds alone: a request is too old when all others of its time have come and gone many times over.
+None of this grows memory: each request holds a row, a state slot and its tokens, so that less and
+less remains for the others.  A slow machine can cause long times without a bug, so nothing here is
+judged by seconds alone: a request is too old if all others of its time were served many times over.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from hybridbench.records.verdict import Finding, Rate, VerdictKind
 
 WAITING_VIOLATION = "waiting-held"
 
-# One sample may have been taken while an admission was being decided; two may not.
+# One sample may be taken during an admission decision; two may not.
 _MIN_SAMPLES = 2
 _RATE_FROM = 0.05  # slots per event
-# What makes a request wait with something in hand, likeliest first.
+# Events that leave a waiting request holding something, likeliest first.
 _CAUSES_OF_WAITING = ("refus", "reject", "retract", "abort")
 
 _CLIENTS = "requests_without_client"
 _CAUSES_OF_LEAVING = ("disconnect", "abort")
-# One reading may fall between a client's leaving and the engine's hearing of it: two of them must
-# be neighbours.
+# One reading may fall between a client's disconnect and the engine's notice of it, so two
+# neighbouring readings are needed.
 _FEWEST_READINGS = 3
 
-# How often the engine's whole population must have been served while one request was not.
+# How many times the engine's whole population must have been served while one request was not.
 _TURNOVERS = {"oldest_silence_s": 10.0, "oldest_request_s": 50.0}
-_TIMES_USUAL = 5.0  # the longest age at which any request before it ended
+_TIMES_USUAL = 5.0  # times the longest age at which an earlier request ended
 _LEAST_AGE_S = 10.0
-# Transfers that requests wait for, and pauses of the machine, are shorter or have fewer steps.
+# Transfers that requests wait for, and pauses of the machine, are shorter or take fewer steps.
 _STALL_S = 30.0
 _STALL_STEPS = 100.0
-_GROWS_BY = 0.5  # of the time that passes: the same request is still the oldest
+_GROWS_BY = 0.5  # of the elapsed time: the same request is still the oldest
 
 
 class WaitingHoldsSlots(Basis, frozen=True, kw_only=True):
-    """Slots of one pool in the hands of requests that were not admitted.
+    """Slots of one pool held by requests that were not admitted.
 
     Attributes:
-        most: slots at once; 0 where only the engine's own check reported any.
-        mean: over all samples from the first that held any.
+        most: the most slots at once; 0 if only the engine's own check reported any.
+        mean: over all samples since the first that held any.
         checkpoints_holding: idle checkpoints at which some were still held.
-        violations: reports of the engine's own check; the first of them is ``violation``.
+        violations: number of reports by the engine's own check; ``violation`` is the first.
     """
 
     kind: ClassVar[str] = "waiting-holds-slots"
@@ -127,12 +127,12 @@ class WaitingHoldsSlots(Basis, frozen=True, kw_only=True):
 
 
 class RunningWithoutClient(Basis, frozen=True, kw_only=True):
-    """Requests that go on decoding although their client has left.
+    """Requests that continue decoding after their client has disconnected.
 
     Attributes:
-        most: such requests at once.
-        mean: over all readings from the first that had any.
-        request_seconds: their number times the seconds that they ran.
+        most: the most such requests at once.
+        mean: over all readings since the first that had any.
+        request_seconds: the number of such requests integrated over time.
     """
 
     kind: ClassVar[str] = "running-without-client"
@@ -178,7 +178,7 @@ class RunningWithoutClient(Basis, frozen=True, kw_only=True):
 
 
 class Stalled(Basis, frozen=True, kw_only=True):
-    """The engine takes steps and serves none of its ``requests``, or has none."""
+    """The engine takes steps but serves none of its ``requests``, or has none."""
 
     kind: ClassVar[str] = "stalled"
     meaning: ClassVar[str] = "The engine takes steps for a long time, and none serves a request."
@@ -214,7 +214,7 @@ class Stalled(Basis, frozen=True, kw_only=True):
 
 
 class NotIdle(Basis, frozen=True, kw_only=True):
-    """The engine was still busy when the run gave up waiting for its last ``requests``."""
+    """The engine was still busy when the run stopped waiting for its last ``requests``."""
 
     kind: ClassVar[str] = "not-idle"
     meaning: ClassVar[str] = (
@@ -247,9 +247,9 @@ class RequestTooOld(Basis, frozen=True, kw_only=True):
 
     Attributes:
         metric: the age that was read: of the request, or of its last token.
-        finished_meanwhile: requests that ended since it came.
-        turnovers: the same, for each request that was in the engine at once.
-        usual_s: the longest age at which any request before it ended.
+        finished_meanwhile: requests that ended since it arrived.
+        turnovers: the same, divided by the number of concurrent requests.
+        usual_s: the longest age at which an earlier request ended.
     """
 
     kind: ClassVar[str] = "request-too-old"
@@ -284,12 +284,12 @@ class RequestTooOld(Basis, frozen=True, kw_only=True):
 
 
 def violation_kind(violation: EngineViolation) -> str:
-    """The kind of a violation, in one spelling."""
+    """Return the kind of a violation, in normalised spelling."""
     return violation.kind.replace("_", "-")
 
 
 def waiting_findings(facts: Facts) -> list[Finding]:
-    """One finding for each pool of which waiting requests held slots."""
+    """Return one finding for each pool with slots held by waiting requests."""
     found = (_waiting_finding(facts, pool) for pool in pool_names(facts.record))
     return [finding for finding in found if finding is not None]
 
@@ -302,13 +302,13 @@ def _waiting_finding(facts: Facts, pool: str) -> Finding | None:
     reports = [e for e in record.all_events(EngineViolation) if _is_of(e, pool)]
     if int(holding.sum()) < _MIN_SAMPLES and not resting and not reports:
         return None
-    # A count after every step tells more than samples, between which every counter moves.
+    # Counts after every step say more than samples, between which every counter moves.
     driver = find_step_driver(record, pool, counters, _CAUSES_OF_WAITING)
     if driver is None and holding.any():
         driver = find_rise_driver(t, held, counters, _CAUSES_OF_WAITING)
     sampled = [float(t[holding][0])] if holding.any() else []
     since = min(sampled + [e.t_s for e in (*resting, *reports)])
-    # Of takings, not of what is held: what a request took it gives back when it is admitted.
+    # Per slot taken, not per slot held: a request frees what it took when it is admitted.
     unit = f"{pool_unit(pool)} taken"
     most, mean = _most_and_mean(held, resting, pool)
     return Finding(
@@ -337,7 +337,7 @@ def _is_of(violation: EngineViolation, pool: str) -> bool:
 
 
 def _most_and_mean(held: FloatArray, resting: list[Checkpoint], pool: str) -> tuple[float, float]:
-    """The most slots held, and the mean over all samples from the first that held any."""
+    """Return the most slots held, and the mean over all samples since the first that held any."""
     at_rest = [at.pool(pool, "waiting_held") for at in resting]
     if not np.any(held > 0):
         return max(at_rest, default=0.0), float(np.mean(at_rest)) if at_rest else 0.0
@@ -346,18 +346,18 @@ def _most_and_mean(held: FloatArray, resting: list[Checkpoint], pool: str) -> tu
 
 
 def _rates_of_waiting(driver: StepDriver | None, unit: str) -> tuple[Rate, ...]:
-    """Slots per event, where there is such a rate.
+    """Return slots per event, if there is such a rate.
 
-    A request that is refused again takes no second slot: once all that wait hold one, further
-    refusals cost nothing, and their number says nothing.
+    A request that is refused again takes no second slot: once all waiting requests hold one,
+    further refusals cost nothing, and their number is meaningless.
     """
     known = driver is not None and driver.per_event >= _RATE_FROM
     return (driver.rate(unit),) if known and driver is not None else ()
 
 
 def liveness_findings(facts: Facts) -> list[Finding]:
-    """Requests without a client, an engine that serves none or does not become idle, and at most
-    one finding on a request that does not end.
+    """Return requests without a client, an engine that serves none or does not become idle, and at
+    most one finding about a request that does not end.
     """
     findings = [*_without_client(facts), *(_stalled(facts) or _never_idle(facts))]
     for name in _TURNOVERS:
@@ -388,7 +388,7 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
         VerdictKind.LEAK,
         "requests without a client",
         driver=driver.counter if driver is not None else None,
-        # At least: some came and went between two samples.
+        # A lower bound: some arrived and left between two samples.
         rates=() if driver is None else (driver.rate("requests"),),
         since_s=first,
         driven=None if driver is None else driver.how,
@@ -396,10 +396,10 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
 
 
 def _stalled(facts: Facts) -> list[Finding]:
-    """The engine takes step after step, and none of its requests has a part in any.
+    """Detect an engine that takes step after step, none of which serves any of its requests.
 
-    A slow machine serves somebody in each step, and a paused engine takes none, nor does an idle
-    one: without a request it waits for a transfer that does not end.
+    A slow machine serves some request in each step; a paused or idle engine takes no steps.  With
+    no request at all, the engine is waiting for a transfer that does not end.
     """
     idle, forward = (facts.record.series.get(name) for name in ("events.idle_steps", "forward_s"))
     if idle is None or forward is None or len(idle) < 2:
@@ -410,7 +410,7 @@ def _stalled(facts: Facts) -> list[Finding]:
         if len(load):
             requests += np.interp(t, load.t_s, load.value)
     computes = np.diff(np.interp(t, forward.t_s, forward.value)) > 0.0
-    # A worker that was started again counts from 0.
+    # A restarted worker counts from 0.
     stuck = ~computes & (np.diff(idle.value) > 0.0)
     start, end = max(_runs(stuck), key=lambda run: t[run[1]] - t[run[0]], default=(0, 0))
     steps = float(idle.value[end] - idle.value[start])
@@ -430,7 +430,7 @@ def _stalled(facts: Facts) -> list[Finding]:
 
 
 def _never_idle(facts: Facts) -> list[Finding]:
-    """Traffic has ended, and the last requests have not in the time that they were given."""
+    """Detect last requests that did not end in the time allowed after the traffic."""
     phases = facts.last.all_events(Phase)
     if facts.ended_early or [phase.name for phase in phases[-2:]] != ["drain", "done"]:
         return []
@@ -448,7 +448,7 @@ def _never_idle(facts: Facts) -> list[Finding]:
 
 
 def _runs(holds: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Between which samples ``holds``, which is of the intervals between them, is true."""
+    """Return the sample ranges in which ``holds``, given per interval between samples, is true."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], holds, [False]))))
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
@@ -461,7 +461,7 @@ def _too_old(facts: Facts, name: str) -> Iterable[Finding]:
     t, age = series.t_s, series.value
     lived_s = float(age[end])
     born_s = float(t[end]) - lived_s
-    # Of the same quantity, among requests that did end.
+    # The same quantity, for requests that did end.
     usual_s = float(age[:start].max()) if start else 0.0
     served = float(np.diff(counters.at("finishes", np.array([born_s, float(t[end])])))[0])
     population = _population(facts, born_s, float(t[end]))
@@ -483,9 +483,9 @@ def _too_old(facts: Facts, name: str) -> Iterable[Finding]:
 
 
 def _last_climb(series: Series) -> tuple[int, int]:
-    """Where the oldest age last began to grow, and the last sample of that growth.
+    """Return where the oldest age last began to grow, and the last sample of that growth.
 
-    Only a climb that lasts until the samples end is of interest: what came back was merely slow.
+    Only growth that lasts until the samples end matters: a request that ended was merely slow.
     """
     t, age = series.t_s, series.value
     steady = np.diff(age) >= _GROWS_BY * np.diff(t)
@@ -495,7 +495,7 @@ def _last_climb(series: Series) -> tuple[int, int]:
 
 
 def _population(facts: Facts, start_s: float, end_s: float) -> float:
-    """The most requests that were in the engine at once."""
+    """Return the most requests in the engine at once."""
     most = 0.0
     for series in facts.load:
         if len(series):

@@ -1,7 +1,7 @@
-"""Counts that cannot be: fewer than none, or more free slots than there are.
+"""Impossible counts: negative ones, or more free slots than exist.
 
-No statistics and no second reading: the samples are taken between two steps, when every count is
-whole, so a single one of these is a state that contradicts itself.
+No statistics and no second reading are needed: samples are taken between two steps, when every
+count is consistent, so a single such value is a contradiction.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class NegativeCount(Basis, frozen=True, kw_only=True):
 
     Attributes:
         part: ``session_held``, ``length``.
-        least: the lowest of all readings.
-        looks: readings below zero, of so many ``readings``.
+        least: the lowest reading.
+        looks: readings below zero, out of ``readings``.
     """
 
     kind: ClassVar[str] = "negative-count"
@@ -52,7 +52,7 @@ class NegativeCount(Basis, frozen=True, kw_only=True):
 
 
 class MoreFreeThanExist(Basis, frozen=True, kw_only=True):
-    """A pool with up to ``most`` free slots too many, in ``looks`` of the ``readings``."""
+    """A pool with up to ``most`` free slots too many, in ``looks`` of ``readings`` readings."""
 
     kind: ClassVar[str] = "more-free-than-exist"
     meaning: ClassVar[str] = "More slots of a pool are free than exist."
@@ -86,7 +86,7 @@ def _seen_in(basis: NegativeCount | MoreFreeThanExist, found: Finding) -> str:
 
 
 def sanity_findings(record: RunRecord) -> list[Finding]:
-    """One finding for each count that was negative, and for each pool with too much free."""
+    """Return one finding for each negative count, and for each pool with too many free slots."""
     findings: list[Finding] = []
     for pool in pool_names(record):
         for part in _PARTS:

@@ -1,5 +1,5 @@
-"""Thresholds of the user or the profile: what was measured, on which side of the limit, or why
-nothing was.
+"""Thresholds of the user or the profile: the measured value and its side of the limit, or why
+there is no measurement.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hybridbench.thresholds.words import threshold_text
 
 
 class ThresholdNotMet(Basis, frozen=True, kw_only=True):
-    """A threshold that is missed or undecided, as its ``measured`` says, or that is not understood.
+    """A threshold that is missed or undecided, as ``measured`` shows, or that cannot be checked.
 
     Attributes:
-        threshold: as it was set.
-        needed_s: how long a judged window would decide it, where one would.
-        settling_s: it is missed in a shorter window than this, in which growth may settle.
+        threshold: as the user wrote it.
+        needed_s: the length of a judged window that would decide it, if any.
+        settling_s: it is missed, but in a window shorter than this, where growth may still settle.
         error: why it cannot be checked at all.
     """
 

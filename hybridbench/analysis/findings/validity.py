@@ -1,9 +1,9 @@
-"""Whether a run can prove anything: enough samples, no gaps, the trigger paths covered, and nothing
-between the engine and the measurement: a paused or starved worker, a clock that jumped, a full
-disk, swapping, probes that weighed too much, a metric that never came.
+"""Whether a run is conclusive: enough samples, no gaps, the trigger paths covered, and no
+interference between engine and measurement: a paused or starved worker, a clock jump, a full disk,
+swapping, expensive probes, a missing metric.
 
-The limits are wide: memory is judged per time *and* per work, so a slow machine is no objection,
-and one that stood still is.
+The limits are wide: memory is judged by time *and* by work, so a slow machine is acceptable, but
+one that was suspended is not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hybridbench.records.verdict import Finding, VerdictKind
 
 _FEWEST_SAMPLES = 10
 _GAP_SHARE = 0.1  # of the window that may be missing
-_GAP_TIMES = 10.0  # the usual interval, and at least ten seconds, is a gap
+_GAP_TIMES = 10.0  # a gap is this many usual intervals, and at least ten seconds
 _GAP_LEAST_S = 10.0
 _LATE_SHARE = 0.1
 _LATE_TIMES = 3.0
@@ -43,21 +43,21 @@ _SWAP_LEAST = 16 * 2.0**20
 STEPS = "events.finishes"
 _STEAL = "host_steal_s"
 
-# Of the judged window.
+# Shares and lengths within the judged window.
 _SILENT_SHARE = 0.1
 _CLOCK_SHARE = 0.1
 _CLOCK_LEAST_S = 60.0
 _WAITING_SHARE = 0.9
 _STEAL_SHARE = 0.5
 _PROBE_SHARE = 0.1
-# A worker that is asked and does not answer: this many of its usual intervals, and at least this.
+# A worker that does not answer: for this many of its usual intervals, and at least this long.
 _SILENT_TIMES = 5.0
 _SILENT_LEAST_S = 5.0
-# Slower probes than this many in a window are not missed by their absence.
+# In shorter windows a slow probe may not have reported yet, so its metric is not called missing.
 _MISSED_AFTER_S = 180.0
 
-# Of the load client: how late it may be, against the time to first token (or the end) of the same
-# quantile, and how busy.
+# Limits for the load client: its lateness, relative to the time to first token (or the end) at the
+# same quantile, and its CPU use.
 _CLIENT_QUANTILE = 0.99
 _CLIENT_LATE_S = 0.02
 _CLIENT_LATE_OF = 0.2
@@ -68,13 +68,13 @@ _SERIES_NAMED = 3
 
 
 class _Void(Basis, frozen=True, kw_only=True):
-    """Sets aside all that the run fitted, and all that it did not find."""
+    """Invalidates everything the run fitted, and the absence of everything it did not find."""
 
     leads_to: ClassVar[str] = "INVALID"
 
 
 class TooFewSamples(_Void, frozen=True, kw_only=True):
-    """Nothing to judge."""
+    """There is nothing to judge."""
 
     kind: ClassVar[str] = "too-few-samples"
     meaning: ClassVar[str] = "The run has fewer than 10 samples of private memory."
@@ -88,7 +88,7 @@ class TooFewSamples(_Void, frozen=True, kw_only=True):
 
 
 class NotCovered(_Void, frozen=True, kw_only=True):
-    """The traffic missed what the profile is for."""
+    """The traffic missed the events that the profile is meant to test."""
 
     kind: ClassVar[str] = "coverage"
     meaning: ClassVar[str] = (
@@ -106,7 +106,7 @@ class NotCovered(_Void, frozen=True, kw_only=True):
 
 
 class NothingServed(_Void, frozen=True, kw_only=True):
-    """The target counts its requests, and counted none."""
+    """The target counts its requests, and the count did not move."""
 
     kind: ClassVar[str] = "nothing-served"
     meaning: ClassVar[str] = "A watched target answered no request in the judged window."
@@ -127,7 +127,7 @@ class NothingServed(_Void, frozen=True, kw_only=True):
 
 
 class ClientLate(_Void, frozen=True, kw_only=True):
-    """What was measured is the client as much as the server."""
+    """The measurements reflect the client as much as the server."""
 
     kind: ClassVar[str] = "client-late"
     meaning: ClassVar[str] = (
@@ -239,7 +239,7 @@ class ClockJumped(_Void, frozen=True, kw_only=True):
 
 
 class Starved(_Void, frozen=True, kw_only=True):
-    """The worker did not get its processors; ``metric`` counted the time that it lost."""
+    """The worker did not get its CPUs; ``metric`` counts the lost time."""
 
     kind: ClassVar[str] = "starved"
     meaning: ClassVar[str] = (
@@ -258,7 +258,7 @@ class Starved(_Void, frozen=True, kw_only=True):
 
 
 class ProbeStall(_Void, frozen=True, kw_only=True):
-    """The bench itself stood in the way."""
+    """The bench itself interfered."""
 
     kind: ClassVar[str] = "probe-stall"
     meaning: ClassVar[str] = (
@@ -282,7 +282,7 @@ class ProbeStall(_Void, frozen=True, kw_only=True):
 
 
 class MetricMissing(_Void, frozen=True, kw_only=True):
-    """A gated metric that was announced."""
+    """A gated metric that was announced but never sampled."""
 
     kind: ClassVar[str] = "metric-missing"
     meaning: ClassVar[str] = (
@@ -294,7 +294,7 @@ class MetricMissing(_Void, frozen=True, kw_only=True):
 
 
 class Unreadable(Basis, frozen=True, kw_only=True):
-    """Samples that no measurement can have made, by series: their size is beyond ``largest``."""
+    """Samples that no measurement can produce, by series: their magnitude exceeds ``largest``."""
 
     kind: ClassVar[str] = "unreadable"
     meaning: ClassVar[str] = (
@@ -324,12 +324,12 @@ class Unreadable(Basis, frozen=True, kw_only=True):
 
 
 def validity_findings(facts: Facts) -> list[Finding]:
-    """Everything that makes the run prove nothing, one finding each."""
+    """Return everything that makes the run inconclusive, one finding each."""
     record, window = facts.record, facts.window
     found = [*_disk_full(record)]
     if window is not None:
         found.extend(_interference(record, window))
-        if facts.last.last_event(WorkloadFailed) is None:  # else its failure says why
+        if facts.last.last_event(WorkloadFailed) is None:  # that failure would explain it
             found.extend(_nothing_served(record, window))
     if facts.ended_early:
         return found
@@ -346,7 +346,7 @@ def validity_findings(facts: Facts) -> list[Finding]:
 
 
 def coverage_findings(facts: Facts) -> list[Finding]:
-    """What the profile is for and the traffic of the whole run never did; empty if it was cut
+    """Return required events that the traffic of the whole run missed; empty if it was cut
     short.
     """
     missing = () if facts.ended_early else facts.coverage.missing
@@ -354,7 +354,7 @@ def coverage_findings(facts: Facts) -> list[Finding]:
 
 
 def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """At most one, of a watched target: the engine's own profiles say what they require."""
+    """Yield at most one finding, for watched targets: profiles of our engine state requirements."""
     name = record.drivers.requests
     series = record.series.get(name)
     if record.manifest.target.kind != OBSERVED or series is None:
@@ -366,7 +366,7 @@ def _nothing_served(record: RunRecord, window: Window) -> Iterable[Finding]:
 
 
 def unreadable_findings(beyond: Mapping[str, int]) -> list[Finding]:
-    """At most one: what was left out of the series ``beyond`` could have been anything."""
+    """Return at most one finding: the samples dropped from ``beyond`` could have been anything."""
     if not beyond:
         return []
     basis = Unreadable(samples=dict(beyond), largest=LARGEST)
@@ -402,7 +402,7 @@ def _sampling_findings(
 
 
 def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -> float:
-    """Seconds without samples; pauses of traffic are meant and do not count."""
+    """Return the seconds without samples; pauses of traffic are intended and do not count."""
     limit = max(_GAP_LEAST_S, _GAP_TIMES * usual)
     edges = np.concatenate([[window.start_s], t, [window.end_s]])
     silent = np.diff(edges)
@@ -416,7 +416,7 @@ def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -
 
 
 def _interference(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Everything that lies outside the engine."""
+    """Yield all interference from outside the engine."""
     yield from _client_late(record, window)
     yield from _worker_silent(record, window)
     yield from _clock(record, window)
@@ -426,7 +426,7 @@ def _interference(record: RunRecord, window: Window) -> Iterable[Finding]:
 
 
 def _client_late(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """At most one, of a run that sends its own requests over HTTP."""
+    """Yield at most one finding, for a run that sends its own requests over HTTP."""
     late, share = record.latencies.get(LATE), record.series.get("client_cpu_share")
     if late is None or share is None:
         return
@@ -445,14 +445,14 @@ def _quantile_s(latencies: LatencySeries, window: Window) -> float:
 
 
 def _disk_full(record: RunRecord) -> Iterable[Finding]:
-    """The disk refused a write: what came afterwards is nowhere."""
+    """Report that the disk refused a write: later data is lost."""
     full = record.last_event(DiskFull)
     if full is not None:
         yield _invalid(DiskIsFull(message=full.text), "disk")
 
 
 def _worker_silent(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """The kernel's numbers went on while the worker's own did not: it was stopped."""
+    """Detect a stopped worker: the kernel's metrics continued, but the worker's own did not."""
     told, seen = record.series.get(STEPS), record.series.get("rss_bytes")
     if told is None or seen is None:
         return
@@ -495,7 +495,7 @@ def _measurement_overhead(record: RunRecord, window: Window) -> Iterable[Finding
 
 
 def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Finding]:
-    """Gated metrics that the target declares, and that never came."""
+    """Yield gated metrics that the target declares but never delivered."""
     if window.duration_s < _MISSED_AFTER_S:
         return
     declared = record.manifest.target.metrics
@@ -510,7 +510,7 @@ def _missing_metrics(record: RunRecord, window: Window) -> Iterable[Finding]:
 
 
 def share_of_time(series: Series | None, window: Window) -> float:
-    """How much of the window a cumulative time grew by, as a share; 0 where it was not sampled."""
+    """Return the growth of a cumulative time as a share of the window; 0 if it was not sampled."""
     if series is None or window.duration_s <= 0:
         return 0.0
     seen = series.between(window.start_s, window.end_s)

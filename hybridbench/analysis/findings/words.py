@@ -1,4 +1,4 @@
-"""The words that findings share: headlines, rates, drivers, lists."""
+"""Text shared by all findings: headlines, rates, drivers, lists."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HEADLINE_MAX: Final = 160
 
 
 def headline(word: str, lead: str, parts: Sequence[str] = (), tail: str = "") -> str:
-    """``lead``, as many of ``parts`` as a headline has room for behind ``word``, and ``tail``.
+    """Join ``lead``, as many of ``parts`` as fit into a headline after ``word``, and ``tail``.
 
-    What has no room must be said elsewhere in the report.
+    What does not fit must be said elsewhere in the report.
     """
     room = headline_room(word, tail)
     said = shortened(lead, room)
@@ -33,12 +33,12 @@ def headline(word: str, lead: str, parts: Sequence[str] = (), tail: str = "") ->
 
 
 def headline_room(word: str, tail: str) -> int:
-    """Characters that a headline has between ``word`` and ``tail``."""
+    """Return how many characters a headline has between ``word`` and ``tail``."""
     return HEADLINE_MAX - len(tail) - (len(f"{word}: ") if word else 0)
 
 
 def shortened(text: str, most: int) -> str:
-    """``text`` with at most so many characters, cut between two words."""
+    """Shorten ``text`` to ``most`` characters, cutting between words."""
     if len(text) <= most:
         return text
     whole = text[:most].rpartition(" ")[0] or text[: most - 1]
@@ -46,13 +46,13 @@ def shortened(text: str, most: int) -> str:
 
 
 def certain(rate: Rate) -> bool:
-    """Whether the interval of ``rate`` leaves no doubt about its direction."""
+    """Whether the interval of ``rate`` excludes zero."""
     return rate.lower > 0.0 or rate.upper < 0.0
 
 
 def per_event(found: Finding) -> str:
-    """``, 3.00 per session close``: of what the title names, without the interval, which stands
-    beside it in every report; nothing without a driver or a certain rate.
+    """``, 3.00 per session close``, for the subject of a title; every report prints the interval
+    separately.  Empty without a driver or a significant rate.
     """
     if found.driver is None or not certain(found.rates[0]):
         return ""
@@ -63,13 +63,13 @@ def per_event(found: Finding) -> str:
 
 
 def bare_rate_text(rate: Rate) -> str:
-    """``0.990 per evicted node``, ``131 k/h``: of what stands before it; bytes with their unit."""
+    """``0.990 per evicted node``, ``131 k/h``: without a unit, except bytes."""
     unit = rate.unit if rate.unit == Unit.BYTES else Unit.COUNT.value
     return rate_text(replace(rate, unit=unit), signed=False)
 
 
 def driver_evidence(found: Finding) -> Iterable[str]:
-    """How the driver is known, and the counters that explain the growth as well."""
+    """Yield the evidence for the driver, and the counters that explain the growth equally well."""
     how = found.driven
     if found.driver is None or how is None:
         return
@@ -93,10 +93,10 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 def times(count: float, noun: str, plural: str = "") -> str:
-    """``1 line``, ``3 lines``; ``plural`` where an s is not enough."""
+    """``1 line``, ``3 lines``; ``plural`` for irregular nouns."""
     return f"{count:,.0f} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def readings(values: Sequence[float]) -> str:
-    """What was read at the last checkpoints: ``0, 3, 6``."""
+    """Format readings at the last checkpoints: ``0, 3, 6``."""
     return ", ".join(f"{value:.0f}" for value in values)

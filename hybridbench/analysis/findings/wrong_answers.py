@@ -1,4 +1,4 @@
-"""Answers that a reference computes otherwise, and what the wrong ones have in common."""
+"""Answers that differ from a reference, and what the wrong ones have in common."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hybridbench.records.events import AnswersCompared, Lineages, WrongAnswer
 from hybridbench.records.finding import Basis, Words
 from hybridbench.records.verdict import Finding, VerdictKind
 
-# What wrong answers have in common is named below this probability of chance, after Holm.
+# Common traits of wrong answers are named below this probability of chance, after Holm.
 _CHANCE_MOST: Final = 0.001
 _TOLD: Final = 4
-# Why a finished answer was not compared; a reason of a later version is told as it is.
+# Why a finished answer was not compared; unknown reasons are printed unchanged.
 _LEFT_OUT: Final[Mapping[str, str]] = {
     "sampled": "sampled at a temperature",
     "aborted": "aborted",
@@ -42,10 +42,10 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
 class Common(msgspec.Struct, frozen=True, kw_only=True):
     """A trait of ``wrong`` of the wrong answers and of ``right`` of the right ones.
 
-    ``p_value`` is the probability that chance gives as many or more, after Holm's correction for
-    all traits that were looked at.  With ``of_wrong`` and ``of_right``, those who go on from a
-    request with the trait are among them: of so many, all answers but those wrong ones that have it
-    from a request that is counted already.
+    ``p_value`` is the probability of at least as many by chance, after Holm's correction for all
+    examined traits.  If ``of_wrong`` and ``of_right`` are set, answers that continue from a request
+    with the trait count too, and these are the totals: all answers except wrong ones that inherit
+    the trait from a request already counted.
     """
 
     trait: str
@@ -58,8 +58,9 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     right_for: int = 0
 
     def words(self, wrong: int, right: int, *, are_all: bool = True) -> str:
-        """Its part of a sentence, out of so many drawn answers of either kind; of all wrong ones,
-        or of those that had reused nothing of another wrong one.
+        """Return a clause about the trait, out of ``wrong`` and ``right`` drawn answers;
+        ``are_all`` is False if ``wrong`` leaves out answers that reused results of another wrong
+        one.
         """
         wrong, right = wrong + self.wrong_for, right + self.right_for
         said = TRAIT_WORDS[Trait(self.trait)]
@@ -78,18 +79,18 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
     """Answers that differ from a reference's by more than rounding can explain.
 
     Attributes:
-        wrong: of the answers that were ``compared``.
+        wrong: number of wrong answers among the ``compared``.
         tokens: compared, up to the first difference of each.
         tolerance: the largest distance that counts as rounding: (best logit - logit of the emitted
             token) / standard deviation of the logits.
         largest: the largest distance of a wrong answer.
-        wrong_first: wrong ones that had reused nothing that another wrong one had computed, but for
-            those chosen for a rare trait; None is all.
-        right_first: the same of the right ones.
-        wrong_for: wrong ones beside these that were chosen for a rare trait.
-        common: what those have in common, the surest first.
+        wrong_first: wrong ones that reused nothing computed by another wrong one, without those
+            chosen for a rare trait; None means all.
+        right_first: the same for the right ones.
+        wrong_for: further wrong ones, which were chosen for a rare trait.
+        common: their common traits, most significant first.
         examples: the first of them.
-        left_out: finished requests that were not compared, by the reason.
+        left_out: finished requests that were not compared, by reason.
     """
 
     kind: ClassVar[str] = "wrong-answers"
@@ -147,7 +148,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
 
 
 def wrong_answer_findings(record: RunRecord) -> list[Finding]:
-    """One finding if two answers are wrong, or one by far more than the tolerance."""
+    """Return one finding if two answers are wrong, or one by far more than the tolerance."""
     events = record.all_events(AnswersCompared)
     wrong = sum(event.wrong_answers for event in events)
     examples = tuple(answer for event in events for answer in event.wrong)
@@ -180,7 +181,7 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
 
 
 def answer_notes(record: RunRecord) -> Iterator[str]:
-    """How many answers were compared, and which were not, where no finding says so."""
+    """Yield how many answers were compared, and which were not, unless a finding says so."""
     events = record.all_events(AnswersCompared)
     if not events or wrong_answer_findings(record):
         return
@@ -201,18 +202,18 @@ def answer_notes(record: RunRecord) -> Iterator[str]:
 
 
 def left_out_words(left_out: Mapping[str, int]) -> str:
-    """Finished requests that were not compared, by the reason, the most first."""
+    """List the finished requests that were not compared, by reason, most frequent first."""
     ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count:,} {_LEFT_OUT.get(name, name)}" for name, count in ordered)
 
 
 def _in_common(events: Sequence[AnswersCompared], wrong: int, right: int) -> list[Common]:
-    """The traits that chance does not explain, the surest first, then in the order of ``Trait``.
+    """Return the significant traits, most significant first, then in the order of ``Trait``.
 
-    Of a trait that an answer may have itself or from a request that it goes on from, what is surer
-    is told.  A test of a trait may count answers that were chosen for having it: how many have it
-    is then given, and the question is how many of those are wrong.  Those that were chosen for
-    another trait would make the two traits look like opposites.
+    Of a trait that an answer may have itself or inherit from a request it continues, the more
+    significant form is reported.  The test of a trait may include answers that were chosen for
+    having it: the number with the trait is then fixed, and the question is how many of them are
+    wrong.  Answers chosen for another trait would make the two traits look like opposites.
     """
     wrong_traits, right_traits, wrong_for, right_for = map(
         _summed,

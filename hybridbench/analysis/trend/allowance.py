@@ -1,7 +1,7 @@
-"""Growth of memory that a cache explains: one that the user gave a size, or one with a bound.
+"""Memory growth explained by a cache: one whose size the user gave, or one with a bound.
 
-Until such a cache is full its growth is neither a leak nor CLEAN, and the run says until when.
-Beyond it memory is judged as ever.
+Until such a cache is full, its growth is neither a leak nor CLEAN, and the run says until when.
+Growth beyond it is judged as usual.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from hybridbench.records.verdict import MetricResult, Reason
 
 # Samples whose median is the level of memory at either end of the run.
 _SAMPLES = 5
-# A cache that is full much later than this is not what the run waits for.
+# A cache that fills only after a longer time is not worth waiting for.
 _LONGEST_S = 3650 * 86_400.0
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What memory may grow by: ``budget`` of all processes together; None where none is left.  By
-    the labels of a process, the container with a bound that fills there, and the KV cache.
+    """The allowed growth of memory: ``budget`` for all processes together, None if nothing is left;
+    by a process's labels, the bounded container that is filling there, and its KV cache.
     """
 
     budget: WithinBudget | None = None
@@ -40,11 +40,11 @@ class Allowance:
     def applied(
         self, results: Sequence[MetricResult], labels: Mapping[str, str]
     ) -> list[MetricResult]:
-        """The results of one process, its memory undecided as long as a cache may explain it."""
+        """Return one process's results; memory stays undecided while a cache may explain it."""
         return [self._applied(result, labels) for result in results]
 
     def covers(self, name: str) -> bool:
-        """Whether the user meant ``name`` of a heap, or a part of that path, by a cache's name."""
+        """Whether a cache name given by the user equals ``name`` or a component of its path."""
         caches = () if self.budget is None else self.budget.caches
         return any(cache == name or cache in name.split(".") for cache in caches)
 
@@ -67,7 +67,7 @@ def allowance_of(
     results: Iterable[Sequence[MetricResult]],
     growing: Sequence[Growing],
 ) -> Allowance:
-    """What the memory of a run may grow by after ``start_s``, at the rates of ``results``."""
+    """Return by how much memory may grow after ``start_s``, at the rates of ``results``."""
     filling = {
         labelled("", one.heap.labels): CacheIsFilling(
             path=one.name, size=one.last, bound=one.bound, full_in_s=one.full_in_s
@@ -108,7 +108,7 @@ def _budget_left(
 
 
 def _rises(record: RunRecord, start_s: float) -> Iterable[float]:
-    """What the memory of each process gained since ``start_s``."""
+    """Yield each process's memory gain since ``start_s``."""
     for name, series in record.series.items():
         value = series.value[(series.t_s >= start_s) & np.isfinite(series.value)]
         if unlabelled(name) == MEMORY and value.size:

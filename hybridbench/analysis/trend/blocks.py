@@ -1,6 +1,6 @@
-"""From samples to at most 80 equal-time blocks: the points that every trend is fitted to.
+"""Reduce samples to at most 80 blocks of equal time, the points to which every trend is fitted.
 
-Blocks cap the cost of all that follows, thin out autocorrelation, and a low quantile inside each
+Blocks cap the cost of all later steps, reduce autocorrelation, and a low quantile within each
 block ignores spikes and sawteeth shorter than a block (detection.md, "Blocks").
 """
 
@@ -22,10 +22,10 @@ _LOAD_EXPLAINS = 0.02
 
 @dataclass(frozen=True)
 class Blocks:
-    """One value for each stretch of equal length; stretches without a sample are left out.
+    """One value per stretch of equal length; stretches without a sample are left out.
 
-    ``index`` counts stretches from the start of the window, so that a jump in it says how far
-    apart two neighbours are.
+    ``index`` counts stretches from the start of the window, so a jump in it gives the distance
+    between two neighbours.
     """
 
     t_s: FloatArray  # mean time of the block's samples
@@ -44,7 +44,7 @@ class Blocks:
 
 
 def block_count(samples: int, limit: int = MAX_BLOCKS) -> int:
-    """How many blocks ``samples`` fill with the same number in each (up to one)."""
+    """Return how many blocks ``samples`` fill with equal numbers in each, up to one."""
     per_block = -(-samples // limit)
     return samples // max(per_block, 1)
 
@@ -52,7 +52,7 @@ def block_count(samples: int, limit: int = MAX_BLOCKS) -> int:
 def make_blocks(
     t_s: FloatArray, value: FloatArray, quantile: float = BYTES_QUANTILE, limit: int = MAX_BLOCKS
 ) -> Blocks:
-    """The ``quantile`` of the samples in each of at most ``limit`` stretches of equal length."""
+    """Return the ``quantile`` of the samples in each of at most ``limit`` equal stretches."""
     start_s, end_s = float(t_s[0]), float(t_s[-1])
     count = block_count(t_s.size, limit)
     position = (t_s - start_s) / max(end_s - start_s, 1e-9) * count
@@ -60,7 +60,7 @@ def make_blocks(
     first = np.searchsorted(block, np.arange(count + 1))
     size = np.diff(first)
     filled = np.flatnonzero(size)
-    # Linear interpolation between the two neighbouring ranks, as np.quantile does it.
+    # Interpolate linearly between the two neighbouring ranks, as np.quantile does.
     rank = quantile * (size[filled] - 1)
     below = np.floor(rank).astype(np.int64)
     above = np.minimum(below + 1, size[filled] - 1)
@@ -78,10 +78,10 @@ def make_blocks(
 
 
 def without_load(value: FloatArray, load: FloatArray) -> FloatArray:
-    """``value`` less what the load in flight explains of it within ten samples.
+    """Subtract from ``value`` what the load in flight explains of it within ten samples.
 
-    Ten samples are too short for a trend, so the regression sees only how the value follows the
-    load; it is used where it explains more than 2% of the variance inside the groups.
+    Ten samples are too few for a trend, so the regression sees only how the value follows the
+    load; it is used if it explains more than 2% of the variance within the groups.
     """
     groups = value.size // _GROUP
     if groups < 2 or not np.ptp(load):

@@ -1,8 +1,8 @@
-"""When fitted models say leak: every plausible one must, the growth must go on, and lumps count.
+"""When fitted models indicate a leak: every plausible one must, and the growth must continue.
 
-Takes fits, returns yes or no with a reason; ``estimate`` makes the fits (detection.md,
-"Decision" and "Lumps").  Whatever shape a warm-up has, it slows down and a leak does not: the pace
-of the last quarters is asked of the blocks alone, without any of the shapes.
+Takes fits and returns yes or no with a reason; ``estimate`` makes the fits (detection.md,
+"Decision" and "Lumps").  Any warm-up slows down, but a leak does not: the pace of the last quarters
+is measured on the blocks alone, without any of the shapes.
 
 The thresholds were chosen on the curve corpus, seeds 1000 to 77015 and 8310000 (detection.md,
 "How fresh these figures are").
@@ -30,43 +30,42 @@ from hybridbench.analysis.trend.gls import (
 )
 from hybridbench.analysis.trend.shapes import Trend, Warmup
 
-# BIC: models this close to the best must agree before a leak is called.
+# BIC: all models this close to the best must agree before a leak is called.
 _DECIDE_WITHIN = 3.5
-# A trend steeper than the growth by this much needs a warm-up that falls.
+# A trend that exceeds the growth by this factor needs a falling warm-up beside it.
 _TREND_AND_NO_MORE = 1.15
 _LINES = (Trend.TIME, Trend.WORK)
 _SURE_WITH_STEPS = 0.6
 _SURE_WITH_ALL_STEPS = 0.75
 _LUMPY_PHI = 0.75
-_FORGETS = 0.5  # noise below this leaves the stretches between steps to speak for themselves
+_FORGETS = 0.5  # below this autocorrelation, stretches between steps can be judged separately
 _STRETCH = 6  # blocks
 _STRETCH_SE = 2.0
 _STRETCH_KEEPS = 0.5  # of the trend
 _STRETCHES_SEEN = 0.7  # of the window
-# Beside a warm-up shape lumps may be its tail; then nearly half of them must come in the second
-# half, which no tail that bends at all does.
+# With a warm-up shape in the model, lumps may be its tail; then nearly half of them must come in
+# the second half, which no bending tail does.
 _LATE_SHARE_WARMING = 0.45
 
 HALF, THREE_QUARTERS = 0.5, 0.75
 _KEEPS_PACE = 0.88
-# Where a warm-up shape is part of the explanation, fading is what one expects: less doubt is given
-# away.
+# If a warm-up shape is part of the explanation, fading is expected, so the tolerance is smaller.
 _TOLERANCE_SE = 2.0
 _TOLERANCE_SE_WARM = 1.0
 _SHOWS = 0.6  # of the claimed growth, in the last quarter
-# A pace that fell to a part of what it was, and not long ago, may fall again: a knee this late in
-# the window, after a pace so much faster.
+# A pace that recently fell to a fraction of its former value may fall again: the range in which to
+# search for such a late knee, and the ratio of paces that counts.
 _KNEES = (0.1, 0.85, 61)  # as np.linspace has it
 _FINER = 11
 _LATE_KNEE = 0.3
 _NEAR = 0.05  # of the window: the same knee
 _SLOWED, _OTHER_FILL = 1.5, 10.0
 _KNEE_WITHIN = 6.0  # BIC: no strong evidence against it (Kass and Raftery 1995)
-_TWO_LINES_COST = 5  # parameters in the BIC: a level, a slope, and a bend with its place
-# And the growth must show at the end by itself, not only as what a shape leaves over.
+_TWO_LINES_COST = 5  # parameters in the BIC: a level, a slope, and a bend with its position
+# The growth must also be visible at the end by itself, not only as the remainder beside a shape.
 _SURELY_SE = 2.0
 _MIN_BLOCKS = 6
-# An end is searched at every block, so that a bend must be surer than at one place.
+# An end is searched for at every block, so a bend must be more significant than at one place.
 _BEND_SE = 4.0
 _STOPPED = 0.5  # of the pace before
 _FEWEST_BEFORE_STOP, FEWEST_AFTER_STOP = 6, 2
@@ -78,10 +77,10 @@ LATE_SHARE = 0.35  # of the growth, in the second half
 
 @dataclass(frozen=True)
 class Question:
-    """Is growth over the window above ``floor``, at error rate ``alpha``, with up to so many steps
-    allowed to explain it away?
+    """Is growth over the window above ``floor``, at error rate ``alpha``, with up to ``max_steps``
+    steps allowed to explain it away?
 
-    A warm-up may go on in any model but a plain line: that one is asked for ``line_floor``.
+    Any model except a plain line may include a continuing warm-up; plain lines use ``line_floor``.
     """
 
     floor: float
@@ -90,16 +89,16 @@ class Question:
     max_steps: int
 
     def floor_of(self, model: Model) -> float:
-        """Growth that ``model`` must have to call a leak."""
+        """Return the growth that ``model`` must exceed to call a leak."""
         is_line = is_plain(model) and not model.steps and model.candidate.trend in _LINES
         return self.line_floor if is_line else self.floor
 
 
 def agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, asked: Question) -> bool:
-    """Whether every model close to the best has a trend that is surely above the floor.
+    """Whether every model close to the best has a trend significantly above the floor.
 
-    A best model that needs every step it may have, or noise that hardly forgets, can hide a leak
-    in lumps and can feign one: there the lumps decide.
+    A best model that uses all its steps, or strongly autocorrelated noise, can hide a leak in lumps
+    and can fake one: then the lumps decide.
     """
     best = fits[0].model
     all_agree = chance(fits, asked) < asked.alpha
@@ -115,9 +114,9 @@ def agreed(fits: Sequence[ModelFit], phi: float, blocks: Blocks, asked: Question
 
 
 def climbs_between_steps(fit: ModelFit, x: FloatArray) -> bool:
-    """Whether every stretch between two fitted steps climbs surely, and not far from alike.
+    """Whether every stretch between two fitted steps climbs significantly and at a similar rate.
 
-    Of a staircase the trend is what three steps are too few for; its stretches are flat.
+    A staircase of more than three steps shows up as a trend, but its stretches are flat.
     """
     trend = fit.trend()
     if trend is None or trend[0] <= 0:
@@ -137,8 +136,8 @@ def climbs_between_steps(fit: ModelFit, x: FloatArray) -> bool:
 def goes_on(pace: Pace | None, best: ModelFit, growth: float) -> bool:
     """Whether growth keeps its pace.
 
-    Ever slower growth that falls makes room for a trend that nothing shows by itself; a falling
-    warm-up that ends may be a leak that gets faster.
+    A falling logarithmic warm-up leaves room for a trend that nothing shows by itself; a falling
+    warm-up that ends may be an accelerating leak.
     """
     trend = best.trend()
     falls = trend is not None and trend[0] > _TREND_AND_NO_MORE * growth
@@ -149,11 +148,11 @@ def goes_on(pace: Pace | None, best: ModelFit, growth: float) -> bool:
 
 
 def slowed(fits: Sequence[ModelFit], problem: Problem, phi: float) -> tuple[float, float] | None:
-    """Growth per window before and after a late knee that took a part of the pace, if two lines
-    that meet there explain the blocks as well as the best model does, or are it; else None.
+    """Return growth per window before and after a late knee that reduced the pace, if two lines
+    meeting there explain the blocks as well as the best model, or are it; else None.
 
-    A fill that ends leaves a leak of any other size; one that slows down goes on filling.  Lumps
-    and steps about one line look bent, too: where they explain nearly as much, there is no knee.
+    A fill that ends may leave a leak of any size; one that slows down continues to fill.  Lumps and
+    steps about one line look bent, too: if they explain nearly as much, there is no knee.
     """
     knee, bent = _best_knee(problem, phi, np.linspace(*_KNEES))
     step = (_KNEES[1] - _KNEES[0]) / (_KNEES[2] - 1)
@@ -175,7 +174,7 @@ def slowed(fits: Sequence[ModelFit], problem: Problem, phi: float) -> tuple[floa
 
 
 def _ramp_ends(fit: ModelFit, problem: Problem) -> float:
-    """Where the ramp of a ramp and a line ends; infinity for all other models."""
+    """Return where the ramp of a ramp-and-line model ends; infinity for all other models."""
     candidate = fit.model.candidate
     if candidate.warmup is not Warmup.RAMP or candidate.trend not in _LINES:
         return np.inf
@@ -194,11 +193,11 @@ def _best_knee(problem: Problem, phi: float, knees: FloatArray) -> tuple[float, 
 
 
 def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
-    """The share of the growth that its interval's lower end must reach.
+    """Return the share of the growth that the lower end of its interval must reach.
 
-    Steps fit much, and a warm-up shape with every step it may have nearly anything; what a shape
-    leaves as noise that hardly forgets is misfit.  Such models are believed where little doubt is
-    left.  A plain one with every step has the lumps to answer for.
+    Steps fit many things, and a warm-up shape with all its steps almost anything; strongly
+    autocorrelated residuals of a shape are misfit.  Such models are accepted only if little doubt
+    remains.  For a plain model with all its steps, the lumps decide.
     """
     all_steps = len(model.steps) >= max_steps > 0
     if all_steps and not is_plain(model):
@@ -209,30 +208,30 @@ def least_sure(model: Model, max_steps: int, phi: float = 0.0) -> float:
 
 
 def reason(all_agree: bool, best: ModelFit) -> str:
-    """Why it is not called a leak, in a word that ``metric_trend`` explains."""
+    """Return why it is not called a leak, as a word that ``metric_trend`` explains."""
     if all_agree or not is_plain(best.model):
         return "still-filling"
     return "few-steps" if len(best.model.steps) > 1 else "too-short"
 
 
 def deciding(fits: Sequence[ModelFit]) -> list[ModelFit]:
-    """The models so close to the best that each must agree before a leak is called."""
+    """Return the models so close to the best that all must agree before a leak is called."""
     return [fit for fit in fits if fit.model.bic <= fits[0].model.bic + _DECIDE_WITHIN]
 
 
 def chance(fits: Sequence[ModelFit], asked: Question) -> float:
-    """The p-value of the least sure of the deciding models."""
+    """Return the largest p-value among the deciding models."""
     return max(p_value(fit, asked.floor_of(fit.model)) for fit in deciding(fits))
 
 
 def p_value(fit: ModelFit, floor: float) -> float:
-    """How likely a trend like this one is where growth stays at the floor; 1 without a trend."""
+    """Return the probability of such a trend if growth is at the floor; 1 without a trend."""
     trend = fit.trend()
     return 1.0 if trend is None else tail(trend[0] - floor, trend[1], fit.df)
 
 
 def tail(above: float, se: float, df: int) -> float:
-    """P(noise alone is ``above`` or more); without any noise, whether it is above at all."""
+    """Return P(noise alone is ``above`` or more); without noise, whether it is above at all."""
     if se <= 0:
         return 0.0 if above > 0 else 1.0
     return t_tail(above / se, df)
@@ -240,8 +239,8 @@ def tail(above: float, se: float, df: int) -> float:
 
 @dataclass(frozen=True)
 class Pace:
-    """Growth over [1/2, 3/4] and [3/4, 1] of the window, scaled to a whole window, with their
-    covariance.
+    """Growth over [1/2, 3/4] and [3/4, 1] of the window, scaled to a whole window, with its
+    standard errors.
     """
 
     third_quarter: float
@@ -250,11 +249,11 @@ class Pace:
     se_fade: float  # of last_quarter - 0.88 third_quarter
 
     def shows(self, growth: float) -> bool:
-        """Whether the last quarter may have most of ``growth``, or a warm-up shape invented it."""
+        """Whether the last quarter may contain most of ``growth``; if not, a shape invented it."""
         return self.last_quarter + _TOLERANCE_SE * self.se_last >= _SHOWS * growth
 
     def holds(self, *, warming: bool) -> bool:
-        """Whether growth is still there, and no slower than before."""
+        """Whether growth continues, and no slower than before."""
         tolerance = _TOLERANCE_SE_WARM if warming else _TOLERANCE_SE
         surely = _SURELY_SE if warming else 0.0
         fade = self.last_quarter - _KEEPS_PACE * self.third_quarter
@@ -264,8 +263,8 @@ class Pace:
 def measure_pace(
     progress: FloatArray, value: FloatArray, gaps: FloatArray, phi: float
 ) -> Pace | None:
-    """The pace of ``value`` in the last two quarters of ``progress`` (time or work, 0 to 1); None
-    if too few.
+    """Return the pace of ``value`` in the last two quarters of ``progress`` (time or work, 0 to 1);
+    None if there are too few blocks.
     """
     late = progress >= HALF
     p = progress[late]
@@ -291,17 +290,17 @@ def measure_pace(
 
 
 def stops_at_the_end(progress: FloatArray, value: FloatArray, gaps: FloatArray) -> bool:
-    """Whether growth that went on through the second half has surely ended before its end.
+    """Whether growth through the second half ended significantly before the end of the window.
 
     A fill at constant speed that ends in the last tenth is a straight line for nine tenths, and no
-    shape tells it from a leak; the few blocks after its end do, wherever that is.
+    shape distinguishes it from a leak; the few blocks after its end do, wherever that is.
     """
     late = progress >= HALF
     p, y = progress[late], value[late]
     if p.size < _MIN_BLOCKS or np.ptp(p) <= 0:
         return False
     between = gaps[-(p.size - 1) :]
-    # Work that rests at the end leaves many blocks at one place: those beyond an end must be.
+    # Work that pauses at the end puts many blocks at one place: require some beyond that place.
     ends = p[_FEWEST_BEFORE_STOP:-FEWEST_AFTER_STOP]
     ends = ends[(ends >= THREE_QUARTERS) & (ends < p[-FEWEST_AFTER_STOP])]
     return any(_stops_at(float(end), p, y, between) for end in ends)
@@ -317,7 +316,7 @@ def _stops_at(end: float, p: FloatArray, y: FloatArray, gaps: FloatArray) -> boo
 
 @dataclass(frozen=True)
 class _Whitened:
-    """Coefficients with their covariance, and what they leave under AR(1) noise."""
+    """Coefficients with their covariance, and the residual sum of squares under AR(1) noise."""
 
     beta: FloatArray
     cov: FloatArray
@@ -325,7 +324,7 @@ class _Whitened:
 
 
 def _whitened(design: FloatArray, y: FloatArray, phi: float, gaps: FloatArray) -> _Whitened:
-    """Least squares under AR(1) noise of ``phi``."""
+    """Fit least squares under AR(1) noise of ``phi``."""
     white = whiten(np.column_stack([design, y]), phi, gaps)
     x, z = white[:, :-1], white[:, -1]
     inverse = np.linalg.pinv(x.T @ x)
@@ -336,7 +335,9 @@ def _whitened(design: FloatArray, y: FloatArray, phi: float, gaps: FloatArray) -
 
 
 def surely_ends(before: float, after: float, cov: FloatArray) -> bool:
-    """Whether of two paces, with their covariance, the second is surely hardly any of the first."""
+    """Whether the second of two paces, with their covariance, is significantly below half of the
+    first.
+    """
     contrast = np.array([-1.0, 1.0])
     se_bend = float(np.sqrt(max(contrast @ cov @ contrast, 0.0)))
     se_after = float(np.sqrt(max(cov[1, 1], 0.0)))
@@ -346,7 +347,7 @@ def surely_ends(before: float, after: float, cov: FloatArray) -> bool:
 
 
 def grows_in_lumps(blocks: Blocks, alpha: float, late_share: float = LATE_SHARE) -> bool:
-    """Whether growth goes on in lumps that no three of them, and no one half, can explain.
+    """Whether growth continues in lumps and is significant even without the three largest.
 
     ``late_share`` of it must come in the second half.
     """

@@ -1,8 +1,8 @@
-"""How what work costs changes over a run, in itself and against the machine's speed.
+"""How the cost of work changes over a run, in itself and relative to the machine's speed.
 
-A time is judged twice: as it is, and against the other times of the same run.  On a machine that is
-slowed from outside all of them grow alike; an engine that decays stands out from its own other
-parts.
+A time is judged twice: in itself, and relative to the other times of the same run.  If the machine
+is slowed from outside, all of them grow by the same factor; a decaying engine stands out from its
+own other parts.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from hybridbench.analysis.trend.work_cost import (
 )
 from hybridbench.analysis.trend.worsening import LEAST_BLOCKS, Worsening, worsening
 
-# Steady traffic that a trend or a step must have: the first minute of a full tree is no rule.
+# Steady traffic needed for a trend or a step: the first minute of a full tree is not typical.
 LEAST_WINDOW_S = 90.0
 
 _LEAST_OTHERS = 2  # other times to compare with
-# Parts suffer unlike from the same busy neighbour: of what slowed the others, as a logarithm, this
-# share is no sign of decay.
+# The same busy neighbour slows different parts by different amounts: this share of the slowdown of
+# the others, as a logarithm, is no sign of decay.
 _UNLIKE = 0.5
 _WHOLE, _MODEL = "token_ms", "forward_ms"
 
 _CONFIDENCE = 0.999
 _MAX_PHI = 0.9
 
-# Levels that work may grow with; the finding names one that explains more than time does.
+# Levels that the cost of work may grow with; the finding names one that explains more than time.
 _LEVELS = {"container.tree_nodes.len": "tree_nodes"}
 _GC_LEVELS = {"gc_tracked_objects": "gc_tracked_objects"}
-_CLEARLY_BETTER = 0.8  # of the squared error that time leaves, a level must leave less
+_CLEARLY_BETTER = 0.8  # a level must leave less than this share of time's squared error
 _MOVES = 0.05  # a level that varies less, as a logarithm, explains nothing
 
 
 @dataclass(frozen=True)
 class Change:
-    """How a quantity changed: by itself, and against the machine's speed."""
+    """How a quantity changed, in itself and relative to the machine's speed."""
 
     raw: Worsening | None = None
     relative: Worsening | None = None
@@ -52,7 +52,7 @@ class Change:
     def is_decay(self, derived: DerivedMetric) -> bool:
         if not derived.judged or self.raw is None or self.relative is None:
             return False
-        # What took no longer at all has not got worse for anybody, however fast the rest became.
+        # What takes no longer than before has not become worse, however much faster the rest is.
         return self.relative.worse and self.raw.change > 0
 
     def is_machine(self, derived: DerivedMetric) -> bool:
@@ -62,13 +62,13 @@ class Change:
 
 
 def can_judge(derived: DerivedMetric, blocks: WorkBlocks, window: Window) -> bool:
-    """Whether there is enough of the work to call a change one."""
+    """Whether there is enough of the work to judge a change."""
     long_enough = window.steady and window.duration_s >= LEAST_WINDOW_S
     return long_enough and len(blocks) >= LEAST_BLOCKS and blocks.total >= derived.least_value
 
 
 def traffic_start(record: RunRecord, window: Window) -> float:
-    """When the profile's warm-up requests had finished; never after ``steady``."""
+    """Return when the profile's warm-up requests had finished; never after ``steady``."""
     warmup = mapping(record.manifest.profile.resolved, "warmup")
     wanted = number(warmup, "requests", 500.0)
     finishes = record.series.get("events.finishes")
@@ -83,7 +83,7 @@ def traffic_start(record: RunRecord, window: Window) -> float:
 def change_of(
     record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, span_s: tuple[float, float]
 ) -> Change:
-    """How ``derived``, of which these are the blocks in ``span_s``, changed."""
+    """Return how ``derived`` changed, from its ``blocks`` in ``span_s``."""
     least = float(np.log1p(derived.least_change))
     z = _log(derived, blocks)
     raw = worsening(z, blocks.index, blocks.loads, least)
@@ -101,7 +101,7 @@ def change_of(
     least += _UNLIKE * max(0.0, slower.change)
     found = worsening(less, index, loads, least)
     if found.step_at is not None:
-        # The finding counts all blocks.
+        # Positions in the finding refer to all blocks.
         found = replace(found, step_at=int(np.flatnonzero(known)[found.step_at]))
     return Change(raw, found)
 
@@ -109,7 +109,7 @@ def change_of(
 def _slowness(
     record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks, span_s: tuple[float, float]
 ) -> FloatArray | None:
-    """How much longer than usual the other times took, as a logarithm at the same blocks; NaN
+    """Return the relative slowdown of the other times, as a logarithm at the same blocks; NaN
     where too few of them are known, None without others.
     """
     others = []
@@ -135,14 +135,14 @@ def _slowness(
 
 
 def _is_reference(derived: DerivedMetric, other: DerivedMetric) -> bool:
-    """The whole step is compared with the model's part of it, a part with the other parts."""
+    """Compare the whole step with the model's part of it, and a part with the other parts."""
     if derived.name == _WHOLE:
         return other.name == _MODEL
     return other.timed and other.judged and other.name not in (_WHOLE, derived.name)
 
 
 def _log(derived: DerivedMetric, blocks: WorkBlocks) -> FloatArray:
-    """Logarithm of the quantity, signed so that more is worse."""
+    """Return the logarithm of the quantity, signed so that more is worse."""
     log: FloatArray = np.log(blocks.value)
     return log if derived.higher_is_worse else -log
 
@@ -155,8 +155,8 @@ def _without_loads(z: FloatArray, loads: FloatArray) -> FloatArray:
 
 
 def half_width(blocks: WorkBlocks, confidence: float = _CONFIDENCE) -> float:
-    """Half of the interval of the quotient of the sums, for blocks that follow each other like
-    AR(1) noise.
+    """Return the half-width of the interval of the ratio of sums, under AR(1) noise between
+    neighbouring blocks.
     """
     count = len(blocks)
     residual = (blocks.over - blocks.total * blocks.under) / float(blocks.under.mean())
@@ -169,7 +169,7 @@ def half_width(blocks: WorkBlocks, confidence: float = _CONFIDENCE) -> float:
 
 
 def level_followed(record: RunRecord, derived: DerivedMetric, blocks: WorkBlocks) -> str | None:
-    """The level that leaves clearly less of the quantity unexplained than time does."""
+    """Return the level that explains clearly more of the quantity than time does."""
     z = np.log(blocks.value)
     best, name = _CLEARLY_BETTER * _unexplained(z, blocks.t_s, blocks.loads), None
     levels = _GC_LEVELS if derived.name.startswith("gc_") else _LEVELS

@@ -1,8 +1,7 @@
-"""The composite estimator: one series in, growth with its interval and the reasons to believe it
-out.
+"""The composite estimator: takes one series, returns growth with its interval and the reasons.
 
-Knows nothing of bytes, thresholds of metrics, or verdicts of runs; ``trend`` brings those.  The
-method and what was measured about it: detection.md.
+It knows nothing about bytes, metric thresholds or run verdicts; ``metric_trend`` adds those.  For
+the method and its measured performance see detection.md.
 """
 
 from __future__ import annotations
@@ -64,27 +63,27 @@ MIN_SAMPLES = 24
 # Chosen on seed 50000 of the curve corpus (detection.md, "How fresh these figures are").
 _REPORT_WITHIN = 4.5  # BIC: models this close widen the interval
 _MOST_MODELS = 60
-_LEAST_WIDTH = 0.01  # an interval narrower than 1% of the rate would deny model error
+_LEAST_WIDTH = 0.01  # an interval narrower than 1% of the rate would ignore model error
 _TROUGHS_KEEP = 0.6  # of the claimed growth
 _TROUGHS_FOR_MODELS = 16
-# Chosen on seeds 1000, 40000 and 50000 of the curve corpus (detection.md).  Noise above the
-# first is mostly misfit; the later half counts instead if its own is below the
-# second.
+# Chosen on seeds 1000, 40000 and 50000 of the curve corpus (detection.md).  Autocorrelation above
+# the first value is mostly misfit; then the later half counts if its own autocorrelation is below
+# the second.
 _HARDLY_FORGETS, _FORGETS_AGAIN = 0.75, 0.6
-_WORK_DIFFERS = 0.03  # work closer than this to time, or to other work, is no rival
+_WORK_DIFFERS = 0.03  # work that differs less from time, or from other work, is no rival
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller knows and wants."""
+    """What the caller knows and asks for."""
 
-    floor: float = 0.0  # growth over the window below which nothing is called
-    line_floor: float | None = None  # the same where a plain line explains it; ``floor`` if None
+    floor: float = 0.0  # growth over the window that must be exceeded to call a leak
+    line_floor: float | None = None  # the same for a plain line; ``floor`` if None
     alpha: float = 0.001
     confidence: float = 0.95
     quantile: float = BYTES_QUANTILE
     limits: ShapeLimits = field(default_factory=ShapeLimits)
-    collected: bool = False  # a garbage collector empties it: a fall is the end of a tooth
+    collected: bool = False  # a garbage collector empties it: a fall ends a tooth
     max_blocks: int = MAX_BLOCKS
     max_steps: int = 3
 
@@ -96,7 +95,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Samples:
-    """One series with what may drive it, all at the same times."""
+    """One series with its possible drivers, all at the same times."""
 
     t_s: FloatArray
     value: FloatArray
@@ -106,7 +105,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Growth over the window (value at its end less value at its start, at the going rate)."""
+    """Growth over the window: the value at its end less that at its start, at the current rate."""
 
     blocks: Blocks
     fitted: FloatArray  # at the blocks
@@ -116,21 +115,21 @@ class Estimate:
     lower: float
     upper: float
     leak: bool  # every plausible model has a trend above the floor, and it does not fade
-    reason: str  # why not, a word that ``metric_trend`` explains; empty for a leak
+    reason: str  # why not, as a word that ``metric_trend`` explains; empty for a leak
     # Growth per window before and after it slowed: at a late knee, or in the last two quarters.
     fade: tuple[float, float] | None
     phi: float = 0.0
-    floor: float = 0.0  # growth that it was asked for
-    p_value: float = 1.0  # of growth at or under the floor, in the least sure plausible model
-    slowed: bool = False  # at a late knee: what came before it counts
-    returns: bool = False  # every plausible model has memory come back after its falls
+    floor: float = 0.0  # the floor that growth was compared with
+    p_value: float = 1.0  # of growth at most at the floor, in the weakest plausible model
+    slowed: bool = False  # there is a late knee; growth before it counts
+    returns: bool = False  # in every plausible model, memory returns after its falls
 
 
 def estimate(samples: Samples, options: Options | None = None) -> Estimate:
-    """Judge one series; samples that are no readings are left out.
+    """Judge one series, ignoring samples that are not readings.
 
     Raises:
-        ValueError: with fewer than 24 samples; the caller says so in its own words.
+        ValueError: for fewer than 24 samples; callers phrase their own message.
     """
     samples = _readable(samples)
     if samples.t_s.size < MIN_SAMPLES:
@@ -147,7 +146,7 @@ def estimate(samples: Samples, options: Options | None = None) -> Estimate:
 
 
 def _readable(samples: Samples) -> Samples:
-    """The samples whose value is a reading; work or load that is none explains nothing."""
+    """Keep the samples whose value is a reading; ignore work or load with invalid values."""
     keep = are_readings(samples.value)
     works = [work if are_readings(work).all() else np.zeros_like(work) for work in samples.works]
     load = samples.load
@@ -179,8 +178,8 @@ def _estimate(samples: Samples, opts: Options) -> Estimate:
     found = _unless_stored_up(sawtooth, by_models, opts)
     if by_troughs is None:
         return found
-    # Ramps as short as a few blocks are noise that forgets, and where ramps differ the troughs are
-    # less alike than the stretches between them: then the blocks tell more exactly.
+    # Very short ramps are noise without memory, and if ramps differ, the troughs vary more than the
+    # stretches between them: then the blocks are more precise.
     narrower = found.upper - found.lower < by_troughs.upper - by_troughs.lower
     return found if found.phi <= _FORGETS_AGAIN and narrower else by_troughs
 
@@ -190,7 +189,7 @@ def _without_load(samples: Samples) -> FloatArray:
 
 
 def _unless_stored_up(sawtooth: Sawtooth | None, found: Estimate, opts: Options) -> Estimate:
-    """The estimate, and no leak where a few ramps of a sawtooth could have stored up its growth."""
+    """Clear the leak if a few ramps of a sawtooth could have stored up the growth."""
     if sawtooth is None or not found.leak:
         return found
     one_tooth = opts.collected and sawtooth.fall.size < 2
@@ -200,8 +199,8 @@ def _unless_stored_up(sawtooth: Sawtooth | None, found: Estimate, opts: Options)
 
 
 def _troughs_rise(sawtooth: Sawtooth, found: Estimate) -> bool:
-    """Whether few ramps leave the growth to stand: each trough as much above the one before as
-    the growth says, a single fall that gives little back, or no fall for longer than a ramp lasts.
+    """Whether the growth holds despite few ramps: each trough is above the previous one by what the
+    growth predicts, a single fall frees little, or there is no fall for longer than a ramp lasts.
     """
     if sawtooth.outgrown:
         return True
@@ -231,7 +230,7 @@ def _constant(blocks: Blocks) -> Estimate:
 def _from_models(
     samples: Samples, blocks: Blocks, opts: Options, sawtooth: Sawtooth | None = None
 ) -> Estimate:
-    """Every plausible shape fitted, and what they say together; losses by chance may call a leak
+    """Fit every plausible shape and combine them; a random-walk loss may still be called a leak
     where the shapes see bends and steps.
     """
     dips = find_dips(blocks, sawtooth, opts.quantile)
@@ -247,7 +246,7 @@ def _from_models(
     progress = blocks.x if work is None else works[work]
     pace = measure_pace(progress, without_steps(best, problem, dips), problem.gaps, phi)
     all_agree = agreed(fits, phi, blocks, opts.question)
-    # An interval that reaches down to the floor and a leak would contradict each other.
+    # An interval that reaches the floor would contradict a leak.
     floor = opts.question.floor_of(best.model)
     least = max(floor, least_sure(best.model, opts.max_steps, phi) * growth)
     leak = (
@@ -283,7 +282,7 @@ def _from_models(
 
 
 def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
-    """A leak whose bends and steps are no more than the luck of a loss that comes by chance."""
+    """Return a leak whose bends and steps are within the randomness of a random-walk loss."""
     lower, upper = walk.interval(opts.confidence)
     return replace(
         found,
@@ -302,7 +301,7 @@ def _by_chance(found: Estimate, walk: RandomWalkFit, opts: Options) -> Estimate:
 
 
 def _returns(model: Model, dips: Beside, problem: Problem) -> bool:
-    """Whether the model needs the dips, and no steps beside them as a sawtooth would."""
+    """Whether the model needs the dips, without any steps, which a sawtooth would need."""
     if model.steps:
         return False
     columns = problem.shapes.columns[:, list(model.candidate.columns)]
@@ -312,9 +311,9 @@ def _returns(model: Model, dips: Beside, problem: Problem) -> bool:
 def _from_later_half(
     samples: Samples, opts: Options, whole: Estimate, sawtooth: Sawtooth | None
 ) -> Estimate:
-    """The later half judged alone, where the whole run's noise is only what no shape could fit.
+    """Judge the later half alone, for when the whole run's noise is just misfit of every shape.
 
-    Whatever happened in the first half then no longer counts; a leak must show in both.
+    What happened in the first half then no longer matters; a leak must show in both.
     """
     from_s = 0.5 * (whole.blocks.start_s + whole.blocks.end_s)
     late = samples.t_s >= from_s
@@ -334,7 +333,7 @@ def _from_later_half(
     half = _from_models(part, blocks, fewer, late_sawtooth)
     if half.phi > _FORGETS_AGAIN:
         return whole
-    # A few falls may end ramps as long as the run, whichever half they are in.
+    # Few falls may end ramps as long as the run, in either half.
     half = _unless_stored_up(sawtooth, _unless_stored_up(late_sawtooth, half, opts), opts)
     leak = half.leak and whole.lower > opts.floor
     return replace(half, leak=leak, reason="" if leak else half.reason or whole.reason)
@@ -343,7 +342,7 @@ def _from_later_half(
 def _united(
     fits: Sequence[ModelFit], problem: Problem, confidence: float
 ) -> tuple[float, float, float]:
-    """The best model's growth, and the union of the intervals of all models near it."""
+    """Return the best model's growth, and the union of the intervals of all models near it."""
     spans = [_growth(fit, problem, confidence) for fit in fits]
     growth = spans[0][0]
     least = _LEAST_WIDTH * abs(growth)
@@ -355,7 +354,7 @@ def _united(
 def _problem(
     samples: Samples, blocks: Blocks, opts: Options, dips: Beside | None
 ) -> tuple[Problem, list[FloatArray]]:
-    """The blocks with all shapes, and the progress of each work that is no rival of another."""
+    """Return the blocks with all shapes, and the progress of each work that is no rival."""
     works: list[FloatArray] = []
     for work in samples.works:
         scaled = _progress(samples.t_s, work, blocks)
@@ -377,7 +376,7 @@ def _problem(
 
 
 def _progress(t_s: FloatArray, work: FloatArray, blocks: Blocks) -> FloatArray | None:
-    """Work done at the blocks' times as a share of the window's; None where none was done."""
+    """Return the share of work done at the blocks' times; None if there was no work."""
     done = float(work[-1] - work[0])
     if done <= 0:
         return None
@@ -390,7 +389,7 @@ def _differ(one: FloatArray, other: FloatArray) -> bool:
 
 
 def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, float, float]:
-    """Growth per window at the rate of the last quarter, with its interval; steps are no growth."""
+    """Return growth per window at the last quarter's rate, with its interval, without steps."""
     weights = np.zeros(fit.beta.size)
     columns = list(fit.model.candidate.columns)
     weights[1 : 1 + len(columns)] = problem.shapes.growth[columns]
@@ -403,14 +402,14 @@ def _growth(fit: ModelFit, problem: Problem, confidence: float) -> tuple[float, 
 def _from_troughs(
     samples: Samples, sawtooth: Sawtooth, blocks: Blocks, opts: Options
 ) -> Estimate | None:
-    """The trend of the troughs; None where there are too few to fit."""
+    """Return the trend of the troughs; None if there are too few to fit."""
     t, y = usable_troughs(sawtooth, blocks.start_s, blocks.end_s)
     if t.size < MIN_TROUGHS:
         return None
     if t.size >= _TROUGHS_FOR_MODELS:
-        # Enough troughs are a series of their own: they get every shape that a series gets, and may
-        # be a sawtooth again, as where one collector waits for another.  So few points bear no more
-        # than a step for each sixteen.
+        # With enough troughs, fit them as a series of their own, with all shapes.  They may form a
+        # sawtooth again, as when one collector waits for another.  Allow only one step per sixteen
+        # points.
         fewer = min(opts.max_steps, t.size // _TROUGHS_FOR_MODELS)
         works = [np.interp(t, samples.t_s, work) for work in samples.works]
         return _estimate(
@@ -425,7 +424,7 @@ def _from_troughs(
     half = max(t_quantile(0.5 + opts.confidence / 2, df) * se, _LEAST_WIDTH * abs(slope))
     by_chance = tail(slope - opts.floor, se, df)
     above = by_chance < opts.alpha
-    # No shapes are tried on so few points: the later half must show the growth by itself.
+    # With so few points no shapes are tried: the later half must show the growth by itself.
     late_doubt = t_quantile(0.95, max(x[late].size - 2, 1)) * late_se
     holds = late_slope > 0.6 * slope and late_slope - late_doubt > opts.floor
     leak = above and holds

@@ -1,4 +1,4 @@
-"""When a metric that grows reaches the limit that the run's manifest knows for it."""
+"""When a growing metric reaches the limit given in the run's manifest."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_bytes, format_count, format_duration
 from hybridbench.records.verdict import Rate
 
-# What the manifest's word for the source of a memory limit means to a reader.
+# Words for the manifest's sources of a memory limit.
 _LIMIT_SOURCES: Mapping[str, str] = {
     "cgroup": "the control group's memory limit",
     "MemAvailable": "what the machine had available at the start",
 }
-# Memory that the worker's own limit ends; a limit of the machine ends all of them.
+# Memory limited for the worker alone; the machine's limits apply to all of these.
 _PROCESS_MEMORY = ("rss_anon_swap_bytes", "gc_collectible_bytes")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that a metric can reach, in its unit, and in words what says so."""
+    """The maximum of a metric, in its unit, and its source in words."""
 
     size: float
     said: str
@@ -32,17 +32,17 @@ class Limit:
 class Exhaustion(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from now until ``limit`` at the estimated rate, and at the ends of its interval.
 
-    ``limit_is`` says in words what the limit is.
+    ``limit_is`` describes the limit in words.
     """
 
     expected_s: float
     soonest_s: float
-    latest_s: float | None  # None where the interval's lower end does not grow
+    latest_s: float | None  # None if the lower end of the interval does not grow
     limit: float
     limit_is: str
 
     def text(self, unit: str) -> str:
-        """What is said of it; ``unit`` is that of the limit."""
+        """Return a sentence part; ``unit`` is the unit of the limit."""
         limit = (format_bytes if unit == Unit.BYTES else format_count)(self.limit)
         latest = "never" if self.latest_s is None else format_duration(self.latest_s)
         return (
@@ -52,7 +52,7 @@ class Exhaustion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_of(record: RunRecord, metric: str) -> Limit | None:
-    """The limit that the run's manifest knows for ``metric``; None if it knows none."""
+    """Return the manifest's limit for ``metric``, or None."""
     limits = record.manifest.limits
     if metric in _PROCESS_MEMORY:
         source = limits.memory_source or ""
@@ -74,9 +74,9 @@ def _known_limit(size: float, said: str) -> Limit | None:
 
 
 def time_to_exhaustion(limit: Limit, now: float, rate_per_hour: Rate) -> Exhaustion | None:
-    """When ``now`` reaches ``limit`` at ``rate_per_hour``; None if it does not grow.
+    """Return when ``now`` reaches ``limit`` at ``rate_per_hour``; None if it does not grow.
 
-    Already past the limit is zero seconds away.
+    Zero seconds if it is already past the limit.
     """
     if rate_per_hour.value <= 0:
         return None

@@ -1,7 +1,7 @@
 """Least squares under AR(1) noise for hundreds of candidate shapes at once.
 
-All candidates draw on one set of columns, so one Gram matrix of the whitened columns serves them
-all: fitting a candidate, and finding its best step, is arithmetic on a few of the matrix's rows
+All candidates use one set of columns, so one Gram matrix of the whitened columns serves them all:
+fitting a candidate, and finding its best step, is arithmetic on a few rows of the matrix
 (detection.md, "Shapes").
 """
 
@@ -18,17 +18,18 @@ from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.shapes import Beside, Candidate, Shapes, Warmup
 
 MAX_PHI = 0.985
-FIRST_PHI = 0.3  # before anything is known of the noise
+FIRST_PHI = 0.3  # before the noise is known
 
 _STEP_PARAMETERS = 3
-# Relative to a column of length 1: keeps two columns that coincide from dividing by zero.
+# Relative to a column of length 1: prevents division by zero for two identical columns.
 _RIDGE = 1e-11
-# A step column of which less than this is left beside the model's other columns cannot be told
-# from them.
+# A step column with less than this left after projection onto the model's other columns is
+# indistinguishable from them.
 _STEP_LEFT = 1e-4
-# Rounding leaves about 1e-12 of a perfect fit; below this share models cannot be ranked.
+# Rounding leaves about 1e-12 of a perfect fit; models whose remainder is below this share cannot be
+# ranked.
 _LEAST_LEFT = 1e-11
-# A column of such a length has nothing in it: progress lies between 0 and 1.
+# A column this short is empty: progress lies between 0 and 1.
 _EMPTY = 1e-100
 _PHI_ROUNDS = 3
 _PHI_CLOSE = 0.02
@@ -36,7 +37,7 @@ _PHI_CLOSE = 0.02
 
 @dataclass(frozen=True)
 class Problem:
-    """The blocks to explain: values, how many blocks each lies after the one before, and the
+    """The blocks to explain: values, the distance of each block from the one before, and the
     shapes.
     """
 
@@ -55,7 +56,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """What it costs in the BIC."""
+        """Its parameter count in the BIC."""
         return self.candidate.parameters + _STEP_PARAMETERS * len(self.steps)
 
     @property
@@ -79,7 +80,7 @@ class ModelFit:
     residuals: FloatArray
 
     def trend(self) -> tuple[float, float] | None:
-        """Growth over the whole window that the trend column claims, and its standard error."""
+        """Return the trend column's growth over the whole window, with its standard error."""
         column = self.model.candidate.trend_column
         if column is None:
             return None
@@ -88,7 +89,7 @@ class ModelFit:
 
 
 def rank_models(problem: Problem, phi: float, max_steps: int) -> list[Model]:
-    """Every candidate with its best number of greedy steps, best BIC first."""
+    """Return every candidate with its best number of greedy steps, best BIC first."""
     models = [
         scored.model(i)
         for scored in _score_groups(problem, phi, max_steps)
@@ -98,16 +99,16 @@ def rank_models(problem: Problem, phi: float, max_steps: int) -> list[Model]:
 
 
 def best_model(problem: Problem, phi: float, max_steps: int) -> Model:
-    """The first of ``rank_models``, without making the others."""
+    """Return the first of ``rank_models``, without building the others."""
     scored = min(_score_groups(problem, phi, max_steps), key=lambda one: float(one.bic.min()))
     return scored.model(int(np.argmin(scored.bic)))
 
 
 def choose_phi(problem: Problem, max_steps: int) -> float:
-    """The autocorrelation between neighbouring blocks, from the best model's residuals.
+    """Estimate the autocorrelation between neighbouring blocks from the best model's residuals.
 
-    A first pass without steps keeps correlated noise from being explained as steps; correlation
-    and model are then improved in turn, at most three times.
+    A first pass without steps prevents correlated noise from being explained as steps; correlation
+    and model are then improved alternately, at most three times.
     """
     best = best_model(problem, FIRST_PHI, 0)
     phi = _phi_of(fit_model(problem, best, FIRST_PHI))
@@ -124,14 +125,14 @@ def _phi_of(fit: ModelFit) -> float:
 
 
 def cautious_phi(phi: float, blocks: int) -> float:
-    """The upper end of ``phi``'s 80% interval, for standard errors that do not trust a lucky
-    estimate.
+    """Return the upper end of ``phi``'s 80% interval, for standard errors that allow for an
+    estimate that is too low by chance.
     """
     return min(phi + 1.28 * float(np.sqrt((1.0 - phi * phi) / blocks)), 0.99)
 
 
 def fit_model(problem: Problem, model: Model, phi: float) -> ModelFit:
-    """Coefficients of one model with their covariance under AR(1) noise of ``phi``."""
+    """Fit one model's coefficients and covariance under AR(1) noise of ``phi``."""
     design = np.column_stack(
         [
             np.ones(problem.y.size),
@@ -147,13 +148,13 @@ def fit_model(problem: Problem, model: Model, phi: float) -> ModelFit:
 
 
 def whiten(matrix: FloatArray, phi: float, gaps: FloatArray) -> FloatArray:
-    """``matrix`` [blocks, columns] in units of fresh noise: each row less what the row before
-    predicts.
+    """Transform ``matrix`` [blocks, columns] to units of innovations: each row less its prediction
+    from the row before.
     """
     out = np.empty_like(matrix)
     out[0] = matrix[0] * np.sqrt(1.0 - phi * phi)
     reach = phi**gaps
-    # After a gap less is predicted and more of the noise is fresh.
+    # After a gap, less is predicted and the innovation is larger.
     scale = np.sqrt((1.0 - phi * phi) / (1.0 - reach * reach))
     out[1:] = scale[:, None] * (matrix[1:] - reach[:, None] * matrix[:-1])
     return out
@@ -161,8 +162,8 @@ def whiten(matrix: FloatArray, phi: float, gaps: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class _Gram:
-    """Inner products of whitened, unit-length columns beside the level: candidates' columns,
-    steps, y.
+    """Inner products of whitened columns, net of the level and of unit length: candidates'
+    columns, steps, y.
     """
 
     products: FloatArray
@@ -192,10 +193,10 @@ class _Scored:
     group: Sequence[Candidate]
     bic: FloatArray
     steps: NDArray[np.int64]  # [candidates, most steps]: in the order in which they were chosen
-    count: NDArray[np.int64]  # of those steps, how many are kept
+    count: NDArray[np.int64]  # how many of those steps are kept
 
     def model(self, i: int) -> Model:
-        """The candidate in place ``i``, as ranked."""
+        """Return candidate ``i``, as ranked."""
         kept = tuple(self.steps[i, : self.count[i]].tolist())
         return Model(self.group[i], kept, float(self.bic[i]))
 
@@ -210,10 +211,10 @@ def _score_groups(problem: Problem, phi: float, max_steps: int) -> list[_Scored]
 def _score_group(
     gram: _Gram, group: Sequence[Candidate], places: NDArray[np.int64], max_steps: int
 ) -> _Scored:
-    """The candidates of one size, solved together; each keeps its best number of steps."""
+    """Score the candidates of one size together; each keeps its best number of steps."""
     cost = np.array([c.parameters for c in group], dtype=np.float64)
     log_n = float(np.log(gram.blocks))
-    # Another step per block than this many and the fit has no residual left to judge by.
+    # With more steps than this, the fit has no residual left to judge it by.
     room = int((gram.blocks - 3 - cost.max()) // _STEP_PARAMETERS)
     most = min(max_steps, room)
     best_bic = np.full(len(group), np.inf)
@@ -232,14 +233,14 @@ def _score_group(
 
 
 class _StepSearch:
-    """What each of some models leaves of y, and the best step to add to each, again and again.
+    """The residuals of y for several models, and the best step to add to each, repeatedly.
 
-    The steps and y are kept as they are beside the columns of their model: an added step only takes
-    its own direction out of them (Gram and Schmidt), and nothing is solved a second time.
+    Steps and y are stored net of each model's columns: adding a step only removes its direction
+    from them (Gram-Schmidt), so nothing is solved twice.
     """
 
     def __init__(self, gram: _Gram, places: NDArray[np.int64], *, steps: bool) -> None:
-        """``places`` [models, columns]; without ``steps`` only ``left`` is known, and sooner."""
+        """``places`` [models, columns]; without ``steps`` only ``left`` is computed, faster."""
         self._products = gram.products[gram.columns :, gram.columns :] if steps else None
         models, size = places.shape
         first = gram.columns if steps else gram.y
@@ -258,7 +259,7 @@ class _StepSearch:
             self._cross = to_y - np.einsum("mks,mk->ms", onto[:, :, :-1], onto[:, :, -1])
 
     def add_best(self, *, more: bool) -> NDArray[np.int64]:
-        """Add to each model the step that takes most; ``more`` if another is wanted after it."""
+        """Add to each model the step that explains most; ``more`` if another will follow."""
         assert self._products is not None
         told = self._norm > _STEP_LEFT
         gain = np.where(told, self._cross**2 / np.maximum(self._norm, _STEP_LEFT), 0.0)
@@ -277,7 +278,7 @@ class _StepSearch:
 
 def _solve(design: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, int]:
     lengths = np.linalg.norm(design, axis=0)
-    # An empty column gets no coefficient, whatever it is measured in.
+    # An empty column gets no coefficient, whatever its unit.
     scale = np.where(lengths > _EMPTY, lengths, 1.0)
     u, s, vt = np.linalg.svd(design / scale, full_matrices=False)
     keep = s > 1e-9 * s[0]
@@ -296,7 +297,7 @@ def is_plain(model: Model) -> bool:
 
 
 def without_beside(fit: ModelFit, problem: Problem) -> FloatArray:
-    """The blocks less what follows the load, swings or comes back: none of it is growth."""
+    """Return the blocks without what follows the load, oscillates or returns: none is growth."""
     count = fit.model.candidate.beside
     columns = problem.shapes.columns[:, list(fit.model.candidate.columns[:count])]
     less: FloatArray = problem.y - columns @ fit.beta[1 : 1 + count]
@@ -304,7 +305,7 @@ def without_beside(fit: ModelFit, problem: Problem) -> FloatArray:
 
 
 def without_steps(fit: ModelFit, problem: Problem, dips: Beside | None) -> FloatArray:
-    """The blocks less what is neither pace nor its loss: fitted steps, and what comes back."""
+    """Return the blocks without fitted steps and returning dips, neither of which is pace."""
     less: FloatArray = problem.y
     passing = () if dips is None else dips.columns
     for place in range(fit.model.candidate.beside):

@@ -1,5 +1,5 @@
-"""The trend of one gated metric in the judged window: thresholds in, LEAK / CLEAN / INCONCLUSIVE
-out.
+"""The trend of one gated metric in the judged window: applies thresholds, returns LEAK, CLEAN or
+INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -57,42 +57,42 @@ from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import ProbeLeftOut
 from hybridbench.records.verdict import NO_MODEL, MetricResult, Rate, Reason
 
-# Why an estimate is no leak, where that is all there is to say.
+# Reasons of an estimate that fully explain why it is no leak.
 _OF_ITS_OWN: Final = {kind.code: kind for kind in (LoadClimbs, FewCycles, FewSteps)}
 
-MIN_PROBES = 30  # of a heap scan's metric before its trend may be judged
+MIN_PROBES = 30  # heap scans needed before such a metric's trend may be judged
 
-# Before 45 minutes without ``steady``, a fill at constant speed is a leak to any statistic
-# (detection.md, "What it cannot do").
+# Without ``steady``, a fill at constant speed looks like a leak to any statistic for the first 45
+# minutes (detection.md, "What it cannot do").
 LEAK_WITHOUT_STEADY_S = 45 * 60.0
 # After ``steady`` an allocator still settles for minutes; a shorter window can bound growth but
-# not blame it.
+# cannot show that it is a leak.
 LEAK_AFTER_STEADY_S = 240.0
-# From here on the window is long against any tail of a warm-up, and slow shapes are left to the
-# guard.
+# From here on the window is long compared with any warm-up's tail, so slow shapes are left to the
+# pace check.
 _SLOWEST_AFTER_STEADY = 0.5
 
-# What an allocator may still settle by in a window of minutes (detection.md, "Limits of short
-# runs"); beyond 45 minutes it fades with the square of the time, and the metric's own floor takes
-# over.
+# Growth by which an allocator may still settle in a window of minutes (detection.md, "Limits of
+# short runs"); beyond 45 minutes it decreases with the square of the time, and the metric's own
+# floor applies.
 _SETTLES_BYTES = 8 * 2.0**20
 _SETTLES_SHARE = 0.01
-# Of that, where no profile has limits: no healthy run of that page reached half of it.
+# The share of it used without profile limits: no healthy run on that page reached half of it.
 _SETTLES_UNMEASURED, _SETTLES_ALONG_A_LINE = 0.5, 0.25
 
-# In half a day a small process shows growth that its size a day makes a leak, however few bytes.
+# After half a day, small processes are judged by relative growth per day, however few bytes it is.
 _HALF_A_DAY_S = 12 * 3600.0
 _DAILY_SHARE = 0.02
 
-# From here on nothing healthy settles any more, and sure growth of half the floor is worth a longer
-# run.
+# From here on no healthy process settles any more, and significant growth of half the floor is
+# worth a longer run.
 _SETTLED_S = 2 * LEAK_WITHOUT_STEADY_S
 _SETTLED_SHARE = 0.5
 
-# Of the level: the least bound that NO LEAK must meet where the profile sets no limit.
+# Share of the level: the smallest bound for CLEAN if the profile sets no limit.
 _MARGIN_SHARE = 0.005
 _PAGE_BYTES = 4096.0
-# Of handles three an hour are the bound, and fewer than three in a whole window are neither a leak
+# Handles have a bound of three per hour, and fewer than three in a whole window are neither a leak
 # nor a doubt.
 _FEW_HANDLES = 3.0
 
@@ -102,23 +102,23 @@ _LONGEST_ADVICE = 50.0  # times the window
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to try: the live view judges often and needs no more than a first answer."""
+    """How much work to spend: the live view judges often and needs only a rough answer."""
 
     max_blocks: int = 80
     max_steps: int = 3
 
 
 def settles_by(base_bytes: float, duration_s: float) -> float:
-    """Bytes by which a healthy allocator may still grow in a window of ``duration_s`` after its
-    warm-up.
+    """Return the bytes by which a healthy allocator may still grow in a window of ``duration_s``
+    after its warm-up.
     """
     fade = min(1.0, (LEAK_WITHOUT_STEADY_S / max(duration_s, 1.0)) ** 2)
     return fade * max(_SETTLES_BYTES, _SETTLES_SHARE * abs(base_bytes))
 
 
 def gated_metrics(record: RunRecord) -> list[MetricSpec]:
-    """The declared trends that this record has samples of, by name; those of processes with a role
-    are in records of their own (``facts/processes.py``).
+    """Return the declared trends with samples in this record, by name; processes with a role have
+    records of their own (``facts/processes.py``).
     """
     if record.gates is not None:
         return [gate.spec for name, gate in record.gates.items() if len(record.series[name])]
@@ -135,13 +135,13 @@ def gated_metrics(record: RunRecord) -> list[MetricSpec]:
 
 
 def probes_left_out(record: RunRecord) -> frozenset[str]:
-    """Metrics whose probe the run gave up because it held the engine for too long."""
+    """Return the metrics whose probe was disabled because it stopped the engine for too long."""
     left_out = record.all_events(ProbeLeftOut)
     return frozenset(name for probe in left_out for name in probe.metrics)
 
 
 def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
-    """The result of one metric in the judged window, which there must be."""
+    """Judge one metric in the judged window, which must exist."""
     assert facts.window is not None, "without a judged window there is no trend"
     t, value = judged_samples(facts.window, facts.record.series[spec.name])
     sign = 1.0 if spec.higher_is_worse else -1.0
@@ -156,7 +156,7 @@ def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
         return _too_few(terms, t, needed)
     counted = map(bare, facts.record.drivers.works)
     works = [name for name in counted if name in facts.counters.series][:_MOST_WORKS]
-    load = None if spec.name == AT_REST else _load(facts, t)  # nothing runs at a rest
+    load = None if spec.name == AT_REST else _load(facts, t)  # nothing runs when idle
     found = estimate(
         Samples(t, sign * value, [facts.counters.at(name, t) for name in works], load),
         terms.options(effort),
@@ -166,7 +166,7 @@ def judge_trend(facts: Facts, spec: MetricSpec, effort: Effort) -> MetricResult:
 
 @dataclass(frozen=True)
 class _Terms:
-    """The thresholds of a metric in this run, per hour unless said otherwise."""
+    """The thresholds of a metric in this run, per hour unless noted."""
 
     record: RunRecord
     spec: MetricSpec
@@ -178,8 +178,8 @@ class _Terms:
         return self.floor_after(self.window.duration_s)
 
     def floor_after(self, duration_s: float) -> float:
-        """Growth that matters in a window of ``duration_s``: one of half a day and more shows what
-        is much for a small process.
+        """Return the growth that matters in a window of ``duration_s``: from half a day on, growth
+        relative to the size of a small process counts.
         """
         share = self.spec.floor_share_per_hour * abs(self.base)
         floor = self.spec.floor_per_hour
@@ -190,12 +190,12 @@ class _Terms:
 
     @property
     def least_growth(self) -> float:
-        """Growth over the window below which nothing is called a leak."""
+        """Growth over the window that must be exceeded to call a leak."""
         return self._least(_SETTLES_UNMEASURED)
 
     @property
     def line_growth(self) -> float:
-        """The same for growth along a plain line, which nothing that settles is."""
+        """The same for growth along a plain line, which settling never is."""
         return self._least(_SETTLES_ALONG_A_LINE)
 
     def _least(self, unmeasured: float) -> float:
@@ -208,10 +208,11 @@ class _Terms:
         return max(self.floor * self.window.duration_s / 3600.0, settles)
 
     def settled_rate(self, reason: str) -> float:
-        """Growth that is surely faster than this is never CLEAN; ``reason`` is why it is no leak.
+        """Return the rate above which significant growth is never CLEAN; ``reason`` is why it is
+        not a leak.
 
-        A line without a warm-up has nothing that settles.  After ``steady`` the profile's limit
-        says what may still settle within the hour.
+        A line without a warm-up does not settle.  After ``steady`` the profile's limit says what
+        may still settle within the hour.
         """
         unexplained = reason == ReasonCode.TOO_SHORT and not self.window.steady
         settled_s = LEAK_WITHOUT_STEADY_S if unexplained else _SETTLED_S
@@ -221,20 +222,20 @@ class _Terms:
 
     @property
     def doubtful_share(self) -> float:
-        """Of the floor: sure growth beyond is no leak and not CLEAN.  Whoever sets a threshold has
-        decided on all growth below it.
+        """Share of the floor above which significant growth is neither a leak nor CLEAN.  A user's
+        threshold settles the question for all growth below it.
         """
         return 1.0 if self.bound_by == "threshold" else _SETTLED_SHARE
 
     def never_decides(self, rate: Rate) -> bool:
-        """Whether no window, however long, decides growth that is as sure as ``rate``."""
+        """Whether growth as certain as ``rate`` stays undecided in a window of any length."""
         floor = self.floor_after(np.inf)
         in_bytes = self.spec.unit is Unit.BYTES
         return in_bytes and self.doubtful_share * floor < rate.lower and rate.upper <= floor
 
     @property
     def limit(self) -> float | None:
-        """The profile's limit for this metric; collectible bytes live in the worker's memory."""
+        """The profile's limit for this metric; collectible bytes are part of process memory."""
         if self.record.gates is not None:
             return self.record.gates[self.spec.name].limit_per_hour
         limits = growth_limits(self.record) or {}
@@ -243,14 +244,14 @@ class _Terms:
 
     @property
     def has_limits(self) -> bool:
-        """Whether somebody set a limit, if of longer runs: then that and what a healthy run may
-        settle by belong together.
+        """Whether a limit is set, even if only for longer runs: then the limit defines how much a
+        healthy run may settle.
         """
         return self.limit is not None or _has_limits(self.record)
 
     @property
     def unlimited(self) -> bool:
-        """Whether the profile has no limit for this metric in so short a run: it stays open."""
+        """Whether the profile has no limit for this metric in so short a run: it is undecided."""
         gated_by_profile = self.spec.name in (MEMORY, DEVICE_MEMORY, COLLECTIBLE)
         return gated_by_profile and self.limit is None and _has_limits(self.record)
 
@@ -265,7 +266,7 @@ class _Terms:
 
     @property
     def bound_by(self) -> Literal["threshold", "profile", "margin"]:
-        """Who set ``bound``."""
+        """Return who set ``bound``."""
         if self.limit is None:
             return "margin"
         return "profile" if self.record.gates is None else "threshold"
@@ -278,7 +279,7 @@ class _Terms:
         rate: Rate | None = None,
         needed_s: float | None = None,
     ) -> MetricResult:
-        """A result over the whole window, without a fitted line."""
+        """Return a result over the whole window, without a fitted line."""
         return MetricResult(
             metric=self.spec.name,
             outcome=outcome,
@@ -315,7 +316,7 @@ def _has_limits(record: RunRecord) -> bool:
 
 
 def _load(facts: Facts, t: FloatArray) -> FloatArray | None:
-    """Requests in flight: what waits holds its prompt as what runs does."""
+    """Return the requests in flight: waiting requests hold their prompts as running ones do."""
     load = np.zeros(t.size)
     for series in facts.load:
         if len(series) >= 2:
@@ -334,7 +335,7 @@ def _requests(facts: Facts, found: Estimate) -> float:
 def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> MetricResult:
     hours = (found.blocks.end_s - found.blocks.start_s) / 3600.0
     unit = terms.spec.unit.value
-    # Memory is told in pages: a series that stands still may have moved by less than one.
+    # Memory is measured in pages: a constant series may have changed by less than one.
     page = _PAGE_BYTES if terms.spec.unit is Unit.BYTES else 0.0
     lower, upper = min(found.lower, found.growth - page), max(found.upper, found.growth + page)
     rate = Rate(found.growth / hours, lower / hours, upper / hours, unit, "h")
@@ -363,7 +364,7 @@ def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
     if found.leak and terms.may_call_leak:
         faster_than = found.floor / terms.window.duration_s * 3600
         return "LEAK", EveryModelGrows(model=found.model, faster_than=faster_than, unit=unit)
-    # Growth that is sure is never CLEAN, whatever the limit: it is a leak or it needs more time.
+    # Significant growth is never CLEAN, whatever the limit: it is a leak or it needs more time.
     if rate.lower > terms.settled_rate(found.reason):
         return "INCONCLUSIVE", _growing(terms, found, rate)
     if terms.unlimited:
@@ -393,7 +394,7 @@ def _growing(terms: _Terms, found: Estimate, rate: Rate) -> Reason:
 
 
 def _fills(found: Estimate) -> bool:
-    """Whether growth slows down; the guard asks for more than the halves, and for no growth."""
+    """Whether growth slows down; the pace check fails for more reasons, also without growth."""
     if found.reason != ReasonCode.STILL_FILLING:
         return False
     return found.fade is None or found.fade[0] > max(found.fade[1], 0.0)
@@ -411,16 +412,16 @@ def _undecided(terms: _Terms, found: Estimate, rate: Rate) -> Open:
 
 
 def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
-    """How long a window would decide: the interval narrows with time to the power 3/2.
+    """Return how long a window would decide: the interval narrows with time to the power 3/2.
 
-    None where no length would: flat memory under a profile that limits it at none, and growth that
-    is sure and no leak.
+    None if no length would: flat memory under a profile without a limit, and growth that is
+    significant but no leak.
     """
     if terms.never_decides(rate):
         return None
     present = terms.window.duration_s
     half = max(rate.upper - rate.value, rate.value - rate.lower)
-    # Either the growth is real and must clear the floor, or it is not and must clear the bound.
+    # Real growth must exceed the floor; if there is none, it must stay below the bound.
     room = max(terms.bound - max(rate.value, 0.0), rate.value - terms.floor, 1e-9)
     longer = present * min(max((half / room) ** (2.0 / 3.0), 1.3), _LONGEST_ADVICE)
     if terms.floor_after(np.inf) < rate.lower <= terms.floor:
@@ -435,7 +436,7 @@ def _needed_s(terms: _Terms, found: Estimate, rate: Rate) -> float | None:
 
 
 def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
-    """Garbage that is collected now and then: judged by what it falls back to."""
+    """Judge garbage that is collected now and then, by the levels after the collections."""
     unit, seconds = terms.spec.unit.value, terms.window.duration_s
     rate = Rate(floors.slope_per_s * 3600, floors.lower * 3600, floors.upper * 3600, unit, "h")
     enough = len(floors) >= FEWEST_FLOORS
@@ -460,13 +461,13 @@ def _by_floors(terms: _Terms, floors: Floors) -> MetricResult:
 
 
 def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
-    """Without a model there is no rate: the range of a few samples is not an interval."""
+    """Return a result without a rate: the range of a few samples is not an interval."""
     present_s = terms.window.duration_s
     sampled = terms.record.series[terms.spec.name].t_s
     if t.size > 1 or sampled.size < 2:
         longer_s = min(present_s * needed / max(t.size, 1), _LONGEST_ADVICE * present_s)
     else:
-        # One sample does not say how far apart samples are; those before the window do.
+        # One sample does not give a sampling interval; the samples before the window do.
         longer_s = present_s + (needed - t.size) * float(np.median(np.diff(sampled)))
     reason = TooFewSamples(
         samples=t.size, judged_s=present_s, samples_needed=needed, unit=terms.spec.unit.value
@@ -475,21 +476,21 @@ def _too_few(terms: _Terms, t: FloatArray, needed: int) -> MetricResult:
 
 
 def rests_are_alike(record: RunRecord) -> bool:
-    """Whether the cache was flushed before memory was read at each rest."""
+    """Whether the cache was flushed before each idle memory reading."""
     return mapping(record.manifest.profile.resolved, "checkpoint").get("flush") is True
 
 
 def judged_samples(window: Window, series: Series) -> tuple[FloatArray, FloatArray]:
-    """Times and values of ``series`` in the window; rests lie where others are left out."""
+    """Return times and values of ``series`` in the window; idle readings lie in its pauses."""
     if series.name == AT_REST:
         window = replace(window, pauses=())
     return window.samples(series)
 
 
 def with_q_values(results: Sequence[MetricResult]) -> list[MetricResult]:
-    """``results`` with Holm's adjusted p-values of "grows no faster than its floor".
+    """Add to ``results`` Holm's adjusted p-values of "grows no faster than its floor".
 
-    A metric that could not be tested keeps None and is not counted.
+    Metrics that could not be tested keep None and are not counted.
     """
     tested = [i for i, result in enumerate(results) if result.p_value is not None]
     adjusted = holm([results[i].p_value or 0.0 for i in tested])

@@ -1,11 +1,10 @@
-"""What moves memory and is no growth: the load, its highest point so far, a swing, a part that is
-lost and comes back.  Each is a column that any model may have beside its shape.
-
-An allocator keeps what the highest load took.  A swing that no series records the cause of (load by
-the hour or the day) is a sine of any period; two cycles are the least that can be told from a
-trend.  A helper that dies and fills its buffers again makes memory fall at once and return within a
-share of the window; to a warm-up and three steps that is noise that hardly forgets, to a sawtooth
-it is growth given back.
+"""Movements of memory that are no growth: the load, its running maximum, an oscillation, a part
+that is lost and returns.  Each is a column that any model may include beside its shape.
+An allocator keeps what the highest load took.  An oscillation without a recorded cause (load by the
+hour or the day) is a sine of any period; distinguishing it from a trend takes at least two cycles.
+A helper process that dies and refills its buffers makes memory drop at once and return within a
+share of the window; a warm-up with three steps would treat that as strongly correlated noise, and a
+sawtooth as freed growth.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from hybridbench.analysis.trend.sawtooth import Sawtooth
 from hybridbench.analysis.trend.shapes import Beside
 
 _VARIES = 0.1  # of the highest mean load of a block
-# How late memory may follow the load: time constants as shares of the window.
+# How far memory may lag behind the load: time constants as shares of the window.
 _LAGS = 0.01 * 2.0 ** np.arange(5)
-_LATE_LEAVES = 0.9  # of what a parabola and the load in time leave
+_LATE_LEAVES = 0.9  # of the residual of a parabola and the load without lag
 _BINS_A_BLOCK = 6
 # Measured on the control load-ramp (detection.md, "What it cannot do").
-_PEAK_RISES = 0.1  # of its last height
-# A climb as even as the growth: so much of the variance of one is that of the other.
+_PEAK_RISES = 0.1  # of its final height
+# Minimum climb of the load, and its R2 with the growth, to call the two inseparable.
 _CLIMBS, _ALIKE = 0.2, 0.95
 
 # Chosen on the curve corpus, kind "swings" (detection.md, "How fresh these figures are").
@@ -33,18 +32,18 @@ _FEWEST_CYCLES = 2.0
 _BLOCKS_A_CYCLE = 4
 _CYCLE_GRID = 0.1  # cycles
 _FINE_CYCLE_GRID = 0.01
-_SWING_EXPLAINS = 0.5  # of what the best shape without it leaves
+_SWING_EXPLAINS = 0.5  # of the residual of the best shape without it
 # Height, phase, and the search for the period.
 _SWING_PARAMETERS = 5
 
 # Chosen on the curve corpus, seeds 77000 to 77015, kind "restarts" (detection.md).
 MOST_FALLS = 4
 # How long the return takes, as the time constant of an exponential in shares of the window.
-# Climbing for longer than the slowest of them that counts is how a sawtooth climbs.
+# Slower climbs than the largest that counts are those of a sawtooth.
 _TAUS = 0.005 * 1.6 ** np.arange(10)
 _SLOWEST = 0.06
-_DIPS_EXPLAIN = 0.5  # of what a parabola leaves
-_LATEST = 0.15  # of the window between a fall and its end, for a return to be seen
+_DIPS_EXPLAIN = 0.5  # of the residual of a parabola
+_LATEST = 0.15  # minimum share of the window after a fall, for a return to be seen
 _LEAST_SEEN = 0.1  # of a fall, in the block that shows most of it
 _WITHIN = (np.arange(20) + 0.5) / 20.0
 _REFINED = 3
@@ -52,11 +51,11 @@ _FINER = np.linspace(-0.75, 0.75, 7)
 
 
 def block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> Beside | None:
-    """Mean load of each block about its average, late if that fits better; None where it hardly
+    """Return the mean load of each block, centred, lagged if that fits better; None if it hardly
     varies.
 
-    What idle connections, sessions or entries with a time to live hold follows the load late: a
-    swing or a step of the load then leaves a bend that a trend would explain.
+    What idle connections, sessions or entries with a time to live hold lags behind the load: an
+    oscillation or step of the load then leaves a bend that a trend would explain.
     """
     size = int(blocks.index[-1]) + 1
     edges = np.linspace(blocks.start_s, blocks.end_s, size * _BINS_A_BLOCK + 1)
@@ -75,13 +74,13 @@ def block_load(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> Beside | No
     ]
     best = min(late, key=left)
     if left(best) < _LATE_LEAVES * left(in_time):
-        # The search for the lag is paid for as another parameter.
+        # The search for the lag counts as another parameter.
         return Beside((best - best.mean(),), 2)
     return Beside((in_time,), 1)
 
 
 def _means(t_s: FloatArray, value: FloatArray, edges: FloatArray) -> FloatArray:
-    """The mean of the samples between two edges; of the next sample where there is none."""
+    """The mean of the samples between two edges, or the next sample if there is none."""
     total = np.concatenate([[0.0], np.cumsum(value)])
     place = np.searchsorted(t_s, edges)
     first = np.minimum(place[:-1], value.size - 1)
@@ -100,10 +99,10 @@ def _smoothed(value: FloatArray, tau: float) -> FloatArray:
 
 
 def block_peak(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray | None:
-    """The highest load so far, about its average; None where it hardly rises in the window.
+    """Return the running maximum of the load, centred; None if it hardly rises in the window.
 
-    An allocator keeps what the highest load took, so that memory follows the peaks and not the
-    load.  While they still rise, growth is told from a leak only if it is not theirs.
+    An allocator keeps what the highest load took, so memory follows the peaks of the load.  While
+    these still rise, growth is a leak only if the peaks do not explain it.
     """
     highest = np.maximum.accumulate(load)
     peak = np.interp(blocks.t_s, t_s, highest)
@@ -116,10 +115,10 @@ def block_peak(t_s: FloatArray, load: FloatArray, blocks: Blocks) -> FloatArray 
 def climbs_alike(
     t_s: FloatArray, load: FloatArray, blocks: Blocks, fitted: FloatArray, growth: float
 ) -> bool:
-    """Whether the highest load so far rose as evenly as ``fitted`` [blocks] did, and far enough.
+    """Whether the running maximum of the load rose as evenly as ``fitted`` [blocks], and enough.
 
-    Then nothing tells the two apart.  What the load takes is at most in proportion to it: growth by
-    a larger share than the load's is not the load's.
+    Then the two cannot be distinguished.  Memory held by the load is at most proportional to it:
+    growth by a larger share than the load's has another cause.
     """
     peak = block_peak(t_s, load, blocks)
     if peak is None or not np.ptp(fitted):
@@ -132,7 +131,7 @@ def climbs_alike(
 
 
 def find_swing(problem: Problem) -> Beside | None:
-    """The sine that explains most of what the best shape leaves, if it is half of it."""
+    """Find the sine that explains most of the best shape's residual; None if less than half."""
     best = best_model(problem, FIRST_PHI, 0)
     left = fit_model(problem, best, FIRST_PHI).residuals
     if float(left @ left) <= 0:
@@ -156,7 +155,7 @@ def _best_cycles(x: FloatArray, left: FloatArray, cycles: FloatArray) -> float:
 
 
 def _explained(x: FloatArray, left: FloatArray, cycles: FloatArray) -> FloatArray:
-    """The part of ``left``'s sum of squares that a sine of each number of cycles takes."""
+    """The part of ``left``'s sum of squares explained by a sine, for each number of cycles."""
     angle = 2.0 * np.pi * cycles[:, None] * x[None, :]
     s, c = np.sin(angle), np.cos(angle)
     ss, cc, sc = (s * s).sum(axis=1), (c * c).sum(axis=1), (s * c).sum(axis=1)
@@ -168,9 +167,9 @@ def _explained(x: FloatArray, left: FloatArray, cycles: FloatArray) -> FloatArra
 def find_dips(
     blocks: Blocks, sawtooth: Sawtooth | None, quantile: float = BYTES_QUANTILE
 ) -> Beside | None:
-    """A return after each of a few falls, at the speed that fits best; None if it explains little.
+    """Fit a return after each of a few falls, at the best speed; None if it explains little.
 
-    Each fall has a depth of its own; the speed is one for all, as the same thing comes back.
+    Each fall has its own depth; the speed is common to all, because the same thing returns.
     """
     if sawtooth is None or sawtooth.fall_s.size > MOST_FALLS:
         return None
@@ -179,7 +178,7 @@ def find_dips(
     falls = falls[falls < 1.0 - _LATEST]
     if not falls.size:
         return None
-    # A part of a block lies before the fall; the block's quantile is taken of what the column does.
+    # Part of a block may lie before the fall; take the block's quantile of the column as well.
     inside = (blocks.index[:, None] + _WITHIN) / (blocks.index[-1] + 1.0)
     smooth = np.column_stack([np.ones(x.size), x, x * x])
     without = _squares_left(smooth, blocks.value)
@@ -197,13 +196,13 @@ def find_dips(
     if tau > _SLOWEST or left(best) > _DIPS_EXPLAIN * without:
         return None
     columns = _returns(inside, falls, tau, 1.0 - quantile)
-    # A depth and a place for each, and the search for the speed.
+    # A depth and a position for each, and the search for the speed.
     cost = 2 * columns.shape[1] + 1
     return Beside(tuple(columns.T), cost)
 
 
 def _returns(inside: FloatArray, falls: FloatArray, tau: float, quantile: float) -> FloatArray:
-    """[blocks, falls]: how much of each fall is still missing in each block."""
+    """[blocks, falls]: the part of each fall that is still missing in each block."""
     since = inside[:, :, None] - falls[None, None, :]
     missing = np.where(since >= 0.0, np.exp(-np.maximum(since, 0.0) / tau), 0.0)
     out: FloatArray = np.quantile(missing, quantile, axis=1)

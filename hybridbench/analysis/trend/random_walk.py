@@ -1,9 +1,9 @@
-"""Growth whose noise adds up: a leak that loses pieces now and then, each by chance.
+"""Growth whose noise accumulates: a leak that loses pieces now and then, each at random.
 
-What such a leak has lost strays from its line like a random walk, ever further.  Noise that
-returns (AR(1)) can tell that only as a bend or as steps, and takes a spell of few losses for the
-end of a fill.  Here the same blocks are a line under a random walk beside white noise; the share of
-the walk is chosen by likelihood, and the BIC says whether this is plausible.
+The total lost by such a leak drifts from its line like a random walk.  AR(1) noise can represent
+that only as a bend or as steps, and mistakes a period with few losses for the end of a fill.  Here
+the same blocks are fitted by a line under a random walk plus white noise; the share of the walk is
+chosen by likelihood, and the BIC decides whether this is plausible.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from hybridbench.analysis.trend.shapes import Trend
 # A difference in BIC below this is no strong evidence against the worse of two explanations
 # (Kass and Raftery 1995).
 PLAUSIBLE_WITHIN = 6.0
-# Chosen on seeds 7700000 to 7800023 (detection.md, "How fresh these figures are").  Of the
-# pace of the first half, in the second: surely the one, and not surely less than the other. A fill
-# that ends bends more; where chance could hide such a bend, nothing is called.
+# Chosen on seeds 7700000 to 7800023 (detection.md, "How fresh these figures are").  The second
+# half's pace relative to the first's: significantly above one, and not significantly below the
+# other.  A fill that ends bends more; if noise could hide such a bend, no leak is called.
 _KEEPS_SURELY, _SURELY_SE = 0.5, 1.64
 _KEEPS_PACE, _TOLERANCE_SE = 0.82, 1.0
 _FEWEST_BLOCKS = 16
-# Of a column's length, beside the columns before it; what is less is rounding.
+# Share of a column's length not explained by the columns before it; anything less is rounding.
 _OWN_SHARE = 1e-9
-# Variance that the walk gains in a block, as shares of the white noise's.
+# Variance added by the walk per block, relative to the white noise.
 _WALKS = np.concatenate([[0.0], 10.0 ** np.arange(-2.5, 3.1, 0.5)])
 
 
@@ -40,38 +40,38 @@ class RandomWalkFit:
     growth: float
     se: float
     df: int
-    worse_by: float  # in BIC, than the best model under noise that returns
-    goes_on: bool  # in the second half as in the first, and to the very end
-    work: int | None  # which of the problem's works it follows; None for time
+    worse_by: float  # in BIC, than the best model under AR(1) noise
+    goes_on: bool  # in the second half as in the first, and until the end
+    work: int | None  # index of the problem's work that it follows; None for time
     fitted: FloatArray  # at the blocks
     fitted_se: FloatArray
 
     @property
     def plausible(self) -> bool:
-        """Whether the blocks do not speak strongly against it."""
+        """Whether the blocks do not strongly contradict it."""
         return self.worse_by <= PLAUSIBLE_WITHIN
 
     def interval(self, confidence: float) -> tuple[float, float]:
-        """Of the growth, two-sided."""
+        """Return the two-sided interval of the growth."""
         half = t_quantile(0.5 + confidence / 2, self.df) * self.se
         return self.growth - half, self.growth + half
 
     def surely_grows(self, floor: float, alpha: float) -> bool:
-        """Whether it grows above ``floor`` beyond chance, and goes on."""
+        """Whether growth is significantly above ``floor`` and continues."""
         lower = self.growth - t_quantile(1.0 - alpha, self.df) * self.se
         return self.goes_on and lower > floor
 
 
 def fit_random_walk(problem: Problem, best: ModelFit, phi: float) -> RandomWalkFit | None:
-    """The most likely plain line, in time or in work; None where blocks are too few for one.
+    """Return the most likely plain line, in time or in work; None with too few blocks.
 
-    Nothing stands beside it: a swing of the load would make room for a bend.
+    Nothing is fitted beside it: an oscillation of the load would make room for a bend.
     """
     size = problem.y.size
     if size < _FEWEST_BLOCKS:
         return None
     at = np.concatenate([[1.0], 1.0 + np.cumsum(problem.gaps)])
-    # One eigenbasis serves all shares of the walk: it turns each covariance into a diagonal.
+    # One eigenbasis serves all shares of the walk: it diagonalises each covariance.
     spread, basis = np.linalg.eigh(np.minimum.outer(at, at))
     columns = problem.shapes.columns
     reference = _returning_bic(problem, best, phi)
@@ -112,9 +112,9 @@ class _Line:
 
 
 def _line(turned: FloatArray, variance: FloatArray) -> _Line | None:
-    """Weighted least squares of the last column on the others; ``variance`` of each row.
+    """Regress the last column on the others by weighted least squares; ``variance`` of each row.
 
-    None where a column is a mixture of those before it: nothing tells what is whose.
+    None if a column is a combination of those before it: the coefficients are not determined.
     """
     white = turned / np.sqrt(variance)[:, None]
     q, r = np.linalg.qr(white[:, :-1])
@@ -131,14 +131,14 @@ def _line(turned: FloatArray, variance: FloatArray) -> _Line | None:
 
 
 def _goes_on(design: FloatArray, y: FloatArray, basis: FloatArray, variance: FloatArray) -> bool:
-    """Whether the second half keeps the pace of the first, and no sure end comes before the end.
+    """Whether the second half keeps the pace of the first, and growth does not end early.
 
-    The same questions as ``guard`` asks, with the doubt that a walk leaves.
+    This asks the same as the checks in ``criteria``, with the uncertainty of a random walk.
     """
     p = design[:, 1]
 
     def bend(at: float) -> tuple[float, float, FloatArray] | None:
-        """The pace before and after, with their covariance; None where one of them has no work."""
+        """The pace before and after, with their covariance; None if either has no work."""
         legs = np.column_stack([np.minimum(p, at), np.maximum(p - at, 0.0)])
         both = np.column_stack([design[:, :1], legs, y])
         line = _line(basis.T @ both, variance)
@@ -154,20 +154,20 @@ def _goes_on(design: FloatArray, y: FloatArray, basis: FloatArray, variance: Flo
         return False
     if after - _KEEPS_PACE * before + _TOLERANCE_SE * _se(cov, -_KEEPS_PACE) < 0:
         return False
-    # Work that rests at the end leaves many blocks at one place: those beyond an end must be.
+    # Work that pauses at the end puts many blocks at one place: require some beyond that place.
     ends = p[(p >= THREE_QUARTERS) & (p < p[-FEWEST_AFTER_STOP])].tolist()
     bends = (bend(end) for end in ends)
     return not any(one is not None and surely_ends(*one) for one in bends)
 
 
 def _se(cov: FloatArray, before: float) -> float:
-    """Of the pace after plus ``before`` times the pace before."""
+    """Standard error of the pace after plus ``before`` times the pace before."""
     contrast = np.array([before, 1.0])
     return float(np.sqrt(max(float(contrast @ cov @ contrast), 0.0)))
 
 
 def _returning_bic(problem: Problem, fit: ModelFit, phi: float) -> float:
-    """The BIC of a model under AR(1) noise with the determinant that a ranking may leave out."""
+    """The BIC of a model under AR(1) noise, with the determinant that a ranking may omit."""
     white = whiten(fit.residuals[:, None], phi, problem.gaps)[:, 0]
     n = white.size
     fresh = 1.0 - phi * phi

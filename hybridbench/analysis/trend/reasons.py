@@ -1,4 +1,4 @@
-"""Why the trend of a metric is called a leak, bounded, or undecided: one record for each reason."""
+"""Reasons why a metric's trend is a leak, bounded, or undecided, as one record type each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridbench.records.codes import ReasonCode
 from hybridbench.records.verdict import LowerEnd, MetricResult, Reason, UpperEnd, Why
 
 _DAY_S: Final = 86_400.0
-# Who set the bound that a metric keeps.
+# Who set the bound that a metric meets.
 _SOURCES: Final[Mapping[str, str]] = {
     "threshold": "the threshold",
     "profile": "the profile's limit",
@@ -24,7 +24,7 @@ _SOURCES: Final[Mapping[str, str]] = {
 
 
 class _OfMetric(Reason, frozen=True, kw_only=True):
-    """Its numbers are growths per hour in ``unit``, which is the metric's."""
+    """The numbers are growth per hour in ``unit``, the metric's unit."""
 
     unit: str
 
@@ -62,7 +62,7 @@ class Bounded(_OfMetric, frozen=True, kw_only=True):
 
 
 class OfFloors(_OfMetric, frozen=True, kw_only=True):
-    """What garbage falls back to after each of so many full collections."""
+    """Garbage levels after each of ``collections`` full collections."""
 
     collections: int
     upper: UpperEnd
@@ -101,7 +101,7 @@ class FewCollections(OfFloors, frozen=True, kw_only=True):
 
 
 class Growing(_OfMetric, frozen=True, kw_only=True):
-    """Undecided: it surely grows, and a longer run must show whether that continues."""
+    """Undecided: significant growth; a longer run must show whether it continues."""
 
     code: ClassVar[str] = ReasonCode.GROWING
 
@@ -117,7 +117,7 @@ class Growing(_OfMetric, frozen=True, kw_only=True):
 
 
 class BelowFloor(Growing, frozen=True, kw_only=True):
-    """Undecided for good: it surely grows, and by less than ``floor``, where a leak begins."""
+    """Permanently undecided: significant growth below ``floor``, where a leak begins."""
 
     code: ClassVar[str] = ReasonCode.BELOW_FLOOR
 
@@ -132,7 +132,7 @@ class BelowFloor(Growing, frozen=True, kw_only=True):
 
 
 class NoSteadyState(Growing, frozen=True, kw_only=True):
-    """Undecided: it grows in every model, which a warm-up does as well."""
+    """Undecided: growth in every model, as during a warm-up."""
 
     code: ClassVar[str] = ReasonCode.NO_STEADY_STATE
 
@@ -141,12 +141,12 @@ class NoSteadyState(Growing, frozen=True, kw_only=True):
 
 
 class Open(Reason, frozen=True, kw_only=True):
-    """Undecided for a cause of its own; where it surely grows too, ``growing`` says how fast."""
+    """Undecided for a specific cause; ``growing`` gives the rate if growth is also significant."""
 
     growing: Growing | None = None
 
     def cause(self) -> str:
-        """Why it is undecided, whether it grows or not."""
+        """Why it is undecided, growing or not."""
         return self.said
 
     def text(self) -> str:
@@ -168,7 +168,7 @@ class StillFilling(Open, frozen=True, kw_only=True):
 
 
 class TooShort(Open, frozen=True, kw_only=True):
-    """Growth of ``upper`` is possible, and ``bound`` is all that a CLEAN metric may have."""
+    """Growth of ``upper`` is possible, but CLEAN allows only ``bound``."""
 
     code: ClassVar[str] = ReasonCode.TOO_SHORT
 
@@ -182,7 +182,7 @@ class TooShort(Open, frozen=True, kw_only=True):
 
 
 class LoadClimbs(Open, frozen=True, kw_only=True):
-    """More requests hold more."""
+    """Growth may come from more requests in flight."""
 
     code: ClassVar[str] = ReasonCode.LOAD_CLIMBS
     said: ClassVar[str] = (
@@ -191,14 +191,14 @@ class LoadClimbs(Open, frozen=True, kw_only=True):
 
 
 class FewCycles(Open, frozen=True, kw_only=True):
-    """A sawtooth of which too few teeth were seen."""
+    """A sawtooth with too few teeth."""
 
     code: ClassVar[str] = ReasonCode.FEW_CYCLES
     said: ClassVar[str] = "too few troughs to measure growth under the sawtooth"
 
 
 class FewSteps(Open, frozen=True, kw_only=True):
-    """A staircase of which too few steps were seen."""
+    """A staircase with too few steps."""
 
     code: ClassVar[str] = ReasonCode.FEW_STEPS
     said: ClassVar[str] = "it grew in too few steps to tell whether they continue"
@@ -226,7 +226,7 @@ class YoungRun(Reason, frozen=True, kw_only=True):
 
 
 class NoLimit(_OfMetric, frozen=True, kw_only=True):
-    """Undecided: no run, however long, has a limit."""
+    """Undecided: there is no limit for a run of any length."""
 
     code: ClassVar[str] = ReasonCode.NO_LIMIT
 
@@ -238,7 +238,7 @@ class NoLimit(_OfMetric, frozen=True, kw_only=True):
 
 
 class LimitNotMeasured(NoLimit, frozen=True, kw_only=True):
-    """Undecided: a longer run has a limit."""
+    """Undecided: only longer runs have a limit."""
 
     code: ClassVar[str] = ReasonCode.LIMIT_NOT_MEASURED
 
@@ -250,13 +250,13 @@ class LimitNotMeasured(NoLimit, frozen=True, kw_only=True):
 
 
 class WithinBudget(Reason, frozen=True, kw_only=True):
-    """Undecided: the caches that the user named may grow by ``budget`` bytes, and memory of the
-    target has grown by ``grown``.
+    """Undecided: the caches named by the user may grow by ``budget`` bytes, and the target's memory
+    has grown by ``grown``.
 
     Attributes:
-        per_s: bytes by which memory grows in a second, all processes together.
-        full_in_s: until the budget is used up, which is at ``full_wall_s`` where the clock of the
-            run is known.
+        per_s: growth of memory in bytes per second, all processes together.
+        full_in_s: seconds until the budget is used up, at ``full_wall_s`` if the run's wall clock
+            is known.
     """
 
     code: ClassVar[str] = ReasonCode.WITHIN_BUDGET
@@ -299,8 +299,8 @@ class CacheIsFilling(Reason, frozen=True, kw_only=True):
 
 
 class KvCacheIsFilling(Reason, frozen=True, kw_only=True):
-    """Undecided: the process holds the KV cache of ``tokens``, into which ``computed`` went; None
-    where its size is unknown.
+    """Undecided: the process holds a KV cache of ``tokens`` (None if unknown), for which
+    ``computed`` tokens were computed.
     """
 
     code: ClassVar[str] = ReasonCode.KV_CACHE_FILLS
@@ -323,13 +323,13 @@ class KvCacheIsFilling(Reason, frozen=True, kw_only=True):
 
 
 class _OfSegments(Reason, frozen=True, kw_only=True):
-    """Of the results of so many segments of a resumed run together."""
+    """The combined results of ``segments`` segments of a resumed run."""
 
     segments: int
 
 
 class LeakingSegments(_OfSegments, frozen=True, kw_only=True):
-    """A leak in ``leaking`` of them; ``last`` is why the last of these is one."""
+    """A leak in ``leaking`` of them; ``last`` is the reason in the last one."""
 
     code: ClassVar[str] = ReasonCode.LEAKING_SEGMENTS
 
@@ -369,7 +369,7 @@ class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
 
 
 class OpenSegments(_OfSegments, frozen=True, kw_only=True):
-    """Undecided, as the last one alone, for ``last``."""
+    """Undecided, like the last segment, for the reason ``last``."""
 
     code: ClassVar[str] = ReasonCode.OPEN_SEGMENTS
 
@@ -380,7 +380,7 @@ class OpenSegments(_OfSegments, frozen=True, kw_only=True):
         return f"over {self.segments} segments: {last}"
 
 
-# Of a column of somebody else's file, which is undecided.
+# Reasons for an undecided column of an external file.
 
 
 class AnalysisFailed(Reason, frozen=True, kw_only=True):
@@ -395,7 +395,7 @@ class AnalysisFailed(Reason, frozen=True, kw_only=True):
 
 
 class Unreadable(Reason, frozen=True, kw_only=True):
-    """So many samples are larger than ``beyond``."""
+    """``samples`` samples are larger than ``beyond``."""
 
     code: ClassVar[str] = ReasonCode.UNREADABLE
 
@@ -407,7 +407,7 @@ class Unreadable(Reason, frozen=True, kw_only=True):
 
 
 class ContainsCache(Reason, frozen=True, kw_only=True):
-    """The column's total holds the page cache; ``instead`` is what to record."""
+    """The column's total includes the page cache; record ``instead``."""
 
     code: ClassVar[str] = ReasonCode.CONTAINS_CACHE
 
@@ -421,7 +421,7 @@ class ContainsCache(Reason, frozen=True, kw_only=True):
 
 
 class FewProcesses(Reason, frozen=True, kw_only=True):
-    """So many sharp falls, each of which may be a restart."""
+    """Sharp falls, ``falls`` of them, each of which may be a restart."""
 
     code: ClassVar[str] = ReasonCode.FEW_PROCESSES
 
@@ -447,14 +447,14 @@ class Gaps(Reason, frozen=True, kw_only=True):
 
 
 class _Held(msgspec.Struct, frozen=True):
-    """What a reason of any code was held against, where that is something."""
+    """The bound that a reason of any code was compared with, if any."""
 
     bound: float | None = None
 
 
 def bound_of(result: MetricResult) -> float | None:
-    """The growth per hour below which ``result`` is CLEAN: a limit that somebody set, or the
-    tolerance; None where none was applied.
+    """Return the growth per hour below which ``result`` is CLEAN: the user's limit or the
+    tolerance; None if neither was applied.
     """
     if result.limit_per_hour is not None or result.why is None:
         return result.limit_per_hour
@@ -462,7 +462,7 @@ def bound_of(result: MetricResult) -> float | None:
 
 
 def _moment(wall_s: float, from_now_s: float) -> str:
-    """The time of day, with the date where that is another day."""
+    """The time of day, with the date if it is a day or more away."""
     form = "%H:%M UTC" if from_now_s < _DAY_S else "%Y-%m-%d %H:%M UTC"
     return datetime.fromtimestamp(wall_s, UTC).strftime(form)
 

@@ -1,5 +1,5 @@
-"""What a run of a given length can see at all: said before it starts, and again, as measured, when
-it ends.
+"""The smallest leak that a run of a given length can detect: predicted before it starts, and
+computed from the measurement when it ends.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.trend.metric_trend import settles_by
 from hybridbench.records.verdict import MetricResult
 
-# Of a serving process at work, where nothing better is known: share of its memory, and memory of
-# the noise.
+# For a serving process under load, if nothing better is known: noise as a share of its memory, and
+# the noise's autocorrelation time.
 NOISE_SHARE = 0.001
 NOISE_TAU_S = 20.0
 
 _ALPHA, _POWER = 0.001, 0.9
-# The rate may have started, or a warm-up ended, at any time: measured against a known straight
-# line, the estimator needs about twice the time, and time counts to the power 3/2
+# The growth may start, or a warm-up end, at any time: compared with a known straight line, the
+# estimator needs about twice the time, and time counts to the power 3/2
 # (detection.md, "How well it does").
 _UNKNOWN_SHAPE = 2.0**1.5
 
@@ -28,14 +28,14 @@ def smallest_resolvable_rate(
     noise_share: float = NOISE_SHARE,
     noise_tau_s: float = NOISE_TAU_S,
 ) -> float:
-    """The smallest leak, in bytes per hour, that a steady window of ``duration_s`` finds nine
-    times in ten.
+    """Return the smallest leak, in bytes per hour, that a steady window of ``duration_s`` finds
+    nine times in ten.
 
     Args:
         duration_s: of the judged window, not of the run.
         base_bytes: memory of the process at its start.
         noise_share: standard deviation of the noise as a share of ``base_bytes``.
-        noise_tau_s: how long the noise remembers, as the time constant of an AR(1) process.
+        noise_tau_s: time constant of the noise as an AR(1) process.
 
     Source: the variance of a slope under noise of spectral density 2 tau sd^2 at zero, 24 tau sd^2
     / T^3.
@@ -48,8 +48,8 @@ def smallest_resolvable_rate(
 
 
 def smallest_leak_called(memory: MetricResult | None) -> float | None:
-    """The smallest leak, in bytes an hour, that would have been called in the window of ``memory``:
-    the interval's half width as a standard error, times what a call needs.
+    """Return the smallest leak, in bytes per hour, that would have been called in the window of
+    ``memory``: its standard error, from the interval's half-width, times what a call needs.
     """
     if memory is None or memory.rate_per_hour is None:
         return None

@@ -1,6 +1,6 @@
 """Sawteeth longer than a block: find the falls, and fit the troughs instead of the ramps.
 
-A full collection gives memory back at once; what grows under it shows in the troughs
+A full collection frees memory at once; growth beneath the sawtooth shows in the troughs
 (detection.md, "Sawteeth").
 """
 
@@ -24,23 +24,23 @@ _MAX_POINTS = 4000
 _FALL_WITHIN = 3  # samples that one fall may take
 _FALL_NOISE = 8.0  # robust standard deviations of a sample-to-sample difference
 _LIKE_SIZE = 0.4  # of the largest fall
-# Typical misses of a trough by its neighbours: a smaller fall that ends no further off counts.
+# In units of a trough's typical deviation from its neighbours: a smaller fall counts up to this.
 _SAME_FLOOR = 2.5
 _NEAR_FLOOR = 0.03  # of the typical fall
 _LEAST_OF_TYPICAL = 0.15  # of the typical fall; a smaller one may be anything
-_SUDDEN = 0.5  # a rise of this share of the fall in one go is a burst of load, not a ramp
-# Of all growth so far: a fall this deep says that growth was only stored up.  A far deeper one let
-# go of something else.
+_SUDDEN = 0.5  # a rise of this share of the fall in one step is a burst of load, not a ramp
+# Share of all growth so far: a fall at least this deep shows that growth was only stored up, but a
+# far deeper one freed something else.
 _GIVES_BACK, _GIVES_MORE = 0.5, 2.0
 _OUTGROWS = 1.5  # times the largest fall; the next ramp of a sawtooth would have ended before
 _OUTGROWS_FROM = 0.25  # of the window: what rose before may be a fill
-_LINE_POINTS = 8  # of a ramp before a line is drawn through it
+_LINE_POINTS = 8  # points of a ramp needed to draw a line through it
 _LINE_MISS = 4.0  # standard deviations between the line's trough and the lowest sample
 _SCATTERS_MORE = 1.5
-_SKIP = 0.12  # share of the window in which a trough may still be warm-up
+_SKIP = 0.12  # share of the window in which a trough may still belong to the warm-up
 
-FEWEST_FLOORS = 4  # before a rise of them is called a leak
-_LEAST_ERROR_BYTES = 4096.0  # a heap scan sizes objects, and misses some bytes of each
+FEWEST_FLOORS = 4  # needed before their rise is called a leak
+_LEAST_ERROR_BYTES = 4096.0  # a heap scan estimates object sizes and misses some bytes of each
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class Sawtooth:
     fall: FloatArray
     trough_s: FloatArray
     trough: FloatArray
-    gives_back: bool  # one fall returned most of the growth up to it, and not far more
-    outgrown: bool  # memory rose by far more than any fall gave back, and no fill is in that
-    jitter: float  # how far a trough may be missed by: what a ramp climbs between two samples
+    gives_back: bool  # one fall freed most of the growth up to it, but not far more
+    outgrown: bool  # memory rose by far more than any fall freed, without a fill in that rise
+    jitter: float  # how far a trough may be missed by: the climb between two samples
 
 
 def find_sawtooth(t_s: FloatArray, value: FloatArray) -> Sawtooth | None:
-    """The sawtooth of a series, or None where there is no fall that stands out of the noise."""
+    """Return the sawtooth of a series, or None if no fall exceeds the noise."""
     if t_s.size < 4 * _FALL_WITHIN:
         return None
     t, raw = _thin(t_s, value)
     y = _without_spikes(raw)
     step = np.diff(raw)
     noise = 1.4826 * float(np.median(np.abs(step - np.median(step))))
-    # Where most samples tie, the median says nothing about the noise; the quiet nine tenths do.
+    # If most samples are equal, the median says nothing about the noise; use the quietest 90%.
     noise = max(noise, float(np.quantile(np.abs(step), 0.9)) / 3.0)
     after = np.lib.stride_tricks.sliding_window_view(y[1:], _FALL_WITHIN).min(axis=1)
     fall = y[: after.size] - after
@@ -88,10 +88,10 @@ def find_sawtooth(t_s: FloatArray, value: FloatArray) -> Sawtooth | None:
 
 
 def _alike(y: FloatArray, fall: FloatArray, every: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The falls that end ramps: those of like size, and smaller ones to the same floor.
+    """Select the falls that end ramps: those of similar size, and smaller ones to the same floor.
 
-    A collection that comes early frees little and still leaves what the others leave; a line drawn
-    through it would miss where its ramp began.
+    An early collection frees little but leaves the same floor; a line drawn through it would miss
+    the start of its ramp.
     """
     large = fall[every] >= _LIKE_SIZE * fall[every].max()
     at: NDArray[np.int64] = every[large]
@@ -114,13 +114,13 @@ def _alike(y: FloatArray, fall: FloatArray, every: NDArray[np.int64]) -> NDArray
 def usable_troughs(
     sawtooth: Sawtooth, start_s: float, end_s: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Times and values of the troughs after the first 12% of the window."""
+    """Return times and values of the troughs after the first 12% of the window."""
     keep = sawtooth.trough_s >= start_s + _SKIP * (end_s - start_s)
     return sawtooth.trough_s[keep], sawtooth.trough[keep]
 
 
 def _thin(t_s: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """At most 4,000 points."""
+    """Reduce the series to at most 4,000 points."""
     per_point = -(-t_s.size // _MAX_POINTS)
     points = t_s.size // per_point
     t = t_s[: points * per_point].reshape(points, per_point).mean(axis=1)
@@ -134,7 +134,7 @@ def _without_spikes(y: FloatArray) -> FloatArray:
 
 
 def _peaks(fall: FloatArray, threshold: float) -> NDArray[np.int64]:
-    """One index for each run of neighbouring falls above ``threshold``: its deepest."""
+    """Return the deepest index in each run of neighbouring falls above ``threshold``."""
     above = np.flatnonzero(fall > threshold)
     if not above.size:
         return above
@@ -143,13 +143,13 @@ def _peaks(fall: FloatArray, threshold: float) -> NDArray[np.int64]:
 
 
 def _sudden_rise(y: FloatArray, at: int, fall: float) -> bool:
-    """Whether the level that falls at ``at`` had been reached in one jump, as a burst of load
-    does.
+    """Whether the level before the fall at ``at`` was reached in one jump, as by a burst of
+    load.
     """
     before = y[: at + 1]
     if before.size <= _FALL_WITHIN:
         return False
-    # Only the rise that leads to this fall counts: from the last point as low as the fall's bottom.
+    # Only the rise before this fall counts: from the last point as low as the bottom of the fall.
     low = np.flatnonzero(before <= y[at] - 0.9 * fall)
     start = int(low[-1]) if low.size else 0
     climb = before[start:]
@@ -169,7 +169,7 @@ def _bottoms(y: FloatArray, at: NDArray[np.int64]) -> NDArray[np.int64]:
 def _troughs(
     t: FloatArray, y: FloatArray, bottoms: NDArray[np.int64], at: NDArray[np.int64]
 ) -> FloatArray:
-    """Where the line through each ramp starts: the trough, less the noise of one sample.
+    """Return where the line through each ramp starts: the trough without a single sample's noise.
 
     A ramp too short for a line, or bent, keeps its lowest sample.
     """
@@ -192,9 +192,9 @@ def _troughs(
 
 
 def _straight(t: FloatArray, y: FloatArray, start: int, line: _Line, typical: float) -> _Line:
-    """The line through as much of the start of a ramp as scatters no more than ramps do.
+    """Fit the line to as much of the start of a ramp as scatters no more than other ramps.
 
-    What scatters more hides a fall too small to be seen as one, or bends.
+    More scatter means a fall too small to be detected, or a bend.
     """
     points = int(np.searchsorted(t, t[start] + 2.0 * line.reach_s, side="right")) - start
     while line.scatter > _SCATTERS_MORE * typical and points >= 2 * _LINE_POINTS:
@@ -226,10 +226,10 @@ class _Line:
 
 @dataclass(frozen=True)
 class Floors:
-    """The first value after each full collection, and the line through them.
+    """The first value after each full collection, and the line through these floors.
 
-    ``slope_per_s`` has the 95% interval ``lower`` to ``upper``; ``surely`` is its one-sided bound
-    at one in a thousand.  Two floors leave no error to measure: all between them counts as noise.
+    ``slope_per_s`` has the 95% interval ``lower`` to ``upper``; ``surely`` is its one-sided 99.9%
+    bound.  With two floors there is no residual: all values between them count as noise.
     """
 
     t_s: FloatArray
@@ -246,7 +246,7 @@ class Floors:
 def floors_after_collections(
     record: RunRecord, window: Window, t_s: FloatArray, value: FloatArray
 ) -> Floors | None:
-    """The floors of samples ``value`` at ``t_s``; None with fewer than two in the window."""
+    """Return the floors of samples ``value`` at ``t_s``; None with fewer than two."""
     counter = record.series.get(COLLECTIONS)
     if counter is None or len(counter) < 2:
         return None
@@ -254,7 +254,7 @@ def floors_after_collections(
     rose = np.diff(counter.value, prepend=counter.value[0]) > 0
     times = counter.t_s[rose & inside]
     first = np.searchsorted(t_s, times)
-    # Two collections between two heap scans have one floor.
+    # Two collections between two heap scans share one floor.
     first = np.unique(first[first < t_s.size])
     if first.size < 2:
         return None

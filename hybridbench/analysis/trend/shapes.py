@@ -1,6 +1,6 @@
-"""The shapes that memory takes over time: what a trend must be told apart from.
+"""The shapes of memory over time from which a trend must be distinguished.
 
-Every candidate is level [+ load] + one warm-up shape or none + one trend or none; ``gls`` adds up
+Every candidate is a level [+ load] + at most one warm-up shape + at most one trend; ``gls`` adds up
 to three steps (detection.md, "Shapes").  Time runs from 0 to 1 over the judged window.
 """
 
@@ -16,21 +16,20 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray
 
-# A grid fine enough that the data can place a knee or a time constant between two of its points.
+# The grid is fine enough that data can place a knee or time constant between two of its points.
 KNEES = (0.05, 0.1, 0.17, 0.25, 0.35, 0.5, 0.65, 0.8)
 TIME_CONSTANTS = (0.01, 0.02, 0.04, 0.06, 0.09, 0.13, 0.19, 0.28, 0.5, 0.8, 1.3)
 LOG_SCALES = (0.003, 0.012, 0.05)
 ONSETS = (0.2, 0.35, 0.5, 0.6)
 POWERS = (1.5, 2.0)
 
-# Up to this time constant the exponential has bent enough for the data to place it between grid
-# points.
+# Up to this time constant the exponential bends enough for data to place it between grid points.
 _DERIVATIVE_UP_TO = 0.45
-_BREAK_PARAMETERS = 3  # a step or an onset costs its height, its place, and the search for it
+_BREAK_PARAMETERS = 3  # a step or an onset costs its height, its position, and the search for it
 
 
 class Warmup(StrEnum):
-    """What a process does before it settles."""
+    """How a process behaves before it settles."""
 
     NONE = "level"
     RAMP = "ramp, then flat"
@@ -39,7 +38,7 @@ class Warmup(StrEnum):
 
 
 class Trend(StrEnum):
-    """What it goes on doing."""
+    """How memory develops afterwards."""
 
     NONE = "no trend"
     TIME = "trend in time"
@@ -59,7 +58,7 @@ class Candidate:
     columns: tuple[int, ...]  # the level is always there and not listed
     trend_column: int | None
     parameters: int
-    beside: int = 0  # so many of the first columns are no growth whatever their shape
+    beside: int = 0  # how many of the first columns never count as growth
     work: int | None = None  # which work the trend follows; None for time
 
     @property
@@ -74,10 +73,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Shapes:
-    """All columns of all candidates at the blocks' times, and where each candidate finds its own.
+    """All columns of all candidates at the blocks' times, and each candidate's indices.
 
     ``growth`` is what one unit of a column adds over the last quarter of the window, scaled to a
-    whole window; for work it is the whole window's, because work done is what it is a rate of.
+    whole window; for work it covers the whole window, because the rate is per work done.
     """
 
     x: FloatArray  # [blocks]
@@ -88,7 +87,7 @@ class Shapes:
 
     @cached_property
     def by_size(self) -> tuple[tuple[tuple[Candidate, ...], NDArray[np.int64]], ...]:
-        """The candidates with as many columns each, and [candidates, columns] which they are."""
+        """The candidates grouped by number of columns, with their indices [candidates, columns]."""
         groups: dict[int, list[Candidate]] = {}
         for candidate in self.candidates:
             groups.setdefault(len(candidate.columns), []).append(candidate)
@@ -103,10 +102,10 @@ class Shapes:
 
 @dataclass(frozen=True)
 class ShapeLimits:
-    """What is known beforehand.
+    """Prior knowledge about shapes.
 
-    After a ``steady`` event a warm-up may have a tail but no longer fills the window: shapes
-    slower than ``slowest`` of it are left to the guard.
+    After a ``steady`` event a warm-up may have a tail but no longer fills the window: shapes slower
+    than ``slowest`` of it are left to the pace check.
     """
 
     slowest: float = 1.3
@@ -115,7 +114,7 @@ class ShapeLimits:
 
 @dataclass(frozen=True)
 class Beside:
-    """Columns about zero that a model may have whatever its shape, and does not grow by."""
+    """Zero-mean columns that a model may include whatever its shape, and that are not growth."""
 
     columns: tuple[FloatArray, ...]
     parameters: int
@@ -127,7 +126,7 @@ def build_shapes(
     beside: Sequence[Beside] = (),
     limits: ShapeLimits | None = None,
 ) -> Shapes:
-    """Columns and candidates for blocks at times ``x``; ``works`` rise from 0 to 1."""
+    """Build columns and candidates for blocks at times ``x``; ``works`` rise from 0 to 1."""
     book = _Columns(x)
     warmups = list(_warmups(book, limits or ShapeLimits()))
     trends = list(_trends(book, works))
@@ -179,7 +178,7 @@ def _warmups(book: _Columns, limits: ShapeLimits) -> Iterable[tuple[Warmup, tupl
     for scale in LOG_SCALES if limits.logs else ():
         last = (np.log1p(1.0 / scale) - np.log1p(0.75 / scale)) / 0.25
         main = book.add(np.log1p(book.x / scale), float(last))
-        # The derivative by the scale lets the data place it between two of the grid.
+        # The derivative by the scale lets data place it between two grid points.
         bend = 1.0 / (scale + 1.0) - 0.75 / (scale + 0.75)
         yield Warmup.LOG, (main, book.add(book.x / (scale + book.x), bend / 0.25)), 3
 
@@ -213,7 +212,7 @@ def _trends(book: _Columns, works: Sequence[FloatArray]) -> Iterable[_Trend]:
 
 
 def _changing(book: _Columns, progress: FloatArray, work: int | None) -> Iterable[_Trend]:
-    """A pace that sets in late, or that rises with all that was done before."""
+    """Yield a pace that sets in late, or that rises with all earlier progress."""
     onset_kind, faster_kind = (
         (Trend.ONSET, Trend.FASTER) if work is None else (Trend.WORK_ONSET, Trend.WORK_FASTER)
     )

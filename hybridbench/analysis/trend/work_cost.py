@@ -1,10 +1,9 @@
-"""What work costs, from cumulative counters: milliseconds per call, per step, per token; hit rate.
+"""The cost of work from cumulative counters: milliseconds per call, step or token; hit rate.
 
 A rate per unit of work does not move with the load, as throughput does, so it can be judged for
-decay.  The parts of a step are processor time, which a busy neighbour does not lengthen by taking
-the processor away; the whole step is time on the wall, as users see it.  What still moves it for
-good reasons (batch size, prompt length, victims per eviction) is listed with it, and the judgement
-takes it out.
+decay.  The parts of a step are CPU time, which a busy neighbour does not lengthen by taking the
+CPU away; the whole step is wall time, as users see it.  Legitimate influences (batch size, prompt
+length, victims per eviction) are listed for each metric, and the judgement removes their effect.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from hybridbench.foundation.metrics import COLLECTIONS, Unit, declared
 _MS = 1000.0
 _MOST_BLOCKS = 48
 _SAMPLES_PER_BLOCK = 3
-# The logarithm of a count of fewer leans down, and by how much depends on the load.
+# The logarithm of a smaller count is biased downwards, by an amount that depends on the load.
 _EVENTS_PER_BLOCK = 10.0
 
 
 @dataclass(frozen=True)
 class DerivedMetric:
-    """One cost or rate: counters above the line over counters below it.
+    """One cost or rate: a sum of counters divided by another.
 
     Args:
         name: of the declared metric, and subject of its findings.
-        over, under: counters and their signs.
-        loads: quotients of counters that move it for good reasons.
+        over, under: counters of the numerator and the denominator, with their signs.
+        loads: ratios of counters that legitimately influence it.
         least_change: the smallest worsening over the window worth a finding, as a share.
-        least_count: events below the line that a block must have.
-        events: counter of the events above the line, of which a block has ``_EVENTS_PER_BLOCK`` on
-            average; empty for a time, which every event below the line has.
+        least_count: events in the denominator that a block must have.
+        events: counter of the events in the numerator, of which a block has ``_EVENTS_PER_BLOCK``
+            on average; empty for a time, which every event in the denominator has.
         least_value: below this over the whole window it does not matter.
-        from_traffic: judged from the end of the warm-up requests, not from ``steady``: what a full
-            pool costs begins before the engine is steady.
-        judged: gates; the others are only shown.
+        from_traffic: judged from the end of the warm-up requests, not from ``steady``, because the
+            costs of a full pool begin before the engine is steady.
+        judged: whether it gates; the others are only shown.
     """
 
     name: str
@@ -55,7 +54,7 @@ class DerivedMetric:
 
     @property
     def label(self) -> str:
-        """What a sentence calls it."""
+        """Its name in sentences."""
         return declared(self.name).meaning
 
     @property
@@ -64,7 +63,7 @@ class DerivedMetric:
 
     @property
     def timed(self) -> bool:
-        """Whether it is a time, which a slower machine makes longer."""
+        """Whether it is a time, which a slower machine lengthens."""
         return declared(self.name).unit is Unit.MILLISECONDS
 
     @property
@@ -73,13 +72,13 @@ class DerivedMetric:
 
     @property
     def factor(self) -> float:
-        """From the counters' seconds to the unit."""
+        """Conversion factor from the counters' seconds to the unit."""
         return _MS if self.timed else 1.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """A natural cause: one sum of counters for each of another."""
+    """A legitimate influence: one sum of counters per another."""
 
     over: tuple[str, ...]
     under: tuple[str, ...]
@@ -97,10 +96,10 @@ _BATCH = (_TOKENS_PER_STEP, _SEQUENCES_PER_STEP, _PREFILLS_PER_STEP, _PROMPT_LEN
 _VICTIMS = Load(("events.nodes_evicted", "events.evict_internal_state"), ("events.evict_calls",))
 _INSERTS = {"events.admissions": 1.0, "events.finishes": 1.0, "events.prefill_chunks": 1.0}
 
-# Thresholds are shares of the level at the start.  The parts of a step are small, rise a little as
-# a tree grows out of the processor's caches, and do not all suffer alike from a busy neighbour:
-# only half as much again counts.  A whole step against the model's part of it is steadier, and is
-# what users wait for.
+# Thresholds are shares of the initial level.  The parts of a step are small, rise slightly as a
+# tree outgrows the CPU caches, and suffer differently from a busy neighbour: only an increase by
+# half counts.  A whole step relative to the model's part of it is steadier, and is what users wait
+# for.
 DERIVED_METRICS: tuple[DerivedMetric, ...] = (
     DerivedMetric("evict_ms", {"evict_s": 1.0}, {"events.evict_calls": 1.0}, (_VICTIMS,)),
     DerivedMetric(
@@ -150,7 +149,7 @@ class WorkBlocks:
     """A derived quantity in blocks of equal time; blocks with too few events are left out."""
 
     t_s: FloatArray  # middle of each block
-    index: FloatArray  # of the block, from the start; a jump is a gap
+    index: FloatArray  # number of the block, from the start; a jump is a gap
     over: FloatArray
     under: FloatArray
     loads: FloatArray  # [blocks, loads], logarithms less their means
@@ -164,14 +163,14 @@ class WorkBlocks:
 
     @property
     def total(self) -> float:
-        """The quotient of the whole stretch."""
+        """The ratio over the whole stretch."""
         return float(self.over.sum() / self.under.sum())
 
 
 def work_blocks(
     record: RunRecord, derived: DerivedMetric, start_s: float, end_s: float
 ) -> WorkBlocks | None:
-    """``derived`` between two times; None where its counters were not sampled."""
+    """Return ``derived`` between two times; None if its counters were not sampled."""
     clock = record.series.get([*derived.over, *derived.under][-1])
     edges = np.zeros(0) if clock is None else _edges(clock.t_s, start_s, end_s)
     events = None
@@ -187,8 +186,8 @@ def work_blocks(
         return None
     over = derived.factor * over
     if events is not None and events.sum() > 0:
-        # A block without a hit says that they are rare.  Left out, it would raise the rate of the
-        # stretch it is from.
+        # A block without a hit shows that hits are rare.  Leaving it out would raise the rate of
+        # its stretch.
         over = np.maximum(over, 0.5 * over.sum() / events.sum())
     loads = [_load(record, load, edges) for load in derived.loads]
     known = [load for load in loads if load is not None]
@@ -201,7 +200,7 @@ def work_blocks(
 
 
 def _blocks_joined(events: FloatArray) -> int:
-    """How many blocks are taken together for enough events in each, on average."""
+    """Return how many blocks to merge so that each has enough events on average."""
     if events.sum() <= 0:
         return 1
     return max(1, int(np.ceil(_EVENTS_PER_BLOCK * events.size / events.sum())))
@@ -217,8 +216,8 @@ def _edges(t_s: FloatArray, start_s: float, end_s: float) -> FloatArray:
 
 
 def summed(record: RunRecord, terms: Mapping[str, float], edges: FloatArray) -> FloatArray | None:
-    """What the counters, each with its sign, together rose by between each two ``edges``; None
-    where one was not sampled.
+    """Return the combined rise of the counters, with their signs, between consecutive ``edges``;
+    None if one was not sampled.
     """
     total = np.zeros(edges.size - 1)
     for name, sign in terms.items():
@@ -230,7 +229,7 @@ def summed(record: RunRecord, terms: Mapping[str, float], edges: FloatArray) -> 
 
 
 def _load(record: RunRecord, load: Load, edges: FloatArray) -> FloatArray | None:
-    """Logarithm of the load in each block; None where it was not sampled or never moves."""
+    """Logarithm of the load in each block; None if it was not sampled or never moves."""
     over = summed(record, dict.fromkeys(load.over, 1.0), edges)
     under = summed(record, dict.fromkeys(load.under, 1.0), edges)
     if over is None or under is None:

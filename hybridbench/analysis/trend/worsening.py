@@ -1,7 +1,7 @@
-"""Whether a quantity in blocks gets worse: a trend or one step against no change, AR(1) noise.
+"""Whether a quantity in blocks gets worse: a trend or one step versus no change, AR(1) noise.
 
-The quantity is a logarithm, so a change is a share; natural causes are columns of the same fit.
-Shapes that settle are no rivals here: what has settled at a worse level has got worse.
+The quantity is a logarithm, so a change is a share; legitimate influences are columns of the same
+fit.  Settling shapes are no alternatives here: what settled at a worse level has become worse.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _THIRDS_SHOW = 0.5  # of the least change, between the medians of the first and 
 class Worsening:
     """Growth of a logarithm over the window, by the shape that explains it best."""
 
-    worse: bool  # by as much as counts, beyond doubt, and still so at the end
+    worse: bool  # significantly, by enough to count, and still so at the end
     shape: str  # "trend", "step" or "none"
     change: float
     lower: float  # two-sided 95%
     upper: float
-    sure: float  # one-sided 99.9%, and for a step corrected for the search of its place
+    sure: float  # one-sided 99.9%; for a step, corrected for the search of its position
     step_at: int | None  # first block after the step
     phi: float
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """One shape: its change with standard error, and what it leaves."""
+    """One shape: its change with standard error, and its residuals."""
 
     shape: str
     change: float
@@ -51,7 +51,7 @@ class _Fit:
     df: int
     bic: float
     residuals: FloatArray
-    thirds: float  # median of the last third less that of the first, natural causes taken out
+    thirds: float  # median of the last third less that of the first, net of the loads
     step_at: int | None = None
 
 
@@ -66,7 +66,7 @@ class _Problem:
 
 def worsening(z: FloatArray, index: FloatArray, loads: FloatArray, least: float) -> Worsening:
     """Judge ``z`` [blocks] at block numbers ``index``; a change of ``least`` counts, and what
-    ``loads`` [blocks, causes] explain is taken out.
+    ``loads`` [blocks, causes] explain is removed.
 
     A slow trend looks much like one step of half its height, so either shape may show the change,
     if it explains more than no change does.
@@ -109,18 +109,18 @@ def _sure(fit: _Fit) -> float:
 
 
 def _fits(problem: _Problem) -> tuple[_Fit, _Fit, _Fit]:
-    """No change (with the trend's interval), the trend, and the best step."""
+    """Fit no change (with the trend's interval), the trend, and the best step."""
     trend = _fit(problem, "trend", problem.x)
     at = _best_step(problem)
     step = _fit(problem, "step", (np.arange(problem.z.size) >= at).astype(np.float64))
-    # The place of the step is a parameter, too.
+    # The position of the step is a parameter, too.
     step = replace(step, step_at=at, bic=step.bic + float(np.log(problem.z.size)))
     flat = replace(trend, shape="none", bic=_fit(problem, "none", None).bic)
     return flat, trend, step
 
 
 def _best_step(problem: _Problem) -> int:
-    """The place whose step explains most beside level and natural causes."""
+    """Return the position whose step explains most beside level and loads."""
     size = problem.z.size
     edge = max(2, round(_EDGE * size))
     places = np.arange(edge, size - edge + 1)
