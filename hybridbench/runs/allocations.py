@@ -1,7 +1,7 @@
-"""The last step of a run that leaked: more traffic with every allocation recorded by memray.
+"""Record every allocation with memray during extra traffic, as the last step of a leaking run.
 
-It comes after all that is measured, since it makes the worker several times slower.  The cache is
-flushed before the record ends: what is left then is what nobody gives back.
+It comes after all measurements, since it makes the worker several times slower.  The cache is
+flushed before the recording ends: what remains then is never freed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _SITES_TOLD: Final = 12
 
 @dataclass(frozen=True)
 class AllocationRecord:
-    """What a run that leaked gets at its end: ``seconds`` of traffic, recorded to ``path``."""
+    """Extra traffic for a run that leaked: ``seconds`` of it, recorded to ``path``."""
 
     loop: WireLoop
     path: Path
     seconds: float
 
     def run(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
-        """The traffic, ``drain``, ``flush``; what is left becomes an event of the run.
+        """Send traffic, ``drain``, ``flush``; record the remaining allocations as an event.
 
-        The raw record stays at ``path``, for memray's own reporters.
+        The raw recording stays at ``path``, for memray's own reporters.
 
         Raises:
-            WorkerLostError: the worker died of it; what was recorded stands.
+            WorkerLostError: the worker died; what was recorded before is kept.
         """
         recorder = self.loop.context.recorder
         length = format_duration(self.seconds)
@@ -63,7 +63,7 @@ class AllocationRecord:
 
 
 def _is_done(loop: WireLoop, path: str) -> bool:
-    """Whether the worker did as asked: start a record, or end it if ``path`` is empty."""
+    """Start a recording, or end it if ``path`` is empty; return whether the worker did so."""
     answer = loop.ask(TrackAllocations(path), AllocationsTracked, _PATIENCE_S)
     error = "no answer in time" if answer is None else answer.error
     if error:

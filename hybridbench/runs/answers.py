@@ -1,4 +1,4 @@
-"""Which runs have their answers compared, and what is recorded of that when the worker has left."""
+"""Which runs have their answers checked, and recording the result after the worker has ended."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hybridbench.targets.target import Capability
 def answer_check_of(
     plan: SoakPlan, ready: Ready, clock: Clock, share: float = CORE_SHARE
 ) -> AnswerCheck | None:
-    """What compares the answers of the worker that said ``ready``; None where nothing can.
+    """Return the check for the answers of the worker that sent ``ready``; None if none is possible.
 
-    ``share`` of a core is the reference's while the run goes on.
+    The reference may use ``share`` of a core during the run.
     """
     if not plan.compares_answers or Capability.ANSWERS not in ready.capabilities:
         return None
@@ -37,9 +37,9 @@ def answer_check_of(
 
 
 def record_answers(loop: WireLoop, limit_s: float) -> None:
-    """Have the rest of the sample computed anew, and record what came of all; 0 does neither.
+    """Recompute the rest of the sample and record the overall result; 0 does neither.
 
-    Of a worker that was lost the rest is left out: what is known of its end comes first.
+    If the worker was lost, the rest is skipped: recording its end comes first.
     """
     if not limit_s:
         return

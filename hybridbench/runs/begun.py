@@ -1,4 +1,4 @@
-"""A run that has begun: where it is written and who watches it, for what is under soak."""
+"""A run that has begun: its directory and its observers, for any kind of target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridbench.runs.loop import RunContext
 
 @dataclass
 class BegunRun:
-    """Owned by the soak; ``manifest`` is that of the run so far."""
+    """Owned by the soak; ``manifest`` is the run's current manifest."""
 
     context: RunContext
     writer: RunWriter
@@ -21,10 +21,10 @@ class BegunRun:
 
     @property
     def run_dir(self) -> Path:
-        """Where the run is written."""
+        """The run's directory."""
         return self.writer.run_dir
 
     def describe(self, manifest: Manifest) -> None:
-        """Store what is known now of what really runs."""
+        """Store what is now known about the actual target."""
         self.manifest = manifest
         self.writer.update_manifest(manifest)

@@ -1,4 +1,4 @@
-"""When the bench itself fails: the run directory gets the traceback, and the run its verdict."""
+"""Record a failure of the bench itself: the traceback in the run directory, and an event."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hybridbench.runs.recorder import Recorder
 def record_bench_failure(
     run_dir: Path, recorder: Recorder, part: str, error: BaseException, *, ended_run: bool
 ) -> str:
-    """Record what a bug of ours, or a machine that refuses us, has done to the run in ``run_dir``.
+    """Record what a bug of the bench, or a refusal by the machine, did to the run in ``run_dir``.
 
     Args:
         part: what failed, in words: "the soak".
-        ended_run: whether the traffic ended by it.
+        ended_run: whether it ended the traffic.
 
     Returns:
-        The error in one line.  Nothing that fails here may hide the run's result.
+        The error in one line.  No failure in here may hide the run's result.
     """
     said = " ".join(f"{type(error).__name__}: {error}".split())
     trace = "".join(traceback.format_exception(error))

@@ -1,4 +1,4 @@
-"""Bringing a worker up: tell it what to build, wait until it is ready, see that it is fit."""
+"""Boot a worker: tell it what to build, wait until it is ready, check that it fits the run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hybridbench.targets.wire import WireClosedError
 from hybridbench.workload.profile import Profile
 
 _TURN_S = 0.25
-# Of a worker's versions: what decides how memory behaves.
+# The worker's versions that affect its memory behaviour.
 _DECISIVE_VERSIONS = ("python", "implementation", "torch")
 
 
 def boot_worker(target: WireTarget, plan: SoakPlan, interrupts: Interrupts) -> Ready | None:
-    """Tell the worker what the plan says, and await its first word.
+    """Send the worker its start message, and wait for its first answer.
 
     Raises: as ``await_ready`` does.
     """
@@ -28,14 +28,14 @@ def boot_worker(target: WireTarget, plan: SoakPlan, interrupts: Interrupts) -> R
 
 
 def await_ready(target: WireTarget, plan: SoakPlan, interrupts: Interrupts) -> Ready | None:
-    """The first word of a worker that knows what to build; None when somebody asked for the end
-    meanwhile.
+    """Wait for the first message of a worker that has its start message; None if the user
+    interrupts.
 
     Raises:
-        ConfigError: what was asked for cannot be built, in the worker's own sentence, or its engine
-            does not take the profile's traffic, or only a server does.
-        WorkerLostError: it died, or was not ready in time, though it could have run.
-        WorkerFailedError: it speaks another version of the wire.
+        ConfigError: the configuration cannot be built, in the worker's wording, or the engine does
+            not support the profile's traffic, or only servers do.
+        WorkerLostError: it died, or was not ready in time although it could have run.
+        WorkerFailedError: it speaks another version of the wire protocol.
     """
     _refuse_traffic_of_servers(plan.profile)
     while interrupts.first is None:
@@ -66,10 +66,10 @@ def _refuse_traffic_of_servers(profile: Profile) -> None:
 
 
 def check_capabilities(profile: Profile, capabilities: Iterable[str]) -> None:
-    """Refuse traffic that the worker would not understand, before any of it is sent.
+    """Refuse traffic that the worker does not support, before any of it is sent.
 
     Raises:
-        ConfigError: names what is missing and the key of the profile that asks for it.
+        ConfigError: names what is missing and the profile key that requires it.
     """
     able = set(capabilities)
     for capability, key in _needed(profile):
@@ -81,7 +81,7 @@ def check_capabilities(profile: Profile, capabilities: Iterable[str]) -> None:
 
 
 def check_same_engine(segment: Segment, ready: Ready) -> None:
-    """Refuse to go on with another engine: the memory of two engines proves nothing of either.
+    """Refuse to resume with another engine: the memory of two engines cannot be combined.
 
     Raises:
         ConfigError: engine files, interpreter or torch differ from those of the run so far.
@@ -101,7 +101,7 @@ def check_same_engine(segment: Segment, ready: Ready) -> None:
 
 
 def _needed(profile: Profile) -> Iterator[tuple[Capability, str]]:
-    """Every capability that ``profile`` needs, with the key that asks for it."""
+    """Yield every capability that ``profile`` needs, with the key that requires it."""
     aborts, controls = profile.aborts, profile.controls
     yield Capability.TRAFFIC, "arrival"
     yield Capability.DRAIN, "checkpoint"

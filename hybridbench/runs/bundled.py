@@ -1,4 +1,4 @@
-"""The bundled engine under soak, or another one behind its wire: booted, driven and controlled."""
+"""Soak the bundled engine, or another one behind its wire: boot, drive and control it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hybridbench.workload.build import build_workload
 
 
 class BundledUnderSoak:
-    """The worker of one soak, with its traffic; the soak owns the process."""
+    """The worker of one soak and its traffic; the soak owns the process."""
 
     def __init__(self, plan: SoakPlan) -> None:
         self._plan = plan

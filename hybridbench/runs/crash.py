@@ -1,4 +1,4 @@
-"""When a worker is lost: find out how, keep its last words, and write both into the run."""
+"""When a worker is lost: find out how, keep its last messages, and record both in the run."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def record_crash(
     oom_kills_before: int | None,
     dump_stack: Callable[[], None] | None = None,
 ) -> None:
-    """Record the event ``crash`` and leave no process behind that a kill can end.
+    """Record the event ``crash``, and kill the worker if it still runs.
 
-    ``dump_stack`` is for a target that can be asked where it hangs.
+    ``dump_stack`` is for a target that can report where it hangs.
     """
     if lost.reason == "unreachable":
-        # It is not ours to end, and may be alive.
+        # It is not ours to kill, and may be alive.
         ended = True
         reason, detail = lost.reason, lost.detail
     elif lost.reason == "hang":
         if dump_stack is not None:
-            # Where it is stuck is the whole story; the handler works even when Python does not.
+            # The stack shows where it is stuck; the handler works even when Python does not.
             dump_stack()
             clock.sleep(_STACK_PATIENCE_S)
         ended = target.kill()
@@ -52,7 +52,7 @@ def record_crash(
 
 
 def unreaped_text(pid: int) -> str:
-    """What a reader must know of a process that outlives SIGKILL."""
+    """Describe a process that outlives SIGKILL, for the report."""
     return f"the worker (pid {pid}) was sent SIGKILL and has not ended"
 
 

@@ -1,4 +1,4 @@
-"""What defects there are: a process that imports the engine is asked, since they patch it."""
+"""List the known defects via a process that imports the engine, since defects patch it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE_S = 120.0
 
 @functools.cache
 def described_defects(*names: str) -> tuple[Defect, ...]:
-    """The defects that ``names`` mean as ``--defect`` takes them, each once; all without any.
+    """Return the defects that ``names`` select as for ``--defect``, each once; all if empty.
 
     They have no patches: those are applied in the worker.
 
@@ -40,11 +40,11 @@ def described_defects(*names: str) -> tuple[Defect, ...]:
         )
     said = answer.errors.strip()
     if answer.exit_code == ExitCode.USAGE:
-        # The sentence begins with the option already.
+        # The sentence already begins with the option.
         raise UsageError(said, also=("--defect",))
     if answer.exit_code != 0:
         raise _unread((said.splitlines() or ["it printed nothing"])[-1])
-    # Our own child wrote it.
+    # Trusted: our own child process wrote it.
     found: tuple[Defect, ...] = pickle.loads(answer.output)  # noqa: S301
     return found
 

@@ -1,4 +1,4 @@
-"""Defects that are files of the user's: their code is run only when the command line names them."""
+"""Defects in the user's own files, whose code runs only if the command line names them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hybridbench.foundation.errors import ConfigError, UsageError
 
 
 def is_file(defect: str) -> bool:
-    """Whether ``defect`` is the path of a file, and no slug."""
+    """Whether ``defect`` is a file path rather than a slug."""
     return defect.endswith(".py")
 
 
 def hashes_of(defects: Sequence[str]) -> dict[str, str]:
-    """For the manifest: what each file among ``defects`` holds."""
+    """Return a content hash of each file among ``defects``, for the manifest."""
     files = [Path(defect) for defect in defects if is_file(defect)]
     return {str(path): _hash(path) for path in files if path.is_file()}
 
@@ -23,14 +23,14 @@ def hashes_of(defects: Sequence[str]) -> dict[str, str]:
 def defects_to_resume(
     hashes: Mapping[str, str], recorded: Sequence[str], given: Sequence[str]
 ) -> tuple[str, ...]:
-    """The defects with which a run goes on: its slugs, and the files that ``given`` names again.
+    """Return the defects to resume a run with: its slugs, and the files that ``given`` names again.
 
-    A manifest is data, and may come from anywhere: no code is run because it names a file.  A file
-    that was moved will do if its content is what ``hashes`` has, by the path that was given.
+    A manifest is data and may come from anywhere, so a file that it names is never executed for
+    that reason.  A moved file is accepted if its content matches ``hashes``, keyed by path.
 
     Raises:
-        UsageError: a file is not named again, or is another one.
-        ConfigError: a file that is named does not exist.
+        UsageError: a file is not named again, or its content differs.
+        ConfigError: a named file does not exist.
     """
     files = [Path(name) for name in given if is_file(name)]
     absent = next((path for path in files if not path.is_file()), None)
@@ -65,7 +65,7 @@ def defects_to_resume(
 
 
 def _is_same(path: Path, recorded: str, digest: str | None) -> bool:
-    """By content where the manifest has it; one from before that, by path."""
+    """Compare by content if the manifest has a hash, by path for older manifests."""
     if digest is not None:
         return _hash(path) == digest
     return path.resolve() == Path(recorded).resolve()

@@ -1,4 +1,4 @@
-"""Between workload and target: actions become messages, the engine's events become feedback."""
+"""Connect workload and target: actions become messages, the engine's events become feedback."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hybridbench.records.messages import StepEvents
 from hybridbench.targets.target import Drive
 from hybridbench.workload.actions import WaitUntil, Workload
 
-# An open loop that fell behind must not keep the soak loop from looking at the clock.
+# An open loop that fell behind must not keep the soak loop from checking the clock.
 _ACTIONS_PER_PUMP_MAX = 512
 
 
 @dataclass
 class DriverCounts:
-    """Requests as the client sees them; only numbers, never the requests."""
+    """Requests as the client sees them; only counts, never the requests."""
 
     finished: int = 0
     aborted: int = 0
@@ -22,7 +22,7 @@ class DriverCounts:
 
 
 class Driver:
-    """Carries out what the workload wants and tells it what came of it, in the engine's order."""
+    """Execute the workload's actions and report the results to it, in the engine's order."""
 
     def __init__(self, workload: Workload, target: Drive) -> None:
         self._workload = workload
@@ -32,11 +32,11 @@ class Driver:
 
     @property
     def failure(self) -> str:
-        """Why the workload can send nothing more; empty while it can."""
+        """Why the workload cannot send any more; empty while it can."""
         return self._workload.failure
 
     def pump(self, now_s: float) -> float | None:
-        """Post everything that is due; return when to pump again at the latest, or None."""
+        """Post everything that is due; return the latest time for the next pump, or None."""
         for _ in range(_ACTIONS_PER_PUMP_MAX):
             action = self._workload.next_action(now_s)
             if isinstance(action, WaitUntil):
@@ -51,15 +51,15 @@ class Driver:
             self._workload.pause(now_s)
 
     def resume(self, now_s: float) -> None:
-        """Go on."""
+        """Continue submitting."""
         if self._paused:
             self._paused = False
             self._workload.resume(now_s)
 
     def on_step_events(self, events: StepEvents) -> None:
-        """Feed back one message of the worker."""
+        """Feed one message from the worker back into the workload."""
         workload, now_s, counts = self._workload, events.t_s, self.counts
-        # Refusals at the door come first: they happened before the step ran.
+        # Refusals on arrival come first: they happened before the step ran.
         for refused in events.rejected:
             counts.rejected += 1
             workload.on_rejected(refused.rid, refused.message)

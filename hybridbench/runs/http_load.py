@@ -1,4 +1,4 @@
-"""Requests of ours to a watched server: the load client, its orders and what it reports."""
+"""Send our own requests to a watched server: the load client, its commands and its reports."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ _MODULE: Final = "hybridbench.load"
 _READ_BYTES: Final = 1 << 16
 _REPORT: Final = msgspec.json.Decoder(LoadReport)
 _END_PATIENCE_S: Final = 5.0
-# A connection takes 10 s to fail, and the client waits for 5 s at most before it tries again.
+# A connection attempt takes 10 s to fail, and the client waits at most 5 s before it retries.
 _REFUSED_EVERY_S: Final = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Requests of ours to a server of others.
+    """Our requests to a server of another make.
 
     Args:
         url: of the server, without ``/v1``.
         api: which of its interfaces; those ``OF_IDS`` get prompts as token ids, others as text.
-        stream: whether answers come token by token.
-        profile: what is sent; its pools and the engine's settings are those of another engine.
+        stream: whether answers arrive token by token.
+        profile: what is sent; its pools and engine settings do not apply.
         source: where the profile was found.
-        seed: of what is drawn.
+        seed: for all random draws.
         vocab_size: token ids are below this.
-        model: the name that the server knows; empty for the first that it lists.
+        model: the server's name for it; empty for the first one listed.
         trace: a recorded trace instead of the profile's own traffic.
-        answers_s: seconds at each idle point in which answers are asked for again; 0 for none.
-        exact: whether the server was started so that a batch changes no answer.
-        note: what of the profile is not sent, for the report; empty for nothing.
+        answers_s: seconds per idle point for repeating requests to compare answers; 0 for none.
+        exact: whether the server was started in a mode in which batching changes no answer.
+        note: what part of the profile is not sent, for the report; may be empty.
     """
 
     url: str
@@ -77,9 +77,9 @@ class Traffic:
     note: str = ""
 
     def start(self, key: str, *, culprits: bool = False) -> LoadStart:
-        """What the load client must know; ``key`` is sent as a bearer's token.
+        """Return the load client's configuration; ``key`` is sent as a bearer token.
 
-        With ``culprits`` it keeps the requests that may have ended the server, to search for them.
+        With ``culprits`` it keeps the requests that may have crashed the server, to search them.
         """
         trace = self.trace
         return LoadStart(
@@ -100,14 +100,14 @@ class Traffic:
         )
 
     def resolved(self) -> ResolvedProfile:
-        """The profile for the manifest, without what it demands of the bundled engine."""
+        """Return the profile for the manifest, without requirements for the bundled engine."""
         keys = cast("dict[str, JsonValue]", self.profile.resolved())
         return ResolvedProfile(
             name=self.profile.name, source=self.source, resolved=plain_mapping(keys)
         )
 
     def describe(self) -> dict[str, JsonValue]:
-        """For the manifest: what is sent where, and a hash of the schedule."""
+        """Describe what is sent where, with a hash of the schedule, for the manifest."""
         workload = build_workload(self.profile, self.vocab_size, self.trace, self.seed)
         described = workload.describe()
         parts = urlsplit(self.url)
@@ -122,7 +122,7 @@ class Traffic:
 
 
 def words_of(api: Api, vocab_size: int) -> int:
-    """How many token ids the prompts of ``api`` are drawn from."""
+    """Return the number of token ids from which prompts for ``api`` are drawn."""
     return vocab_size if api in OF_IDS else TEXT_WORDS
 
 
@@ -131,12 +131,12 @@ class Reach:
     """Whether requests still reach the server."""
 
     lost_for_s: float = 0.0
-    _ends: tuple[int, int] = (0, 0)  # for want of a connection, and otherwise
+    _ends: tuple[int, int] = (0, 0)  # requests ended by a failed connection, and otherwise
     _refused_s: float = -math.inf
     _reached_s: float | None = None
 
     def see(self, report: LoadReport, now_s: float) -> None:
-        """Take in a report of the client."""
+        """Process a report of the client."""
         refused = report.counts.get("requests_failed.connect", 0)
         others = report.counts["requests_submitted"] - report.in_flight - refused
         if refused != self._ends[0]:
@@ -149,10 +149,10 @@ class Reach:
 
 
 class HttpLoad:
-    """Owns the load client from ``start`` to ``stop``.
+    """Own the load client from ``start`` to ``stop``.
 
     Args:
-        start: whom it asks, what, and how.
+        start: the client's configuration: server, requests, interface.
     """
 
     def __init__(self, start: LoadStart, clock: Clock) -> None:
@@ -166,7 +166,7 @@ class HttpLoad:
         self._rests = False
         self._orders = 0  # given so far
         self._reach = Reach()
-        self._cpu = (0.0, 0.0)  # processor time of the client, and when it said so
+        self._cpu = (0.0, 0.0)  # CPU time of the client, and when it was reported
         self._cpu_share = 0.0
         self.failure = ""
 
@@ -177,16 +177,16 @@ class HttpLoad:
 
     @property
     def pid(self) -> int | None:
-        """Of the client; None while there is none."""
+        """The client's pid; None while there is none."""
         return None if self._process is None else self._process.pid
 
     @property
     def rests(self) -> bool:
-        """Whether it sends nothing, and all that it sent is answered."""
+        """Whether it sends nothing and all its requests have been answered."""
         return self._rests
 
     def start(self) -> None:
-        """Begin to send.
+        """Start sending.
 
         Raises:
             WorkerFailedError: the system cannot start it.
@@ -212,7 +212,7 @@ class HttpLoad:
         self._order(LoadOrder("resume"))
 
     def tend(self) -> None:
-        """Take in what it has reported; ``failure`` says when it has ended, or can send no more."""
+        """Read its reports; ``failure`` tells when it has ended or cannot send any more."""
         if self._socket is None:
             return
         with suppress(BlockingIOError, ConnectionError):
@@ -225,34 +225,34 @@ class HttpLoad:
             self.failure = f"the load client ended ({how})"
 
     def pause(self) -> None:
-        """Let it send nothing more; what it has sent is answered."""
+        """Stop sending; requests already sent are still answered."""
         self._reach = Reach()
         self._order(LoadOrder("pause"))
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue sending."""
         self._order(LoadOrder("resume"))
 
     def repeat(self, seconds: float) -> None:
-        """Let it ask for a sample of answers again, at rest, for at most twice ``seconds``."""
+        """When idle, repeat a sample of requests for at most twice ``seconds``."""
         self._order(LoadOrder("repeat", seconds))
 
     def search(self) -> None:
-        """Let it send the requests that were in flight when the server ended, at rest."""
+        """When idle, resend the requests that were in flight when the server crashed."""
         self._order(LoadOrder("search"))
 
     @property
     def searched(self) -> CrashSearch | None:
-        """What has come of a search, at rest; None where there was none."""
+        """The result of a search, once idle; None without one."""
         return None if self._report is None else self._report.search
 
     @property
     def repeated(self) -> Repeated | None:
-        """What has come of answers that were asked for again, at rest; None where none were."""
+        """The result of repeated requests, once idle; None without any."""
         return None if self._report is None else self._report.repeated
 
     def stop(self) -> None:
-        """End it, and what it waits for."""
+        """Stop the client and wait for it to end."""
         process, self._process = self._process, None
         if self._socket is not None:
             self.tend()
@@ -267,7 +267,7 @@ class HttpLoad:
         return {f"events.{name}": float(count) for name, count in counts.items()}
 
     def levels(self) -> Mapping[str, float]:
-        """What the client itself is like."""
+        """The client's own memory, CPU share and requests in flight."""
         if self._report is None:
             return {}
         return {
@@ -278,23 +278,23 @@ class HttpLoad:
 
     @property
     def unreachable_for_s(self) -> float:
-        """Seconds in which requests ended, and each because the server took no connection."""
+        """For how many seconds all requests have ended because the server refused connections."""
         return self._reach.lost_for_s
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of the client, its start included, as it said last."""
+        """Last reported CPU time of the client, including its start."""
         return 0.0 if self._report is None else self._report.cpu_s
 
     def take_latencies(self) -> LatencyCounts:
-        """Those that were measured since the last call."""
+        """Return the latencies measured since the last call."""
         latencies, self._latencies = self._latencies, {}
         return latencies
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Requests that the server has broken since it last answered one, by what they are like;
-        first those that are unusual.
+        """Requests lost by the server since it last answered one, counted by their features, the
+        unusual ones first.
         """
         return {} if self._report is None else self._report.lost
 
@@ -312,13 +312,13 @@ class HttpLoad:
         self.failure = self.failure or report.failure
 
     def _order(self, order: LoadOrder) -> None:
-        # What the client has said before it follows does not count.
+        # Reports sent before the client executes the command do not count.
         self._rests = False
         self._orders += 1
         self._tell(order)
 
     def _tell(self, order: LoadStart | LoadOrder) -> None:
-        # A client that is gone is seen by ``tend``.
+        # ``tend`` notices a client that has exited.
         if self._socket is not None:
             with suppress(ConnectionError):
                 self._socket.sendall(msgspec.json.encode(order) + b"\n")

@@ -1,7 +1,7 @@
-"""A run judged or reported while it goes on: by processes of their own, so that no sample is late.
+"""Judge or report a run while it continues, in separate processes, so that no sample is late.
 
-``python -m hybridbench.runs.interim RUN_DIR [final]`` writes the verdict so far to its standard
-output, pickled; the only reader is the process that started it.
+``python -m hybridbench.runs.interim RUN_DIR [final]`` writes the current verdict, pickled, to its
+standard output; only the process that started it reads it.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ _REPORT_PATIENCE_S = 30.0
 
 
 class Judge(Protocol):
-    """Gives verdicts while a run goes on; an ``InterimJudge``."""
+    """Gives verdicts during a run; implemented by ``InterimJudge``."""
 
     @property
     def busy(self) -> bool:
-        """Whether an analysis is under way."""
+        """Whether an analysis is in progress."""
         ...
 
     @property
     def could_run_s(self) -> float:
-        """For how long the analysis under way could have run; 0 if there is none."""
+        """For how long the current analysis could have run; 0 if there is none."""
         ...
 
     def start(self) -> None:
-        """Begin to judge what is stored now."""
+        """Start judging what is stored now."""
         ...
 
     def collect(self) -> Verdict | None:
-        """The verdict of an analysis that has ended since; None while it has not, or if it failed.
+        """Return the verdict of an analysis that has ended; None if it has not, or if it failed.
 
-        Then ``busy`` is false.
+        Afterwards ``busy`` is false if it ended.
         """
         ...
 
     def close(self) -> None:
-        """Leave no process behind."""
+        """End all child processes."""
         ...
 
 
 class InterimJudge:
-    """Judges one run, one analysis at a time."""
+    """Judges one run, with one analysis at a time."""
 
     def __init__(self, run_dir: Path, *, final: bool = False) -> None:
-        """``final`` judges as the end of a run does, with all its care; else coarser and sooner."""
+        """``final`` judges as thoroughly as at the end of a run; otherwise coarser and faster."""
         self._command = [sys.executable, "-m", "hybridbench.runs.interim", str(run_dir.resolve())]
         self._command += ["final"] * final
         self._process: BackgroundProcess | None = None
@@ -69,7 +69,7 @@ class InterimJudge:
         return 0.0 if self._process is None else self._process.could_run_s
 
     def start(self) -> None:
-        """Begin; nothing happens while one is under way, or when no process can be started."""
+        """Start an analysis, unless one is in progress or no process can be started."""
         if self._process is not None:
             return
         self.close()
@@ -86,7 +86,7 @@ class InterimJudge:
         verdict = None
         if self._process.exit_code == 0:
             self._output.seek(0)
-            # Our own child wrote it to a file that has no name.
+            # Trusted: our own child process wrote it to an unnamed file.
             verdict = pickle.load(self._output)  # noqa: S301
         self.close()
         return verdict if isinstance(verdict, Verdict) else None
@@ -101,7 +101,7 @@ class InterimJudge:
 
 
 class InterimReport:
-    """Starts ``hybridbench report RUN --so-far``, one at a time."""
+    """Run ``hybridbench report RUN --so-far``, one at a time."""
 
     def __init__(self, run_dir: Path) -> None:
         report = [sys.executable, "-m", "hybridbench", "report", str(run_dir.resolve())]
@@ -109,7 +109,7 @@ class InterimReport:
         self._process: BackgroundProcess | None = None
 
     def start(self) -> bool:
-        """Begin; False while the last one is at work, or when no process can be started."""
+        """Start a report; False if the last one is still running or no process can be started."""
         if self._process is not None and self._process.exit_code is None:
             return False
         with contextlib.suppress(OSError):
@@ -118,17 +118,17 @@ class InterimReport:
         return False
 
     def close(self) -> None:
-        """Wait for what is under way; nothing stays behind."""
+        """Wait for the report in progress; leave no process behind."""
         if self._process is not None:
             self._process.close(_REPORT_PATIENCE_S)
 
 
 def main(run_dir: Path, *, final: bool = False) -> int:
-    """Judge ``run_dir`` as it is now."""
+    """Judge ``run_dir`` in its current state."""
     from hybridbench.analysis.judge import judge, judge_so_far
     from hybridbench.rundir.reader import read_run
 
-    # The engine and its clients come first.
+    # The engine and its clients have priority.
     os.nice(_NICE)
     verdict = (judge if final else judge_so_far)(read_run(run_dir))
     sys.stdout.buffer.write(pickle.dumps(verdict))

@@ -1,7 +1,7 @@
-"""Ctrl-C, SIGTERM, SIGQUIT, a terminal that closes: the first asks for an orderly end, the second
-for an immediate one.
+"""Ctrl-C, SIGTERM, SIGQUIT and terminal hangup: the first requests an orderly end, the second an
+immediate one.
 
-SIGUSR1 asks for a report of the run so far, and the run goes on.
+SIGUSR1 requests a report of the run so far, and the run continues.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.safe_output import discard_dead_streams
 
 _HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-# Who starts a run with nohup wants it to outlive the terminal.
+# Users who start a run with nohup want it to outlive the terminal.
 _MAY_BE_IGNORED: Final = (signal.SIGHUP, signal.SIGQUIT)
-# The kernel tells a process of its parent's death once for each of the parent's threads that dies.
+# The kernel signals a parent's death once for each of the parent's threads that dies.
 _ONE_DEATH_S: Final = 2.0
 
 
 class SecondSignalError(BaseException):
-    """The user asked twice: stop at once.  No Exception, so that nothing swallows it."""
+    """The user interrupted twice: stop at once.  Not an Exception, so that nothing catches it."""
 
 
 class Interrupts:
-    """What has been asked for so far.  The loop looks at ``first``; a second signal raises.
+    """The interrupts so far.  The loop checks ``first``; a second signal raises.
 
-    A SIGTERM right after another is the same wish: so a night that is killed tells its soaks.  And
-    whoever hangs up is gone: the kernel says so, and the shell says it once more.
+    A SIGTERM right after another counts as the same one: a killed nightly run signals its soaks
+    that way.  A hangup may also arrive twice, from the kernel and from the shell.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,16 +43,16 @@ class Interrupts:
 
     @property
     def exit_code(self) -> ExitCode | None:
-        """130 after SIGINT, 143 after SIGTERM, SIGHUP and SIGQUIT: who ends it from outside."""
+        """130 after SIGINT; 143 after SIGTERM, SIGHUP and SIGQUIT, which come from outside."""
         if self.first is None:
             return None
         return ExitCode.INTERRUPTED if self.first is signal.SIGINT else ExitCode.TERMINATED
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The handler: notes the first signal, raises SecondSignalError on the next."""
+        """Signal handler: record the first signal, raise SecondSignalError on the next."""
         del frame
         if number == signal.SIGHUP:
-            # Nothing that is written to a terminal that is gone arrives, and all of it fails.
+            # Every write to a closed terminal fails, so discard such streams.
             discard_dead_streams(sys.stdout, sys.stderr)
             if self.first is not None:
                 return
@@ -64,16 +64,16 @@ class Interrupts:
             raise SecondSignalError
 
     def on_report_signal(self, number: int, frame: FrameType | None) -> None:
-        """The handler of SIGUSR1: only notes it, as writing files is the loop's own business."""
+        """Handler of SIGUSR1: only set a flag, because the loop itself must write the files."""
         del number, frame
         self.report_wanted = True
 
 
 @contextmanager
 def handled_interrupts() -> Iterator[Interrupts]:
-    """Signals go to an ``Interrupts`` inside the block and where they went before after it.
+    """Route signals to an ``Interrupts`` inside the block, and restore the handlers afterwards.
 
-    In a thread other than the main one Python delivers no signals: nothing is installed then.
+    Python delivers signals only to the main thread: in any other, no handler is installed.
     """
     interrupts = Interrupts()
     try:
@@ -89,6 +89,6 @@ def handled_interrupts() -> Iterator[Interrupts]:
         yield interrupts
     finally:
         for number, handler in before.items():
-            # The answer is still to be judged and written, and a shell may hang up twice.
+            # The run is still to be judged and written, and a shell may send a second hangup.
             hung_up = number == signal.SIGHUP and interrupts.first is signal.SIGHUP
             signal.signal(number, signal.SIG_IGN if hung_up else handler)

@@ -1,8 +1,8 @@
-"""The leak diagnosis from the parent's side: a baseline early, the stages at the end.
+"""The parent's side of the leak diagnosis: a baseline early on, the stages at the end.
 
-What it finds becomes two events of the run, ``diagnosis_baseline`` and ``diagnosis``; what they
-come to is the analysis's business.  A leak under ``--on-leak hold`` waits between what only reads
-and what destroys, so that a person meets the worker as the leak left it.
+The results become two events of the run, ``diagnosis_baseline`` and ``diagnosis``, for the analysis
+to interpret.  With ``--on-leak hold`` a leaking worker is held between the read-only stages and the
+destructive ones, so that the user can inspect it in its leaked state.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _JUDGE_PATIENCE_S = 120.0
 
 
 class LeakDiagnosis:
-    """One for a run; its calls come from the steps of the soak.
+    """The diagnosis of one run, called by the steps of the soak.
 
     Args:
-        mode: when the stages are run: "auto" (when the run so far is a LEAK), "always" or "never".
-        hold_s: for how long a leaking worker is kept alive before anything of it is destroyed.
+        mode: when to run the stages: "auto" (if the run so far is a LEAK), "always" or "never".
+        hold_s: how long a leaking worker is kept alive before anything in it is destroyed.
     """
 
     def __init__(self, mode: str, hold_s: float, loop: WireLoop, judge: Judge) -> None:
@@ -45,9 +45,9 @@ class LeakDiagnosis:
         self._baseline: Diagnosis | None = None
 
     def take_baseline(self) -> None:
-        """The worker rests at a checkpoint: survey it, the first time; its child takes the moment.
+        """Survey the worker at its first idle checkpoint; a forked child preserves that moment.
 
-        Later calls store the answer.
+        Later calls only store the answer.
         """
         if self._mode == "never":
             return
@@ -60,7 +60,7 @@ class LeakDiagnosis:
         """Run the stages if ``mode`` asks for it; False if nothing was done.
 
         Raises:
-            WorkerLostError: the worker died of it; what was recorded stands.
+            WorkerLostError: the worker died; what was recorded before is kept.
         """
         self._record_baseline()
         leaks = self._leaks()
@@ -99,7 +99,7 @@ class LeakDiagnosis:
         return verdict is not None and verdict.kind is VerdictKind.LEAK
 
     def _hold(self) -> None:
-        """Keep the worker as it is until time is up or somebody says to go on."""
+        """Keep the worker unchanged until the time is up or the user continues."""
         if not self._hold_s:
             return
         loop = self._loop
@@ -113,7 +113,7 @@ class LeakDiagnosis:
         asked_before = loop.interrupted
         loop.run_until(lambda: loop.interrupted and not asked_before, loop.now_s + self._hold_s)
         if not asked_before:
-            # It ended the wait, not the run.
+            # That interrupt ended the wait, not the run.
             interrupts.first = None
 
     def _request(self, stages: Sequence[str]) -> Diagnose:
@@ -140,7 +140,7 @@ class LeakDiagnosis:
         readings = [*unharmed.stages, *destroyed.stages]
         survey = unharmed.survey or SurveyRecord("not asked for")
         recorder = self._loop.context.recorder
-        # Stamped with the survey, which a long wait may have followed.
+        # Use the time of the survey; a long hold may have followed.
         event = DiagnosisStages(trigger, tuple(readings), _stored(survey), tuple(unharmed.sites))
         recorder.at(unharmed.t_s, event)
         given = _reclaimed({reading.name: reading.private_bytes for reading in readings})
@@ -149,9 +149,9 @@ class LeakDiagnosis:
 
 
 def _reclaimed(after: Mapping[str, int]) -> Reclaim | None:
-    """The readings in the order that the shorter ``reclaim`` takes: cache, then garbage.
+    """Convert the readings to the order of the shorter ``reclaim``: cache, then garbage.
 
-    The amounts are those of the stages; only the order in which they are taken off differs.
+    The amounts are those of the stages; only the order of subtraction differs.
     """
     if not {"rest", "trim", "collect", "flush"} <= set(after):
         return None
@@ -165,5 +165,5 @@ def _reclaimed(after: Mapping[str, int]) -> Reclaim | None:
 
 
 def _stored(survey: SurveyRecord) -> Survey:
-    """Everything but the tables, which only the next survey needs."""
+    """Convert everything but the tables, which only the next survey needs."""
     return msgspec.convert(survey, Survey, from_attributes=True)

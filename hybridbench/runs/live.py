@@ -1,6 +1,6 @@
-"""Showing a run while it goes on: a live table on a terminal, a line now and then anywhere else.
+"""Show a run in progress: a live table on a terminal, a line now and then anywhere else.
 
-Everything goes to stderr; stdout belongs to the result.
+All output goes to stderr; stdout is for the result.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _HEARTBEAT_FIRST_S = 10.0
 _HEARTBEAT_LATE_S = 300.0
 _FIRST_HOUR_S = 3600.0
 _BAR = 30
-_BESIDE_BAR = 28  # columns of a row's name and number
+_BESIDE_BAR = 28  # columns for a row's name and number
 _KEY_FROM = 80
-# A flat line must look flat: the least range that is drawn, as a share of the level.
+# A flat series must look flat: the smallest plotted range, as a share of the level.
 _LEAST_SPAN = 0.005
 
 
 def make_view(ui: str, stream: TextIO | None = None) -> View:
-    """The view called ``ui``: "live", "plain" or "none"; "auto" chooses by the terminal."""
+    """Return the view called ``ui``: "live", "plain" or "none"; "auto" depends on the terminal."""
     stream = stream if stream is not None else sys.stderr
     console = Terminal(file=stream, highlight=False)
     if ui == "none":
@@ -54,9 +54,9 @@ def make_view(ui: str, stream: TextIO | None = None) -> View:
 
 
 class LastingView(View):
-    """Shows through another view while somebody looks, and nothing from then on.
+    """Show output through another view until writing fails, then nothing more.
 
-    A terminal that was closed, or a pipe whose reader died, must not end a soak of hours.
+    A closed terminal, or a pipe whose reader died, must not end a soak of hours.
     """
 
     def __init__(self, view: View, stream: TextIO) -> None:
@@ -64,15 +64,15 @@ class LastingView(View):
         self._stream = stream
 
     def update(self, status: RunStatus) -> None:
-        """Show ``status`` if anybody looks."""
+        """Show ``status`` while output is possible."""
         self._show(lambda: self.shown.update(status))
 
     def note(self, text: str) -> None:
-        """Say ``text`` if anybody looks."""
+        """Show ``text`` while output is possible."""
         self._show(lambda: self.shown.note(text))
 
     def close(self) -> None:
-        """Close what still shows."""
+        """Close the view if it still works."""
         self._show(self.shown.close)
 
     def _show(self, action: Callable[[], None]) -> None:
@@ -84,10 +84,9 @@ class LastingView(View):
 
 
 class PlainView(View):
-    """One line with a time stamp at each change of phase and every half minute: for logs and CI.
+    """Print a time-stamped line at each change of phase and every half minute: for logs and CI.
 
-    A job that says nothing for long is killed by many CI systems, so silence is never longer than
-    five minutes.
+    Many CI systems kill a job without output, so there is a line at least every five minutes.
     """
 
     def __init__(self, console: Console) -> None:
@@ -96,7 +95,7 @@ class PlainView(View):
         self._next_s = 0.0
 
     def update(self, status: RunStatus) -> None:
-        """Print when something is due."""
+        """Print a line if one is due."""
         pause = status.phase in {"drain", "idle", "resume"}
         if status.phase != self._phase and not pause:
             self._phase = status.phase
@@ -147,16 +146,16 @@ class LiveView(View):
         self._live.update(picture(status, self._live.console.width), refresh=True)
 
     def note(self, text: str) -> None:
-        """Say ``text`` above the table."""
+        """Print ``text`` above the table."""
         self._live.console.print(one_line(text), markup=False)
 
     def close(self) -> None:
-        """Take the table away; the report comes next."""
+        """Remove the table; the report comes next."""
         self._live.stop()
 
 
 def picture(status: RunStatus, width: int) -> RenderableType:
-    """The whole live view, on a terminal of ``width`` columns; 50 are enough."""
+    """Render the whole live view for a terminal of ``width`` columns; 50 are enough."""
     bar_width = min(_BAR, width - _BESIDE_BAR)
     head = Text.assemble(
         (status.title, "bold"),
@@ -192,7 +191,7 @@ def picture(status: RunStatus, width: int) -> RenderableType:
 
 
 def _driven(status: RunStatus) -> list[tuple[str, str, str]]:
-    """The rows of a run whose traffic is its own."""
+    """Return the rows of a run with traffic of its own."""
     traffic = (
         f"{format_count(status.tokens_per_s)} computed tok/s, {status.running} running, "
         f"{status.waiting} waiting, {format_count(status.finished)} done, "
@@ -210,7 +209,7 @@ def _driven(status: RunStatus) -> list[tuple[str, str, str]]:
 
 
 def _observed(status: RunStatus) -> list[tuple[str, str, str]]:
-    """The rows of a run that only sees what others send."""
+    """Return the rows of a run that only observes others' traffic."""
     traffic = f"{status.running} running, {status.waiting} waiting"
     looks = f"{times(status.heap_scans, 'heap scan')}, {times(status.checkpoints, 'idle point')}"
     return [

@@ -1,4 +1,4 @@
-"""Somebody's own load tool beside a watched target: started, paused, resumed, ended."""
+"""The user's own load tool for a watched target: start, pause, resume and stop it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hybridbench.targets.target import ExitStatus
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
-# A tool that ends sooner than this, with an error, has not served: so often in a row and no more.
+# A tool that fails sooner than this did not serve; after this many failures in a row, give up.
 _SOON_S: Final = 10.0
 _FAILURES_MAX: Final = 3
 _PAUSE_BEFORE_NEXT_S: Final = 0.5
@@ -26,12 +26,12 @@ _END_PATIENCE_S: Final = 5.0
 
 
 class LoadCommand:
-    """Owns the tool from ``start`` to ``stop``; one that ends by itself is started again.
+    """Own the tool from ``start`` to ``stop``; restart it when it ends by itself.
 
     Args:
         command: the program and its arguments.
-        environment: all of its environment.
-        output: where what it writes goes; its last line is told when it fails.
+        environment: its entire environment.
+        output: the file for its output, whose last line is reported when it fails.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class LoadCommand:
         self._start()
 
     def tend(self) -> None:
-        """Start it again when it has ended; after three failures in a row ``failure`` says why it
-        was not.
+        """Restart it if it has ended; after three failures in a row ``failure`` gives the reason
+        instead.
         """
         now_s = self._clock.monotonic_s()
         if self._due_s is not None and not self._paused and now_s >= self._due_s:
@@ -77,17 +77,17 @@ class LoadCommand:
         self._due_s = now_s + _PAUSE_BEFORE_NEXT_S
 
     def pause(self) -> None:
-        """Let it send nothing more; what it has sent is answered."""
+        """Stop it from sending; requests already sent are still answered."""
         self._paused = True
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self._paused = False
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it: asked first, killed when that does not help; nothing of it stays behind."""
+        """Terminate it, or kill it if it does not end; leave no process of it behind."""
         process, self._process, self._due_s = self._process, None, None
         if process is None:
             return
@@ -125,7 +125,7 @@ class LoadCommand:
             self.failure = f"the load command failed {self._failures} times in a row ({how})"
 
     def last_line(self) -> str:
-        """What it wrote last: for the person at the terminal alone, as it may quote prompts."""
+        """Its last line of output: for the terminal only, because it may quote prompts."""
         return next((line for line in reversed(self._output.tail()) if line.strip()), "")
 
     def _signal(self, number: signal.Signals) -> None:

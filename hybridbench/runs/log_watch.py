@@ -1,8 +1,8 @@
-"""The worker's stderr, read as it grows: lines that speak of a leak, a hang or an end of memory.
+"""Watch the worker's stderr as it grows for reports of a leak, a hang or memory exhaustion.
 
-A chatty worker must cost little: each reading takes a bounded piece, and a line that comes again is
-counted, and reported again only when its count has grown tenfold.  Of a line only what was
-recognised is stored: the rest may be a prompt or a key.
+A verbose worker must cost little: each read is bounded, and a repeated line is counted, then
+reported again only when its count has grown tenfold.  Only the recognised part of a line is stored,
+because the rest may be a prompt or a key.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _SAYINGS_MAX = 50
 
 
 class LogWatch:
-    """Remembers where it has read to and what was said how often; bounded in both."""
+    """Tracks the read position and how often each message occurred; both are bounded."""
 
     def __init__(self, path: Path, recorder: Recorder) -> None:
         self._path = path
         self._recorder = recorder
-        # A run that goes on appends to the file of its first segment, which was read then.
+        # A resumed run appends to the log of its first segment, which was read then.
         self._offset = path.stat().st_size if path.exists() else 0
         self._part = b""
         self._counts: dict[str, int] = {}
         self._on_pools = False
 
     def read_new(self) -> None:
-        """Read what is new, up to a quarter of a megabyte; of more, its end."""
+        """Read new output, up to a quarter of a megabyte; if there is more, its end."""
         try:
             size = self._path.stat().st_size
             if size < self._offset:
-                # The file was cut to its last part, which was read before.
+                # The file was truncated to its last part, which has been read.
                 self._offset, self._part = size, b""
                 return
             if size == self._offset:
@@ -60,16 +60,16 @@ class LogWatch:
             self.line(line.decode("utf-8", "replace"))
 
     def finish(self) -> None:
-        """Read to the end, a last line without its newline included."""
+        """Read to the end, including a last line without a newline."""
         self.read_new()
         rest, self._part = self._part, b""
         if rest:
             self.line(rest.decode("utf-8", "replace"))
 
     def line(self, text: str, stamp_s: float | None = None) -> None:
-        """One line the engine wrote; kept if it speaks of what went wrong.
+        """Process one line that the engine wrote; keep it if it reports trouble.
 
-        ``stamp_s`` is its monotonic time, where it is known better than "now".
+        ``stamp_s`` is its monotonic time, if known more precisely than "now".
         """
         trouble = trouble_in(text)
         goes_on = self._on_pools and goes_on_with_pools(text)

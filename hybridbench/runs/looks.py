@@ -1,7 +1,7 @@
-"""Looks into the processes of a watched target, taken by their probes beside the run's loop.
+"""Heap scans and idle looks of a watched target's processes, taken by their probes beside the loop.
 
-One thread asks the probes, one after another: a process that is slow to answer makes no sample
-late.
+One thread asks the probes one after another, so that a process that answers slowly delays no
+sample.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from hybridbench.sampling.probe_client import (
 
 
 class Probes(Protocol):
-    """What answers for the processes; a ProbeClient."""
+    """Access to the processes' probes; implemented by ProbeClient."""
 
     def pids(self) -> list[int]:
-        """The processes that have a probe and live."""
+        """The live processes with a probe."""
         ...
 
     def census(
         self, pid: int, *, whole: bool, known: CensusState | None = None, at_rest: bool = False
     ) -> HeapCensus:
-        """What the heap of a process holds, as what differs from ``known``."""
+        """Scan the heap of a process; the result is the difference from ``known``."""
         ...
 
     def budget(self, pid: int) -> Budget:
-        """The account of what looks have cost the process."""
+        """The budget of the process, with the cost of looks so far."""
         ...
 
     def idle_look(self, pid: int) -> IdleAnswer:
@@ -50,9 +50,9 @@ class Probes(Protocol):
 
 @dataclass(frozen=True)
 class IdlePoint:
-    """The moment at which the target was seen to be idle.
+    """A moment at which the target was seen to be idle.
 
-    ``still_idle`` tells whether nothing has run since.
+    ``still_idle`` returns whether nothing has run since.
     """
 
     index: int
@@ -63,7 +63,7 @@ class IdlePoint:
 
 @dataclass
 class Look:
-    """One round of questions; ``answer`` is what they came to, once all have been answered."""
+    """One round of questions; ``answer`` is the result, once all have been answered."""
 
     future: Future[list[tuple[float, Event]]]
     answer: Sequence[tuple[float, Event]] | None = None
@@ -71,10 +71,10 @@ class Look:
 
 @dataclass
 class Looks:
-    """Asks for rounds, and records what has come.
+    """Start rounds of looks, and record their results.
 
     Args:
-        seen: the process that has a pid, as it was last sampled.
+        seen: returns the process with a given pid, as last sampled.
     """
 
     probes: Probes
@@ -87,16 +87,16 @@ class Looks:
     _open: list[Look] = field(default_factory=list)
     _known: dict[tuple[int, float], CensusState] = field(default_factory=dict)
     _looked: set[tuple[int, float]] = field(default_factory=set)
-    _failures: dict[str, None] = field(default_factory=dict)  # in the order in which they came
-    _noted: int = 0  # of them
+    _failures: dict[str, None] = field(default_factory=dict)  # in order of occurrence
+    _noted: int = 0  # how many of them were noted
 
     @property
     def busy(self) -> bool:
-        """Whether a round is not answered yet."""
+        """Whether any round is unanswered."""
         return bool(self._open)
 
     def ask_census(self, idle_in_s: float = math.inf) -> Look:
-        """A census of every process that can afford it, and one at the next idle point as well."""
+        """Scan every process that can afford this scan and another at the next idle point."""
 
         def round_() -> list[tuple[float, Event]]:
             able = [p for p in self._processes() if self.probes.budget(p.pid).spares(idle_in_s)]
@@ -105,10 +105,10 @@ class Looks:
         return self._ask(round_)
 
     def ask_idle(self, point: IdlePoint) -> Look:
-        """What every process holds at rest, then a census of each."""
+        """Look at what every idle process holds, then scan the heap of each."""
 
         def round_() -> list[tuple[float, Event]]:
-            # For the others the next idle point comes.
+            # The others get their turn at the next idle point.
             affordable = [
                 process
                 for process in self._processes()
@@ -121,7 +121,7 @@ class Looks:
         return self._ask(round_)
 
     def collect(self) -> list[Event]:
-        """Record what has come since the last call, and say once what failed."""
+        """Record the results since the last call, and report each failure once."""
         found: list[Event] = []
         for look in [one for one in self._open if one.future.done()]:
             self._open.remove(look)
@@ -135,13 +135,13 @@ class Looks:
         return found
 
     def without_probe(self, processes: Iterable[ProcessSample]) -> Iterator[str]:
-        """The processes whose heap was never seen, each in a few words."""
+        """Describe each process whose heap was never scanned, in a few words."""
         for process in processes:
             if process.incarnation not in self._looked:
                 yield f"the heap of {process.role}: it has no probe"
 
     def close(self) -> None:
-        """Ask no more; what is under way ends by its own deadline."""
+        """Start no more rounds; one in progress ends by its own deadline."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, round_: Callable[[], list[tuple[float, Event]]]) -> Look:
@@ -149,12 +149,12 @@ class Looks:
         self._open.append(look)
         return look
 
-    # On the thread of the looks.
+    # The methods below run on the thread of the looks.
 
     def _processes(self) -> list[ProcessSample]:
         pids = self.probes.pids()
         for key in [key for key in self._known if key[0] not in pids]:
-            del self._known[key]  # of processes that have ended: there may be thousands in a night
+            del self._known[key]  # for ended processes: there may be thousands in a nightly run
         found = [self.seen(pid) for pid in pids]
         return [process for process in found if process is not None]
 

@@ -1,7 +1,7 @@
-"""The loop of a run: one turn listens, samples and watches; a run is many turns.
+"""The loop of a run: each turn listens, samples and watches.
 
-This one knows a target by what can be observed from outside.  A target on the wire has a loop that
-also sends traffic, asks and gets answers (``wire_loop.py``).
+This loop knows only what can be observed of a target from outside.  For a target on the wire,
+``wire_loop.py`` extends it to send traffic and requests and to receive answers.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ TURN_S_MAX: Final = 0.25
 # A sample this many intervals late is a gap in the series, not a delay.
 _GAP_INTERVALS = 5.0
 _GAP_S_MIN = 5.0
-# Slewing by a time daemon moves the wall clock far less than this between two samples.
+# A time daemon's slewing moves the wall clock far less than this between two samples.
 _CLOCK_JUMP_S = 2.0
 
 
 class WorkerLostError(Exception):
-    """The worker is gone, or must be given up.
+    """The worker has ended, or must be given up.
 
-    ``reason`` is "exit", "hang" or, of a server of others, "unreachable", and ``during`` what it
-    was doing, where that is known.
+    ``reason`` is "exit", "hang" or, for a remote server, "unreachable"; ``during`` is what it was
+    doing, if known.
     """
 
     def __init__(self, reason: str, detail: str, during: str = "") -> None:
@@ -47,21 +47,21 @@ class WorkerLostError(Exception):
 
 @dataclass(frozen=True)
 class RunContext:
-    """What outlives a worker: where the run is written, who watches it, who may end it."""
+    """What outlives a worker: the run's recorder, its views, and its interrupts."""
 
     clock: Clock
     recorder: Recorder
     interrupts: Interrupts
     view: View
     log_watch: LogWatch
-    on_report_wanted: Callable[[], None] | None = None  # what SIGUSR1 asks for
+    on_report_wanted: Callable[[], None] | None = None  # called on SIGUSR1
 
 
 @dataclass
 class RunLoop:
-    """One thread, no waiting longer than a quarter of a second, nothing kept per request.
+    """Single-threaded; waits at most a quarter of a second; keeps no state per request.
 
-    It owns none of what it connects.
+    It does not own what it connects.
     """
 
     context: RunContext
@@ -76,27 +76,27 @@ class RunLoop:
 
     @property
     def drive(self) -> Driver | None:
-        """What sends the run's traffic; None where the target gets its own."""
+        """What sends the run's traffic; None if the target gets traffic of its own."""
         return None
 
     @property
     def control(self) -> Control | None:
-        """What the target can be asked to do; None where it can only be observed."""
+        """How to control the target; None if it can only be observed."""
         return None
 
     @property
     def declared_steady(self) -> Steady | None:
-        """The target's own word that it is warm; None where it has not come."""
+        """The target's own report that it is warm; None if there is none yet."""
         return None
 
     @property
     def failure(self) -> str:
-        """Why no traffic comes any more; empty while it does."""
+        """Why traffic has stopped for good; empty while it continues."""
         return "" if self.drive is None else self.drive.failure
 
     @property
     def over(self) -> bool:
-        """Whether the target has ended as one that was done, or nobody knows how."""
+        """Whether the target has ended successfully, or with an unknown status."""
         return self.target.exit_status() in (ExitStatus(0, None), ExitStatus(None, None))
 
     @property
@@ -106,18 +106,18 @@ class RunLoop:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked for the end."""
+        """Whether the user or a signal requested the end."""
         return self.context.interrupts.first is not None
 
     def start_traffic(self) -> None:
-        """From now on the plan's duration counts."""
+        """Start counting the plan's duration."""
         self._traffic_start_s = self.now_s
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
-        """Turn until ``done``; False if the monotonic time ``limit_s`` came first.
+        """Take turns until ``done``; False if the monotonic time ``limit_s`` comes first.
 
         Raises:
-            WorkerLostError: the worker is gone or hangs.
+            WorkerLostError: the worker has ended or hangs.
         """
         while not done():
             if self.now_s >= limit_s:
@@ -126,10 +126,10 @@ class RunLoop:
         return True
 
     def wait_for(self, done: Callable[[], bool], patience_s: float) -> bool:
-        """Turn until ``done``; False once the worker could have run for ``patience_s`` without it.
+        """Take turns until ``done``; False if the worker could have run for ``patience_s`` first.
 
         Raises:
-            WorkerLostError: the worker is gone or hangs.
+            WorkerLostError: the worker has ended or hangs.
         """
         give_up_s = self.target.could_run_s() + patience_s
         while not done():
@@ -139,7 +139,7 @@ class RunLoop:
         return True
 
     def turn(self, limit_s: float) -> None:
-        """One round, at most until ``limit_s``."""
+        """Run one turn, ending at ``limit_s`` at the latest."""
         now_s = self.now_s
         due_s = self._send(now_s)
         self._probe(now_s)
@@ -148,15 +148,15 @@ class RunLoop:
         self._report_if_wanted()
         self._show()
 
-    # One turn's parts.
+    # The parts of a turn.
 
     def _send(self, now_s: float) -> Sequence[float]:
-        """Send what is due; when the next is, if that is known."""
+        """Send what is due; return when the next is due, if known."""
         del now_s
         return ()
 
     def _next_s(self) -> Sequence[float]:
-        """When the next sample is due, if one is wanted."""
+        """Return when the next sample is due, if one is wanted."""
         return (self.sampler.next_s,) if self.samples_wanted else ()
 
     def _probe(self, now_s: float) -> None:
@@ -167,13 +167,13 @@ class RunLoop:
         self.context.clock.sleep(timeout_s)
 
     def _watch(self, now_s: float) -> None:
-        """Give the target up if it has ended, and not as one that was done."""
+        """Raise if the target has ended without success."""
         del now_s
         if self.target.exit_status() is not None and not self.over:
             raise WorkerLostError("exit", "the target ended")
 
     def _latencies_so_far(self) -> LatencyCounts:
-        """Those of the interval that ends now."""
+        """The latencies of the interval that ends now."""
         return {}
 
     def _finish_sample(self, stamp_s: float, reported: dict[str, float]) -> None:
@@ -186,7 +186,7 @@ class RunLoop:
         processes = self.target.processes()
         recorder.processes(processes, self.target.exit_of)
         complete = recorder.sample(stamp_s, values, self._latencies_so_far(), processes)
-        # Before the file is cut: what is cut away is gone.
+        # Read the log before it is truncated.
         self.context.log_watch.read_new()
         self.target.limit_stderr()
         self.status.saw_sample(complete)
@@ -196,7 +196,7 @@ class RunLoop:
         self.status.saw_processes(processes)
 
     def _watch_clock(self) -> None:
-        """Record when the wall clock went its own way: the machine slept, or its clock was set."""
+        """Record a jump of the wall clock: the machine slept, or its clock was set."""
         ahead_s = self._wall_ahead_s()
         jumped_s, self._clock_offset_s = ahead_s - self._clock_offset_s, ahead_s
         if abs(jumped_s) > _CLOCK_JUMP_S:

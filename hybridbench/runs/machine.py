@@ -18,7 +18,7 @@ _CHANGES = ("status", "--porcelain", "--untracked-files=no")
 
 
 def machine_facts() -> Machine:
-    """Processor, memory, kernel and how busy it was; nothing that names the machine."""
+    """Return CPU, memory, kernel and load; nothing that identifies the machine."""
     limit = memory_limit()
     return Machine(
         system=platform.system(),
@@ -36,7 +36,7 @@ def machine_facts() -> Machine:
 
 
 def interpreter_facts() -> Interpreter:
-    """The Python that runs parent and worker."""
+    """Describe the Python that runs parent and worker."""
     return Interpreter(
         implementation=sys.implementation.name,
         version=platform.python_version(),
@@ -46,7 +46,7 @@ def interpreter_facts() -> Interpreter:
 
 
 def git_state() -> Git | None:
-    """Commit, branch and whether files differ from it; None outside a checkout."""
+    """Return commit, branch and whether files differ from it; None outside a checkout."""
     root = Path(hybridbench.__file__).parents[1]
     if not (root / ".git").exists():
         return None
@@ -61,13 +61,13 @@ def git_state() -> Git | None:
 
 
 def git(root: Path, *arguments: str, patience_s: float = 120.0) -> str | None:
-    """What git says in the repository at ``root``; None where it refuses, or there is none."""
+    """Return git's output in the repository at ``root``; None if it fails or is not installed."""
     command = shutil.which("git")
     if command is None:
         return None
     try:
         done = subprocess.run(
-            # A status that refreshes the index and is cut off would leave its lock behind.
+            # An interrupted status that refreshes the index would leave its lock file behind.
             [command, "--no-optional-locks", "-C", str(root), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -81,7 +81,7 @@ def git(root: Path, *arguments: str, patience_s: float = 120.0) -> str | None:
 
 
 def _field(path: Path, name: str) -> str | None:
-    """The value of the first ``name : value`` line."""
+    """Return the value of the first ``name : value`` line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:

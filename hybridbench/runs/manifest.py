@@ -1,4 +1,4 @@
-"""The manifest of a soak: what is asked for, then, once the worker is up, what really runs."""
+"""The manifest of a soak: first the plan, then, once the worker is up, what actually runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hybridbench.workload.coverage import OF_HOST_TIER, OF_STATES, OF_WINDOWS
 
 
 def begun_manifest(plan: RunPlan, run_id: str, started_wall_s: float) -> Manifest:
-    """What is known of any run before its target is started."""
+    """Return what is known about any run before its target starts."""
     limit = memory_limit()
     return Manifest(
         run_id=run_id,
@@ -54,7 +54,7 @@ def begun_manifest(plan: RunPlan, run_id: str, started_wall_s: float) -> Manifes
 
 
 def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Manifest:
-    """Everything that is known before the worker has said a word."""
+    """Return everything known before the worker's first message."""
     return replace(
         begun_manifest(plan, run_id, started_wall_s),
         model=Model(name=plan.model, device=plan.device, dtype=plan.dtype),
@@ -76,10 +76,10 @@ def planned_manifest(plan: SoakPlan, run_id: str, started_wall_s: float) -> Mani
 
 
 def resolved_profile(plan: SoakPlan) -> ResolvedProfile:
-    """Every key of the profile, and what it asks of a run as long as planned."""
+    """Return every key of the profile, and its requirements for the planned length."""
     profile = plan.profile
     return ResolvedProfile(
-        # An extended run is held to the limits of the length that it reached.
+        # An extended run has the limits of the length that it reached.
         limits=tuple({"from_s": e.from_s, **e.by_metric()} for e in profile.limits),
         name=profile.name,
         source=plan.profile_source,
@@ -92,7 +92,7 @@ def resolved_profile(plan: SoakPlan) -> ResolvedProfile:
 def with_worker(
     manifest: Manifest, plan: SoakPlan, ready: Ready, traffic: Mapping[str, JsonValue]
 ) -> Manifest:
-    """``manifest`` completed with what the worker declared and the traffic it will get."""
+    """Complete ``manifest`` with what the worker declared and the traffic it will get."""
     can = set(ready.capabilities)
     floors = manifest.profile.assert_coverage
     without_states = set() if "mamba" in ready.pools else OF_STATES & floors.keys()
@@ -139,7 +139,7 @@ def with_worker(
 def with_segment(
     manifest: Manifest, plan: SoakPlan, ready: Ready, started_wall_s: float
 ) -> Manifest:
-    """``manifest`` with this process as the last entry of its segments."""
+    """Add this process to ``manifest`` as its last segment."""
     segment = plan.segment
     entry = SegmentFacts(
         index=0 if segment is None else segment.index,
@@ -158,7 +158,7 @@ def with_segment(
 
 
 def with_counts(manifest: Manifest, counts: Mapping[str, int]) -> Manifest:
-    """``manifest`` with what the workload did in this segment added to what it did before."""
+    """Add the workload's counts from this segment to those from earlier ones."""
     summed = Counter(manifest.workload_counts)
     summed.update(counts)
     return replace(manifest, workload_counts=dict(summed))

@@ -1,7 +1,7 @@
-"""How fast memory grows, as the live view can afford to say it with every sample: a straight line.
+"""Memory growth as cheap as a live view needs at every sample: a straight line.
 
-The verdict weighs other shapes, load and sawteeth as well (``analysis/trend``), in a process of
-its own.
+The verdict also considers other shapes, load and sawteeth (``analysis/trend``), in a separate
+process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PHI_MAX = 0.95
 
 @dataclass(frozen=True)
 class Slope:
-    """Growth an hour, and half the width of its 95% interval."""
+    """Growth per hour, and the half-width of its 95% interval."""
 
     per_hour: float
     half_width: float
@@ -30,7 +30,7 @@ class Slope:
 
 @dataclass
 class MemorySlope:
-    """Means of equally many samples; when there are too many, neighbours become one."""
+    """Means over equal numbers of samples; if there are too many, neighbours are merged."""
 
     _t_s: list[float] = field(default_factory=list)
     _values: list[float] = field(default_factory=list)
@@ -38,7 +38,7 @@ class MemorySlope:
     _open: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, t_s: float, value: float) -> None:
-        """Take in one sample."""
+        """Add one sample."""
         self._open.append((t_s, value))
         if len(self._open) < self._samples_per_block:
             return
@@ -52,7 +52,7 @@ class MemorySlope:
             self._samples_per_block *= 2
 
     def fit(self) -> Slope | None:
-        """The least-squares line, its interval widened for correlated noise; None while too few."""
+        """Fit a least-squares line, its interval widened for autocorrelation; None if too few."""
         count = len(self._t_s)
         if count < _BLOCKS_MIN:
             return None

@@ -1,4 +1,4 @@
-"""What a soak is asked to do and what came of it, as the command line sees it."""
+"""The plan and the outcome of a soak, as the command line sees them."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from hybridbench.workload.settings import Checkpoint
 from hybridbench.workload.trace_replay import TraceOptions
 
 EXTEND_LEAST_S = 600.0
-# Answers in the sample, of requests that reused something and of those that did not: more than a
-# healthy run has the time for, so that a run with wrong ones has enough to find what they share.
+# Answers in the sample, both of requests with and without reuse: more than a healthy run has time
+# for, so that a run with wrong ones has enough to find their common traits.
 ANSWERS_KEPT = 1024
 
-# Below this a new worker would not even be warm.
+# In less time than this a new worker would not even warm up.
 _SHORTEST_SEGMENT_S = 20.0
 _SEED_STRIDE = 1_000_003
-# Of a run that is only observed, at intervals of one to ten seconds.
+# For a run that is only observed, at intervals of one to ten seconds.
 _SAMPLES = 1200
 
 
 def default_extend_s(duration_s: float) -> float:
-    """How long an undecided run may go on: as long again, and ten minutes at least."""
+    """Return how long an undecided run may be extended: its duration, but at least ten minutes."""
     return max(duration_s, EXTEND_LEAST_S)
 
 
 def default_answers_s(duration_s: float) -> float:
-    """How long answers may be computed anew after the traffic: a tenth of its time, 10 seconds at
-    least and 2 minutes at most.
+    """Return how long answers may be recomputed after the traffic: a tenth of its duration, between
+    10 seconds and 2 minutes.
     """
     return min(max(duration_s / 10, 10.0), 120.0)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Where a soak goes on that was cut off.
+    """Where an interrupted soak resumes.
 
     Args:
-        run_dir: the run that goes on.
+        run_dir: the run that is resumed.
         index: of this segment; the first of a run is 0.
         start_s: time of the run at which it begins.
-        away_s: seconds that nothing ran; None if the clock cannot tell.
-        served_s: traffic of the segments before, warm-ups included.
+        away_s: seconds during which nothing ran; None if the clock cannot tell.
+        served_s: traffic of the earlier segments, including warm-ups.
         manifest: of the run so far.
     """
 
@@ -64,15 +64,15 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What every run is asked, whatever is under soak; this alone for a target that is observed.
+    """Options common to all runs; sufficient for a target that is only observed.
 
     Args:
-        name: what is under soak, for the run's name and its pages; "" for the bundled engine.
-        store: where run directories live; the run makes its own below it.
-        duration_s: from the first sample, or request of ours, to the last; warm-up included.
+        name: of the target, for the run's name and its pages; "" for the bundled engine.
+        store: where run directories live; the run creates its own in it.
+        duration_s: from the first sample, or request of ours, to the last, including warm-up.
         ui: "live", "plain" or "none"; "auto" is live on a terminal and plain elsewhere.
-        thresholds: what the run is held against besides those of its profile, as written.
-        options: how the run is watched and ended.
+        thresholds: pass/fail thresholds besides those of the profile, as written.
+        options: how the run is observed and ended.
         command: the arguments as the user gave them, for the manifest.
         drain_limit_s: how long the target may take to become idle.
     """
@@ -88,12 +88,12 @@ class RunPlan:
 
     @property
     def title(self) -> str:
-        """Of the live view."""
+        """The title of the live view."""
         return self.name
 
     @property
     def named_by(self) -> tuple[str, str, tuple[str, ...]]:
-        """What the run's directory is named by, after the time."""
+        """The parts of the run directory's name after the time."""
         return self.name, "observed", ()
 
     @property
@@ -103,31 +103,31 @@ class RunPlan:
 
     @property
     def traffic_s(self) -> float:
-        """Traffic that this process is to serve, or to see."""
+        """Seconds of traffic that this process will serve or observe."""
         return self.duration_s
 
     @property
     def warmup_requests(self) -> int:
-        """Requests of ours before the judged part begins."""
+        """Number of our requests before the judged part begins."""
         return 0
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What happens at a rest."""
+        """What is done at an idle checkpoint."""
         return Checkpoint()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoakPlan(RunPlan):
-    """One soak of an engine that is driven: its traffic is that of ``profile``.
+    """A soak of an engine that is driven with the traffic of ``profile``.
 
     Args:
         model: a preset, or the directory of a checkpoint.
         defects: slugs, or paths of files that define one.
-        defects_as_of: releases of other engines that ``defects`` were taken from, for the report.
-        malloc: "pinned" fixes the worker's allocator settings, "system" leaves them.
-        segment: where a run goes on that was cut off; None for a new one.
-        program: the engine that runs, and its interpreter.
+        defects_as_of: releases of other engines from which ``defects`` were chosen, for the report.
+        malloc: "pinned" fixes the worker's allocator settings, "system" keeps the defaults.
+        segment: where an interrupted run resumes; None for a new one.
+        program: the engine to run, and its interpreter.
     """
 
     profile: Profile
@@ -166,20 +166,20 @@ class SoakPlan(RunPlan):
 
     @property
     def stall_max_s(self) -> float | None:
-        """How long one probe may hold the engine under traffic; None is no limit."""
+        """Longest time one probe may stop the engine under traffic; None is no limit."""
         budget_ms = self.profile.probe.max_stall_ms
         return None if budget_ms is None else budget_ms / 1000.0
 
     @property
     def traffic_s(self) -> float:
-        """Traffic that this process is to serve: all of it, or what earlier segments left."""
+        """Seconds of traffic for this process: all of it, or what earlier segments left."""
         if self.segment is None:
             return self.duration_s
         return max(self.duration_s - self.segment.served_s, _SHORTEST_SEGMENT_S)
 
     @property
     def traffic_seed(self) -> int:
-        """Of the prompts: a later segment brings others, the same ones every time."""
+        """Seed of the prompts: each segment has different ones, reproducibly."""
         return self.seed + (0 if self.segment is None else _SEED_STRIDE * self.segment.index)
 
     def worker_launch(self, stderr_path: Path) -> WorkerLaunch:
@@ -206,7 +206,7 @@ class SoakPlan(RunPlan):
 
     @property
     def compares_answers(self) -> bool:
-        """Whether finished answers are computed anew; a released engine has no model here."""
+        """Whether finished answers are recomputed; a released engine has no model here."""
         if self.program.released:
             return False
         return self.options.answers_s > 0 and is_measured(self.device, self.dtype)
@@ -214,11 +214,11 @@ class SoakPlan(RunPlan):
 
 @dataclass(frozen=True)
 class SoakOutcome:
-    """Where the evidence is, and how the run ended.
+    """Where the results are, and how the run ended.
 
-    ``exit_hint`` is 130 or 143 for an interrupted run, which no verdict overrules, and None for one
-    that ran to its end or crashed: then the verdict decides.  ``unwritten`` is what the disk said
-    when it refused the evidence.
+    ``exit_hint`` is 130 or 143 for an interrupted run, which overrides any verdict, and None for
+    one that ran to its end or crashed: then the verdict decides.  ``unwritten`` is the disk's error
+    if the results could not be written.
     """
 
     run_dir: Path

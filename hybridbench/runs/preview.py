@@ -1,8 +1,8 @@
-"""What a soak would see, cost and be held against, before it runs: ``soak --dry-run``.
+"""Show what a soak would measure, its cost and its limits, before it runs: ``soak --dry-run``.
 
-All that a run does before its first request is done, in a directory that is gone afterwards: what
-the run would refuse is refused here.  The worker takes one heap scan, then it is shut down: what
-the target can show and what a probe costs are then measured and not guessed.
+It does everything a run does before its first request, in a temporary directory, so that whatever
+the run would refuse is refused here.  The worker makes one heap scan and is shut down: what the
+target can show and what a probe costs are measured, not guessed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from hybridbench.workload.build import build_workload
 from hybridbench.workload.trace_replay import check_trace
 
 # Measured on stored runs of several profiles: a line of samples.jsonl with all metrics, the events
-# of a checkpoint, and the page, the summary and the worker's log.
+# of a checkpoint, and the fixed files (page, summary, worker log).
 _SAMPLE_BYTES = 2500
 _CHECKPOINT_BYTES = 6000
 _FIXED_BYTES = 2 * 2**20
 _SPARE_DISK = 2.0
-# The warm-up ends with the work done, which a plan cannot know; shipped profiles need this share.
+# The warm-up ends after a number of requests, not a time; shipped profiles need this share.
 _WARMUP_SHARE = 0.15
 _SCAN_PATIENCE_S = 60.0
 _STOP_PATIENCE_S = 5.0
 _TURN_S = 0.1
-# One snapshot of the heap, copied page by page while the heap scan child walks it.
+# One copy of the heap, made page by page while the heap scan child walks it.
 _SCAN_HEADROOM = 0.5
 _INCREMENTAL_GC = ((3, 14, 0), (3, 14, 4))
 _ABORTS = {"abort_queued": "queued", "abort_prefill": "prefill", "abort_decode": "decode"}
@@ -61,7 +61,7 @@ _ABORTS = {"abort_queued": "queued", "abort_prefill": "prefill", "abort_decode":
 class Resolution(msgspec.Struct, frozen=True):
     """The smallest rate of one gated metric that the run can call a leak, and its limit.
 
-    ``limit_per_h`` is None where no limit is measured for a run this short.
+    ``limit_per_h`` is None if no limit is measured for a run this short.
     """
 
     metric: str
@@ -71,7 +71,7 @@ class Resolution(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Stall:
-    """What one heap scan costs, measured on the worker as built, when it is smallest."""
+    """The cost of one heap scan, measured on the new worker, when it is smallest."""
 
     method: str
     stop_s: float
@@ -87,7 +87,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Preview:
-    """Everything ``soak --dry-run`` says.  Sizes in bytes, rates in bytes per hour."""
+    """Everything that ``soak --dry-run`` prints.  Sizes in bytes, rates in bytes per hour."""
 
     title: str
     model_note: str
@@ -112,17 +112,17 @@ class Preview:
 
     @property
     def judged_s(self) -> float:
-        """How long the judged window will be."""
+        """The length of the judged window."""
         return self.duration_s - self.warmup_s
 
 
 def preview_soak(plan: SoakPlan) -> Preview:
-    """Begin a run of ``plan``, ask its worker what it shows and what a heap scan costs, let it go.
+    """Begin a run of ``plan``, ask its worker for capabilities and scan cost, and shut it down.
 
     Raises:
         ConfigError: the run could not start: the model, the pools or the traffic cannot be built.
         RunDirectoryError: its results cannot be written.
-        WorkerFailedError: the worker did not come up.
+        WorkerFailedError: the worker did not start.
     """
     clock = SystemClock()
     trace_note = check_trace(plan.trace, whole=True)
@@ -153,7 +153,7 @@ def preview_soak(plan: SoakPlan) -> Preview:
 
 @contextmanager
 def _run_dir_for_now(store: Path, run_id: str) -> Iterator[Path]:
-    """A run directory where ``store`` would have it, below a folder that goes with it."""
+    """Yield a run directory like the one in ``store``, below a temporary folder."""
     place = _existing(store)
     with ExitStack() as stack:
         try:
@@ -169,7 +169,7 @@ def _run_dir_for_now(store: Path, run_id: str) -> Iterator[Path]:
 
 
 def _heap_scan(target: BundledTarget) -> HeapScanReply | None:
-    """One heap scan of the worker at rest; None if it has none or does not answer in time."""
+    """Make one heap scan of the idle worker; None if unsupported or not answered in time."""
     target.post(ScanHeap(1))
     give_up_s = target.could_run_s() + _SCAN_PATIENCE_S
     while target.could_run_s() < give_up_s:
@@ -182,7 +182,7 @@ def _heap_scan(target: BundledTarget) -> HeapScanReply | None:
 def build_preview(
     plan: SoakPlan, ready: Ready, memory_bytes: int, heap_scan: HeapScanReply | None
 ) -> Preview:
-    """The preview of ``plan`` by what its worker declared; ``heap_scan`` None where none worked."""
+    """Build the preview from the worker's declarations; ``heap_scan`` is None if it failed."""
     cadence = plan.cadence
     warmup_s = _WARMUP_SHARE * plan.duration_s
     limit = memory_limit()
@@ -226,20 +226,20 @@ def _resolutions(plan: SoakPlan, memory_bytes: int, judged_s: float) -> Iterator
     limits = plan.profile.limits_for(plan.duration_s)
     by_metric = {
         "rss_anon_swap_bytes": limits.rss_bytes_per_h,
-        # What waits for the collector is part of the process.
+        # Uncollected garbage is part of process memory.
         "gc_collectible_bytes": limits.collectible_bytes_per_h or limits.rss_bytes_per_h,
     }
     for spec in METRICS:
         if spec.check is Check.TREND and spec.name in by_metric:
-            # Garbage has no base of its own: what is waiting is a part of the process.
+            # Garbage has no baseline of its own: it is part of process memory.
             least = smallest_resolvable_rate(judged_s, memory_bytes)
             yield Resolution(spec.name, max(least, spec.floor_per_hour), by_metric[spec.name])
 
 
 def _existing(store: Path) -> Path:
-    """The nearest folder above the store that is there: the disk the run will be on."""
+    """Return the nearest existing parent of the store, which is on the disk of the run."""
     folder = store.absolute()
-    # A link to nothing is there: no folder can be made in its place.
+    # A dangling link counts as existing: no folder can be made in its place.
     while not os.path.lexists(folder):
         folder = folder.parent
     return folder
@@ -300,7 +300,7 @@ def _stall_warnings(stall: Stall | None) -> Iterator[str]:
 
 
 def _coverage_warnings(plan: SoakPlan) -> Iterator[str]:
-    """Floors on aborts say how many requests there must be; an open workload says how many come."""
+    """Warn if the aborts required for coverage exceed the requests that will arrive."""
     profile = plan.profile
     rate = profile.arrival.rate_per_s
     for counter, least in profile.coverage_minimums(plan.duration_s).items():

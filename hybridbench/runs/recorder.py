@@ -1,4 +1,4 @@
-"""From messages to the run directory: samples, heap scans, checkpoints, events, in run time."""
+"""Write messages to the run directory: samples, heap scans, checkpoints, events, in run time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TYPES_RECORDED = 12
 
 
 class Sink(Protocol):
-    """Where a run is written; a RunWriter."""
+    """Where a run is written; implemented by RunWriter."""
 
     def sample(
         self,
@@ -43,24 +43,24 @@ class Sink(Protocol):
         latencies: LatencyCounts | None = None,
         processes: Sequence[ProcessSample] = (),
     ) -> None:
-        """Append one sample, with the latencies counted since the one before it, and what was read
+        """Append one sample, with the latencies counted since the previous one, and the readings
         of processes that have a role.
         """
         ...
 
     def event(self, event: Event) -> None:
-        """Append something rare."""
+        """Append a rare event."""
         ...
 
 
 class Recorder:
-    """Knows the run's zero and its phase; times of samples rise, and so do those of heap scans.
+    """Knows the run's start time and phase; sample times increase, and so do heap scan times.
 
-    A scan has the time of its fork, though it arrives after later samples: what it counted is set
-    against the events before that moment.
+    A scan has the time of its fork although it arrives after later samples, because its counts are
+    compared with the events before that moment.
 
-    Worker and parent stamp with the same monotonic clock, so a stamp of either becomes a time of
-    the run by subtracting the start.
+    Worker and parent use the same monotonic clock, so subtracting the start converts a time stamp
+    of either to run time.
     """
 
     def __init__(self, sink: Sink, clock: Clock, start_s: float) -> None:
@@ -78,20 +78,20 @@ class Recorder:
         return self._clock.monotonic_s() - self._start_s
 
     def leave_out(self, parked_s: float) -> None:
-        """The ``parked_s`` seconds up to now are no time of this run: nothing was asked of it."""
+        """Exclude the last ``parked_s`` seconds from run time; the run was paused."""
         self._start_s += parked_s
 
     def enter(self, phase: str) -> None:
-        """The run is in ``phase`` from now on."""
+        """Record that the run is now in ``phase``."""
         self.phase = phase
         self.event(Phase(phase, phase))
 
     def event(self, event: Event) -> None:
-        """Something rare happened now."""
+        """Record a rare event that happens now."""
         self._sink.event(msgspec.structs.replace(event, t_s=self.now_s))
 
     def note(self, text: str) -> None:
-        """Something that a reader of the report must know."""
+        """Record something that a reader of the report must know."""
         self.event(Note(text))
 
     def sample(
@@ -101,7 +101,7 @@ class Recorder:
         latencies: LatencyCounts | None = None,
         processes: Sequence[ProcessSample] = (),
     ) -> dict[str, float]:
-        """Store a sample of the monotonic time ``stamp_s``; return it with its rates."""
+        """Store a sample for the monotonic time ``stamp_s``; return it with its rates."""
         complete = {**values, **self._rates(stamp_s - self._start_s, values)}
         self._last_sample_s = max(stamp_s - self._start_s, self._last_sample_s + _TICK_S)
         self._sink.sample(self._last_sample_s, self.phase, complete, latencies, processes)
@@ -110,9 +110,9 @@ class Recorder:
     def processes(
         self, seen: Sequence[ProcessSample], exit_of: Callable[[int], ExitStatus | None]
     ) -> None:
-        """Say which processes have started and ended since the last call.
+        """Record which processes started and ended since the last call.
 
-        ``exit_of`` tells how a pid ended, where that is known.
+        ``exit_of`` returns how a pid ended, if known.
         """
         now = {tuple(process.labels.values()): process for process in seen}
         for key, was in self._alive.items():
@@ -128,7 +128,7 @@ class Recorder:
         self._alive = now
 
     def heap_scan(self, reply: HeapScanReply) -> None:
-        """Store what a heap scan counted, as a sample of its own moment."""
+        """Store the counts of a heap scan, as a sample at the time of the scan."""
         if reply.error:
             self.note(f"a heap scan failed: {reply.error}")
             return
@@ -144,7 +144,7 @@ class Recorder:
         self._sink.sample(self._last_scan_s, self.phase, values)
 
     def checkpoint(self, reply: CheckpointReply) -> None:
-        """Store a checkpoint: as an event, as a heap scan, and what the engine's checks said."""
+        """Store a checkpoint: an event, a heap scan, and the results of the engine's checks."""
         self.heap_scan(reply.heap_scan)
         heap_scan = reply.heap_scan
         checkpoint = msgspec.structs.replace(
@@ -157,15 +157,15 @@ class Recorder:
             self.at(reply.t_s, _violation(record, checkpoint=reply.index))
 
     def violation(self, message: Violation) -> None:
-        """Store that the engine's own check objected."""
+        """Store a violation found by the engine's own check."""
         self.at(message.t_s, _violation(message.violation, step=message.step))
 
     def at(self, stamp_s: float, event: Event) -> None:
-        """Something rare happened at the monotonic time ``stamp_s``."""
+        """Record a rare event at the monotonic time ``stamp_s``."""
         self._sink.event(msgspec.structs.replace(event, t_s=stamp_s - self._start_s))
 
     def _rates(self, t_s: float, values: Mapping[str, float]) -> dict[str, float]:
-        """Throughput since the last sample with counters; empty for the first."""
+        """Return throughput since the last sample with counters; empty for the first."""
         if "events.output_tokens" not in values:
             return {}
         tokens = values["events.output_tokens"] + values["events.prompt_tokens"]
@@ -188,7 +188,7 @@ def _violation(
 
 
 def _garbage_by_type(heap_scan: HeapScanReply) -> tuple[GarbageOfType, ...]:
-    """The types that hold most of uncollected garbage."""
+    """Return the types with most of the uncollected garbage."""
     return tuple(
         GarbageOfType(row.type_name, row.count, row.size_bytes)
         for row in heap_scan.types[:_TYPES_RECORDED]

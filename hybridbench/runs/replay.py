@@ -1,6 +1,6 @@
-"""A stored run shown again by the live view, in a time of one's choice.
+"""Replay a stored run in the live view, at any speed.
 
-View and status are those of a run that goes on; only the numbers come from files.
+View and status are the same as for a live run; only the numbers come from files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hybridbench.runs.interrupts import Interrupts
 from hybridbench.runs.loop import TURN_S_MAX
 from hybridbench.runs.status import RunStatus, View
 
-# A soak that found a leak: its run directory as it was stored, without the derived files and the
-# state of the checkout.
+# A soak that found a leak: its run directory as stored, without derived files and without the state
+# of the checkout.
 RECORDING: Final = Path(__file__).with_name("recording")
 
 _SCAN: Final = "gc_collectible_bytes"
@@ -43,7 +43,7 @@ def replay(run_dir: Path, lasts_s: float, view: View, clock: Clock, interrupts: 
     """Show the run of the bundled engine in ``run_dir`` on ``view`` within ``lasts_s`` seconds.
 
     Returns:
-        Whether it was shown to its end: a signal ends it.
+        Whether it was shown to its end; a signal stops it early.
 
     Raises:
         RunDirectoryError: there is no run in ``run_dir``.
@@ -65,7 +65,7 @@ def replay(run_dir: Path, lasts_s: float, view: View, clock: Clock, interrupts: 
         if traffic_start_s is not None:
             status.traffic_s = min(moment.t_s - traffic_start_s, status.duration_s)
         _take(status, moment.seen)
-        # A run is shown once its worker is up, too.
+        # As in a live run, the view starts once the worker is up.
         shown = shown or isinstance(moment.seen, SampleLine)
         if shown:
             view.update(status)
@@ -73,14 +73,14 @@ def replay(run_dir: Path, lasts_s: float, view: View, clock: Clock, interrupts: 
 
 
 def _moments(run_dir: Path) -> list[_Moment]:
-    """What the run stored, in the order in which it came: a scan has the time of its fork."""
+    """Return what the run stored, in order of arrival: a scan has the time of its fork."""
     moments: list[_Moment] = []
     arrived_s = 0.0
     for sample in read_lines(run_dir / SAMPLES, SAMPLE).lines:
         arrived_s = max(arrived_s, sample.t)
         moments.append(_Moment(arrived_s, sample))
     for line in read_lines(run_dir / EVENTS, EVENT).lines:
-        # The decoder cannot spell the recursive JSON type, and yields nothing else.
+        # The decoder cannot express the recursive JSON type, but yields nothing else.
         data = cast("dict[str, JsonValue]", line.data)
         moments.append(_Moment(line.t, read_event(line.t, line.kind, data)))
     return sorted(moments, key=lambda moment: moment.t_s)
@@ -104,7 +104,7 @@ def _take(status: RunStatus, seen: SampleLine | Event) -> None:
 
 
 def _take_counts(status: RunStatus, values: Mapping[str, float]) -> None:
-    """What the client of a run that goes on counts by itself; here the engine's counters."""
+    """Take from the engine's counters what a live run's client counts by itself."""
     status.finished = int(values.get("events.finishes", status.finished))
     status.rejected = int(values.get("events.requests_rejected", status.rejected))
     aborts = [value for name, value in values.items() if name.startswith(_ABORTS)]
@@ -112,7 +112,7 @@ def _take_counts(status: RunStatus, values: Mapping[str, float]) -> None:
 
 
 def _heap_scan(sample: SampleLine) -> HeapScanReply:
-    """The reply from which the recorder made ``sample``, as far as a view needs it."""
+    """Rebuild the reply from which the recorder made ``sample``, as far as a view needs it."""
     counts: dict[str, dict[str, int]] = {}
     for name, value in sample.m.items():
         if name.startswith(_INSTANCES):

@@ -1,4 +1,4 @@
-"""Going on with a soak that was cut off: its manifest is the plan, its directory the place."""
+"""Resume an interrupted soak, with the plan from its manifest, in its run directory."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from hybridbench.workload.trace_replay import (
     parse_speedup,
 )
 
-# The time of a run is that in which it ran: a night's absence would leave nothing to see on its
-# charts, and is reported in words.
+# Run time counts only time in which the run was active: charts do not show a night's absence, which
+# is reported in words.
 _GAP_S_MAX = 60.0
 _GAP_S_MIN = 1.0
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """What a person may choose anew when a run goes on; everything else is the manifest's.
+    """What the user may change when resuming a run; everything else comes from the manifest.
 
-    ``options`` are fields of ``Options``.  ``defects`` are those that the command line names: files
-    among the recorded ones must be there.
+    ``options`` are fields of ``Options``.  ``defects`` are those on the command line: they must
+    include all files among the recorded ones.
     """
 
     run_dir: Path
@@ -51,15 +51,15 @@ class Resumption:
 
 
 def resume_soak(wanted: Resumption) -> SoakOutcome:
-    """Serve what is left of a run that was cut off, as one more segment of it.
+    """Serve the rest of an interrupted run, as one more segment of it.
 
     Raises:
-        RunDirectoryError: there is nothing to resume, or another process is at it.
+        RunDirectoryError: there is nothing to resume, or another process is using it.
         ConfigError: the engine, the interpreter or a file that the plan names has changed.
         WorkerFailedError: the worker process cannot be started.
     """
     clock = SystemClock()
-    # Before the lock: a directory that holds no run must not get a file either.
+    # Check before locking: a directory without a run must not get a lock file.
     read_manifest(wanted.run_dir)
     with handled_interrupts() as interrupts, locked_run(wanted.run_dir):
         segment = read_segment(wanted.run_dir, clock.wall_s())
@@ -67,12 +67,12 @@ def resume_soak(wanted: Resumption) -> SoakOutcome:
 
 
 def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
-    """The plan in the manifest, with what is left to do of it.
+    """Return the plan in the manifest, with the remaining work.
 
     Raises:
         RunDirectoryError: the manifest lacks a part of the plan, or is that of a released engine.
-        ConfigError: its profile is none for this version.
-        UsageError: a defect of the run is a file, which is not named again.
+        ConfigError: its profile is not valid for this version.
+        UsageError: a defect of the run is a file that is not named again.
     """
     prepared = segment.manifest.prepared
     if prepared is not None:
@@ -92,11 +92,11 @@ def resumed_plan(wanted: Resumption, segment: Segment) -> SoakPlan:
 
 
 def plan_of_manifest(manifest: Manifest, run_dir: Path) -> SoakPlan:
-    """The plan that the run in ``run_dir`` began with, as if it had not begun.
+    """Return the plan with which the run in ``run_dir`` began.
 
     Raises:
         RunDirectoryError: the manifest lacks a part of the plan.
-        ConfigError: its profile is none for this version.
+        ConfigError: its profile is not valid for this version.
     """
     profile = manifest.profile
     if not profile.resolved:
@@ -119,7 +119,7 @@ def plan_of_manifest(manifest: Manifest, run_dir: Path) -> SoakPlan:
 
 
 def read_segment(run_dir: Path, now_wall_s: float) -> Segment:
-    """Where the run in ``run_dir`` goes on.
+    """Return where the run in ``run_dir`` resumes.
 
     Raises:
         RunDirectoryError: there is nothing to resume.

@@ -1,4 +1,4 @@
-"""One soak from plan to stored run: start the target, take the steps, end well in any case."""
+"""One soak from plan to stored run: start the target, take the steps, clean up in any case."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ _STOP_PATIENCE_S = 10.0
 
 
 class UnderSoak(Protocol):
-    """One kind of target as a run meets it, from its start to its end."""
+    """A kind of target from the run's point of view, from start to end."""
 
     @property
     def plan(self) -> RunPlan: ...
 
     @property
     def dump_stack(self) -> Callable[[], None] | None:
-        """Asks the target that was launched where it hangs; None where it cannot be asked."""
+        """Returns how to make the launched target dump its stacks; None if it cannot."""
         ...
 
     @property
     def segment(self) -> Segment | None:
-        """Where a run goes on that was cut off; None for a new one."""
+        """Where an interrupted run resumes; None for a new one."""
         ...
 
     def planned(self, run_id: str, started_wall_s: float) -> Manifest:
-        """What is known before anything is started."""
+        """Return the manifest before anything is started."""
         ...
 
     def log_path(self, run_dir: Path) -> Path:
-        """The file that has what the target writes, which is read for what it says of itself."""
+        """The file with the target's output, which is searched for reports of trouble."""
         ...
 
     def launch(self, log_path: Path) -> Observe:
-        """Start the target, or find it.
+        """Start the target, or attach to it.
 
         Raises:
             WorkerFailedError: it cannot be started.
@@ -74,17 +74,17 @@ class UnderSoak(Protocol):
         ...
 
     def begin(self, run: BegunRun) -> SoakSteps | None:
-        """All that is to be done with the target, once it is ready; None when somebody asked for
-        the end meanwhile.
+        """Wait until the target is ready and return the steps of the soak; None if the user
+        interrupts.
 
         Raises:
-            ConfigError: it is not what the run needs.
-            WorkerLostError: it is gone, or was not ready in time.
+            ConfigError: it does not fit the run.
+            WorkerLostError: it has ended, or was not ready in time.
         """
         ...
 
     def end(self, run: BegunRun) -> None:
-        """Its steps are over, or were cut off."""
+        """Clean up after the steps ended or were cut short."""
         ...
 
 
@@ -93,7 +93,7 @@ def run_soak(
     clock: Clock | None = None,
     on_started: Callable[[Path], None] | None = None,
 ) -> SoakOutcome:
-    """Soak the bundled engine, or one of its wire, as ``plan`` says; see ``soak``."""
+    """Soak the bundled engine, or another one with its wire protocol, by ``plan``; see ``soak``."""
     return soak(BundledUnderSoak(plan), clock, on_started)
 
 
@@ -102,7 +102,7 @@ def soak(
     clock: Clock | None = None,
     on_started: Callable[[Path], None] | None = None,
 ) -> SoakOutcome:
-    """Do what the plan says; the run directory is complete when this returns.
+    """Carry out the plan; the run directory is complete when this returns.
 
     ``on_started`` gets the run directory as soon as it can be read.  A worker that dies or hangs
     is an outcome, reported in the run's events.
@@ -111,7 +111,7 @@ def soak(
         ConfigError: the worker cannot be built as asked; nothing was measured, and no run directory
             is left behind.
         WorkerFailedError: the worker process cannot be started.
-        RunDirectoryError: the store cannot be written; it took no sample, and no run directory is
+        RunDirectoryError: the store cannot be written; no sample was taken, and no run directory is
             left behind.
     """
     clock = clock if clock is not None else SystemClock()
@@ -121,7 +121,7 @@ def soak(
     manifest = under.planned(run_dir.name, started_wall_s)
     view = make_view(plan.ui)
     try:
-        # Signals first: none may find a lock or a directory that nobody takes away.
+        # Install signal handlers first, so that no signal leaves a lock or a directory behind.
         with (
             handled_interrupts() as interrupts,
             RunWriter(run_dir, manifest, clock) as writer,
@@ -131,7 +131,7 @@ def soak(
                 on_started(run_dir)
             return _Soak(under, clock, writer, interrupts, view, manifest).run()
     except (ConfigError, RunDirectoryError):
-        # Nothing was measured: a directory that says so would only be in the way.
+        # Nothing was measured, so an empty directory would only be in the way.
         remove_unused(run_dir)
         raise
     finally:
@@ -141,10 +141,10 @@ def soak(
 def continue_soak(
     plan: SoakPlan, segment: Segment, clock: Clock, interrupts: Interrupts
 ) -> SoakOutcome:
-    """Go on with the run that ``segment`` names, whose lock the caller holds.
+    """Resume the run that ``segment`` names, whose lock the caller holds.
 
     Raises:
-        ConfigError: it cannot go on as it began; the run is left as it was.
+        ConfigError: it cannot be resumed as it began; the run is left unchanged.
         WorkerFailedError: the worker process cannot be started.
         RunDirectoryError: the run directory cannot be written.
     """
@@ -210,15 +210,14 @@ class _Soak:
             ):
                 self._attempt(part, step, target)
         finally:
-            # Whatever happened, no process stays that a kill can end.
+            # Whatever happened, leave no process that can be killed.
             target.kill()
         return SoakOutcome(
             self._writer.run_dir, self._crashed, self._interrupts.exit_code, self._unwritten
         )
 
     def _attempt(self, part: str, step: Callable[[], None], target: Observe) -> None:
-        """Take ``step``; once there is a sample nothing that goes wrong in it ends the run without
-        a verdict.
+        """Run ``step``; once there is a sample, no error in it ends the run without a verdict.
 
         Raises:
             Exception: whatever ``step`` raises before the first sample.
@@ -245,16 +244,16 @@ class _Soak:
         return resumed or self._writer.has_samples
 
     def _record_failure(self, part: str, error: BaseException, target: Observe) -> None:
-        """Write what ended the run, or a part of its end, into it; the worker does not outlive it.
+        """Record what ended the run, or a part of its end, and make sure that the worker ends.
 
         Raises:
-            RunDirectoryError: the disk refuses.
+            RunDirectoryError: the disk refuses the write.
         """
         match error:
             case WorkerLostError():
                 self._record_crash(target, error)
             case WorkerFailedError():
-                # What it sent is no message of this wire.
+                # It sent something that is no message of the wire protocol.
                 self._record_crash(target, WorkerLostError("exit", str(error)))
             case SecondSignalError():
                 target.kill()
@@ -289,7 +288,7 @@ class _Soak:
     def _soak(self, target: Observe) -> None:
         steps = self._under.begin(self._run)
         if steps is None:
-            # It builds the engine and would not read a request to leave.
+            # While building the engine it does not read messages, so it must be killed.
             target.kill()
             self._recorder.event(Interrupted(self._signal()))
             return
@@ -315,7 +314,7 @@ class _Soak:
             self._view.note(f"{said} {self._writer.run_dir}")
 
     def _open_segment(self, segment: Segment) -> None:
-        """Mark the border, and say what the cut has cost."""
+        """Record the start of the segment, and what the interruption cost."""
         self._recorder.event(events.Segment(segment.index, segment.away_s))
         for name, torn in self._writer.repaired_bytes.items():
             if torn:
@@ -323,7 +322,7 @@ class _Soak:
                 self._recorder.note(said)
 
     def _cannot_write(self, error: RunDirectoryError) -> None:
-        """The disk refuses: what is written stands, and one more short line may still fit."""
+        """Handle a disk that refuses writes: keep what is written; one short line may still fit."""
         if self._unwritten:
             return
         self._view.note(f"stopped: {error}")
@@ -332,7 +331,7 @@ class _Soak:
             self._recorder.event(DiskFull(str(error)))
 
     def _end(self) -> None:
-        """The last words of this process about the run."""
+        """Write this process's last entries about the run."""
         ended = msgspec.structs.replace(self._run.manifest, ended_wall_s=self._clock.wall_s())
         kills, before = oom_kills(), self._kills_before
         if kills is not None and before is not None and kills > before:

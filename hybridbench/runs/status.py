@@ -1,4 +1,4 @@
-"""The state of a run as a person watching it wants to know: filled by the loop, drawn by a view."""
+"""The state of a run for a user watching it: filled by the loop, drawn by a view."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POOL_PARTS = ("total", "available", "evictable", "protected", "in_flight")
 
 @dataclass
 class PoolLevel:
-    """Where the slots of one pool are."""
+    """The distribution of one pool's slots."""
 
     total: float = 0.0
     available: float = 0.0
@@ -28,7 +28,7 @@ class PoolLevel:
 
 @dataclass
 class RunStatus:
-    """Numbers only, of constant size however long the run is."""
+    """Only numbers, of constant size however long the run is."""
 
     title: str
     duration_s: float
@@ -52,28 +52,28 @@ class RunStatus:
     collectible_bytes: float = 0.0
     probe_share: float = 0.0
     suspicion: str = ""
-    observed: bool = False  # its requests are not ours: they are not counted one by one
+    observed: bool = False  # its requests are not ours, so they are not counted one by one
     roles: Mapping[str, float] = field(default_factory=dict)  # private memory of each process
 
     @property
     def remaining_s(self) -> float:
-        """Planned traffic still to come."""
+        """Seconds of planned traffic that remain."""
         return max(0.0, self.duration_s - self.traffic_s)
 
     @property
     def progress(self) -> float:
-        """Share of the planned traffic that is over."""
+        """Share of the planned traffic that has been served."""
         return min(1.0, self.traffic_s / self.duration_s) if self.duration_s else 1.0
 
     @property
     def so_far(self) -> str:
-        """What the exact checks say up to now; trends are judged at the end."""
+        """The result of the exact checks up to now; trends are judged at the end."""
         if self.suspicion:
             return f"possible leak: {self.suspicion}"
         return "nothing found so far" if self.heap_scans else "too early to say"
 
     def saw_sample(self, values: Mapping[str, float]) -> None:
-        """Take over what a sample says."""
+        """Update from a sample."""
         if MEMORY in values:
             self._saw_memory(values[MEMORY])
         if "ttft_ms_p50" in values and "ttft_ms_p99" in values:
@@ -91,13 +91,13 @@ class RunStatus:
                 self._saw_pool(pool, part, value)
 
     def saw_processes(self, processes: Sequence[ProcessSample]) -> None:
-        """Take over the memory of all processes with a role."""
+        """Update from the memory of all processes with a role."""
         self.roles = {one.role: one.m[MEMORY] for one in processes if MEMORY in one.m}
         if processes:
             self._saw_memory(sum(self.roles.values()))
 
     def saw_heap_scan(self, heap_scan: HeapScanReply) -> None:
-        """Take over what a heap scan says."""
+        """Update from a heap scan."""
         if heap_scan.error:
             return
         self.heap_scans += 1
@@ -108,7 +108,7 @@ class RunStatus:
                 self.suspicion = f"{count.stray} removed {name} object{are} still alive"
 
     def saw_checkpoint(self, checkpoint: CheckpointReply) -> None:
-        """Take over what a checkpoint says."""
+        """Update from a checkpoint."""
         self.checkpoints += 1
         self.saw_heap_scan(checkpoint.heap_scan)
         if checkpoint.violations:
@@ -130,13 +130,13 @@ class RunStatus:
 
 
 class View:
-    """Shows a run while it goes on; this one shows nothing."""
+    """Shows a run in progress; this base class shows nothing."""
 
     def update(self, status: RunStatus) -> None:
-        """Called several times a second; draws when it is time to."""
+        """Called several times a second; draws when a redraw is due."""
 
     def note(self, text: str) -> None:
-        """Say one line, once."""
+        """Print one line, once."""
 
     def close(self) -> None:
-        """The run is over."""
+        """Called when the run is over."""

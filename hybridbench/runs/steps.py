@@ -1,6 +1,6 @@
 """The steps of a soak: warm up, run steadily with checkpoints, drain, probe once more, stop.
 
-A target that only can be observed has fewer: those that its ports allow.
+A target that can only be observed has fewer: those that its ports allow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hybridbench.runs.plan import RunPlan
 from hybridbench.runs.stopping import LOW_MEMORY, Extension, StopRule
 from hybridbench.targets.target import Control, Pending
 
-# A warm-up that has not ended by then goes over into the judged part without a `steady` event.
+# A longer warm-up continues as the judged part, without a `steady` event.
 _WARMUP_SHARE_MAX = 0.4
 _GOODBYE_PATIENCE_S = 10.0
 _SCAN_PATIENCE_S = 30.0
@@ -25,22 +25,22 @@ _SECOND_DRAIN_S = 5.0
 
 
 class Diagnosis(Protocol):
-    """What is asked of a target that leaks; a LeakDiagnosis."""
+    """Diagnoses a target that leaks; implemented by LeakDiagnosis."""
 
     def take_baseline(self) -> None:
-        """The target rests at a checkpoint."""
+        """Called when the target is idle at a checkpoint."""
         ...
 
     def run(self) -> bool:
-        """Whether the target was diagnosed; it is changed by that."""
+        """Return whether the target was diagnosed, which changes it."""
         ...
 
 
 class Allocations(Protocol):
-    """More traffic with every allocation recorded; an AllocationRecord."""
+    """Extra traffic with every allocation recorded; implemented by AllocationRecord."""
 
     def run(self, drain: Callable[[], bool], flush: Callable[[], None]) -> None:
-        """Serve, ``drain``, ``flush``, and keep what is left."""
+        """Serve, ``drain``, ``flush``, and record what remains."""
         ...
 
 
@@ -48,8 +48,7 @@ class Allocations(Protocol):
 class SoakSteps:
     """Each method is one step; ``run`` calls them.  All of them end early when interrupted.
 
-    Besides its traffic a soak may have somebody who ends it early, diagnoses or extends it, and
-    records allocations.
+    Optional collaborators end the soak early, diagnose it, extend it, or record allocations.
     """
 
     plan: RunPlan
@@ -67,13 +66,13 @@ class SoakSteps:
         self._checkpoints = 0
         self._steady_recorded = self._diagnosed = self._drained = False
         self._workload_failed = False
-        self._finished_at_failure: int | None = None  # requests, when the last drain failed
+        self._finished_at_failure: int | None = None  # finished requests when the last drain failed
 
     def run(self) -> None:
-        """The whole soak.
+        """Run the whole soak.
 
         Raises:
-            WorkerLostError: the worker died or hangs; what was recorded up to then stands.
+            WorkerLostError: the worker died or hangs; what was recorded before is kept.
         """
         self.loop.start_traffic()
         if self.loop.drive is None:
@@ -90,12 +89,12 @@ class SoakSteps:
         self._recorder.enter("done")
 
     def observe(self) -> None:
-        """Samples of a target whose traffic is not ours: what it does is what it does."""
+        """Sample a target whose traffic is not ours."""
         self._recorder.enter(self.serving)
         self._serve(self._end_s)
 
     def warm_up(self) -> None:
-        """Traffic until the engine is steady and the profile's warm-up is served."""
+        """Send traffic until the engine is steady and the profile's warm-up is served."""
         self._recorder.enter("warmup")
         wanted = self.plan.warmup_requests
 
@@ -105,7 +104,7 @@ class SoakSteps:
         self._turn_until(is_warm, self._start_s + _WARMUP_SHARE_MAX * self.plan.traffic_s)
 
     def run_steadily(self) -> None:
-        """The judged part: traffic and samples, with a checkpoint now and then."""
+        """Run the judged part: traffic and samples, with a checkpoint now and then."""
         self._recorder.enter(self.serving)
         self.record_steady()
         self.checkpoint(self._end_s)
@@ -113,7 +112,7 @@ class SoakSteps:
         self._serve(self._end_s)
 
     def extend(self) -> None:
-        """More of the same beyond the planned end, until the verdict is decided."""
+        """Continue beyond the planned end until the verdict is decided."""
         extension = self.extension
         if extension is None or self._is_over():
             return
@@ -124,7 +123,7 @@ class SoakSteps:
 
     @property
     def serving(self) -> str:
-        """The phase of the part that is judged."""
+        """The phase of the judged part."""
         return "observe" if self.loop.drive is None else "steady"
 
     @property
@@ -132,13 +131,13 @@ class SoakSteps:
         return self._start_s + self.plan.traffic_s
 
     def _serve(self, end_s: float, over: Callable[[], bool] = lambda: False) -> None:
-        """Traffic until ``end_s`` or until ``over``, with a checkpoint now and then."""
+        """Send traffic until ``end_s`` or ``over``, with a checkpoint now and then."""
         every_s = self.plan.cadence.checkpoint_every_s
         while self.loop.now_s < end_s and not self._is_over() and not over():
             limit_s = min(end_s, self._checkpoint_due_s)
             self._turn_until(lambda: over() or self._steady_is_news(), limit_s)
             self.record_steady()
-            # One that would fall into the end gives way to the last checkpoint.
+            # A checkpoint close to the end is skipped in favour of the last one.
             if self._checkpoint_due_s <= self.loop.now_s < end_s - every_s / 4:
                 self.checkpoint(end_s)
                 next_s = self.loop.now_s + every_s / 2
@@ -147,7 +146,7 @@ class SoakSteps:
                 self._checkpoint_due_s += every_s
 
     def checkpoint(self, end_s: float) -> None:
-        """Drain, let it settle, probe, go on: the heap scan counts while traffic is back."""
+        """Drain, settle, probe, resume; the forked heap scan finishes during traffic."""
         if self._is_over() or self.loop.now_s >= end_s:
             return
         control = self.loop.control
@@ -163,9 +162,9 @@ class SoakSteps:
         self._recorder.enter(self.serving)
 
     def checkpoint_at_rest(self, *, audit: bool) -> bool:
-        """Drain, let it settle, probe, and wait for the answer; False if it did not come to rest.
+        """Drain, settle, probe, and wait for the answer; False if it did not become idle.
 
-        The engine stays drained until somebody posts Resume.
+        The engine stays drained until the caller posts Resume.
         """
         control = self.loop.control
         if control is None or not self._drain(control):
@@ -181,12 +180,12 @@ class SoakSteps:
             self._view.note(f"{interrupts.first.name}: {doing}; a second signal stops at once")
 
     def drain(self) -> None:
-        """The last requests finish; nothing new comes."""
+        """Let the last requests finish, without new ones."""
         self._say_interrupted()
         control = self.loop.control
         if control is None:
             return
-        # A probe forks, and a fork in want of memory is what gets processes killed.
+        # A probe forks, and a fork under memory pressure gets processes killed.
         self._drained = self._drain(control) and not (
             # The machine has no memory left for probes.
             self._stop is not None and self._stop.reason == LOW_MEMORY
@@ -197,13 +196,14 @@ class SoakSteps:
         control = self.loop.control
         if control is None or not self._drained:
             return
-        # The audit walks every slot; at the end it holds nobody up.
+        # The audit walks every slot; at the end it delays nothing.
         self._await_checkpoint(self._rest(control, audit=True))
 
     def reclaim(self) -> None:
-        """See what the worker can give back; nothing is sampled afterwards, as it is changed.
+        """See what memory the worker can release; nothing is sampled afterwards, as this changes
+        it.
 
-        In full where a leak is diagnosed, or only what each part comes to.
+        If a leak is diagnosed, run all stages; otherwise only measure what each part releases.
         """
         control = self.loop.control
         if control is None or not self._drained or self.loop.interrupted:
@@ -214,7 +214,7 @@ class SoakSteps:
         control.reclaim(_RECLAIM_PATIENCE_S)
 
     def record_allocations(self) -> None:
-        """Where a leak was diagnosed, see which calls allocate what is kept."""
+        """If a leak was diagnosed, record which calls allocate what is kept."""
         control = self.loop.control
         if control is None or self.loop.interrupted or self._workload_failed:
             return
@@ -222,20 +222,20 @@ class SoakSteps:
             self.allocations.run(lambda: self._drain(control), lambda: self._flush(control))
 
     def stop(self) -> None:
-        """The target leaves in order."""
+        """Shut the target down in order."""
         if self.loop.control is not None:
             self.loop.control.leave(_GOODBYE_PATIENCE_S)
 
     @property
     def _finished(self) -> int:
-        """Requests that the run sent and that are finished."""
+        """Number of requests that the run sent and that have finished."""
         return 0 if self.loop.drive is None else self.loop.drive.counts.finished
 
     def _drain(self, control: Control) -> bool:
-        """Whether the engine became idle; one that does not hangs or is far too slow."""
+        """Return whether the engine became idle; otherwise it hangs or is far too slow."""
         self._recorder.enter("drain")
         control.heap_scans_wanted = False
-        # Nothing has finished since a drain failed: a second full wait would change nothing.
+        # Nothing finished since a drain failed, so a second full wait would change nothing.
         is_stuck = self._finished == self._finished_at_failure
         limit_s = _SECOND_DRAIN_S if is_stuck else self.plan.drain_limit_s
         if control.drain(limit_s):
@@ -246,9 +246,9 @@ class SoakSteps:
         return False
 
     def _rest(self, control: Control, *, audit: bool) -> Pending:
-        """Settle, make every rest alike if the profile asks for it, ask for a checkpoint.
+        """Settle, flush if the profile wants all idle points equal, request a checkpoint.
 
-        A stretch of idleness lies between two of them: what changes there changed without work.
+        Optionally idle between two checkpoints: a change then happened without any work.
         """
         checkpoint = self.plan.checkpoint
         self._settle(control, checkpoint.settle_s)
@@ -282,7 +282,7 @@ class SoakSteps:
         self.loop.run_until(lambda: self._is_over() or done(), limit_s)
 
     def _is_over(self) -> bool:
-        """Whether the traffic ends before its time."""
+        """Whether the traffic ends early."""
         if self.loop.interrupted or self._has_no_traffic():
             return True
         if self._stop is None and self.loop.over:
@@ -298,8 +298,8 @@ class SoakSteps:
         return self._stop is not None
 
     def _has_no_traffic(self) -> bool:
-        """Whether the workload failed; said once.  Nothing more comes, so there is nothing to wait
-        for: what was measured is judged.
+        """Whether the workload failed, which is reported once.  There is nothing to wait for then:
+        what was measured is judged.
         """
         failure = self.loop.failure
         if failure and not self._workload_failed:
@@ -312,7 +312,7 @@ class SoakSteps:
         return self.loop.declared_steady is not None and not self._steady_recorded
 
     def record_steady(self) -> None:
-        """Say once in the run's events that the engine is steady, when it is."""
+        """Record once, when it happens, that the engine is steady."""
         declared = self.loop.declared_steady
         if self._steady_is_news() and declared is not None:
             self._steady_recorded = True

@@ -1,5 +1,5 @@
-"""When a soak ends: before its time, as it surely leaks or the machine is about to give out; or
-after it, as long as the verdict is open.
+"""When a soak ends: early, if it certainly leaks or the machine is about to run out of memory or
+disk; or late, as long as the verdict is undecided.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOKS_PER_RUN = 48
 _LOOKS_KEPT = 64
 _GUARD_EVERY_S = 2.0
 
-# Beyond the planned end an analysis costs a second on another core; two that agree must be a minute
+# Beyond the planned end an analysis takes a second of another core; two that agree must be a minute
 # apart.
 _EXTENDED_LOOK_EVERY_S = 30.0
 _EXTENDED_LOOKS_KEPT = 256
@@ -44,21 +44,21 @@ LOW_MEMORY, LOW_DISK = "memory-low", "disk-low"
 
 
 class StopRule(Protocol):
-    """What the steps of a run ask with every turn; answers at once.  A Stopper."""
+    """Asked by the steps of a run on every turn; answers at once.  Implemented by Stopper."""
 
     def check(self, now_s: float) -> StoppedEarly | None:
-        """Whether to end the run at the monotonic time ``now_s``."""
+        """Return why to end the run at the monotonic time ``now_s``, or None."""
         ...
 
     def steady(self) -> None:
-        """The engine has said that it is warm."""
+        """Called when the engine has reported that it is warm."""
         ...
 
 
 class InterimVerdicts:
-    """The verdicts that a judge gave while the run went on, the latest ``kept`` of them.
+    """The latest ``kept`` verdicts that a judge gave during the run.
 
-    Where many were given, the later ones are what a decision rests on.
+    Decisions rest on the later ones.
     """
 
     def __init__(self, judge: Judge, kept: int) -> None:
@@ -69,7 +69,7 @@ class InterimVerdicts:
         self._asked_s: float | None = None
 
     def collect(self) -> bool:
-        """Whether another one has come."""
+        """Collect a verdict; return whether there was a new one."""
         verdict = self.judge.collect()
         if verdict is not None and self._asked_s is not None:
             self.seen = [*self.seen, Look(self._asked_s, _without_charts(verdict))][-self._kept :]
@@ -81,14 +81,14 @@ class InterimVerdicts:
         return False
 
     def start(self, run_s: float) -> None:
-        """Ask for one of what is stored at ``run_s``, the time of the run."""
+        """Request a verdict on what is stored at ``run_s`` of run time."""
         self._asked_s = run_s
         self.judge.start()
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The run that a Stopper watches: its clock, and where its traffic begins and ends on it."""
+    """The run observed by a Stopper: its clock, and where its traffic begins and ends on it."""
 
     run_now_s: Callable[[], float]
     begin_s: float
@@ -98,7 +98,7 @@ class Watched:
 class Stopper:
     """Guards the machine every two seconds, and judges the run in the background now and then.
 
-    Owns the process of the interim analysis under way, until the end of its ``with`` block.
+    Owns the process of the current interim analysis until the end of its ``with`` block.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Stopper:
         judge: Judge | None,
         words: frozenset[str],
     ) -> None:
-        """``judge`` None judges nothing; only stops with one of ``words`` are taken."""
+        """Without a ``judge`` nothing is judged; only stops with one of ``words`` are used."""
         self._watched = watched
         self._memory = memory
         self._disk = disk
@@ -120,7 +120,7 @@ class Stopper:
         self._look_s = watched.begin_s + _FIRST_LOOK_S
 
     def check(self, now_s: float) -> StoppedEarly | None:
-        """Why the run should end now, or None."""
+        """Return why the run should end now, or None."""
         if now_s >= self._guard_s:
             self._guard_s = now_s + _GUARD_EVERY_S
             stop = self._guard()
@@ -129,7 +129,7 @@ class Stopper:
         return None if self._verdicts is None else self._decide(self._verdicts)
 
     def steady(self) -> None:
-        """From now on a trend counts."""
+        """From now on trends count."""
         self._steady_s = self._watched.run_now_s()
 
     def __enter__(self) -> Self:
@@ -166,7 +166,7 @@ class Stopper:
 
 
 def make_stopper(plan: RunPlan, run_dir: Path, run_now_s: Callable[[], float]) -> Stopper:
-    """The guards and interim analyses that ``plan.options`` asks for; traffic begins now."""
+    """Build the guards and interim analyses for ``plan.options``; traffic begins now."""
     words = {"auto": {"leak", "exhaustion"}, "early": {"leak", "exhaustion", "bounded"}}
     begin_s, stop = run_now_s(), plan.options.stop
     return Stopper(
@@ -180,12 +180,12 @@ def make_stopper(plan: RunPlan, run_dir: Path, run_now_s: Callable[[], float]) -
 
 @dataclass
 class Extension:
-    """Judges the run again and again beyond its planned end, until ``analysis.stopping`` is done.
+    """Judges the run repeatedly beyond its planned end, until ``analysis.stopping`` is done.
 
     Args:
-        limit_s: how long the run may go on, in seconds.
-        judge: judges what is stored, as the run's end would.
-        recorder: tells the time of the run, and gets an event as the extension begins and ends.
+        limit_s: how long the run may continue, in seconds.
+        judge: judges what is stored, as at the end of the run.
+        recorder: knows the run time, and records an event when the extension begins and ends.
     """
 
     limit_s: float
@@ -200,11 +200,11 @@ class Extension:
         self._extended = self._settled = False
 
     def over(self) -> bool:
-        """Whether the run may end now; the first call asks for the first verdict."""
+        """Return whether the run may end now; the first call requests the first verdict."""
         if self._verdicts.collect():
             self._learn()
         elif self._verdicts.failures >= _FAILURES_MAX:
-            # A machine that can start no process must not keep the run going for nothing.
+            # A machine that cannot start a process must not prolong the run for nothing.
             self._settled = True
         now_s = self.recorder.now_s
         if not self._settled and not self.judge.busy and now_s >= self._next_s:
@@ -213,7 +213,7 @@ class Extension:
         return self._settled
 
     def end(self) -> None:
-        """Traffic has ended, settled or not; leave no process behind."""
+        """Finish after the traffic has ended, settled or not; leave no process behind."""
         self.judge.close()
         if self._extended:
             self.recorder.event(ExtensionEnded(self._settled))
@@ -235,7 +235,7 @@ class Extension:
 
 
 def _without_charts(verdict: Verdict) -> Verdict:
-    """A night of verdicts must not fill the harness's memory."""
+    """Drop the charts, so that a night of verdicts does not fill the parent's memory."""
     metrics = tuple(
         msgspec.structs.replace(m, fit_t_s=(), fit_value=(), band_lower=(), band_upper=())
         for m in verdict.metrics

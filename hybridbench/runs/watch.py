@@ -1,5 +1,5 @@
-"""``hybridbench watch``: a program that others wrote, under a load that others wrote, from its
-start, or from now on, to a verdict.
+"""``hybridbench watch``: observe an external program under external load, from its start or from
+now on, until there is a verdict.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from hybridbench.workload.settings import Checkpoint
 
 _CENSUSES: Final = 24
 _CENSUS_S_MIN, _CENSUS_S_MAX = 5.0, 300.0
-# All processes of the machine are looked at for what the other ones take.
+# How often all processes of the machine are read, to see what the other ones use.
 _OTHERS_S: Final = 10.0
-# Where nothing pauses the load, a moment of rest is looked for so often.
+# How often to look for an idle moment if nothing pauses the load.
 _SEEK_S: Final = 1.0
 _LINES_SHOWN: Final = 20
-# What a target says of itself at rest must be newer than its last work.
+# A scrape of an idle target must be newer than its last work.
 _SCRAPE_S: Final = 1.0
 _IDLE_PATIENCE_S: Final = 30.0
 
@@ -73,23 +73,23 @@ class WatchPlan(RunPlan):
     """One watched run.
 
     Args:
-        target: the command that is started and watched; empty with ``pid``.
-        pid: a running process, watched with all that it started.  With neither only the interface
-            of the server is seen that gets ``traffic``.
+        target: the command to start and watch; empty with ``pid``.
+        pid: a running process, watched with all its children.  Without either, only the interface
+            of the server that gets ``traffic`` is seen.
         environment: of ``target`` and ``load``.
-        metrics_url: a page in Prometheus' format.
-        ready_url: a page that answers once the target serves; empty asks for a completion at the
-            server of ``metrics_url``.
-        log: the file that has what the engine writes; None for what ``target`` writes.
+        metrics_url: a page in Prometheus format.
+        ready_url: a page that answers once the target serves; if empty, a completion is requested
+            from the server of ``metrics_url``.
+        log: the engine's log file; None for the output of ``target``.
         load: the command that sends requests while the target serves; empty for none.
         traffic: requests of ours instead of a ``load``; None for none.
-        idle_every_s: from one idle point to the next; 0 for none.
+        idle_every_s: interval between idle points; 0 for none.
         reset_url: a POST to it, at each idle point, empties the target's cache; empty for none.
         instrument: patterns of the commands that get a probe; empty for the target's own program.
-        prepared: the engine that ``target`` is, if this tool has installed it.
-        probed: whether probes are asked; a ``pid`` has one only if it was started with it.
+        prepared: the engine run by ``target``, if this tool installed it.
+        probed: whether probes are used; a ``pid`` has one only if it was started with it.
         ready_limit_s: how long the target may take until it serves.
-        restarts: how often ``target`` is started again when it has ended under ``traffic``.
+        restarts: how often ``target`` is restarted after it ended under ``traffic``.
     """
 
     target: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class WatchPlan(RunPlan):
 
     @property
     def has_load(self) -> bool:
-        """Whether the run starts what sends the requests, and so can pause it."""
+        """Whether the run starts the sender of the requests, and so can pause it."""
         return bool(self.load) or self.traffic is not None
 
     @property
@@ -131,12 +131,12 @@ class WatchPlan(RunPlan):
 
     @property
     def key(self) -> str:
-        """Of the target's interface, as its clients take it; empty for none."""
+        """The API key of the target's interface, as its clients use it; empty for none."""
         return self.environment.get("OPENAI_API_KEY", "")
 
     @property
     def census_every_s(self) -> float:
-        """From one census under load to the next, in seconds."""
+        """Interval between heap scans under load, in seconds."""
         return min(max(self.duration_s / _CENSUSES, _CENSUS_S_MIN), _CENSUS_S_MAX)
 
     @property
@@ -145,9 +145,7 @@ class WatchPlan(RunPlan):
 
 
 def run_watched(plan: WatchPlan, on_started: Callable[[Path], None] | None = None) -> SoakOutcome:
-    """Watch a program of others as ``plan`` says; see ``soak``.  What one that crashed wrote last
-    is printed.
-    """
+    """Watch an external program by ``plan``; see ``soak``.  Print its last output if it crashed."""
     with WatchedUnderSoak(plan) as under:
         outcome = soak(under, on_started=on_started)
         if outcome.crashed:
@@ -156,13 +154,13 @@ def run_watched(plan: WatchPlan, on_started: Callable[[Path], None] | None = Non
 
 
 class WatchedUnderSoak:
-    """Owns what a watched run needs beside its target: probes, a scraper, the load."""
+    """Owns what a watched run needs besides its target: probes, a scraper, the load."""
 
     def __init__(self, plan: WatchPlan) -> None:
         self._plan = plan
         self._target: LaunchedCommand | AttachedTree | RemoteServer | None = None
         self._loop: WatchLoop | None = None
-        # What a program writes, and the sockets of its probes, are its own: no part of the run.
+        # A program's output and the sockets of its probes are not part of the run.
         self._folder = Path(tempfile.mkdtemp(prefix="hybridbench-watch-"))
         self._probes: ProbeClient | None = None
         self._scraper: Scraper | None = None
@@ -193,16 +191,16 @@ class WatchedUnderSoak:
 
     @property
     def _output(self) -> Path:
-        """What the target writes: it may quote prompts, so it is no part of the run."""
+        """The file with the target's output: it may quote prompts, so it is not part of the run."""
         return self._folder / "output.txt"
 
     def print_last_words(self) -> None:
-        """What the target wrote last, for the person at the terminal alone."""
+        """Print the target's last output, for the terminal only."""
         for line in StderrFile(self._output).tail(_LINES_SHOWN):
             echo(f"  {one_line(line)}", err=True)
 
     def planned(self, run_id: str, started_wall_s: float) -> Manifest:
-        # The source tree is that of the bench, which says nothing of the target.
+        # The source tree is the bench's, which says nothing about the target.
         manifest = replace(begun_manifest(self._plan, run_id, started_wall_s), git=None)
         traffic = self._plan.traffic
         if traffic is None:
@@ -268,7 +266,7 @@ class WatchedUnderSoak:
         return WatchSteps(plan, loop, self._readiness, self._start_again, run.run_dir)
 
     def _start_again(self, lost: WorkerLostError) -> None:
-        """Record how the target ended, and start it anew.
+        """Record how the target ended, and restart it.
 
         Raises:
             ConfigError: it cannot be started any more.
@@ -281,7 +279,7 @@ class WatchedUnderSoak:
         target.restart()
 
     def end(self, run: BegunRun) -> None:
-        """Leave nothing behind but the target, which the run ends, and say what was not seen."""
+        """Stop everything but the target, which the run ends, and report what was not seen."""
         if self._load is not None:
             self._load.stop()
         if self._loop is not None and self._loop.looks is not None:
@@ -296,7 +294,7 @@ class WatchedUnderSoak:
         run.describe(replace(run.manifest, not_seen=tuple(missing)))
 
     def _missed(self) -> Iterable[str]:
-        """What could not be seen although it was asked for."""
+        """Yield what could not be seen although it was requested."""
         loop, target = self._loop, self._target
         if target is not None:
             yield from target.not_seen
@@ -367,7 +365,7 @@ class WatchedUnderSoak:
 
 
 class WatchSteps(SoakSteps):
-    """The steps of a watched run: wait until the target serves, let the load begin, observe."""
+    """The steps of a watched run: wait until the target serves, start the load, observe."""
 
     plan: WatchPlan
     loop: WatchLoop
@@ -393,7 +391,7 @@ class WatchSteps(SoakSteps):
         super().run()
 
     def await_serving(self) -> None:
-        """Samples until the target serves; somebody else's server that runs is asked as well.
+        """Sample until the target serves; a server that is already running is asked as well.
 
         Raises:
             WorkerLostError: it has ended, or does not serve in time.
@@ -431,11 +429,10 @@ class WatchSteps(SoakSteps):
                 return
 
     def _go_on_after(self, lost: WorkerLostError) -> None:
-        """Start the target again, look for what ended it, and count what follows as a segment.
+        """Restart the target, search for what ended it, and begin a new segment.
 
         Raises:
-            WorkerLostError: it does not serve any more, or has ended again and is not to be
-                started once more.
+            WorkerLostError: it does not serve any more, or has ended again with no restarts left.
             ConfigError: it cannot be started any more.
         """
         loop, away_from_s = self.loop, self.loop.now_s
@@ -454,14 +451,14 @@ class WatchSteps(SoakSteps):
             lost = again
         loop.resume()
         away_s = loop.now_s - away_from_s
-        # The planned time is that in which it serves.
+        # The planned time counts only while it serves.
         self._start_s += away_s
         self._checkpoint_due_s += away_s
 
     def _search_culprits(self) -> WorkerLostError | None:
-        """Send the requests that were in flight again; how the target has ended of them, if so.
+        """Resend the requests that were in flight; return how they ended the target, if they did.
 
-        What one of them does is asked once: a server may end of the same a hundred times.
+        This is done only once: a server may die of the same request a hundred times.
         """
         if self._found_culprits:
             return None
@@ -479,7 +476,7 @@ class WatchSteps(SoakSteps):
         return WorkerLostError("exit", f"the server crashed again on {requests} in flight")
 
     def checkpoint(self, end_s: float) -> None:
-        """Under a load of ours as any checkpoint; else only where the target rests by itself."""
+        """Make a checkpoint: under our load at any time, otherwise only if the target is idle."""
         now_s = self.loop.now_s
         if self.loop.load is None:
             due = now_s - self._last_idle_s >= self.plan.idle_every_s

@@ -1,7 +1,7 @@
-"""The loop of a watched target: what its pages, its processes and their probes show; idle points.
+"""The loop of a watched target: metrics pages, processes and their probes; idle points.
 
-Its load is somebody else's, or that of our load client.  Where the run starts the load it can also
-pause it: then the target comes to rest, and can be asked what it still holds.
+The load is external, or comes from our load client.  A load that the run started can be paused:
+then the target becomes idle and can be asked what it still holds.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from hybridbench.sampling.scrape import Scrape, Scraper
 from hybridbench.targets.readiness import Asked, post
 from hybridbench.targets.target import Capability, Control
 
-# Nothing may run for so long before the target counts as idle; without a gauge of its own, while
-# its processes take no more than this share of a processor.
+# The target counts as idle after this long without activity; if it has no gauge, activity means
+# that its processes use more than this share of a CPU.
 _IDLE_FOR_S: Final = 2.0
 _IDLE_CPU_SHARE: Final = 0.05
 _SIGN_EVERY_S: Final = 0.5
-# A tool that is stopped in the middle of a request leaves the server waiting for its end.
+# A tool that is stopped in the middle of a request leaves the server waiting for the rest.
 _STUCK_S: Final = 5.0
 _BREATH_S: Final = 0.5
-# A server whose processes have nothing to do for so long finishes no request any more.
+# A server whose processes are inactive for this long will not finish any request.
 _LEFT_FOR_S: Final = 5.0
 _LOOK_PATIENCE_S: Final = 30.0
-# Times the seconds in which answers are asked for again: as many for those that differ.
+# Patience as a multiple of ``answers_s``: answers that differ are requested once more.
 _REPEAT_PATIENCE: Final = 2.0
-# A server that has taken no connection for so long has ended, whatever is seen of its processes.
+# A server that has refused connections for this long has ended, whatever its processes look like.
 _UNREACHABLE_S: Final = 60.0
-# The load client gives a search up after three minutes, and waits for the last request for two.
+# The load client gives a search up after three minutes, and waits two for the last request.
 _SEARCH_PATIENCE_S: Final = 330.0
 _ENDED_PATIENCE_S: Final = 15.0
 # The load client reports every second.
@@ -59,15 +59,15 @@ _KINDS_NAMED: Final = 6
 
 @dataclass
 class IdleSign:
-    """Whether nothing runs in the target: by its gauges where it has them, else by its work.
+    """Whether the target is idle, from its gauges if it has any, otherwise from its activity.
 
-    A page that was asked for before ``forget`` says nothing: on a busy machine it may be seconds
-    old, and requests were answered since.
+    Pages requested before ``forget`` are ignored: on a busy machine they may be seconds old, and
+    requests were served since.
     """
 
     scraper: Scraper | None
-    since_s: float | None = None  # monotonic time from which nothing was seen to run
-    _until_s: float = 0.0  # the last time at which that was so
+    since_s: float | None = None  # monotonic time since which no activity was seen
+    _until_s: float = 0.0  # the last time that this was confirmed
     _forgot_s: float = -math.inf
     _next_s: float = 0.0
     _cpu_s: float | None = None
@@ -76,7 +76,7 @@ class IdleSign:
     _worked_s: float = 0.0
 
     def look(self, now_s: float, pids: Sequence[int]) -> None:
-        """Look again, if it is time to."""
+        """Check again, if it is time to."""
         if now_s < self._next_s:
             return
         self._next_s = now_s + _SIGN_EVERY_S
@@ -95,16 +95,16 @@ class IdleSign:
         self._until_s = seen_s
 
     def forget(self, now_s: float) -> None:
-        """What was seen before does not count any more."""
+        """Discard earlier observations."""
         self.since_s = None
         self._forgot_s = self._worked_s = now_s
 
     def idle_for_s(self) -> float:
-        """Seconds for which nothing was seen to run."""
+        """Return the seconds without activity."""
         return 0.0 if self.since_s is None else max(0.0, self._until_s - self.since_s)
 
     def stuck(self, now_s: float) -> bool:
-        """Whether something runs and no counter of work has moved for some time."""
+        """Whether something is running but no work counter has moved for some time."""
         return self.since_s is None and now_s - self._worked_s > _STUCK_S
 
     def _watch_work(self, scrape: Scrape, now_s: float) -> None:
@@ -128,14 +128,14 @@ class IdleSign:
 
 @dataclass(kw_only=True)
 class WatchLoop(RunLoop):
-    """A loop that observes, and controls as far as pausing a load goes.
+    """A loop that observes, and that controls a target by pausing its load.
 
     Args:
-        census_every_s: from one census under load to the next.
-        idle_every_s: from one idle point to the next; infinite where none is made.
-        reset_url: a POST to it empties the target's cache; empty where there is none.
-        answers_s: seconds at each idle point in which answers are asked for again; 0 for none.
-        alone: whether nobody else can ask the target: the run has started it.
+        census_every_s: interval between heap scans under load.
+        idle_every_s: interval between idle points; infinite if there are none.
+        reset_url: a POST to it empties the target's cache; empty if there is none.
+        answers_s: seconds at each idle point for repeating requests; 0 for none.
+        alone: whether only this run can send requests, because it started the target.
     """
 
     scraper: Scraper | None = None
@@ -148,16 +148,16 @@ class WatchLoop(RunLoop):
     alone: bool = False
     heap_scans_wanted: bool = False
     seen: dict[int, ProcessSample] = field(default_factory=dict)
-    shown: set[Capability] = field(default_factory=set)  # what only its page could tell beforehand
+    shown: set[Capability] = field(default_factory=set)  # known only once its page was read
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sign = IdleSign(self.scraper)
-        self._work = IdleSign(None)  # by its processes alone
+        self._work = IdleSign(None)  # from its processes alone
         self._next_census_s = self._resumed_s = self.now_s
         self._cache_reset = False
         self._stopped_s = self._child_s = 0.0
-        # Series by the name of their metric, and the process that had them.
+        # Number of series by metric name, and the process they belong to.
         self._page: dict[str, int] = {}
         self._page_of = 0
         self._counted: tuple[float, float] | None = None
@@ -168,29 +168,29 @@ class WatchLoop(RunLoop):
 
     @property
     def failure(self) -> str:
-        """Why no load comes any more; empty while it does."""
+        """Why the load has stopped for good; empty while it continues."""
         return "" if self.load is None else self.load.failure
 
     @property
     def over(self) -> bool:
-        """A server that gets our requests is never done by itself, whatever its exit code."""
+        """A server under our load is never done by itself, whatever its exit code."""
         if self._client is not None and self._client.wanted:
             return False
         return super().over
 
     @property
     def _client(self) -> HttpLoad | None:
-        """Our own load client, if it is that which sends the load."""
+        """Our own load client, if that sends the load."""
         return self.load if isinstance(self.load, HttpLoad) else None
 
     def seen_process(self, pid: int) -> ProcessSample | None:
-        """The process ``pid`` as it was last sampled."""
+        """The process ``pid`` as last sampled."""
         return self.seen.get(pid)
 
     # The port *control*.
 
     def drain(self, patience_s: float) -> bool:
-        """Pause the load that is ours; whether nothing runs within ``patience_s``."""
+        """Pause our load; return whether the target becomes idle within ``patience_s``."""
         if self.load is None:
             return self.is_idle()
         if not self.load.wanted:
@@ -212,7 +212,7 @@ class WatchLoop(RunLoop):
             self.wait_for(lambda: False, _BREATH_S)
 
     def _drain_client(self, client: HttpLoad, patience_s: float) -> bool:
-        """Whether nothing runs, or nothing that anybody still asks for."""
+        """Return whether nothing runs, or only requests abandoned by their clients."""
         client.pause()
         self.sign.forget(self.now_s)
         self._work.forget(self.now_s)
@@ -233,7 +233,7 @@ class WatchLoop(RunLoop):
         return rested
 
     def _left(self) -> float:
-        """Requests in flight by the gauges of a target whose processes do nothing."""
+        """Requests in flight by the gauges of a target whose processes are inactive."""
         scrape = self._scrape()
         if scrape is None or self.sign.since_s is not None:
             return 0.0
@@ -241,14 +241,14 @@ class WatchLoop(RunLoop):
         return (scrape.running or 0.0) + (scrape.waiting or 0.0) if idle else 0.0
 
     def hold_load(self) -> None:
-        """Let the load send nothing: the target is gone."""
+        """Pause the load, because the target has ended."""
         if self.load is not None and self.load.wanted:
             self.load.pause()
 
     def search_culprits(self) -> CrashSearch | None:
-        """Send the requests that were in flight when the target ended to it again; what came of it.
+        """Resend the requests that were in flight when the target ended; return the result.
 
-        None where the load client has not ended it in time.
+        None if the load client did not finish in time.
         """
         client = self._client
         assert client is not None, "only our own requests can be sent again"
@@ -256,7 +256,7 @@ class WatchLoop(RunLoop):
         try:
             self.run_until(lambda: client.rests, self.now_s + _SEARCH_PATIENCE_S)
         except WorkerLostError:
-            # The client sees it as well, and says of which request.
+            # The client notices it too, and reports at which request.
             self._hear(client, lambda: client.rests or bool(client.failure), _ENDED_PATIENCE_S)
         return client.searched if client.rests else None
 
@@ -265,7 +265,7 @@ class WatchLoop(RunLoop):
         return self.sign.idle_for_s() >= _IDLE_FOR_S
 
     def resume(self) -> None:
-        """Let the load that is ours go on, or begin."""
+        """Resume our load, or start it."""
         if self.load is not None and self.load.wanted:
             self.load.resume()
         elif self.load is not None:
@@ -275,7 +275,7 @@ class WatchLoop(RunLoop):
         self._next_census_s = self.now_s + self.census_every_s
 
     def flush(self, patience_s: float) -> bool:
-        """Ask the target to empty its cache, where the user has said how; whether it has."""
+        """Empty the target's cache if the user said how; return whether it worked."""
         asked = Asked(lambda: post(self.reset_url))
         asked.start()
         self.wait_for(lambda: asked.done, patience_s)
@@ -286,7 +286,7 @@ class WatchLoop(RunLoop):
         return self.looks is None or not self.looks.busy
 
     def sample_rest(self) -> None:
-        """Store the private memory of every process at this moment."""
+        """Store the current private memory of every process."""
         at_rest = [
             ProcessSample(
                 process.role,
@@ -303,7 +303,7 @@ class WatchLoop(RunLoop):
             self.context.recorder.sample(self.now_s, {}, processes=at_rest)
 
     def post_checkpoint(self, index: int, *, audit: bool) -> Look | Answered:
-        """Ask every probe what its process holds at rest, and wait: the load goes on after it."""
+        """Ask every probe what its idle process holds, and wait, because the load resumes next."""
         del audit
         self._record_pools(index)
         self._record_page(index)
@@ -326,7 +326,7 @@ class WatchLoop(RunLoop):
         return look
 
     def _repeat_answers(self) -> None:
-        """Have our load client ask for answers again, after all looks at what is held at rest."""
+        """Have our load client repeat requests, after all idle looks have finished."""
         client = self._client
         if client is None or not client.wanted or not client.rests or not self.answers_s:
             return
@@ -336,7 +336,7 @@ class WatchLoop(RunLoop):
             self.context.recorder.event(AnswersRepeated(so_far=client.repeated))
 
     def _record_pools(self, index: int) -> None:
-        """What the target's pools have at rest, where its metrics page says so."""
+        """Record the idle target's pools, if its metrics page reports them."""
         scrape = self._scrape()
         if scrape is None or not scrape.pools:
             return
@@ -355,8 +355,8 @@ class WatchLoop(RunLoop):
         )
 
     def _record_page(self, index: int) -> None:
-        """How many series each metric has at this idle point: its page is looked at as a process
-        whose containers are its metrics.
+        """Record how many series each metric has at this idle point: the page is treated like a
+        process whose containers are its metrics.
         """
         scrape = self._scrape()
         if scrape is None or not scrape.by_name:
@@ -381,15 +381,15 @@ class WatchLoop(RunLoop):
         )
 
     def reclaim(self, patience_s: float) -> None:
-        """A target that others wrote is not asked to give anything back."""
+        """Do nothing: an external target cannot be asked to release memory."""
 
     def leave(self, patience_s: float) -> None:
-        """The load ends; the target is ended by the run."""
+        """Stop the load; the run itself ends the target."""
         del patience_s
         if self.load is not None:
             self.load.stop()
 
-    # One turn's parts.
+    # The parts of a turn.
 
     def _probe(self, now_s: float) -> None:
         self.sign.look(now_s, list(self.seen))
@@ -421,7 +421,7 @@ class WatchLoop(RunLoop):
             raise WorkerLostError(reason, detail, self._while_serving(client))
 
     def _while_serving(self, client: HttpLoad) -> str:
-        """What our load client had in flight when the target ended."""
+        """Describe the requests that our load client had in flight when the target ended."""
         self._hear(client, lambda: bool(client.lost), _LAST_REPORT_S)
         lost = list(client.lost.items())
         if not lost:
@@ -432,7 +432,7 @@ class WatchLoop(RunLoop):
         return f"with {in_flight} request{'s' * (in_flight > 1)} in flight: {kinds}{more}"
 
     def _hear(self, client: HttpLoad, done: Callable[[], bool], patience_s: float) -> None:
-        """Listen to the client alone until ``done``: the target has ended, which ends a turn."""
+        """Read only the client's reports until ``done``: a normal turn fails without the target."""
         give_up_s = self.now_s + patience_s
         while not done() and self.now_s < give_up_s:
             self.context.clock.sleep(_BREATH_S / 4)
@@ -449,11 +449,11 @@ class WatchLoop(RunLoop):
             if isinstance(event, Census):
                 self.status.heap_scans += 1
                 self._child_s += event.cpu_s
-                # At rest a pause holds up no request.
+                # When idle, a pause delays no request.
                 self._stopped_s += 0.0 if event.at_rest else event.pause_s
 
     def _saw_work(self, now_s: float, counters: Mapping[str, float]) -> None:
-        """Requests per second since the last sample, for who looks on."""
+        """Update requests per second since the last sample, for the live view."""
         name = observed_drivers(counters).requests
         count = counters.get(name)
         before, self._counted = self._counted, None if count is None else (now_s, count)
@@ -468,7 +468,7 @@ class WatchLoop(RunLoop):
         return None if self.scraper is None else self.scraper.latest()
 
     def _counters(self) -> Mapping[str, float]:
-        """What the target and our load client have counted."""
+        """The counters of the target and of our load client."""
         scrape = self._scrape()
         of_client = {} if self._client is None else self._client.counters()
         return {**({} if scrape is None else scrape.counters), **of_client}
@@ -478,13 +478,13 @@ class WatchLoop(RunLoop):
 
 
 class Answered:
-    """The answer to a question that nobody was asked."""
+    """An answer for a question that was never sent."""
 
     answer: object = True
 
 
 def _levels(scrape: Scrape | None) -> dict[str, float]:
-    """What a scrape has for a sample."""
+    """Return the levels of a scrape for a sample."""
     if scrape is None:
         return {}
     found = {**scrape.gauges, "scraped_series": float(scrape.series)}

@@ -1,4 +1,4 @@
-"""The loop of a soak over the wire: traffic, questions with an answer, heap scans, a watchdog."""
+"""The loop of a soak over the wire: traffic, requests and replies, heap scans, a watchdog."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ from hybridbench.targets.target import Control, WireTarget
 from hybridbench.targets.wire import WireClosedError
 
 _REPLY_PATIENCE_S = 3.0
-# A worker of which nothing is sampled must say a word now and then, or it counts as hung.
+# A worker that is not sampled must send something this often, or it counts as hung.
 _KEEPALIVE_S = 5.0
 _PSS_INTERVAL_S = 20.0
 _VIOLATIONS_RECORDED_MAX = 100
-# How long the engine may stand still because it was asked to: a heap survey walks a gigabyte of
-# objects, and a checkpoint takes every count between two steps.
+# How long the engine may be blocked by a request: a heap survey walks a gigabyte of objects, and a
+# checkpoint reads every count between two steps.
 _MAY_HOLD_ENGINE_S: Final[Mapping[type[object], float]] = {
     HeapScanReply: 30.0,
     CheckpointReply: 30.0,
@@ -74,7 +74,7 @@ _MAY_HOLD_ENGINE_S: Final[Mapping[type[object], float]] = {
     AllocationsTracked: 60.0,
     Diagnosis: 150.0,
 }
-# When the last step was is looked up among so many moments, a second apart.
+# Converts the time of the last step; this many moments are kept, a second apart.
 _MOMENTS_KEPT: Final = 4096
 
 Answer = TypeVar("Answer", bound=FromWorker)
@@ -82,10 +82,10 @@ Answer = TypeVar("Answer", bound=FromWorker)
 
 @dataclass
 class Question(Generic[Answer]):
-    """A request under way; ``answer`` is the worker's, once it has come.
+    """A pending request; ``answer`` is the worker's reply once it has arrived.
 
-    ``probe_id`` is that of the request and of its answer, None for requests without one.
-    ``asked_s`` is what the target's ``could_run_s`` said then.
+    ``probe_id`` is in both the request and its reply, None for requests without one.  ``asked_s``
+    is the target's ``could_run_s`` when it was sent.
     """
 
     kind: type[Answer]
@@ -94,7 +94,7 @@ class Question(Generic[Answer]):
     answer: Answer | None = None
 
     def take(self, message: FromWorker) -> bool:
-        """Whether ``message`` is the answer, which is kept then."""
+        """Keep ``message`` if it is the answer; return whether it is."""
         if not isinstance(message, self.kind) or _probe_id(message) != self.probe_id:
             return False
         self.answer = message
@@ -102,7 +102,7 @@ class Question(Generic[Answer]):
 
 
 class OpenQuestion(Protocol):
-    """A question of whatever kind."""
+    """A question of any kind."""
 
     @property
     def kind(self) -> type[object]: ...
@@ -115,7 +115,8 @@ class OpenQuestion(Protocol):
 class WireLoop(RunLoop):
     """The loop of a target that is driven and controlled over the wire: it offers all ports.
 
-    ``watchdog_s`` without a step or a word is a hang, counting what the worker could have run.
+    ``watchdog_s`` without a step or a message is a hang, counting only time in which the worker
+    could have run.
     """
 
     target: WireTarget
@@ -149,54 +150,54 @@ class WireLoop(RunLoop):
 
     @property
     def over(self) -> bool:
-        return False  # it serves until it is told to leave
+        return False  # it serves until it is shut down
 
     @property
     def declared_steady(self) -> Steady | None:
         return self.steady
 
-    # Requests with an answer.
+    # Requests with a reply.
 
     def post(self, request: ToWorker, kind: type[Answer]) -> Question[Answer]:
-        """Post ``request``; its answer, of type ``kind``, is kept when it comes."""
+        """Post ``request``; its answer, of type ``kind``, is kept when it arrives."""
         question = Question(kind, _probe_id(request), self.target.could_run_s())
         self._questions.append(question)
         self.target.post(request)
         return question
 
     def ask(self, request: ToWorker, kind: type[Answer], patience_s: float) -> Answer | None:
-        """Post ``request`` and turn until its answer comes; None if it has not although the worker
-        could have run for ``patience_s``.
+        """Post ``request`` and take turns until its answer arrives; None if the worker could have
+        run for ``patience_s`` without answering.
 
         Raises:
-            WorkerLostError: the worker is gone or hangs.
+            WorkerLostError: the worker has ended or hangs.
         """
         question = self.post(request, kind)
         self.wait_for(lambda: question.answer is not None, patience_s)
         if question.answer is None and question.probe_id is None:
-            # Nothing tells its answer from that to the next request of its kind.
+            # A late answer could not be distinguished from that to the next request of its kind.
             self._questions.remove(question)
         return question.answer
 
     def new_probe_id(self) -> int:
-        """A number that no other probe of this run has."""
+        """Return an id that no other probe of this run has."""
         self._next_probe_id += 1
         return self._next_probe_id
 
-    # Pauses: a checkpoint drains the engine, waits, probes it, and lets traffic go on.
+    # Pauses: a checkpoint drains the engine, waits, probes it, and resumes traffic.
 
     def drain(self, patience_s: float) -> bool:
-        """Stop submitting; whether the engine became idle in ``patience_s`` of ``wait_for``."""
+        """Stop submitting; return whether the engine became idle in ``patience_s``."""
         self.driver.pause(self.now_s)
         return self.ask(Drain(), Drained, patience_s) is not None
 
     def flush(self, patience_s: float) -> bool:
-        """Empty the cache; whether that was done in ``patience_s`` of ``wait_for``."""
+        """Empty the cache; return whether that was done in ``patience_s``."""
         return self.ask(Flush(), Flushed, patience_s) is not None
 
     def reclaim(self, patience_s: float) -> None:
-        """Record what each part of giving memory back comes to; nothing is sampled afterwards, as
-        the worker is changed.
+        """Record how much each way of freeing memory releases; nothing is sampled afterwards, as
+        this changes the worker.
         """
         self.samples_wanted = False
         given = self.ask(Reclaim(), Reclaimed, patience_s)
@@ -205,43 +206,43 @@ class WireLoop(RunLoop):
             self.context.recorder.at(given.t_s, recorded)
 
     def leave(self, patience_s: float) -> None:
-        """Let the worker end in order."""
+        """Shut the worker down in order."""
         self.ask(Shutdown(), Goodbye, patience_s)
 
     def resume(self) -> None:
-        """Submit again."""
+        """Resume submitting."""
         self.target.post(Resume())
         self.driver.resume(self.now_s)
 
     def heard(self) -> None:
-        """The worker sent something, or could not: its silence counts from now."""
+        """Restart the silence timer: the worker sent something, or could not."""
         self._heard_s = self.target.could_run_s()
 
     def no_scan_open(self) -> bool:
-        """Whether every heap scan that was asked for is answered, those of checkpoints included."""
+        """Whether every requested heap scan is answered, including those of checkpoints."""
         return not any(q.kind in {HeapScanReply, CheckpointReply} for q in self._questions)
 
     @property
     def sample_open(self) -> bool:
-        """Whether a sample is asked for and not answered."""
+        """Whether a sample is requested but not answered."""
         return self._asked is not None
 
     def post_checkpoint(self, index: int, *, audit: bool) -> Question[CheckpointReply]:
-        """Ask for a checkpoint."""
+        """Request a checkpoint."""
         return self.post(Checkpoint(self.new_probe_id(), index, audit), CheckpointReply)
 
     def post_heap_scan(self) -> None:
-        """Ask for a heap scan now; ``no_scan_open`` tells of its answer."""
+        """Request a heap scan now; ``no_scan_open`` tells when it is answered."""
         self.scan_pace.asked(self.now_s)
         self.post(ScanHeap(self.new_probe_id()), HeapScanReply)
 
     def sample_rest(self) -> None:
-        """Store the worker's private memory of this moment, at which it has nothing to do."""
+        """Store the worker's current private memory, while it is idle."""
         at_rest = self.sampler.read_now("rss_anon_swap_bytes")
         if at_rest is not None:
             self.context.recorder.sample(self.now_s, {"rest_anon_swap_bytes": at_rest})
 
-    # One turn's parts.
+    # The parts of a turn.
 
     def _send(self, now_s: float) -> Sequence[float]:
         due_s = self.driver.pump(now_s)
@@ -265,7 +266,7 @@ class WireLoop(RunLoop):
 
     def _probe(self, now_s: float) -> None:
         if self._asked is not None and now_s - self._asked[1] > _REPLY_PATIENCE_S:
-            # What the kernel says is worth having while the worker says nothing.
+            # The kernel's numbers are useful even when the worker does not answer.
             self._asked = None
             self._finish_sample(now_s, {})
         elif self._asked is None and self.samples_wanted and self.sampler.begin():
@@ -327,10 +328,10 @@ class WireLoop(RunLoop):
             recorder.note(f"a heap scan stopped the engine for {said}: not repeated")
 
     def _on_counters(self, reply: CountersReply) -> None:
-        # The clock counts what the worker waited for a processor, so it only raises the suspicion.
+        # Wall time includes waiting for a CPU, so this alone is only a suspicion.
         self._stands_still = reply.step_age_s > self.watchdog_s
         self._last_step_s = self._could_run_at(reply.t_s - reply.step_age_s)
-        # Those of a late reply belong to the next sample: the slowest requests would be lost.
+        # Latencies of a late reply go into the next sample, or the slowest requests would be lost.
         add_latencies(self._latencies, reply.latencies)
         if self._asked is None or self._asked[0] != reply.probe_id:
             return  # too late: its sample was closed without it
@@ -343,15 +344,15 @@ class WireLoop(RunLoop):
 
     def _on_violation(self, message: Violation) -> None:
         self._violations += 1
-        # A broken law is broken again with every step; the first hundred tell all.
+        # A violation is repeated at every step; the first hundred are enough.
         if self._violations <= _VIOLATIONS_RECORDED_MAX:
             self.context.recorder.violation(message)
         self.status.suspicion = message.violation.message
 
     def _watch(self, now_s: float) -> None:
-        """Give the worker up if it is stuck: no step for too long with work, or no word at all.
+        """Give the worker up if it is stuck: no step for too long with work, or no message at all.
 
-        A worker that waits for a processor, was stopped, or does what it was asked for is not.
+        A worker that waits for a CPU, was stopped, or executes a request is not stuck.
         """
         could_run_s = self.target.could_run_s()
         if not self._moments or now_s - self._moments[-1][0] >= 1.0:
@@ -365,7 +366,7 @@ class WireLoop(RunLoop):
             raise WorkerLostError("hang", f"no message from the worker for {silent_s:.0f} s")
 
     def _could_run_at(self, now_s: float) -> float:
-        """What ``could_run_s`` said at that moment, or at the first that is known."""
+        """Return ``could_run_s`` at that moment, or at the first known one."""
         at = bisect_right(self._moments, now_s, key=lambda moment: moment[0])
         return self._moments[max(at - 1, 0)][1] if self._moments else self.target.could_run_s()
 
@@ -398,7 +399,7 @@ def make_wire_loop(
     ready: Ready,
     starvation: StarvationSource | None = None,
 ) -> WireLoop:
-    """The loop for a worker that said ``ready``; ``starvation`` is given by who parks it."""
+    """Build the loop for a worker that sent ``ready``; callers that park it pass ``starvation``."""
     now_s, cadence = context.clock.monotonic_s(), plan.cadence
     sources = [
         TimedSource(ProcessSource(ready.pid)),
