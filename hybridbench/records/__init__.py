@@ -1,1 +1,1 @@
-"""The one vocabulary of records: what the wire, the disk, the analysis and the reports pass on."""
+"""Records shared by all layers: what the wire, the disk, the analysis and the reports exchange."""

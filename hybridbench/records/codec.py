@@ -1,7 +1,7 @@
-"""Records as JSON and back.
+"""Convert records to JSON and back.
 
-JSON has neither NaN nor infinity: both are stored as null.  Where a record wants a number, null
-comes back as NaN, or as what the field's own type names (``LowerEnd``: minus infinity).
+JSON has neither NaN nor infinity: both are stored as null.  Where a record requires a number, null
+is read as NaN, or as the value that the field's type gives (``LowerEnd``: minus infinity).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _Record = TypeVar("_Record")
 
 
 class OpenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that keeps the keys of a later version, and gives them back where it is stored."""
+    """A record that keeps unknown keys of a later version and writes them when it is stored."""
 
     unknown: Mapping[str, JsonValue] = {}
 
 
 def to_json(record: object) -> dict[str, JsonValue]:
-    """``record`` in dicts, lists and finite numbers."""
+    """Convert ``record`` to dicts, lists and finite numbers."""
     plain = msgspec.to_builtins(record, enc_hook=_number)
     return plain_mapping(cast("dict[str, JsonValue]", plain))
 
 
 def from_json(stored: Mapping[str, JsonValue], kind: type[_Record]) -> _Record:
-    """The record of ``kind`` that ``to_json`` or ``by_name`` wrote.
+    """Return the record of ``kind`` that ``to_json`` or ``by_name`` wrote.
 
-    Unknown keys are those of a later version, which an ``OpenRecord`` keeps.
+    Unknown keys come from a later version; an ``OpenRecord`` keeps them.
 
     Raises:
         msgspec.ValidationError: a key is missing or of another type.
@@ -45,7 +45,7 @@ def from_json(stored: Mapping[str, JsonValue], kind: type[_Record]) -> _Record:
 
 
 def by_name(record: msgspec.Struct) -> dict[str, JsonValue]:
-    """``record`` with its fields by name, also where the wire has them in an array."""
+    """Return ``record`` with its fields by name, even if the wire has them in an array."""
     stored = {
         stored_name: _by_name(value)
         for stored_name, value in zip(
@@ -76,18 +76,18 @@ def _by_name(value: object) -> JsonValue:
 
 
 def _number(value: object) -> float:
-    # NumPy's float is a float, and msgspec takes exact types only.
+    # NumPy's float64 is a float, but msgspec accepts exact types only.
     if isinstance(value, float):
         return float(value)
     raise NotImplementedError(f"{value!r} is not a value of a record")
 
 
 def _restored(value: JsonValue, kind: msgspec.inspect.Type, null: float = NAN) -> JsonValue:
-    """``value`` with a number for each null where ``kind`` has a number and no None."""
+    """Replace each null in ``value`` where ``kind`` has a number without None."""
     if isinstance(kind, msgspec.inspect.Metadata):
         return _restored(value, kind.type, (kind.extra or {}).get("null", null))
     if isinstance(kind, msgspec.inspect.UnionType):
-        # None beside one other type; what else there is goes through as it is.
+        # Convert a union of None and one other type; leave other unions unchanged.
         inner = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
         if value is None and all(isinstance(one, _NUMBERS) for one in kind.types):
             return null
@@ -118,7 +118,7 @@ def _of_struct(
     restored: dict[str, JsonValue],
     kind: msgspec.inspect.StructType,
 ) -> JsonValue:
-    """What msgspec takes for a struct of ``kind``: the wire has some in arrays and by tags."""
+    """Return what msgspec accepts for a struct of ``kind``: some are arrays, some have tags."""
     if kind.array_like:
         return [restored.get(field.encode_name, _default(field)) for field in kind.fields]
     if issubclass(kind.cls, OpenRecord):

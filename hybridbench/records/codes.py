@@ -1,4 +1,4 @@
-"""The codes of reasons: stable names for programs."""
+"""Codes of reasons: stable names for programs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from enum import StrEnum
 
 
 class Evidence(StrEnum):
-    """What a finding rests on.
+    """The kind of evidence behind a finding.
 
-    Missing samples, missing coverage and measurement overhead can spoil a fit.  They cannot refute
-    a count.
+    Missing samples, missing coverage and measurement overhead can spoil a fit, but they cannot
+    refute a count.
     """
 
-    EXACT = "exact"  # counted, or the engine's own word
+    EXACT = "exact"  # counted, or reported by the engine itself
     STATISTICAL = "statistical"  # a fit, or an interval
 
 
@@ -40,13 +40,13 @@ class ReasonCode(StrEnum):
     WITHIN_BUDGET = "within-budget"
     CACHE_FILLS = "cache-fills"
     KV_CACHE_FILLS = "kv-cache-fills"
-    # Of several segments together.
+    # For several segments together.
     LEAKING_SEGMENTS = "leaking-segments"
     GROWING_SEGMENTS = "growing-segments"
     LEAK_TOGETHER = "leak-together"
     BOUNDED_TOGETHER = "bounded-together"
     OPEN_SEGMENTS = "open-segments"
-    # Of a column of somebody else's file.
+    # For a column of an external file.
     ANALYSIS_FAILED = "analysis-failed"
     UNREADABLE = "unreadable"
     FEW_PROCESSES = "few-processes"
@@ -57,13 +57,13 @@ class ReasonCode(StrEnum):
 class ComparedCode(StrEnum):
     """Why a comparison leaves a metric undecided, or judges a finding as it does."""
 
-    # Of a metric.
+    # For a metric.
     FEW_PAIRS = "few-pairs"
     NOT_ALONE = "not-alone"
     LOAD_UNKNOWN = "load-unknown"
     NEAR_MARGIN = "near-margin"
     ACROSS_MARGIN = "across-margin"
-    # Of a finding, or of the growth of a metric.
+    # For a finding, or for a metric's growth.
     OTHER_DRIVER = "other-driver"
     FEW_EVENTS = "few-events"
     SHORTER_RUN = "shorter-run"

@@ -1,4 +1,4 @@
-"""comparison.json: what is compared and how it ended; one record for all who write or read it."""
+"""comparison.json: what is compared and how it ended; one record for all readers and writers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ COMPARISON_SCHEMA: Final = "hybridbench.comparison-plan/1"
 COUNT_MAX: Final = 10**9
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
-# Ends after which a comparison has said what it can.
+# Reasons to end after which a comparison is complete.
 FINISHED: Final = ("decided", "rounds", "max-time", "lost")
 
-# Stored as null where there is none; of anything else there is no key then.
+# Stored as null when absent; any other absent key is left out.
 _NULL: Final = frozenset({"engine_hash", "lost", "exit_code", "worker_cpu"})
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where the engine of a version comes from: a commit with its tree, or an interpreter."""
+    """Origin of a version's engine: a commit with its tree, or an interpreter."""
 
     commit: str | None = None
     subject: str | None = None
@@ -34,14 +34,14 @@ class Origin(msgspec.Struct, frozen=True):
     engine_from: str | None = None
 
     def stored(self) -> dict[str, JsonValue]:
-        """What is known of it, by name."""
+        """Return the known fields, by name."""
         return {name: value for name, value in by_name(self).items() if value is not None}
 
 
 class ComparedVersion(OpenRecord, frozen=True):
     """One version: ``run`` is its run directory, ``lost`` how its worker ended too early.
 
-    What is known of its ``Origin`` stands beside that.
+    The known fields of its ``Origin`` are stored among these.
     """
 
     name: str = ""
@@ -55,9 +55,9 @@ class ComparisonManifest(OpenRecord, frozen=True):
     """What is compared.
 
     Attributes:
-        settings: a digest of all but the versions; of live comparisons.
-        looks: the numbers of rounds after which the answer is looked at.
-        renew_every: rounds after which each version gets a new process, 0 for never; of live
+        settings: a digest of everything except the versions, for live comparisons.
+        looks: the numbers of rounds after which the answer is checked.
+        renew_every: rounds after which each version gets a new process, 0 for never; for live
             comparisons.
         ended: why there are no more rounds; "" for a comparison that was killed.
     """
@@ -91,12 +91,12 @@ class ComparisonManifest(OpenRecord, frozen=True):
 
     @property
     def ended_by(self) -> ExitCode | None:
-        """The exit code of one that a signal ended."""
+        """The exit code of a comparison that a signal ended."""
         return ExitCode(self.exit_code) if self.exit_code in set(ExitCode) else None
 
 
 def comparison_manifest_from_json(stored: Mapping[str, JsonValue]) -> ComparisonManifest:
-    """The record in ``stored``; what is missing has its default.
+    """Return the record in ``stored``, with defaults for missing keys.
 
     Raises:
         msgspec.ValidationError: a value is of another type.
@@ -105,7 +105,7 @@ def comparison_manifest_from_json(stored: Mapping[str, JsonValue]) -> Comparison
 
 
 def comparison_manifest_to_json(manifest: ComparisonManifest) -> dict[str, JsonValue]:
-    """``manifest`` as it is stored."""
+    """Return ``manifest`` as it is stored."""
     versions = [_known(by_name(version)) for version in manifest.versions]
     return plain_mapping({**_known(by_name(manifest)), "versions": versions})
 

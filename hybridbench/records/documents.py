@@ -1,4 +1,4 @@
-"""Files that we wrote, read back: every reader refuses a damaged or later one in the same way."""
+"""Read our own files: all readers refuse damaged files and unknown versions in the same way."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hybridbench.records.json_value import JsonValue
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """The file at ``path`` is read within.
+    """Translate errors while reading the file at ``path`` inside the block.
 
     Raises:
-        FileNotFoundError: there is none.
-        RunDirectoryError: it cannot be read, or is not what it should be.
+        FileNotFoundError: it does not exist.
+        RunDirectoryError: it cannot be read, or its content is invalid.
     """
     try:
         yield
@@ -37,13 +37,13 @@ def read_document(
     missing: str = "",
     remedy: str = "read it with the version that wrote it",
 ) -> dict[str, JsonValue]:
-    """The JSON object in the file at ``path``, which has the schema that we read.
+    """Return the JSON object in the file at ``path``, after checking its schema.
 
     Args:
         path: of the file.
-        schema: with its version.
-        missing: what to say where there is no such file.
-        remedy: what helps against another schema.
+        schema: required schema, with its version.
+        missing: error message if there is no such file.
+        remedy: advice if the schema differs.
 
     Raises:
         RunDirectoryError: it is missing, damaged, or of another version.

@@ -1,7 +1,7 @@
-"""The rare events of a run: what each carries, and the lines of events.jsonl they are stored as.
+"""The rare events of a run: the data of each, as stored in the lines of events.jsonl.
 
-An event without a record here, of another engine or a later version, is kept as it is, and so is a
-damaged one.  A field that is None is not stored.
+Events without a record here (of another engine or a later version) and damaged ones are kept
+unchanged.  Fields that are None are not stored.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _kind_of_class(name: str) -> str:
 
 
 class Event(OpenRecord, frozen=True, kw_only=True, tag=_kind_of_class):
-    """Something rare that happened ``t_s`` after the start; who records an event stamps it."""
+    """A rare event at ``t_s`` seconds after the start; the recorder sets the time."""
 
     t_s: float = 0.0
 
 
 class Phase(Event, frozen=True):
-    """From this moment on.  Both fields hold it."""
+    """A phase that begins now.  Both fields hold its name."""
 
     name: str = ""
     phase: str = ""
@@ -46,14 +46,14 @@ class Steady(Event, frozen=True):
 
 
 class Segment(Event, frozen=True):
-    """A new worker goes on with a run that was cut off, ``away_s`` after it."""
+    """A new worker resumes an interrupted run, ``away_s`` seconds after it stopped."""
 
     index: int = 0
     away_s: float | None = None
 
 
 class ProcessStarted(Event, frozen=True):
-    """A process of that role was first seen; not the first one is a segment of its series."""
+    """A process of that role was first seen; each after the first begins a new segment."""
 
     role: str = ""
     pid: int = 0
@@ -62,12 +62,12 @@ class ProcessStarted(Event, frozen=True):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Of its series."""
+        """Labels of its series."""
         return of_process(self.role, self.host, self.rank)
 
 
 class ProcessEnded(Event, frozen=True):
-    """A process of that role is gone, by an exit code or a signal where that is known."""
+    """A process of that role ended; with its exit code or signal, if known."""
 
     role: str = ""
     pid: int = 0
@@ -91,28 +91,28 @@ class Interrupted(Event, frozen=True):
 
 
 class StoppedEarly(Event, frozen=True):
-    """The run ended before its planned end: ``reason`` for machines, ``text`` for people."""
+    """The run ended before its planned end: ``reason`` for programs, ``text`` for readers."""
 
     reason: str = ""
     text: str = ""
 
 
 class WorkloadFailed(Event, frozen=True):
-    """No request came after it."""
+    """The workload can send no more requests."""
 
     text: str = "the workload failed"
 
 
 class DiskFull(Event, frozen=True):
-    """The disk refused a write: what came afterwards is nowhere."""
+    """The disk refused a write: later data is lost."""
 
     text: str = "the disk refused a write"
 
 
 class BenchFailed(Event, frozen=True):
-    """hybridbench itself failed, in ``part``; with ``ended_run`` the traffic ended by that.
+    """hybridbench itself failed, in ``part``; ``ended_run`` if that ended the traffic.
 
-    ``file`` of the run directory has the traceback.
+    ``file`` in the run directory has the traceback.
     """
 
     part: str = ""
@@ -130,17 +130,17 @@ class Crash(Event, frozen=True):
 
 
 class EngineLog(Event, frozen=True):
-    """A line of the engine; ``count`` is how often it had been said by then."""
+    """A line of the engine's log; ``count`` is how often it had occurred by then."""
 
     text: str = ""
     count: int = 1
 
 
 class EngineViolation(Event, frozen=True):
-    """The engine's own check objected, in the step or at the checkpoint that is named.
+    """A violation reported by the engine's own check, at a step or a checkpoint.
 
-    ``count`` is negative for slots counted twice; ``owners`` had the ``slots`` that it names last,
-    by the allocator's ledger.
+    ``count`` is negative for slots counted twice; ``owners`` are the last owners of ``slots`` by
+    the allocator's ledger.
     """
 
     kind: str = "unknown"
@@ -161,12 +161,12 @@ class GarbageOfType(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-# The part of a pool that a server's gauges call in use, where its account has no more parts.
+# The part of a pool that a server's gauges report as in use, if there is no further breakdown.
 IN_USE: Final = "in_use"
 
 
 class Checkpoint(Event, frozen=True):
-    """The engine between two steps, after it was given time to come to rest."""
+    """The state of the engine between two steps, after it was given time to become idle."""
 
     index: int = 0
     idle: bool | None = None
@@ -180,33 +180,33 @@ class Checkpoint(Event, frozen=True):
     instances: dict[str, InstanceCount] | None = None
 
     def pool(self, name: str, part: str) -> float:
-        """``part`` of the counts of one pool; 0 where it was not counted."""
+        """Return ``part`` of the counts of one pool; 0 if it was not counted."""
         return self.pools.get(name, {}).get(part, 0)
 
 
-# The role under which a server's metrics page is looked at: its metrics are containers of series.
+# The role of a server's metrics page, which is treated like a heap: metrics contain series.
 PAGE: Final = "/metrics"
 
 
 class Census(Event, frozen=True):
-    """A look of a probe at the heap of one process.
+    """A probe's heap scan of one process.
 
-    A name that is left out has the count that it had in the census of this process before, and 0 in
-    its first one.
+    A name that is left out has the same count as in the previous scan of this process, or 0 in the
+    first one.
 
     Attributes:
-        index: of this process's censuses; the first is 0.
-        whole: whether dictionaries that the collector does not track were searched for; only such
-            censuses can be compared for what is found in no other way.
-        types: live instances by the name of their type.
-        entries: entries of all containers at one attribute path, such as ``server.App.pending``.
-        containers: how many containers there are at a path, where that is not one.
-        bounds: the most entries that the containers at a path can have, where they have a bound.
-        holds: the name of the type that most values at a path have.
-        pause_s: how long the process stood still.
-        cpu_s: processor time of the look, in the process or in its forked child.
+        index: number of the scan of this process, from 0.
+        whole: whether dictionaries that the collector does not track were searched too; counts
+            found only there can be compared only between such scans.
+        types: live instances by type name.
+        entries: total entries of the containers at an attribute path, as ``server.App.pending``.
+        containers: number of containers at a path, if it is not one.
+        bounds: maximum entries of the containers at a path, if bounded.
+        holds: name of the most frequent value type at a path.
+        pause_s: how long the process was stopped.
+        cpu_s: CPU time of the scan, in the process or in its forked child.
         way: "fork" or "slices".
-        at_rest: nothing ran that the pause could hold up.
+        at_rest: the process was idle, so that the pause delayed nothing.
     """
 
     role: str = ""
@@ -227,22 +227,22 @@ class Census(Event, frozen=True):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Of the series of its process."""
+        """Labels of its process's series."""
         return of_process(self.role, self.host, self.rank)
 
 
 class IdleLook(Event, frozen=True):
-    """What one process holds at a point at which nothing runs, after a collection.
+    """What one process holds at an idle point, after a collection.
 
     Attributes:
-        index: of the idle point, which all processes of the run share.
-        idle: whether the target's own gauges, or else its processor time, said that nothing ran.
-        blocks: what Python's small-object allocator has handed out; None without a probe.
-        malloc_bytes: what the C allocator has handed out; None where it does not tell.
-        unreachable: objects that the collection found; None if it was left out.
-        counters: the target's counters of work at this point, by the names of their series.
-        cache_reset: whether the target's cache was emptied before.
-        pause_s: how long the process stood still.
+        index: of the idle point, common to all processes of the run.
+        idle: whether the target's own gauges, or else its CPU time, showed that nothing ran.
+        blocks: blocks in use of Python's small-object allocator; None without a probe.
+        malloc_bytes: bytes in use of the C allocator; None if it does not report them.
+        unreachable: objects that the collection found; None if it was skipped.
+        counters: the target's work counters at this point, by series name.
+        cache_reset: whether the target's cache was emptied first.
+        pause_s: how long the process was stopped.
     """
 
     role: str = ""
@@ -260,7 +260,7 @@ class IdleLook(Event, frozen=True):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Of the series of its process."""
+        """Labels of its process's series."""
         return of_process(self.role, self.host, self.rank)
 
 
@@ -271,13 +271,13 @@ class Gap(Event, frozen=True):
 
 
 class ClockJump(Event, frozen=True):
-    """The wall clock went against the steady one."""
+    """The wall clock deviated from the monotonic clock."""
 
     seconds: float = 0.0
 
 
 class ProbeLeftOut(Event, frozen=True):
-    """The run gave up a probe that held the engine for too long."""
+    """The run disabled a probe that stopped the engine for too long."""
 
     metrics: tuple[str, ...] = ()
     stall_s: float | None = None
@@ -285,7 +285,7 @@ class ProbeLeftOut(Event, frozen=True):
 
 
 class Extended(Event, frozen=True):
-    """Traffic goes on beyond the planned end, at most so long."""
+    """Traffic continues beyond the planned end, for at most ``limit_s``."""
 
     limit_s: float = 0.0
     text: str = ""
@@ -298,7 +298,7 @@ class ExtensionEnded(Event, frozen=True):
 
 
 class Hold(Event, frozen=True):
-    """The leaking worker is kept as it is, for a person to look at."""
+    """The leaking worker is kept unchanged for inspection by the user."""
 
     pid: int = 0
     seconds: float = 0.0
@@ -307,7 +307,7 @@ class Hold(Event, frozen=True):
 class WrongAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that differs from the reference's by more than rounding can explain.
 
-    ``place`` counts from its first token; ``distance`` is as of ``Recomputed``.
+    ``place`` counts from its first token; ``distance`` is defined in ``Recomputed``.
     """
 
     rid: str = ""
@@ -320,21 +320,21 @@ class WrongAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lineages(msgspec.Struct, frozen=True, kw_only=True):
-    """Compared answers of one kind, with what the requests that they go on from went through.
+    """Compared answers of one kind, with the history of the requests that they continue from.
 
     Attributes:
-        ancestors: of each, known requests: the one that computed what it reused, the one that that
-            had gone on from, and so on.
-        heirs: whether they go on from a wrong answer.
-        chosen: whether they were compared because a wrong answer goes on from them.
+        ancestors: number of known ancestors of each: the request that computed what it reused, the
+            request that this one continued from, and so on.
+        heirs: whether they continue from a wrong answer.
+        chosen: whether they were compared because a wrong answer continues from them.
         chosen_for: the rare trait that they were compared for; empty if they were drawn.  They
             count for this trait alone.
-        wrong: how many of them are wrong.
-        right: how many are right.
-        wrong_traits: how many of ``wrong`` have a trait, or a request that they go on from has it,
-            by its name; those that have it from the same request count once.
-        right_traits: the same of ``right``; all count.
-        repeated: those of ``wrong`` that have a trait from a request that is counted already.
+        wrong: number of wrong answers.
+        right: number of right answers.
+        wrong_traits: number of ``wrong`` that have a trait, by its name, or whose ancestor has it;
+            those that inherit it from the same request count once.
+        right_traits: the same for ``right``; all count.
+        repeated: those of ``wrong`` that inherit a trait from a request already counted.
     """
 
     ancestors: int = 0
@@ -349,26 +349,25 @@ class Lineages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswersCompared(Event, frozen=True):
-    """Finished answers were computed anew by a reference; all of this worker's time.
+    """The result of recomputing finished answers with a reference, over this worker's whole time.
 
     Attributes:
-        compared: answers, and their ``tokens`` up to the first difference.
+        compared: number of answers, with ``tokens`` up to the first difference.
         tolerance: the largest distance that counts as rounding.
-        largest: the largest distance among those that are right.
-        wrong: of those that are not, the first hundred.
-        wrong_answers: all of them.
-        wrong_first: how many wrong ones had reused nothing that another wrong one had computed;
-            None, as in older runs, is all.
-        right_first: the same of the right ones.
+        largest: the largest distance among right answers.
+        wrong: the first hundred wrong answers.
+        wrong_answers: the number of wrong answers.
+        wrong_first: wrong ones that reused nothing computed by another wrong one; None, as in
+            older runs, means all.
+        right_first: the same for right ones.
         wrong_traits: how many of ``wrong_first`` have a trait, by its name.
-        right_traits: the same of ``right_first``.
-        wrong_for: wrong ones beside ``wrong_first`` that were compared for a rare trait, by its
-            name; all of them have it.
-        right_for: the same of right ones.
-        lineages: all answers by what they go on from.
-        left_out: finished requests that were not compared, by the reason.
-        cpu_s: processor time of the reference while the run went on.
-        run_s: how long the run went on.
+        right_traits: the same for ``right_first``.
+        wrong_for: further wrong ones, compared for a rare trait, by its name; all of them have it.
+        right_for: the same for right ones.
+        lineages: all answers, grouped by their ancestry.
+        left_out: finished requests that were not compared, by reason.
+        cpu_s: CPU time of the reference during the run.
+        run_s: duration of the run.
     """
 
     compared: int = 0
@@ -390,15 +389,15 @@ class AnswersCompared(Event, frozen=True):
 
 
 class AnswersRepeated(Event, frozen=True):
-    """What has come so far of answers that a server was asked for again, without its cache."""
+    """Results so far of repeating requests to a server without its cache."""
 
     so_far: Repeated = Repeated()
 
 
 class CulpritsSought(Event, frozen=True):
-    """Which of the requests in flight when a server ended it has ended of again.
+    """Results of resending the requests in flight at a server's crash, to find which crash it.
 
-    ``file`` of the run directory has the same.
+    ``file`` in the run directory has the same.
     """
 
     so_far: CrashSearch = CrashSearch()
@@ -406,7 +405,7 @@ class CulpritsSought(Event, frozen=True):
 
 
 class Reclaim(Event, frozen=True):
-    """Private memory of the worker at rest and after each step of giving back."""
+    """Private memory of the idle worker, and after each step of freeing memory."""
 
     at_rest_bytes: int | float = 0
     after_trim_bytes: int | float = 0
@@ -415,7 +414,7 @@ class Reclaim(Event, frozen=True):
 
 
 class DiagnosisBaseline(Event, frozen=True):
-    """The first rest: its readings, and what a forked child found when it rehearsed the stages."""
+    """The first idle baseline: its readings, and a forked child's rehearsal of the stages."""
 
     rungs: tuple[StageReading, ...] = ()
     rehearsal: tuple[StageReading, ...] = ()
@@ -432,7 +431,7 @@ class DiagnosisStages(Event, frozen=True, tag="diagnosis"):
 
 
 class Allocations(Event, frozen=True):
-    """The largest call sites after ``seconds`` of traffic with ``requests`` finished, flushed."""
+    """The largest call sites after ``seconds`` of traffic, ``requests`` finishes, and a flush."""
 
     seconds: float = 0.0
     requests: int = 0
@@ -444,25 +443,25 @@ _BY_KIND = {str(kind.__struct_config__.tag): kind for kind in Event.__subclasses
 
 
 class OtherEvent(Event, frozen=True):
-    """An event that no record here fits; ``unknown`` has all its data."""
+    """An event that matches no record here; ``unknown`` has all its data."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether there is a record of its kind, and its data is not of that form."""
+        """Whether its kind has a record, but its data does not match."""
         return self.kind in _BY_KIND
 
     kind: str
 
 
 def kind_of(event: Event | type[Event]) -> str:
-    """The kind as it is stored."""
+    """Return the kind as it is stored."""
     if isinstance(event, OtherEvent):
         return event.kind
     return str(event.__struct_config__.tag)
 
 
 def event_data(event: Event) -> dict[str, JsonValue]:
-    """What the event carries, as it is stored."""
+    """Return the event's data as it is stored."""
     if isinstance(event, OtherEvent):
         return {**event.unknown}
     stored = by_name(event)
@@ -471,7 +470,7 @@ def event_data(event: Event) -> dict[str, JsonValue]:
 
 
 def read_event(t_s: float, kind: str, data: Mapping[str, JsonValue]) -> Event:
-    """The event that was stored; one of another kind, or of another form, is an ``OtherEvent``."""
+    """Return the stored event; if the kind or the form is unknown, as an ``OtherEvent``."""
     record = _BY_KIND.get(kind)
     if record is not None:
         with contextlib.suppress(msgspec.ValidationError):

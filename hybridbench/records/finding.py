@@ -1,4 +1,4 @@
-"""What findings of one kind rest on, and what is said of them.
+"""The basis of a finding: typed evidence, and the sentences about it.
 
 A kind is a subclass of ``Basis`` and lives in one file of ``analysis/findings/``.
 """
@@ -30,7 +30,7 @@ class Words:
 
 
 class NextCommand(StrEnum):
-    """The command that goes with an advice; the report knows its options."""
+    """The command to suggest with a piece of advice; the report adds its options."""
 
     AGAIN = "again"  # that of the run
     REPORT = "report"  # judges the stored samples again
@@ -39,27 +39,26 @@ class NextCommand(StrEnum):
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to do about a finding: one or two sentences, empty for the general advice."""
+    """What to do about a finding: one or two sentences; empty for the general advice."""
 
     text: str
     command: NextCommand
 
 
 class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The values that a finding rests on, named and typed; a subclass is one kind of finding.
+    """The named, typed values behind a finding; each subclass is one kind of finding.
 
     Attributes:
         kind: stable name for programs: ``residual``.
         meaning: one sentence for a reader of a report.
-        evidence: what such a finding rests on.
+        evidence: whether such a finding is exact or statistical.
         leads_to: the verdicts that it leads to, in words.
-        question: what CI asks of every run, as the answer it hopes for; empty where CI asks by
-            the name of a metric.
-        names_mechanism: such a finding comes before those that only say that something grows.
-        next_command: what goes with the advice.
-        decided_by_length: a longer run decides it, where it is open.
-        from_steady: what it counts begins when the engine is steady.
-        from_checkpoints: it is read off idle checkpoints alone.
+        question: the statement that CI checks for every run; empty if CI checks by metric name.
+        names_mechanism: such a finding comes before those that only report growth.
+        next_command: the command for the advice.
+        decided_by_length: a longer run decides it, if it is open.
+        from_steady: its counts begin when the engine is steady.
+        from_checkpoints: it is read from idle checkpoints alone.
     """
 
     kind: ClassVar[str]
@@ -75,39 +74,39 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def code(self) -> str:
-        """The kind of this very finding."""
+        """The kind of this particular finding."""
         return self.kind
 
     @property
     def is_exact(self) -> bool:
-        """Whether it was counted: then no doubt about the run sets it aside."""
+        """Whether it was counted, so that doubts about the run do not invalidate it."""
         return self.evidence is Evidence.EXACT
 
     @property
     def needed_s(self) -> float | None:
-        """How long a judged window would decide it; None where length decides nothing."""
+        """How long a judged window would decide it; None if length does not matter."""
         return None
 
     def words(self, found: Finding) -> Words:
-        """What is said of ``found``, whose basis this is."""
+        """Return the sentences about ``found``, of which this is the basis."""
         raise NotImplementedError(type(self).__name__)
 
     def advice(self, found: Finding) -> str:
-        """What to do about it, in one or two sentences; empty for the general advice."""
+        """Return one or two sentences of advice; empty for the general advice."""
         del found
         return ""
 
     def next_step(self, found: Finding) -> NextStep:
-        """What to do about it, with the command."""
+        """Return the advice with its command."""
         return NextStep(self.advice(found), self.next_command)
 
     def as_data(self) -> dict[str, JsonValue]:
-        """The values by name, as verdict.json has them."""
+        """Return the values by name, as in verdict.json."""
         return to_json(self)
 
 
 class Recorded(Basis, frozen=True, kw_only=True):
-    """A finding whose sentences are given: read from a file, or the answer of a comparison."""
+    """A finding with given sentences: read from a file, or from a comparison's answer."""
 
     kind: ClassVar[str] = ""
     meaning: ClassVar[str] = ""
@@ -150,15 +149,15 @@ class HowDriven(
     omit_defaults=True,
     rename={name: f"driver_{name}" for name in _NAMES},
 ):
-    """How the driver of a finding is known.
+    """The evidence for a finding's driver.
 
     Attributes:
-        events: how often it happened.
-        share: of the growth, in intervals or steps in which it happened.
-        exact: every event added the same number; None where that was not tested.
-        rise: what was gained in all, of quantities that come and go.
-        of_steps: share of all steps in which it happened; None where only samples are known.
-        rivals: other counters that explain the growth as well.
+        events: how often it occurred.
+        share: of the growth, in intervals or steps in which it occurred.
+        exact: every event added the same number; None if that was not tested.
+        rise: total gain, for quantities that rise and fall.
+        of_steps: share of all steps in which it occurred; None if only samples are known.
+        rivals: other counters that explain the growth equally well.
     """
 
     events: float
@@ -170,7 +169,7 @@ class HowDriven(
 
 
 class Faster(msgspec.Struct, frozen=True, kw_only=True):
-    """What grows faster than private memory may: bytes an hour, and the upper bound of memory's.
+    """Growth faster than private memory's, in bytes per hour, and the upper bound of the latter.
 
     ``text`` explains it.
     """
@@ -182,7 +181,7 @@ class Faster(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
     def as_data(self) -> dict[str, JsonValue]:
-        """The rates by name, as verdict.json has them."""
+        """Return the rates by name, as in verdict.json."""
         stored = to_json(self)
         del stored["text"]
         return stored

@@ -1,4 +1,4 @@
-"""What a look at the heap found: counts by type, memory after each stage, a survey."""
+"""Results of examining a heap: counts by type, memory after each stage, a survey."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class TypeCount(WireRecord, frozen=True):
 
 
 class InstanceCount(WireRecord, frozen=True):
-    """Instances of a class that dies by reference count when healthy: all, and those in reach.
+    """Instances of a class that should die by reference count: all, and those the engine knows.
 
-    Of the others ``collectible`` wait for a full collection, and ``retained`` survive it.
+    Of the rest, ``collectible`` wait for a full collection, and ``retained`` survive one.
     """
 
     live: int = 0
@@ -26,7 +26,7 @@ class InstanceCount(WireRecord, frozen=True):
 
     @property
     def stray(self) -> int:
-        """Instances that the program does not know of."""
+        """Number of instances that the program does not know of."""
         return self.live - self.expected
 
 
@@ -43,24 +43,24 @@ class StageReading(WireRecord, frozen=True):
 
 
 class Cycle(WireRecord, frozen=True):
-    """A way round by attribute names, and the share of the objects on cycles that have it."""
+    """A cycle as attribute names, and the share of the objects on cycles that have it."""
 
     edges: tuple[str, ...] = ()
     share: float = 0.0
 
     def __str__(self) -> str:
-        """The edges, and back to where they began."""
+        """The edges, followed by the starting point."""
         return " -> ".join((*self.edges, self.edges[0].partition(".")[0])) if self.edges else ""
 
 
 class RetainedObjects(WireRecord, frozen=True):
-    """Objects that are held and were not at the baseline, at one place, or a container that grew.
+    """Objects at one place that were not held at the baseline, or a container that grew.
 
-    ``size_bytes`` is with all that they hold.  ``chain`` is the commonest way from a root to them
-    among those looked up, and ``chain_share`` how common it is.  ``holder`` is the attribute or
-    container that holds them, ``entries`` its length, if it has one.  ``dragged`` says that only
-    neighbour pointers reach them.  A ``count`` of 0 is one container that grew by what the
-    collector does not track: then ``item_type`` is the commonest class of what it holds.
+    ``size_bytes`` includes everything they hold.  ``chain`` is the most frequent path from a root
+    to them among the sampled ones, and ``chain_share`` its share.  ``holder`` is the attribute or
+    container that holds them, ``entries`` its length, if any.  ``dragged`` means that only
+    neighbour pointers reach them.  A ``count`` of 0 is a container that grew by objects the
+    collector does not track: then ``item_type`` is the most frequent class among them.
     """
 
     type_name: str = ""
@@ -90,7 +90,7 @@ class ViewedStorage(WireRecord, frozen=True):
 
 
 class Survey(WireRecord, frozen=True):
-    """What a full look at the heap found.  ``error`` is empty when it worked."""
+    """The result of a full heap examination; ``error`` is empty on success."""
 
     error: str = ""
     stop_s: float = 0.0
@@ -109,7 +109,7 @@ class Survey(WireRecord, frozen=True):
 
 
 class SurveyRecord(Survey, frozen=True):
-    """A survey as the worker answers it, with what only the parent and the next survey need."""
+    """A survey as the worker sends it, with what only the parent and the next survey need."""
 
     rehearsal: list[StageReading] = []
     paths: dict[str, tuple[int, int]] = {}
@@ -125,9 +125,9 @@ class SiteRecord(WireRecord, frozen=True):
 
 
 class CallSite(WireRecord, frozen=True):
-    """One function and what is left of its allocations.
+    """One function with its remaining allocations.
 
-    ``stack`` is "function (file:line)" from it outwards, where most of it came from.
+    ``stack`` lists "function (file:line)" outwards from it, for the main origin of the memory.
     """
 
     size_bytes: int = 0

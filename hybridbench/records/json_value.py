@@ -1,4 +1,4 @@
-"""A value of a JSON document: as the type checker sees it, and made ready to be written."""
+"""JSON values: their type, and preparing them for output."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
         "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
     )
 else:
-    # msgspec resolves annotations when it builds a decoder, and knows no recursive alias.
+    # msgspec resolves annotations when it builds a decoder, but does not know recursive aliases.
     JsonValue = object
 
 
 def json_text(value: JsonValue) -> str:
-    """``value`` as a document for a file or a pipe; what is not finite is null."""
+    """Format ``value`` as a document for a file or a pipe; non-finite numbers become null."""
     text = json.dumps(plain_value(value), indent=2, allow_nan=False, ensure_ascii=False)
     return text + "\n"
 
 
 def plain_mapping(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """A copy in dicts, lists and finite numbers, ready for JSON."""
+    """Return a copy in dicts, lists and finite numbers, ready for JSON."""
     return {str(key): plain_value(value) for key, value in values.items()}
 
 
 def plain_value(value: JsonValue) -> JsonValue:
-    """``value`` in dicts, lists and finite numbers; what is not finite becomes None."""
+    """Convert ``value`` to dicts, lists and finite numbers; non-finite numbers become None."""
     if isinstance(value, Mapping):
         return plain_mapping(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -39,5 +39,5 @@ def plain_value(value: JsonValue) -> JsonValue:
 
 
 def as_mapping(value: JsonValue) -> Mapping[str, JsonValue]:
-    """``value`` if it is a mapping, else an empty one: for what a document may leave out."""
+    """Return ``value`` if it is a mapping, else an empty one, for optional parts of a document."""
     return value if isinstance(value, Mapping) else {}

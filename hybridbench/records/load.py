@@ -1,4 +1,4 @@
-"""What a run and its load client say to each other, one JSON object a line."""
+"""Messages between a run and its load client, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 from hybridbench.records.json_value import JsonValue
 
 Api: TypeAlias = Literal["completions", "ids", "chat", "responses", "generate"]
-# Those whose prompts are token ids, and those that have sessions.
+# Interfaces whose prompts are token ids, and those that have sessions.
 OF_IDS: Final[frozenset[Api]] = frozenset({"ids", "generate"})
 OF_SESSIONS: Final[frozenset[Api]] = frozenset({"generate"})
-# Prompts as text are made of so many words.
+# Number of different words in text prompts.
 TEXT_WORDS: Final = 128
 
-# How late requests left, beside the latencies that the client measures of them.
+# Key for how late requests were sent, next to the latencies that the client measures.
 LATE: Final = "late"
 
-# What the client counts of the start, by the names of event counters.
+# What the client counts from its start, by the names of event counters.
 COUNTED: Final = (
     "requests_submitted",
     "finishes",
@@ -33,22 +33,22 @@ COUNTED: Final = (
 
 
 class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line to the client: whom it asks, what, and how.
+    """The first line to the client: the server, the requests, and how to send them.
 
     Args:
         url: of the server, without ``/v1``.
         api: which of its interfaces; those ``OF_IDS`` get prompts as token ids, others as text.
-        stream: whether answers come token by token.
-        model: the name that the server knows; empty for the first that it lists.
-        key: sent as a bearer's token; empty for none.  It is in no artefact.
-        profile: every key of the profile, as ``Profile.resolved`` gives them.
+        stream: whether answers arrive token by token.
+        model: the server's name for it; empty for the first one listed.
+        key: sent as a bearer token; empty for none.  It is in no artefact.
+        profile: every key of the profile, as ``Profile.resolved`` returns them.
         seed: of the traffic.
-        vocab_size: token ids are below this; of text it is the number of words.
+        vocab_size: token ids are below this; for text it is the number of words.
         trace: a recorded trace instead of the profile's traffic: path, scale of lengths, speedup,
             unit of times; None for none.
-        repeats: whether answers are to be asked for again.
-        exact: whether the server was started so that a batch changes no answer.
-        culprits: whether the requests that end the server are to be looked for.
+        repeats: whether requests may be repeated to compare answers.
+        exact: whether the server was started in a mode in which batching changes no answer.
+        culprits: whether to search for the requests that crash the server.
     """
 
     url: str
@@ -68,9 +68,8 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
 class LoadOrder(msgspec.Struct, frozen=True):
     """Each further line to the client.
 
-    To repeat is to ask for a sample of answers again, for ``seconds``.  To search is to send the
-    requests that were in flight when the server ended to the one that was started in its place.
-    For both the client must be at rest.
+    "repeat" sends a sample of requests again, for ``seconds``.  "search" sends the requests that
+    were in flight at the server's crash to its replacement.  For both the client must be idle.
     """
 
     do: Literal["pause", "resume", "repeat", "search"]
@@ -78,14 +77,14 @@ class LoadOrder(msgspec.Struct, frozen=True):
 
 
 class Differing(msgspec.Struct, frozen=True):
-    """An answer that is not the one that its request has alone, without the server's cache.
+    """An answer that differs from what its request gets alone, without the server's cache.
 
     Args:
-        place: of the first token that differs, or where that is not known of the character.
+        place: of the first token that differs, or of the character if tokens are unknown.
         prompt_tokens: of the request.
-        margin: how much likelier the token was that the request has alone, in nats; None where the
-            server does not say.
-        reused: whether the server had taken some of the prompt from its cache; None as before.
+        margin: how much likelier the token was that the request gets alone, in nats; None if the
+            server does not report it.
+        reused: whether the server took some of the prompt from its cache; None as for ``margin``.
     """
 
     place: int
@@ -95,21 +94,20 @@ class Differing(msgspec.Struct, frozen=True):
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of answers that were asked for again without the server's cache.
+    """Results of repeating requests without the server's cache.
 
     Args:
-        compared: answers, which had so many ``tokens``.
-        known: of them those of which the server said whether they had reused something; so many had
-            ``reused``.
-        served_differ: answers that are not those that their requests have alone.
-        control_differ: the same of the answers that several requests got at once, without cache.
+        compared: number of answers, with ``tokens`` in total.
+        known: answers for which the server reported reuse; ``reused`` of them had reused some.
+        served_differ: answers that differ from what their requests get alone.
+        control_differ: the same for answers computed together, but without the cache.
         served, control: the first of them.
-        usual_gap: between the likeliest token and the next, in nats: the median; None where the
-            server says nothing of them.
-        noise: the largest difference, in nats, between logprobs of equal tokens in answers that are
-            the same, at ``noise_tokens`` places: what rounding does on this server.
-        exact: whether the server was started so that a batch changes no answer.
-        left_out: finished requests that were not compared, by the reason.
+        usual_gap: median gap between the likeliest token and the next, in nats; None if the server
+            reports no logprobs.
+        noise: the largest difference, in nats, between logprobs of equal tokens in equal answers,
+            at ``noise_tokens`` places: the effect of rounding on this server.
+        exact: whether the server was started in a mode in which batching changes no answer.
+        left_out: finished requests that were not compared, by reason.
     """
 
     compared: int = 0
@@ -131,9 +129,9 @@ class SentAgain(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was sent again, without its texts.
 
     Args:
-        kind: what it is like, in words.
-        method, path, content_type: as HTTP has them.
-        body: its JSON with the length of each text and list instead; of another body its length.
+        kind: a description in words.
+        method, path, content_type: as in HTTP.
+        body: its JSON with the length of each text and list instead; its length, if not JSON.
         is_cut_off: whether the connection closes in the middle of the body.
     """
 
@@ -146,15 +144,15 @@ class SentAgain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CrashSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the requests that were in flight when a server ended end it again.
+    """Results of the search for requests that crash a server, among those in flight at its crash.
 
     Args:
-        suspects: how many there were.
-        sent: how often some of them were sent at once.
-        ended: how often the server ended of that.
-        smallest: the fewest that ended it; empty where none have.
-        waits: whether the server has ended of what was sent last, and must be started again.
-        over: whether nothing more is to be sent.
+        suspects: number of requests in flight.
+        sent: how often a subset was sent at once.
+        ended: how often that crashed the server.
+        smallest: the smallest subset that crashed it; empty if none did.
+        waits: whether the server crashed on what was sent last, and must be restarted.
+        over: whether the search is finished.
     """
 
     suspects: int = 0
@@ -166,24 +164,22 @@ class CrashSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client says every second, and at once when nothing is in flight any more.
+    """The client's report, sent every second and whenever nothing is in flight any more.
 
     Args:
-        counts: requests and tokens so far, by the names of event counters.  Those that were sent
-            are those that ended (finished, rejected, failed or cut off by the client) and those in
-            flight.
+        counts: requests and tokens so far, by the names of event counters.  Requests sent are those
+            that ended (finished, rejected, failed or cut off by the client) plus those in flight.
         in_flight: requests that have not ended.
-        lost: requests that the server has broken since it last answered one, by what they are
-            like; first those that are unusual.
-        latencies: ``LatencyCounts`` since the report before, and ``LATE``.
-        cpu_s: processor time of the client so far.
+        lost: requests that failed on the server's side since it last answered one, counted by their
+            features, the unusual ones first.
+        latencies: ``LatencyCounts`` since the previous report, and ``LATE``.
+        cpu_s: CPU time of the client so far.
         private_bytes: its private memory, in RAM or swapped out.
         paused: whether it sends nothing.
-        orders: how many it has followed so far.
-        repeated: what came of answers that were asked for again; None where none were, and while
-            requests are sent.
-        search: which requests end the server; None where nobody has asked, and as above.
-        failure: why it can send nothing more; empty while it can.
+        orders: number of commands executed so far.
+        repeated: results of repeated requests; None without any, and while requests are sent.
+        search: results of the search for culprits; None if not requested, and as above.
+        failure: why it cannot send any more; empty while it can.
     """
 
     counts: dict[str, int]

@@ -1,4 +1,4 @@
-"""manifest.json: what ran, on what and how; one record for all who write or read it."""
+"""manifest.json: what ran, on what and how; one record for all readers and writers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ RUN_SCHEMA: Final = "hybridbench.run/1"
 Wall = Annotated[float, msgspec.Meta(ge=0.0, le=WALL_S_MAX)]
 INT64 = msgspec.Meta(ge=INT_MIN, le=INT_MAX)
 Int64 = Annotated[int, INT64]
-# An integer stays one: a count of slots is not stored as 8192.0.
+# Integers stay integers: a count of slots is not stored as 8192.0.
 _Number = int | float
 _Duration = Annotated[float, msgspec.Meta(ge=0.0, le=DURATION_MAX_S)]
 
-# The kind of a target that gets its traffic from others and says nothing of itself.
+# The kind of a target with external traffic that reports nothing by itself.
 OBSERVED: Final = "observed"
-# The name of that capability.
+# The name of the capability for process memory.
 _MEMORY: Final = "process_memory"
 
-# What no process has said before the worker is up, and what is known only at the end or of some
-# runs: until then there is no such key.
+# Keys that are absent until the worker is up, and keys known only at the end or for some runs.
 _OF_WORKER: Final = frozenset(
     {"engine_hash", "gc", "capabilities", "not_seen", "pools", "target", "workload", "segments"}
 )
@@ -38,7 +37,7 @@ _LATER: Final = frozenset(
 
 
 class Model(OpenRecord, frozen=True):
-    """The model: ``name`` as it was asked for, ``preset`` as the worker built it."""
+    """The model: ``name`` as requested, ``preset`` as the worker built it."""
 
     name: str = ""
     preset: str | None = None
@@ -48,13 +47,13 @@ class Model(OpenRecord, frozen=True):
 
 
 class ResolvedProfile(OpenRecord, frozen=True):
-    """The profile: every key with the value that was used, and what it asks of a run this long.
+    """The profile: every key with the value used, and its requirements for this run's length.
 
     Attributes:
         limits: growth per hour by metric, each entry from a length ``from_s`` on; None in runs
-            stored before limits came by length.
-        limits_as_planned: those of the planned length.
-        assert_coverage: the least count of each event.
+            stored before limits depended on the length.
+        limits_as_planned: the limits for the planned length.
+        assert_coverage: the minimum count of each event.
     """
 
     limits: tuple[dict[str, _Number], ...] | None = None
@@ -71,7 +70,7 @@ class Trace(OpenRecord, frozen=True):
     path: str = ""
     length_scale: str = ""
     speedup: float | None = None
-    time_unit: str = ""  # of plain numbers; empty for that of its format
+    time_unit: str = ""  # of plain numbers; empty for the default of its format
 
 
 class Git(OpenRecord, frozen=True):
@@ -83,7 +82,7 @@ class Git(OpenRecord, frozen=True):
 
 
 class Machine(OpenRecord, frozen=True):
-    """Processor, memory, kernel and how busy it was; nothing that names the machine."""
+    """CPU, memory, kernel and load; nothing that identifies the machine."""
 
     system: str | None = None
     kernel: str | None = None
@@ -99,7 +98,7 @@ class Machine(OpenRecord, frozen=True):
 
 
 class Interpreter(OpenRecord, frozen=True):
-    """The Python that runs parent and worker; of a version with its own, the worker's."""
+    """The Python of parent and worker; for a version with its own, the worker's."""
 
     implementation: str = ""
     version: str = ""
@@ -108,22 +107,21 @@ class Interpreter(OpenRecord, frozen=True):
 
 
 class Options(OpenRecord, frozen=True):
-    """How the run is watched and ended; what ``soak`` takes as options of the same names.
+    """How the run is observed and ended: the options of ``soak`` with the same names.
 
     Attributes:
-        watchdog_s: this long without an engine step, with work pending, is a hang.
-        stop: "auto" ends a run early once it surely leaks, "early" also once it surely does not,
+        watchdog_s: this time without an engine step, with work pending, is a hang.
+        stop: "auto" ends a run early once a leak is certain, "early" also once its absence is,
             "never" only when the machine is about to run out of memory or disk.
-        extend_s: how long the run may go on beyond its planned length while its verdict is
+        extend_s: how long the run may continue beyond its planned length while its verdict is
             undecided; 0 ends it on time.
-        diagnose: "auto" asks a worker that leaks what it holds, "always" each one, "never" none.
-        hold_s: how long a worker that leaks is kept alive before anything of it is destroyed.
-        memray_s: how much more traffic a diagnosed worker gets with its allocations recorded; 0 is
-            none.
-        answers_s: how long finished answers may be computed anew after the traffic; 0 compares
-            none, at no time.
-        cache_budgets: bytes that a cache of the target may come to hold, by the name that the user
-            gave it.
+        diagnose: "auto" diagnoses a worker that leaks, "always" every worker, "never" none.
+        hold_s: how long a leaking worker is kept alive before anything in it is destroyed.
+        memray_s: extra traffic for a diagnosed worker with its allocations recorded; 0 for none.
+        answers_s: how long finished answers may be recomputed after the traffic; 0 compares no
+            answers at all.
+        cache_budgets: allowed size in bytes of each of the target's caches, by the user's name for
+            it.
     """
 
     watchdog_s: _Duration = 30.0
@@ -154,7 +152,7 @@ class ProcessLimits(OpenRecord, frozen=True):
 
 
 class TargetFacts(OpenRecord, frozen=True):
-    """What was under soak, and what it declared that it can show."""
+    """The target, and what it declared that it can show."""
 
     kind: str = "bundled"
     pid: int | None = None
@@ -167,7 +165,7 @@ class TargetFacts(OpenRecord, frozen=True):
 
 
 class SegmentFacts(OpenRecord, frozen=True):
-    """One worker process of the run; ``start_s`` is the time of the run at which it begins."""
+    """One worker process of the run; ``start_s`` is the run time at which it begins."""
 
     index: int = 0
     started_wall_s: Wall | None = None
@@ -183,15 +181,15 @@ class SegmentFacts(OpenRecord, frozen=True):
 
 
 class Manifest(OpenRecord, frozen=True):
-    """What ran.  schemas/manifest.schema.json describes the keys to others.
+    """What ran.  schemas/manifest.schema.json is the public description of the keys.
 
     Attributes:
         defects: slugs, or paths of files that define one.
         defect_files: SHA-256 of each of these files, by the path that was given.
-        defects_as_of: releases of other engines that ``defects`` were taken from.
-        thresholds: what the run is held against beyond the analysis.
+        defects_as_of: releases of other engines from which ``defects`` were chosen.
+        thresholds: pass/fail thresholds of the user.
         malloc: mode and settings of the worker's allocator.
-        workload_counts: what the traffic came to, all segments together.
+        workload_counts: totals of the traffic, over all segments.
         version: which side of a comparison the run is.
         prepared: the engine that ran, if ``hybridbench target prepare`` installed it.
         left_to_engine: settings that an older engine did not know.
@@ -234,13 +232,13 @@ class Manifest(OpenRecord, frozen=True):
 
     @property
     def sees_memory(self) -> bool:
-        """Whether the memory of the target could be sampled, as far as the target says."""
+        """Whether the target's memory could be sampled, as far as the target declares."""
         shown = self.target.capabilities
         return self.target.kind != OBSERVED or not shown or _MEMORY in shown
 
 
 def manifest_from_json(stored: Mapping[str, JsonValue]) -> Manifest:
-    """The manifest in ``stored``; what is missing has its default.
+    """Return the manifest in ``stored``, with defaults for missing keys.
 
     Raises:
         msgspec.ValidationError: a value is of another type.
@@ -249,9 +247,9 @@ def manifest_from_json(stored: Mapping[str, JsonValue]) -> Manifest:
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, JsonValue]:
-    """``manifest`` as it is stored; numbers that are not finite become null.
+    """Return ``manifest`` as it is stored; non-finite numbers become null.
 
-    A machine may not know one of its limits.
+    A limit is not finite if the machine does not know it.
     """
     known = manifest.engine_hash or manifest.target.kind == OBSERVED
     absent = set() if known else set(_OF_WORKER)

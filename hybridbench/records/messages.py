@@ -1,8 +1,8 @@
-"""What the two processes say to each other: one record per message, no behaviour.
+"""Messages between parent and worker: one record per message, no behaviour.
 
-Two halves: *traffic* changes what the engine does, *probe* only looks.  Times are seconds of
-``CLOCK_MONOTONIC``, which all processes of a machine share; durations are seconds; sizes are bytes
-or slots as the name says.
+There are two groups: *traffic* changes what the engine does, *probes* only read.  Times are seconds
+of ``CLOCK_MONOTONIC``, which all processes of a machine share; durations are seconds; sizes are
+bytes or slots, as the name says.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
 class Start(WireMessage, frozen=True):
     """Everything the worker must know before it builds its engine.
 
-    ``engine`` holds the fields of the engine's configuration by name, so that two versions of an
-    engine can stand behind the same parent.
+    ``engine`` holds the fields of the engine's configuration by name, so that one parent can run
+    two versions of an engine.
     """
 
     engine: dict[str, Scalar | dict[str, Scalar]]
@@ -39,15 +39,15 @@ class Start(WireMessage, frozen=True):
     gc_mode: str = "default"
     gc_thresholds: list[int] = []
     ballast_objects: int = 0
-    # Here and below the wire keeps its first names: workers of older versions are soaked, too.
+    # Here and below the wire keeps its first names, because older workers are soaked too.
     heap_scan_timeout_s: float = msgspec.field(default=20.0, name="census_timeout_s")
-    # Paths that a profile forces, by name: of how many events one takes the path.
+    # Paths that a profile forces, by name: one event in so many takes the path.
     force: dict[str, int] = {}
-    # Finished greedy requests in the sample, of either half; each comes as a FinishedAnswer.
+    # Finished greedy requests in each half of the sample; each comes as a FinishedAnswer.
     answers_kept: int = 0
     # The worker serves Recompute and nothing else.
     is_reference: bool = False
-    # The engine of others whose classes are driven, such as sglang-cache; the bundled one if empty.
+    # The released engine whose classes are driven, such as sglang-cache; the bundled one if empty.
     released: str = ""
 
 
@@ -59,11 +59,11 @@ ALL_TOKENS: Final = -1
 
 
 class Sampling(WireRecord, frozen=True):
-    """How one request chooses its tokens; ``top_k`` -1 and ``top_p`` 1.0 consider all tokens.
+    """How one request samples its tokens; ``top_k`` -1 and ``top_p`` 1.0 consider all tokens.
 
     The fields are those of the engine's SamplingParams.  In a workload ``ignore_eos`` holds exactly
-    where there are no ``stop_token_ids``.  ``logprobs`` asks for those of each output token and of
-    so many of the most probable ones at its place; None asks for none.
+    if there are no ``stop_token_ids``.  ``logprobs`` requests the logprob of each output token and
+    of that many of the most probable ones at its place; None requests none.
     """
 
     max_new_tokens: int
@@ -77,12 +77,12 @@ class Sampling(WireRecord, frozen=True):
 
 
 class Submit(WireMessage, frozen=True):
-    """A new request.  ``input_ids`` belongs to the workload: read it, do not change it.
+    """A new request.  ``input_ids`` belongs to the workload and is read-only.
 
-    ``priority`` None leaves that to the engine.
-    With ``payload_bytes`` it brings a payload of that size, which the worker makes from
+    ``priority`` None leaves it to the engine.
+    With ``payload_bytes`` it has a payload of that size, which the worker generates from
     ``payload_seed``: equal seeds give equal payloads, and megabytes need not cross the wire.
-    With a ``session_id`` it is that session's next turn, and ``input_ids`` are only what is new.
+    With a ``session_id`` it is that session's next turn, and ``input_ids`` are only the new tokens.
     Requests with different ``extra_key`` share no prefix.  With ``stream`` its tokens are reported
     after each step, not only at its end.
     """
@@ -100,9 +100,9 @@ class Submit(WireMessage, frozen=True):
 
 
 class OpenSession(WireMessage, frozen=True):
-    """Open a session that closes itself after so long without a turn; 0: never.
+    """Open a session that closes itself after ``timeout_s`` without a turn; 0 means never.
 
-    Of a name that is open already nothing comes; its turns are told of like any request.
+    A session that is already open is left unchanged.  Its turns are reported like any request.
     """
 
     session_id: str
@@ -110,46 +110,46 @@ class OpenSession(WireMessage, frozen=True):
 
 
 class CloseSession(WireMessage, frozen=True):
-    """Close a session, after the turn under way if there is one; one that is not there is ignored.
+    """Close a session, after its current turn if there is one; unknown sessions are ignored.
 
-    It may have closed itself meanwhile.
+    It may have closed itself already.
     """
 
     session_id: str
 
 
 class Abort(WireMessage, frozen=True):
-    """Stop a request wherever it is; its end is still to be reported."""
+    """Stop a request in any state; its end is still reported."""
 
     rid: str
 
 
 class Disconnect(WireMessage, frozen=True):
-    """The client of a request went away without a word."""
+    """The client of a request disconnected without an abort."""
 
     rid: str
 
 
 class AbortAll(WireMessage, frozen=True):
-    """Stop every request; the end of each is still to be reported."""
+    """Stop every request; the end of each is still reported."""
 
 
 class PauseGeneration(WireMessage, frozen=True):
-    """Run nothing until ContinueGeneration; ``mode`` is what becomes of the requests."""
+    """Run nothing until ContinueGeneration; ``mode`` says what happens to the requests."""
 
     mode: PauseMode
 
 
 class ContinueGeneration(WireMessage, frozen=True):
-    """Go on after PauseGeneration; harmless if the engine is not paused."""
+    """Continue after PauseGeneration; harmless if the engine is not paused."""
 
 
 class Drain(WireMessage, frozen=True):
-    """Finish what is there, which ends a pause; answered by Drained when the engine is idle."""
+    """Finish all requests, ending a pause; answered by Drained when the engine is idle."""
 
 
 class Resume(WireMessage, frozen=True):
-    """Traffic goes on after a drain."""
+    """Accept traffic again after a drain."""
 
 
 class Flush(WireMessage, frozen=True):
@@ -157,23 +157,23 @@ class Flush(WireMessage, frozen=True):
 
 
 class Reclaim(WireMessage, frozen=True):
-    """Give back what can be given back, for good; answered by Reclaimed.  The last act of a run."""
+    """Free as much memory as possible; answered by Reclaimed.  The last action of a run."""
 
 
 class TrackAllocations(WireMessage, frozen=True):
     """Record every allocation into the file ``path`` from now on, or stop if it is empty; answered
-    by AllocationsTracked.  Slows the engine several times: only after all that is measured.
+    by AllocationsTracked.  Slows the engine several times: use only after all measurements.
     """
 
     path: str = ""
 
 
 class Recompute(WireMessage, frozen=True):
-    """To a reference: compute an answer anew up to its first difference; answered by Recomputed.
+    """To a reference: recompute an answer up to its first difference; answered by Recomputed.
 
-    ``prompt`` and ``output`` are tokens as of ``FinishedAnswer``.  A ``careful`` one also looks for
-    experts that were chosen by a near-tie, and ``chunk`` tokens of the prompt are computed at a
-    time; 0 computes all at once.
+    ``prompt`` and ``output`` are tokens as in ``FinishedAnswer``.  If ``careful``, also look for
+    experts chosen by a near-tie.  ``chunk`` prompt tokens are computed at a time; 0 computes all at
+    once.
     """
 
     probe_id: int
@@ -184,14 +184,14 @@ class Recompute(WireMessage, frozen=True):
 
 
 class Shutdown(WireMessage, frozen=True):
-    """Leave; answered by Goodbye."""
+    """Exit; answered by Goodbye."""
 
 
 # Parent to worker: probes.
 
 
 class Counters(WireMessage, frozen=True):
-    """Cheap values; answered at once by CountersReply, also while the engine loop hangs."""
+    """Read cheap values; answered at once by CountersReply, even while the engine loop hangs."""
 
     probe_id: int
 
@@ -203,7 +203,7 @@ class ScanHeap(WireMessage, frozen=True, tag="Census"):
 
 
 class Checkpoint(WireMessage, frozen=True):
-    """Look at everything between two steps, with a heap scan; answered by CheckpointReply."""
+    """Read everything between two steps, with a heap scan; answered by CheckpointReply."""
 
     probe_id: int
     index: int
@@ -214,7 +214,7 @@ class Checkpoint(WireMessage, frozen=True):
 
 
 class Ready(WireMessage, frozen=True):
-    """The engine is built, touched at its largest shapes and waits for traffic."""
+    """The engine is built, warmed up at its largest shapes, and waits for traffic."""
 
     pid: int
     capabilities: list[str]
@@ -236,7 +236,7 @@ class Ready(WireMessage, frozen=True):
 
 
 class Ended(WireRecord, frozen=True):
-    """A request that finished, or that was aborted; with what it has put out."""
+    """A request that finished or was aborted, with its output so far."""
 
     rid: str
     output_ids: list[int]
@@ -248,14 +248,14 @@ class Ended(WireRecord, frozen=True):
 
 
 class FinishedAnswer(WireMessage, frozen=True):
-    """A finished greedy request that was drawn to be computed anew by a reference.
+    """A finished greedy request that was drawn to be recomputed by a reference.
 
-    It takes ``place`` in the sample of its half: of requests that ``reused`` something, or of those
-    that did not.  ``prompt`` is what was computed (history of the session first, after truncation)
-    and ``output`` what was emitted, four bytes a token.  ``traits`` are names of ``Trait``; of the
-    prompt ``cached_tokens`` were reused.  ``ancestors`` are the requests that it goes on from, the
-    nearest first: the number of each, as ``arrival`` is its own, and its traits as ``pack_traits``
-    gives them.
+    It takes ``place`` in its half of the sample: requests that ``reused`` something, or those that
+    did not.  ``prompt`` is what was computed (the session's history first, after truncation) and
+    ``output`` what was emitted, four bytes per token.  ``traits`` are names of ``Trait``;
+    ``cached_tokens`` of the prompt were reused.  ``ancestors`` are the requests that it continues
+    from, nearest first: the number of each, like its own ``arrival``, and its traits as
+    ``pack_traits`` encodes them.
     """
 
     rid: str
@@ -270,7 +270,7 @@ class FinishedAnswer(WireMessage, frozen=True):
 
 
 class AnswerTotals(WireMessage, frozen=True):
-    """How many requests have finished so far, by whether their answers can be computed anew:
+    """How many requests have finished so far, by whether their answers can be recomputed:
     "greedy", "sampled", "payload".
     """
 
@@ -278,7 +278,7 @@ class AnswerTotals(WireMessage, frozen=True):
 
 
 class ReferenceReady(WireMessage, frozen=True):
-    """The first word of a reference: what its model is, and its processor time so far."""
+    """The first message of a reference: its model, and its CPU time so far."""
 
     family: str
     layers: int
@@ -291,10 +291,10 @@ class Recomputed(WireMessage, frozen=True):
     """How an answer compares with the reference's, up to the first token that differs.
 
     ``distance`` is (best logit - logit of the emitted token) / standard deviation of the logits at
-    ``wrong_place``, counted from the first token of the output; -1 where nothing differs.
-    ``routing_gap`` is the least distance between the last expert that was chosen and the first that
-    was not, of a careful computation: in standard deviations of the router's scores.  ``cpu_s`` is
-    the processor time of the process so far; ``error`` says why nothing was compared.
+    ``wrong_place``, counted from the first token of the output; -1 if nothing differs.
+    ``routing_gap``, for a careful computation, is the smallest gap between the last chosen expert
+    and the first one not chosen, in standard deviations of the router's scores.  ``cpu_s`` is the
+    CPU time of the process so far; ``error`` says why nothing was compared.
     """
 
     probe_id: int
@@ -309,8 +309,8 @@ class Recomputed(WireMessage, frozen=True):
 
 
 class TokenLogprobs(WireRecord, frozen=True):
-    """How probable one output token was, before temperature and filters, and the ids and logprobs
-    of the most probable ones at its place, the best first.
+    """The logprob of one output token, before temperature and filters, and the ids and logprobs of
+    the most probable tokens at its place, best first.
     """
 
     logprob: float
@@ -318,18 +318,18 @@ class TokenLogprobs(WireRecord, frozen=True):
 
 
 class Rejected(WireRecord, frozen=True):
-    """A request that the engine refused at the door."""
+    """A request that the engine refused on arrival."""
 
     rid: str
     message: str
 
 
 class StepEvents(WireMessage, frozen=True):
-    """What the steps since the last such message did, in one piece.
+    """What the steps since the last such message did, combined.
 
-    ``emitted`` are the new tokens of live requests that stream, by ``rid``; the last ones of a
-    request are in the output of its ``Ended``.  ``logprobs`` are those of all tokens that this
-    message has of a request and no message before it, if the request asked for them.
+    ``emitted`` are the new tokens of live streaming requests, by ``rid``; a request's last tokens
+    are in the output of its ``Ended``.  ``logprobs`` cover all tokens of a request that are in this
+    message and in no earlier one, if the request asked for them.
     """
 
     t_s: float
@@ -344,7 +344,7 @@ class StepEvents(WireMessage, frozen=True):
 
 
 class CountersReply(WireMessage, frozen=True):
-    """Declared metrics by name; not ``fresh`` if the engine loop did not come round in time."""
+    """Declared metrics by name; not ``fresh`` if the engine loop did not answer in time."""
 
     probe_id: int
     t_s: float
@@ -357,32 +357,32 @@ class CountersReply(WireMessage, frozen=True):
 
 
 class HeapScanReply(WireMessage, frozen=True, tag="CensusReply"):
-    """What a full collection would free now.  ``error`` is empty when the heap scan worked."""
+    """What a full collection would free now.  ``error`` is empty on success."""
 
     probe_id: int
     t_s: float
     method: str
     error: str
-    stop_s: float  # the engine loop stood still
-    child_s: float  # processor time
+    stop_s: float  # how long the engine loop was stopped
+    child_s: float  # CPU time
     tracked_objects: int = 0
     collectible_objects: int = 0
     collectible_bytes: int = 0
-    exact_bytes: bool = True  # False: bytes are scaled up from a part of the objects
+    exact_bytes: bool = True  # False: bytes are extrapolated from part of the objects
     types: list[TypeCount] = []
     instances: dict[str, InstanceCount] = {}
-    stop_cpu_s: float | None = None  # processor time of the stop; an older worker does not say
+    stop_cpu_s: float | None = None  # CPU time of the stop; older workers do not report it
 
 
 class ViolationRecord(WireRecord, frozen=True):
-    """One contradiction in the engine's state, in its own words."""
+    """One contradiction in the engine's state, in the engine's wording."""
 
     kind: str
     pool: str
     message: str
     slots: list[int]
-    count: int = 0  # how many in all; negative for slots counted twice
-    owners: list[str] = []  # of ``slots``, whom the ledger names last; empty where nobody asked
+    count: int = 0  # total number; negative for slots counted twice
+    owners: list[str] = []  # last owners of ``slots`` by the ledger; empty if not asked for
 
 
 class CheckpointReply(WireMessage, frozen=True):
@@ -403,7 +403,7 @@ class CheckpointReply(WireMessage, frozen=True):
 
 
 class Steady(WireMessage, frozen=True):
-    """The engine has seen what it will see: pools at their high-water mark, all shapes."""
+    """The engine has seen its peak: pools at their high-water mark, all shapes."""
 
     t_s: float
     reason: str
@@ -423,7 +423,7 @@ class Flushed(WireMessage, frozen=True):
 
 
 class Reclaimed(WireMessage, frozen=True):
-    """The answer to Reclaim: private memory at rest and after each step, in bytes."""
+    """The answer to Reclaim: private memory when idle and after each step, in bytes."""
 
     t_s: float
     at_rest_bytes: int
@@ -433,14 +433,14 @@ class Reclaimed(WireMessage, frozen=True):
 
 
 class AllocationsTracked(WireMessage, frozen=True):
-    """The answer to TrackAllocations: it was done, or ``error`` says why not."""
+    """The answer to TrackAllocations; ``error`` says why it failed, if it did."""
 
     t_s: float
     error: str = ""
 
 
 class Violation(WireMessage, frozen=True):
-    """The engine's own check objected, or it raised an ownership error."""
+    """The engine's own check failed, or it raised an ownership error."""
 
     t_s: float
     step: int
@@ -448,17 +448,16 @@ class Violation(WireMessage, frozen=True):
 
 
 class LogLine(WireMessage, frozen=True):
-    """A line that the engine wanted a person to read."""
+    """A line that the engine logged for the user."""
 
     t_s: float
     text: str
 
 
 class Fatal(WireMessage, frozen=True):
-    """The worker cannot go on; ``message`` is one sentence, ``trace`` the traceback for the report.
+    """The worker cannot continue; ``message`` is one sentence, ``trace`` the report's traceback.
 
-    ``usage`` says that the person who started the run can correct it (unknown model, impossible
-    pool).
+    ``usage`` means that the user can correct it (unknown model, impossible pool).
     """
 
     message: str
@@ -467,20 +466,20 @@ class Fatal(WireMessage, frozen=True):
 
 
 class Goodbye(WireMessage, frozen=True):
-    """The last word of a worker that leaves in order."""
+    """The last message of a worker that exits in order."""
 
     t_s: float
     probe_stop_s: float
 
 
 class InjectedTruth(WireMessage, frozen=True):
-    """What injected defects really did, by slug and name of the count; sent when the worker leaves
-    or falls.  No evidence: it is stored beside the run and the analysis never reads it.
+    """What injected defects actually did, by slug and name of the count; sent when the worker exits
+    or crashes.  It is no evidence: it is stored with the run, but the analysis never reads it.
 
     ``counts`` are those since traffic began.  ``at_idle`` are the counts at the last checkpoint
-    that found the engine idle, or all of them where none did, what came before the traffic among
-    them; empty from a worker of an earlier version.  ``before_steady`` are those of ``counts`` at
-    the engine's ``steady`` event; empty where there was none.
+    that found the engine idle, or all of them if none did, including those before the traffic;
+    empty from a worker of an earlier version.  ``before_steady`` are the part of ``counts`` up to
+    the engine's ``steady`` event; empty if there was none.
     """
 
     counts: dict[str, dict[str, int]]
@@ -489,12 +488,12 @@ class InjectedTruth(WireMessage, frozen=True):
 
 
 class Diagnose(WireMessage, frozen=True):
-    """Take the stages that are named, in their own order; answered by Diagnosis.
+    """Run the named stages, in their fixed order; answered by Diagnosis.
 
-    ``rest`` reads memory, ``rehearse`` tries all stages in a forked child, ``trim`` gives
-    malloc's slack back, ``survey`` looks at the whole heap in a forked child.  ``collect``,
-    ``flush`` and ``device`` destroy: only at the end of a run.  ``paths`` and ``classes`` are the
-    tables of the survey to compare with.
+    ``rest`` reads memory, ``rehearse`` tries all stages in a forked child, ``trim`` releases
+    malloc's free memory, ``survey`` examines the whole heap in a forked child.  ``collect``,
+    ``flush`` and ``device`` are destructive: only at the end of a run.  ``paths`` and ``classes``
+    are the tables of the survey to compare with.
     """
 
     probe_id: int
@@ -504,7 +503,7 @@ class Diagnose(WireMessage, frozen=True):
 
 
 class Diagnosis(WireMessage, frozen=True):
-    """The answer to Diagnose; ``survey`` is None when none was asked for."""
+    """The answer to Diagnose; ``survey`` is None if none was requested."""
 
     probe_id: int
     t_s: float
@@ -513,7 +512,7 @@ class Diagnosis(WireMessage, frozen=True):
     sites: list[SiteRecord] = []
 
 
-# What a workload may ask for.
+# Messages that a workload may send.
 Request: TypeAlias = (
     Submit
     | OpenSession

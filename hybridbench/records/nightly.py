@@ -1,8 +1,8 @@
-"""What a nightly run is made of and leaves on disk: cells, attempts, cell.json and night.json.
+"""Records of a nightly run: cells, attempts, cell.json and night.json.
 
-What a plan says of a machine, of reruns and of waivers is stored as it was written, so that its
-file and cell.json have one declaration: pydantic validates it there, msgspec reads it here.  These
-records have slots, because msgspec writes of others only the keys that they were read with.
+A plan's machine needs, policy and waivers are stored as written, so that the plan file and
+cell.json share one declaration: pydantic validates it there, msgspec reads it here.  Those records
+have slots, because msgspec writes records without slots only with the keys they were read with.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from hybridbench.records.verdict import Finding, Rate, VerdictKind, leak_kind
 CELL_SCHEMA: Final = "hybridbench.cell/1"
 NIGHTLY_SCHEMA: Final = "hybridbench.night/1"
 
-# What a clock and the rest of the bench can take.
+# Limited to what a clock and the rest of the bench can represent.
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=TIME_S_MAX)]
 
 _WORDS: Final = re.compile(r"[A-Za-z][\w ]*/[\w ]+")
 
 
 class CellKind(StrEnum):
-    """What a cell is made of."""
+    """The command that a cell runs."""
 
     SOAK = "soak"
     COMPARE = "compare"
@@ -50,7 +50,7 @@ class CellKind(StrEnum):
 
 
 class CellState(StrEnum):
-    """What a cell means for its nightly run."""
+    """What a cell's result means for its nightly run."""
 
     PASS = "pass"  # noqa: S105  # no password
     FAIL = "fail"
@@ -62,8 +62,8 @@ class AttemptReason(StrEnum):
     """Why an attempt was made."""
 
     FIRST = "first"
-    RERUN = "rerun"  # another seed, after a failure that only statistics saw
-    RETRY = "retry"  # the attempt before proved nothing
+    RERUN = "rerun"  # another seed, after a failure that is only statistical
+    RETRY = "retry"  # the previous attempt was inconclusive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,13 +84,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One job of a nightly run: one soak, or one comparison with all versions on one machine.
 
     Attributes:
-        profile: empty for a watched run, whose ``model`` is what its target is called.
-        versions: one of a soak, two or more of a comparison, none of a watched run.
-        duration_s: of the traffic; of a comparison the longest it may take.
-        settings: keys of the profile that are set.
+        profile: empty for a watched run, whose ``model`` is the name of its target.
+        versions: one for a soak, two or more for a comparison, none for a watched run.
+        duration_s: of the traffic; for a comparison, the maximum.
+        settings: profile keys that are set.
         watch: the options and the command of a watched run, without secrets.
-        work: hash of what runs apart from its length and seed; only cells that share it are
-            compared from one nightly run to the next.
+        work: hash of everything except length and seed; only cells with the same hash are compared
+            between nightly runs.
     """
 
     id: str
@@ -113,7 +113,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaxRate(msgspec.Struct, frozen=True):
-    """``value`` of ``unit`` for each ``per``, in the words of a finding's rates."""
+    """``value`` of ``unit`` per ``per``, in the words of a finding's rates."""
 
     value: float
     unit: str
@@ -121,10 +121,10 @@ class MaxRate(msgspec.Struct, frozen=True):
 
 
 def parse_max_rate(text: str) -> MaxRate:
-    """``2GiB/h`` or ``0.9 nodes/evicted node``: in the words of the finding.
+    """Parse ``2GiB/h`` or ``0.9 nodes/evicted node``, with the finding's words.
 
     Raises:
-        ValueError: half a sentence with the accepted forms.
+        ValueError: part of a sentence, with the accepted forms.
     """
     amount = parse_amount(text)
     if amount is None or amount.minus or not _WORDS.fullmatch(f"{amount.unit}/{amount.per}"):
@@ -182,7 +182,7 @@ class Waiver(ProfileGroup):
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a plan that every cell carries, so that cells can be merged without it."""
+    """The part of a plan that every cell carries, so that cells can be merged without the plan."""
 
     name: str
     hash: str
@@ -196,7 +196,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class AttemptFinding:
-    """A finding of an attempt; its evidence is in the run."""
+    """A finding of an attempt; the run has its evidence."""
 
     kind: str
     verdict: VerdictKind
@@ -204,20 +204,20 @@ class AttemptFinding:
     title: str = ""
     driver: str | None = None
     rates: tuple[Rate, ...] = ()
-    exact: bool = True  # needs no statistics: running again with another seed proves nothing more
+    exact: bool = True  # needs no statistics, so a rerun with another seed adds nothing
 
     @property
     def signature(self) -> tuple[str, str, str]:
-        """What makes it the same finding in another nightly run."""
+        """What identifies the finding across nightly runs."""
         return leak_kind(self.kind), self.subject, self.driver or ""
 
     def rate_in(self, unit: str, per: str) -> Rate | None:
-        """The rate in ``unit`` for each ``per``; None if it has no such rate."""
+        """Return the rate in ``unit`` per ``per``, or None."""
         return next((r for r in self.rates if (r.unit, r.per) == (unit, per)), None)
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a cell; without an exit code it is under way or was cut off."""
+    """One run of a cell; without an exit code it is in progress or was interrupted."""
 
     number: int
     reason: AttemptReason
@@ -225,18 +225,18 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: Seconds
     started_wall_s: Wall
     command: tuple[str, ...]
-    run: str = ""  # the run's directory, below the cell's
+    run: str = ""  # the run's directory, relative to the cell's
     exit_code: int | None = None
-    verdict: str = ""  # empty: it ended without one, and ``complaint`` says how
+    verdict: str = ""  # empty: it ended without one, and ``complaint`` says why
     headline: str = ""
     complaint: str = ""
     findings: tuple[AttemptFinding, ...] = ()
     metrics: dict[str, float] = {}  # medians over the judged window
-    growth: dict[str, Rate] = {}  # of the gated metrics, an hour
+    growth: dict[str, Rate] = {}  # of the gated metrics, per hour
     judged_s: Seconds = 0.0
-    segments: int = 1  # more than one: it was cut off and resumed
-    extend_s: Seconds  # how long it might go on undecided
-    extended_s: Seconds = 0.0  # how long it did
+    segments: int = 1  # more than one: it was interrupted and resumed
+    extend_s: Seconds  # how long it might be extended while undecided
+    extended_s: Seconds = 0.0  # how long it was
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
     ended_wall_s: Wall = 0.0
@@ -247,7 +247,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def started_on(self) -> date:
-        """The day on which it began, in UTC."""
+        """The day on which it started, in UTC."""
         return datetime.fromtimestamp(self.started_wall_s, UTC).date()
 
 
@@ -267,12 +267,12 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding with what the plan and the last green run say of it."""
+    """A finding together with the plan's waiver and the comparison with the last green run."""
 
     finding: AttemptFinding
-    waived: str = ""  # until when, why and where; empty: it counts
+    waived: str = ""  # until when, why, and the link; empty: it counts
     waived_until: date | None = None
-    why_not: str = ""  # a waiver names it and does not hold
+    why_not: str = ""  # why a waiver that names it does not apply
     news: str = ""  # since or in which run it is new or known; empty: neither
     is_new: bool = False
 
@@ -285,7 +285,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     word: str
     exit_code: int
     headline: str
-    cell: Cell | None = None  # None: its cell.json did not come back
+    cell: Cell | None = None  # None: its cell.json is missing
     run: str = ""
     attempts: tuple[Attempt, ...] = ()
     findings: tuple[CellFinding, ...] = ()
@@ -296,12 +296,12 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = ""
     baseline: str = ""  # the nightly run it was compared with
     changes: tuple[str, ...] = ()
-    throughput_ratio: float | None = None  # to that of the baseline
+    throughput_ratio: float | None = None  # relative to the baseline
     gone: tuple[AttemptFinding, ...] = ()
 
     @property
     def judged_s(self) -> float:
-        """Of all attempts together."""
+        """Judged time of all attempts together."""
         return sum(attempt.judged_s for attempt in self.attempts)
 
 
@@ -318,18 +318,18 @@ class NightlyRun(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     cells: tuple[CellResult, ...] = ()
     notes: tuple[str, ...] = ()
-    rehearsed: tuple[str, ...] = ()  # defects that were put into every soak: never a baseline
-    allow_partial: bool = False  # cells that the budget left out were accepted
+    rehearsed: tuple[str, ...] = ()  # defects injected into every soak: never a baseline
+    allow_partial: bool = False  # cells dropped by the budget were accepted
 
 
 class PlanHead(msgspec.Struct, frozen=True):
-    """What a list needs of a plan."""
+    """The part of a plan that a list needs."""
 
     name: str = ""
 
 
 class NightlyHead(msgspec.Struct, frozen=True):
-    """What a list needs of night.json: the rest of it is skipped unread."""
+    """The part of night.json that a list needs: the rest is skipped unread."""
 
     word: str = ""
     headline: str = ""
@@ -346,7 +346,7 @@ class AttemptHead(msgspec.Struct, frozen=True):
 
 
 class CellHead(msgspec.Struct, frozen=True):
-    """The same of cell.json: what is known of a nightly run that was not merged."""
+    """The same part of cell.json, for a nightly run that was not merged."""
 
     plan: PlanHead = PlanHead()
     attempts: tuple[AttemptHead, ...] = ()
@@ -358,7 +358,7 @@ def counted(cells: int) -> str:
 
 
 def attempt_finding(finding: Finding) -> AttemptFinding:
-    """``finding`` as a cell keeps it."""
+    """Return ``finding`` as a cell stores it."""
     return AttemptFinding(
         kind=finding.kind,
         verdict=finding.verdict,

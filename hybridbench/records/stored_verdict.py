@@ -1,4 +1,4 @@
-"""verdict.json of a run: written by the published schema, and read back by whoever needs it."""
+"""verdict.json of a run: written by the published schema, and read back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class VerdictHead(msgspec.Struct, frozen=True):
     """What a list shows of any verdict.json, of a run or a comparison; the rest is skipped."""
 
     verdict: str = ""
-    word: str = ""  # of a comparison
+    word: str = ""  # for a comparison
     headline: str = ""
     exit_code: int | None = None
 
@@ -38,7 +38,7 @@ class VerdictHead(msgspec.Struct, frozen=True):
 
 
 class MeasuredRate(msgspec.Struct, frozen=True):
-    """A rate in a verdict.json; None where an end has no bound."""
+    """A rate in a verdict.json; None for an end without a bound."""
 
     value: float | None = None
     lower: float | None = None
@@ -66,13 +66,13 @@ class MeasuredLevel(MeasuredRate, frozen=True, kw_only=True):
 
 
 class FindingHead(msgspec.Struct, frozen=True):
-    """What a finding in a verdict.json makes of the run."""
+    """A finding's effect on the run, in a verdict.json."""
 
     verdict: str = ""
 
 
 class StoredFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding as verdict.json has it."""
+    """A finding as stored in verdict.json."""
 
     kind: str
     verdict: VerdictKind
@@ -92,7 +92,7 @@ class _Findings(msgspec.Struct, frozen=True):
 
 
 class VerdictValues(msgspec.Struct, frozen=True):
-    """What runs are compared by: read from a thousand files, so that fits are skipped unread."""
+    """The values by which runs are compared; with thousands of files, fits are skipped unread."""
 
     verdict: str = ""
     findings: tuple[FindingHead, ...] = ()
@@ -102,9 +102,9 @@ class VerdictValues(msgspec.Struct, frozen=True):
 
 
 def verdict_to_json(verdict: Verdict, run_id: str | None) -> dict[str, JsonValue]:
-    """``verdict`` as schema ``hybridbench.verdict/1`` wants it."""
+    """Convert ``verdict`` by schema ``hybridbench.verdict/1``."""
     fields = to_json(replace(verdict, findings=()))
-    # A failure is a finding as well; its traceback has a file of its own.
+    # A failure is also a finding; its traceback has a file of its own.
     del fields["failures"], fields["bounds"]
     metrics = [{**to_json(result), "unit": result.unit} for result in verdict.metrics]
     return {
@@ -139,7 +139,7 @@ def _finding_to_json(finding: Finding) -> dict[str, JsonValue]:
 
 
 def _finding_from_json(stored: StoredFinding) -> Finding:
-    """The finding with its sentences as they were stored, whatever would be said today."""
+    """Return the finding with its stored sentences, whatever today's version would say."""
     basis = Recorded(
         name=stored.kind,
         title=stored.title,
@@ -154,12 +154,12 @@ def _finding_from_json(stored: StoredFinding) -> Finding:
 
 
 def verdict_text(verdict: Verdict, run_id: str | None) -> str:
-    """The text of verdict.json."""
+    """Return the text of verdict.json."""
     return json_text(verdict_to_json(verdict, run_id))
 
 
 def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
-    """The verdict that ``verdict_to_json`` wrote, equal to it but for its failures.
+    """Return the verdict that ``verdict_to_json`` wrote, equal to it except for failures.
 
     Raises:
         RunDirectoryError: a key is missing or of another type.
@@ -179,7 +179,7 @@ def verdict_from_json(stored: Mapping[str, JsonValue]) -> Verdict:
 
 
 def read_verdict(path: Path) -> Verdict:
-    """The verdict in the file at ``path``.
+    """Return the verdict in the file at ``path``.
 
     Raises:
         RunDirectoryError: it is missing or damaged, or of another version.
@@ -188,7 +188,7 @@ def read_verdict(path: Path) -> Verdict:
 
 
 def read_verdict_part(path: Path, kind: type[_Part]) -> _Part:
-    """The ``kind`` of the file at ``path``; an empty one where it is missing or damaged."""
+    """Return the ``kind`` from the file at ``path``; an empty one if missing or damaged."""
     try:
         return msgspec.json.decode(read_bytes(path, DOCUMENT_BYTES_MAX), type=kind)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ForeignDataError):
@@ -196,5 +196,5 @@ def read_verdict_part(path: Path, kind: type[_Part]) -> _Part:
 
 
 def _bare(word: str, headline: str) -> str:
-    """``headline`` without ``word``, which files alone keep in front of it."""
+    """Strip ``word``, which headlines have only in files."""
     return headline.removeprefix(f"{word}: ")

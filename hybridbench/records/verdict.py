@@ -1,4 +1,4 @@
-"""What a judged run says: findings, results per metric, one verdict."""
+"""The result of judging a run: findings, results per metric, one verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybridbench.thresholds.result import ThresholdResult
 
 
 class VerdictKind(StrEnum):
-    """The answer of a run; verdicts.md says what each asserts."""
+    """The outcome of a run; verdicts.md says what each asserts."""
 
     CLEAN = "CLEAN"
     LEAK = "LEAK"
@@ -32,7 +32,7 @@ class VerdictKind(StrEnum):
     INVALID = "INVALID"
 
 
-# When several findings hold, the first of these is the verdict; every finding is kept all the same.
+# If several findings hold, the first of these is the verdict; every finding is kept.
 # A doubtful run (INVALID) cannot refute what was counted, only what was fitted.
 _COUNTED: Final = (VerdictKind.LEAK, VerdictKind.INVARIANT)
 _OTHERS: Final = (
@@ -48,10 +48,10 @@ _OTHERS: Final = (
 
 EXIT_CODE: Mapping[VerdictKind, ExitCode] = {kind: ExitCode[kind.name] for kind in VerdictKind}
 
-# The model of a metric with too few samples for any: no rate comes with it.
+# The model of a metric with too few samples to fit any: it has no rate.
 NO_MODEL = "none"
 
-# Ends of an interval; one without a bound is stored as null.
+# Ends of an interval; an infinite end is stored as null.
 LowerEnd = Annotated[float, msgspec.Meta(extra={"null": -math.inf})]
 UpperEnd = Annotated[float, msgspec.Meta(extra={"null": math.inf})]
 
@@ -59,8 +59,8 @@ WAITING, RETAINED = "instances-wait-for-collector", "instances-retained"
 
 
 def precedence(verdict: VerdictKind, *, exact: bool) -> int:
-    """The place of a finding among others, by its verdict and whether it was counted: the lowest
-    place decides.
+    """Return a finding's rank, by its verdict and whether it was counted: the lowest rank
+    decides.
     """
     if exact and verdict in _COUNTED:
         return _COUNTED.index(verdict)
@@ -68,17 +68,17 @@ def precedence(verdict: VerdictKind, *, exact: bool) -> int:
 
 
 def leak_kind(kind: str) -> str:
-    """``kind`` as it stands in the signature by which a finding is known again in another run.
+    """Return ``kind`` as used in the signature that identifies a finding across runs.
 
-    Dead instances of one class are one leak: which kind it has follows what most of them do, and
-    that may change from one run to the next.
+    Dead instances of one class are one leak: its kind follows the fate of most of them, which may
+    change from one run to the next.
     """
     return WAITING if kind == RETAINED else kind
 
 
 @dataclass(frozen=True)
 class Rate:
-    """A growth with its interval: ``value`` [``lower``, ``upper``] in ``unit`` per ``per``."""
+    """A growth rate with its interval: ``value`` [``lower``, ``upper``] in ``unit`` per ``per``."""
 
     value: float
     lower: LowerEnd
@@ -90,11 +90,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem that was found.
 
-    ``subject`` is what leaks or contradicts itself (metric, pool, class), ``driver`` the event
-    counter that explains it (None when only time does) and ``driven`` how that is known.
-    ``segments`` are those of a resumed run in which it was found, counted from 1.
+    ``subject`` is what leaks or is inconsistent (metric, pool, class), ``driver`` the event counter
+    that explains it (None if only time does) and ``driven`` the evidence for it.  ``segments`` are
+    those of a resumed run in which it was found, counted from 1.
     """
 
     basis: Basis
@@ -109,12 +109,12 @@ class Finding:
 
     @property
     def kind(self) -> str:
-        """The stable name of what was found: ``residual``, ``growth``."""
+        """The stable name of the finding: ``residual``, ``growth``."""
         return self.basis.code
 
     @property
     def exact(self) -> bool:
-        """Whether it was counted: then no doubt about the run sets it aside."""
+        """Whether it was counted, so that doubts about the run do not invalidate it."""
         return self.basis.is_exact
 
     @property
@@ -124,12 +124,12 @@ class Finding:
 
     @property
     def cause(self) -> str:
-        """What explains it; empty where nothing is known."""
+        """What explains it; empty if unknown."""
         return self._words.cause
 
     @property
     def evidence(self) -> tuple[str, ...]:
-        """One line for each thing that shows it."""
+        """One line for each piece of evidence."""
         faster, parts = self.faster_than_memory, [f"{number}" for number in self.segments]
         return (
             *(() if faster is None else (faster.text,)),
@@ -139,7 +139,7 @@ class Finding:
 
     @property
     def data(self) -> dict[str, JsonValue]:
-        """All that it rests on, by name, as verdict.json has it."""
+        """Everything that it rests on, by name, as in verdict.json."""
         faster = self.faster_than_memory
         return {
             **self.basis.as_data(),
@@ -149,10 +149,10 @@ class Finding:
         }
 
     def make_words(self) -> None:
-        """Make the sentences now; they are kept.
+        """Make the sentences now, and keep them.
 
         Raises:
-            Exception: a value that they need is missing or cannot be.
+            Exception: a value that they need is missing or invalid.
         """
         _ = self._words
 
@@ -168,22 +168,22 @@ def recorded(
     title: str = "",
     data: Mapping[str, JsonValue] | None = None,
 ) -> Finding:
-    """A finding whose title is given."""
+    """Return a finding with a given title."""
     return Finding(Recorded(name=kind, title=title, data=data or {}), verdict, subject)
 
 
 class Why(msgspec.Struct, frozen=True, dict=True):
-    """Why something is judged as it is.
+    """The reason for a judgement.
 
-    Stored are code and data alone: ``text``, which says it, is empty in one that was read back.
+    Only code and data are stored: ``text``, the wording, is empty after reading it back.
     """
 
-    code: str  # of ReasonCode or ComparedCode; a later version may know more
+    code: str  # of ReasonCode or ComparedCode; later versions may have more
     data: Mapping[str, JsonValue] = {}
-    text: ClassVar[str] = ""  # an attribute of each, and no field
+    text: ClassVar[str] = ""  # set on each instance, but not a field
 
     def __reduce__(self) -> tuple[Callable[..., Why], tuple[object, ...]]:
-        # A look at a run in progress comes from a process of its own, pickled.
+        # A look at a run in progress comes pickled from another process.
         return _worded, (self.code, self.data, self.text)
 
 
@@ -194,28 +194,28 @@ def _worded(code: str, data: Mapping[str, JsonValue], text: str) -> Why:
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The values of a ``Why``, named and typed; a subclass is one code.
+    """The named, typed values of a ``Why``; each subclass is one code.
 
-    One without values says what ``said`` is.
+    A subclass without values has its text in ``said``.
     """
 
     code: ClassVar[str]
     said: ClassVar[str]
 
     def text(self) -> str:
-        """What is said of it, as a part of a sentence."""
+        """Return its wording, as part of a sentence."""
         return self.said
 
     def why(self) -> Why:
-        """It as it is stored, with its text."""
+        """Convert to the stored form, with its text."""
         return _worded(self.code, to_json(self), self.text())
 
 
 class MetricResult(msgspec.Struct, frozen=True):
     """The trend analysis of one gated metric in the judged window.
 
-    ``rate_per_hour`` is None where there were too few samples for any model: a range of samples is
-    no interval, and without an interval nothing is bounded.
+    ``rate_per_hour`` is None if there were too few samples for any model: a range of samples is not
+    an interval, and without an interval nothing is bounded.
     """
 
     metric: str
@@ -226,15 +226,15 @@ class MetricResult(msgspec.Struct, frozen=True):
     floor_per_hour: float
     limit_per_hour: float | None
     model: str  # the winning shape, in words
-    fit_t_s: tuple[float, ...] = ()  # for the report's chart: fitted line and its band
+    fit_t_s: tuple[float, ...] = ()  # for the report's chart: the fitted line and its band
     fit_value: tuple[float, ...] = ()
     band_lower: tuple[float, ...] = ()
     band_upper: tuple[float, ...] = ()
     needed_s: float | None = None  # for INCONCLUSIVE: how long a run would decide
-    p_value: float | None = None  # of "grows no faster than the floor", in the least sure model
+    p_value: float | None = None  # of "grows no faster than the floor", in the weakest model
     q_value: float | None = None  # the same, adjusted for all gated metrics of the run (Holm)
     why: Why | None = None  # for INCONCLUSIVE one of the reasons of detection.md 4.1
-    reason: str = ""  # the text of ``why``, or as it was stored
+    reason: str = ""  # the text of ``why``, or as stored
 
     def __post_init__(self) -> None:
         if self.why is not None and self.why.text:
@@ -242,7 +242,7 @@ class MetricResult(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        """Of the values, the floor and the limit."""
+        """Unit of the values, the floor and the limit."""
         if self.rate_per_hour is not None:
             return self.rate_per_hour.unit
         spec = spec_of(self.metric)
@@ -253,17 +253,17 @@ class MetricResult(msgspec.Struct, frozen=True):
 class DecayResult:
     """How one cost of work or one rate changed over the judged window.
 
-    ``outcome`` is "no change", "worse" (a finding), "machine" (everything rose alike), "not judged"
-    (too few blocks, or nothing to compare with) or "shown".  ``change`` is a share of the level at
-    the start, positive for the worse, with its 95% interval; None where nothing was fitted.
+    ``outcome`` is "no change", "worse" (a finding), "machine" (everything rose by the same factor),
+    "not judged" (too few blocks, or nothing to compare with) or "shown".  ``change`` is a share of
+    the initial level, positive if worse, with its 95% interval; None if nothing was fitted.
     """
 
     name: str
     label: str
     unit: str
-    value: float  # of the whole window
+    value: float  # over the whole window
     outcome: str
-    least_change: float  # what counts, as a share
+    least_change: float  # the smallest change that counts, as a share
     change: float | None = None
     change_lower: float | None = None
     change_upper: float | None = None
@@ -271,9 +271,9 @@ class DecayResult:
 
 @dataclass(frozen=True)
 class LevelResult:
-    """What a run showed of one metric in its judged window, for those who compare runs by it.
+    """One metric's level in the judged window of a run, for comparing runs.
 
-    The interval is a 95% one, None for an end without bound; for an extreme or a last value it is
+    The interval is a 95% one, with None for an infinite end; for an extreme or a last value it is
     the value itself.
     """
 
@@ -286,21 +286,22 @@ class LevelResult:
 
 
 def memory_result(metrics: Iterable[MetricResult]) -> MetricResult | None:
-    """That of private memory; None where it was not judged."""
+    """Return the result for private memory; None if it was not judged."""
     return next((result for result in metrics if result.metric == MEMORY), None)
 
 
 @dataclass(frozen=True)
 class ServingResult:
-    """One row of what a run served in its judged window, as ``vllm bench serve`` ends with.
+    """One row of what a run served in its judged window, like the summary of ``vllm bench serve``.
 
-    ``value`` is a rate, a number or a share; of a latency its mean.  Percentiles are a latency's.
+    ``value`` is a rate, a number or a share; for a latency, its mean.  Only latencies have
+    percentiles.
     """
 
     name: str  # "requests_per_s", "ttft_ms", "errors", "hit_rate", ...
     unit: str
     value: float
-    count: int  # what it rests on: requests, of the inter-token latency gaps between tokens
+    count: int  # sample size: requests; for inter-token latency, gaps between tokens
     p50: float | None = None
     p90: float | None = None
     p99: float | None = None
@@ -308,7 +309,7 @@ class ServingResult:
 
 @dataclass(frozen=True)
 class Covered:
-    """How often a run saw an event; ``required`` is None where the profile asserts nothing."""
+    """How often a run saw an event; ``required`` is None if the profile requires nothing."""
 
     required: int | float | None
     seen: int | float
@@ -317,16 +318,16 @@ class Covered:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the headline of a verdict, and what it rules out, rest on beside its findings."""
+    """What a verdict's headline and its statement of what is ruled out rest on."""
 
-    memory: MetricResult | None = None  # of private memory, over all that was judged
+    memory: MetricResult | None = None  # for private memory, over all that was judged
     steady: bool = False
-    smallest_leak: float | None = None  # bytes an hour; a smaller one would not be called
+    smallest_leak: float | None = None  # bytes per hour; a smaller one would not be called
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A part of the analysis that raised instead of answering: a defect of the bench itself."""
+    """A part of the analysis that raised an exception, because of a bug in the bench."""
 
     part: str  # in words: "the worker's log", "the trend of rss_anon_swap_bytes"
     said: str  # type and message of the exception
@@ -335,11 +336,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer of a run with everything it rests on."""
+    """The outcome of a run with everything it rests on."""
 
     kind: VerdictKind
-    # One sentence a person reads first, behind the word of ``kind``.  ``headline.py`` makes it, and
-    # the text of ``can_rule_out``: until then they are empty.
+    # The sentence that is read first, after the word of ``kind``.  ``headline.py`` writes it and
+    # the text of ``can_rule_out``; both are empty until then.
     headline: str
     findings: tuple[Finding, ...]
     metrics: tuple[MetricResult, ...]
@@ -352,7 +353,7 @@ class Verdict:
     thresholds: tuple[ThresholdResult, ...] = ()
     levels: tuple[LevelResult, ...] = ()
     serving: tuple[ServingResult, ...] = ()
-    # Not stored in verdict.json: each failure is a finding as well, and texts are made of the rest.
+    # Not stored in verdict.json: each failure is also a finding; ``bounds`` is needed for texts.
     failures: tuple[Failure, ...] = ()
     bounds: Bounds = Bounds()
 
@@ -362,18 +363,18 @@ class Verdict:
 
     @property
     def full_headline(self) -> str:
-        """The headline with its word, for where that does not stand before it."""
+        """The headline with its word, for places that do not print the word separately."""
         return f"{self.kind}: {self.headline}"
 
     @property
     def invalid(self) -> bool:
-        """Whether something sets aside all that the run fitted, and all that it did not find.
+        """Whether some finding invalidates all the run's fits, and the absence of findings.
 
-        The verdict may be another: what was counted stands.
+        The verdict may still be another one, because exact findings remain valid.
         """
         kinds = {self.kind, *(finding.verdict for finding in self.findings)}
         return VerdictKind.INVALID in kinds
 
     def stands(self, finding: Finding) -> bool:
-        """Whether ``finding``, one of these, holds in spite of what is wrong with the run."""
+        """Whether ``finding``, one of these, is valid in spite of problems with the run."""
         return finding.exact or finding.verdict is VerdictKind.INVALID or not self.invalid

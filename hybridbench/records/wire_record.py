@@ -1,4 +1,4 @@
-"""The forms in which records cross the wire: arrays, with a tag where they are messages."""
+"""The wire formats of records: arrays, with a tag for messages."""
 
 from __future__ import annotations
 
