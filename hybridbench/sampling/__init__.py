@@ -1,1 +1,1 @@
-"""Probes: what a process says about its memory, and when each is asked.  Knows no engine."""
+"""Probes: read a process's memory, and decide when each is due.  Independent of any engine."""

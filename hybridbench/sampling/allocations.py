@@ -1,8 +1,8 @@
-"""Which calls allocated what was never given back: memray, for a stretch of a worker's life.
+"""Find the calls that allocated memory that was never freed, by running a worker under memray.
 
-A survey of the heap sees who holds what is left; only a record of the allocations says which call
-made it.  memray is an optional extra (``hybridbench[memray]``), as it makes the process it watches
-several times slower: nothing that is measured may run meanwhile.
+A survey of the heap shows who holds what remains; only a recording of allocations shows which call
+made it.  memray is an optional extra (``hybridbench[memray]``).  It slows the process several
+times, so nothing may be measured at the same time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def is_installed() -> bool:
 
 
 class AllocationTracker:
-    """Records the allocations of this process between ``start`` and ``stop``, all threads.
+    """Records this process's allocations between ``start`` and ``stop``, on all threads.
 
-    Forked children are left out.
+    Forked children are not recorded.
     """
 
     def __init__(self) -> None:
@@ -40,31 +40,31 @@ class AllocationTracker:
         Raises:
             ImportError: memray is not installed.
             OSError: the file cannot be written.
-            RuntimeError: something else in this process records already.
+            RuntimeError: memray is already recording in this process.
         """
         import memray
 
         self._tracker = memray.Tracker(
             destination=memray.FileDestination(path, overwrite=True),
-            # Small objects come from Python's own arenas, which malloc is seldom asked for.
+            # Small objects come from Python's own arenas, which rarely call malloc.
             trace_python_allocators=True,
-            # A record for each call stack and not for each allocation: kilobytes, not gigabytes.
+            # One record per call stack, not per allocation: kilobytes, not gigabytes.
             file_format=memray.FileFormat.AGGREGATED_ALLOCATIONS,
         )
         self._tracker.__enter__()
 
     def stop(self) -> None:
-        """Complete the file; nothing happens if nothing was started."""
+        """Complete the file; do nothing if not started."""
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
             tracker.__exit__(None, None, None)
 
 
 def kept_sites(path: Path, limit: int) -> list[CallSite]:
-    """The ``limit`` functions that left most behind in the record at ``path``, largest first.
+    """Return the ``limit`` functions with most memory left in the record at ``path``.
 
     Raises:
-        OSError: ``path`` is no complete record.
+        OSError: ``path`` is not a complete record.
     """
     import memray
 

@@ -1,4 +1,4 @@
-"""Arrays that are small parts of larger ones, and keep all of these: by who holds the parts."""
+"""Small views that keep large arrays alive, by the holder of the views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybridbench.records.heap import ViewedStorage
 from hybridbench.sampling.edge_names import edge_name
 from hybridbench.sampling.forked_child import MemoryRange
 
-# A view of less, or of most of an array, keeps little that is not its own.
+# A view of a smaller array, or of most of an array, keeps little memory besides its own.
 _STORAGE_BYTES_MIN = 4096
 _VIEW_SHARE_MAX = 0.25
 _ROWS_REPORTED = 4
@@ -19,7 +19,7 @@ _ROWS_REPORTED = 4
 
 @dataclass
 class _Views:
-    """The views at one attribute, and the arrays that they are a part of, by address."""
+    """The views at one attribute, and the arrays that they are part of, by address."""
 
     count: int = 0
     size_bytes: int = 0
@@ -27,7 +27,7 @@ class _Views:
 
 
 class ArrayViews:
-    """All small views of large arrays that a walk over the heap met.
+    """All small views of large arrays found during a walk over the heap.
 
     Args:
         excluded: memory whose arrays do not count (pools).
@@ -38,11 +38,11 @@ class ArrayViews:
         self._by_holder: dict[str, _Views] = {}
 
     def met(self, holder: object, referent: object) -> None:
-        """``holder`` refers to something that the collector does not track."""
+        """Handle a reference from ``holder`` to an object that the collector does not track."""
         if type(referent) is np.ndarray:
             self._add(holder, referent)
         elif type(referent) is dict:
-            # Nor does it track a dict of such, which may be that of an instance.
+            # A dict of untracked values is untracked too; it may be an instance's dict.
             for value in referent.values():
                 if type(value) is np.ndarray:
                     self._add(holder, value)
@@ -59,7 +59,7 @@ class ArrayViews:
         views.storages[id(storage)] = storage.nbytes
 
     def rows(self) -> list[ViewedStorage]:
-        """One for each attribute, those that keep most first."""
+        """Return one row per attribute, those that keep most first."""
         rows = [
             ViewedStorage(
                 holder=holder,

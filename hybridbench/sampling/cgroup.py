@@ -1,5 +1,5 @@
-"""Memory of the control group of a target, without page cache: what the limit of a container kills
-by, children and kernel memory included.
+"""Memory of a target's control group without page cache, including children and kernel memory:
+what a container's memory limit is applied to.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from hybridbench.sampling.headroom import UNLIMITED_BYTES, memory_folders, number_in, stat_field
 
-# Of each metric, what versions 2 and 1 call its parts; a part with a dot is a file of its own.
+# Names of each metric's parts in versions 2 and 1; a part with a dot is a file of its own.
 _PARTS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "cgroup_anon_swap_bytes": (("anon", "memory.swap.current"), ("total_rss", "total_swap")),
     "cgroup_shmem_bytes": (("shmem",), ("total_shmem",)),
@@ -22,7 +22,7 @@ _STAT: Final = "memory.stat"
 
 
 class CgroupSource:
-    """The memory cgroup of process ``pid``, if the bench is not in it: it would count itself."""
+    """The memory cgroup of process ``pid``, unless the bench is in it and would count itself."""
 
     def __init__(
         self, pid: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")
@@ -38,14 +38,14 @@ class CgroupSource:
             self.not_seen = "memory of the control group: there is none here that accounts for it"
 
     def read(self) -> Mapping[str, float]:
-        """What the kernel accounts for; empty without a group, or after its end."""
+        """Return the kernel's numbers; empty without a group, or after its end."""
         if self._folder is None:
             return {}
         found: dict[str, float] = {}
         for metric, versions in _PARTS.items():
             for parts in versions:
                 values = [_part(self._folder, part) for part in parts]
-                # A kernel without swap accounting has the first part alone.
+                # A kernel without swap accounting has only the first part.
                 if values[0] is not None:
                     found[metric] = sum(value or 0 for value in values)
                     break
@@ -57,7 +57,7 @@ class CgroupSource:
 
 
 def _group(proc: Path, root: Path, process: str) -> Path | None:
-    """The nearest folder that accounts for memory."""
+    """Return the nearest folder with memory accounting."""
     folders = (folder.resolve() for folder in memory_folders(proc, root, process))
     return next(
         (

@@ -1,4 +1,4 @@
-"""Device memory by process, as NVIDIA's driver accounts for it; needs the extra ``nvml``."""
+"""Device memory by process, from NVIDIA's driver; needs the extra ``nvml``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _DRIVER: Final = Path("/dev/nvidiactl")
 
 
 class DeviceProcess(Protocol):
-    """A process on one device; the memory is None where the driver does not account for it."""
+    """A process on one device; its memory is None if the driver does not account for it."""
 
     pid: int
     usedGpuMemory: int | None  # noqa: N815  # NVML's own name
 
 
 class Nvml(Protocol):
-    """What is used of the module ``pynvml``."""
+    """The part of the module ``pynvml`` that is used."""
 
     def nvmlInit(self) -> None: ...  # noqa: N802
     def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
@@ -29,7 +29,7 @@ class Nvml(Protocol):
 
 
 def installed_nvml(driver: Path = _DRIVER) -> Nvml | None:
-    """NVML, if this machine has a driver of NVIDIA and the module is installed."""
+    """Return NVML if this machine has an NVIDIA driver and the module is installed."""
     if driver.exists():
         with suppress(ImportError):
             return cast(Nvml, importlib.import_module("pynvml"))
@@ -37,7 +37,7 @@ def installed_nvml(driver: Path = _DRIVER) -> Nvml | None:
 
 
 class DeviceMemory:
-    """Asks the driver which process holds how much, on all devices together."""
+    """Asks the driver how much memory each process holds, over all devices."""
 
     def __init__(self, load: Callable[[], Nvml | None] = installed_nvml) -> None:
         self._nvml = load()
@@ -47,14 +47,14 @@ class DeviceMemory:
                 self._nvml.nvmlInit()
                 count = self._nvml.nvmlDeviceGetCount()
                 self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-            except Exception:  # NVMLError, of a module that need not be there
+            except Exception:  # NVMLError, from a module that may not be installed
                 self._nvml = None
 
     def read(self) -> Mapping[int, int]:
-        """Bytes by pid, of those that the driver accounts for."""
+        """Return bytes by pid, for the processes that the driver accounts for."""
         held: Counter[int] = Counter()
         for handle in self._handles if self._nvml is not None else ():
-            # A device may be lost, or not say.
+            # A device may be lost, or not report.
             with suppress(Exception):
                 assert self._nvml is not None
                 for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle):

@@ -1,7 +1,7 @@
-"""What a reference is called in the source: ``TreeNode.parent``, ``list[*]``, ``module log.LOG``.
+"""Name references as in source code: ``TreeNode.parent``, ``list[*]``, ``module log.LOG``.
 
-The collector knows that one object refers to another and not by which attribute.  The name is found
-by looking where the referent lies in its holder: slots, the instance's dict, the items.
+The collector knows that one object refers to another, but not by which attribute.  The name is
+found by searching the holder for the referent: its slots, its instance dict, its items.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-# Pointers to siblings and upwards.  They drag along what the structure itself has let go of.
+# Pointers to siblings and parents.  They keep alive what the structure itself has dropped.
 _NEIGHBOUR = re.compile(r"(^|_)(prev|next|parent)$")
 _SMALL_DICT = 64
 
 
 def is_neighbour(attribute: str) -> bool:
-    """Whether an attribute of this name points sideways or upwards."""
+    """Whether an attribute of this name points to a sibling or parent."""
     return _NEIGHBOUR.search(attribute) is not None
 
 
 def edge_name(holder: object, referent: object) -> str:
-    """How ``holder`` refers to ``referent``: its class and the attribute, key or kind of item."""
+    """Name the reference from ``holder`` to ``referent``: its class and the attribute or item."""
     if isinstance(holder, types.ModuleType):
         return f"module {holder.__name__}.{_key_of(vars(holder), referent, '*')}"
     if isinstance(holder, type):
         return f"class {holder.__qualname__}.{_key_of(vars(holder), referent, '*')}"
-    # The class alone: modules only make chains long.
+    # Only the class: modules would just make chains long.
     name = type(holder).__qualname__
     if isinstance(holder, dict):
         return f"{name}[{_item_key(holder, referent)}]"
@@ -44,7 +44,7 @@ def edge_name(holder: object, referent: object) -> str:
 
 
 def attribute_name(holder: object, referent: object) -> str:
-    """The slot or instance attribute of ``holder`` that is ``referent``; empty if none is."""
+    """Return the slot or instance attribute of ``holder`` that is ``referent``; empty if none."""
     for attribute, value in slot_values(holder):
         if value is referent:
             return attribute
@@ -55,7 +55,7 @@ def attribute_name(holder: object, referent: object) -> str:
 
 
 def slot_values(holder: object) -> Iterator[tuple[str, object]]:
-    """The slots of ``holder`` that are set, by name."""
+    """Yield the slots of ``holder`` that are set, by name."""
     for attribute, descriptor in _slots(type(holder)).items():
         try:
             yield attribute, descriptor.__get__(holder, type(holder))
@@ -65,14 +65,14 @@ def slot_values(holder: object) -> Iterator[tuple[str, object]]:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The pointers of a class to siblings and upwards: attributes called prev, next or parent."""
+    """A class's pointers to siblings and parents: attributes called prev, next or parent."""
 
     slots: tuple[types.MemberDescriptorType, ...]
     names: tuple[str, ...]
 
     @classmethod
     def like(cls, example: object) -> Neighbours | None:
-        """Those of the class of ``example``, by its slots and what it has in its dict."""
+        """Return those of the class of ``example``, from its slots and its instance dict."""
         slots = tuple(slot for name, slot in _slots(type(example)).items() if is_neighbour(name))
         is_class = issubclass(type(example), type)
         attributes = () if is_class else instance_dict(example) or ()
@@ -80,7 +80,7 @@ class Neighbours:
         return cls(slots, names) if slots or names else None
 
     def of(self, holder: object) -> list[object]:
-        """What these pointers of ``holder`` name."""
+        """Return what these pointers of ``holder`` refer to."""
         kind = type(holder)
         found: list[object] = []
         for slot in self.slots:
@@ -93,9 +93,9 @@ class Neighbours:
 
 
 def instance_dict(holder: object) -> Mapping[str, object] | None:
-    """The attributes of ``holder``, or None for an object without a dict.
+    """Return the attributes of ``holder``, or None for an object without a dict.
 
-    Asks the descriptor itself: ``vars`` would run code of classes that compute their attributes.
+    Uses the descriptor directly: ``vars`` would run code of classes that compute attributes.
     """
     for base in type(holder).__mro__:
         descriptor = vars(base).get("__dict__")
@@ -119,7 +119,7 @@ def _key_of(attributes: Mapping[str, object], referent: object, otherwise: str) 
 
 
 def _item_key(holder: Mapping[object, object], referent: object) -> str:
-    """The key where keys are names of a few things, ``*`` where the dict is a table."""
+    """Return the key if the dict has few named keys, ``*`` if it is a table."""
     if len(holder) > _SMALL_DICT:
         return "*"
     for key, value in holder.items():

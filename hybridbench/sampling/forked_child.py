@@ -1,11 +1,11 @@
-"""A forked copy of the process that does one piece of work, answers through a pipe and is gone.
+"""A forked copy of the process that does one piece of work, answers through a pipe and exits.
 
-The copy sees the heap of the moment it was made and may wreck it.  It yields to the engine, lives
-no longer than its deadline or its parent, and leaves by ``os._exit``: no finalizers, no ``atexit``,
-no flushing of buffers that the parent will flush too.
+The copy sees the heap as it was at the fork and may destroy it.  It yields to the engine, lives no
+longer than its deadline or its parent, and exits by ``os._exit``: no finalizers, no ``atexit``, no
+flushing of buffers that the parent will flush too.
 
-It needs the Python heap, not gigabytes of pool: a fork copies page tables, and afterwards each page
-that the engine writes is copied once.  Pages marked ``MADV_DONTFORK`` cost neither.  The child must
+It needs the Python heap, not gigabytes of pools: a fork copies page tables, and then each page that
+the engine writes is copied once.  Pages marked ``MADV_DONTFORK`` cost neither.  The child must
 not read them: it would die of a segmentation fault.
 """
 
@@ -26,7 +26,7 @@ import msgspec
 from hybridbench.sampling.runnable_time import RunnableTime
 
 _CHILD_NICENESS = 5
-# Opened once: each CDLL object leaves a reference cycle behind, which a heap scan would then find.
+# Opened once: each CDLL object leaves a reference cycle, which a heap scan would then find.
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 1 << 16
@@ -38,7 +38,7 @@ _Answer = TypeVar("_Answer")
 
 
 class ForkedChild:
-    """The parent's side: the pipe, the deadline, the end.  Owns the child until it is reaped."""
+    """The parent's side: pipe, deadline, exit status.  Owns the child until it is reaped."""
 
     def __init__(self, pid: int, read_end: int, timeout_s: float) -> None:
         self._pid = pid
@@ -50,7 +50,7 @@ class ForkedChild:
         self.answer = bytearray()
 
     def is_done(self) -> bool:
-        """Read what is there; True once the child is gone and reaped.  Never waits."""
+        """Read available output; True once the child has exited and is reaped.  Never waits."""
         if self._status is not None:
             return True
         if self._at_end_of_answer():
@@ -65,12 +65,12 @@ class ForkedChild:
         return False
 
     def wait(self) -> None:
-        """Until the child is gone, its deadline at the latest."""
+        """Wait until the child has exited, at the latest at its deadline."""
         while not self.is_done():
             select.select([self._read_end], [], [], _POLL_S)
 
     def kill(self) -> None:
-        """End the child and reap it."""
+        """Kill the child and reap it."""
         if self._status is None:
             os.kill(self._pid, signal.SIGKILL)
             _, status = os.waitpid(self._pid, 0)
@@ -78,14 +78,14 @@ class ForkedChild:
 
     @property
     def failure(self) -> str:
-        """Why there is no answer to use; empty when the child came to its end."""
+        """Why there is no usable answer; empty if the child succeeded."""
         if self._timed_out:
             return "the child took too long and was killed"
         code = os.waitstatus_to_exitcode(self._status or 0)
         return f"the child ended with status {code}" if code else ""
 
     def decoded(self, kind: type[_Answer]) -> _Answer | str:
-        """The answer of a child that is done, in MessagePack; or why there is none."""
+        """Decode a finished child's answer from MessagePack, or return why there is none."""
         if self.failure:
             return self.failure
         try:
@@ -111,10 +111,10 @@ class ForkedChild:
 def fork_child(
     work: Callable[[], bytes], close_in_child: Sequence[int], timeout_s: float
 ) -> ForkedChild:
-    """Fork a child that sends what ``work`` returns.  An error in it sends nothing: status 1.
+    """Fork a child that sends what ``work`` returns.  On an error it sends nothing: status 1.
 
     Args:
-        close_in_child: descriptors the child must let go of at once, or it would keep them open
+        close_in_child: descriptors that the child closes at once; otherwise they would stay open
             beyond its parent's death.
 
     Raises:
@@ -135,10 +135,10 @@ def fork_child(
 
 
 def live_no_longer_than(timeout_s: float) -> None:
-    """The caller, a child, kills itself when it hangs, dies with its parent, yields to others.
+    """Make the calling child kill itself when it hangs, die with its parent, and yield to others.
 
-    Its parent kills it after ``timeout_s`` in which it could have run.  This clock also counts what
-    it waits for a processor, so it leaves the parent time to do so.
+    The parent kills it after ``timeout_s`` in which it could have run.  This timer also counts
+    waiting for a CPU, so it leaves the parent time to do so.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, _LAST_RESORT * timeout_s)
@@ -147,7 +147,7 @@ def live_no_longer_than(timeout_s: float) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write ``data``, however many calls that takes."""
+    """Write all of ``data``, in as many calls as it takes."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -165,26 +165,26 @@ def _be_the_child(
         write_all(write_end, work())
         status = 0
     finally:
-        # Nothing may travel up into the copied program, an exception least of all.
+        # Nothing may propagate into the copied program, least of all an exception.
         os._exit(status)
 
 
 @dataclass(frozen=True)
 class MemoryRange:
-    """``size_bytes`` bytes from ``address`` on, which stay there while the process lives."""
+    """``size_bytes`` bytes starting at ``address``, allocated as long as the process lives."""
 
     address: int
     size_bytes: int
 
     def whole_pages(self) -> MemoryRange | None:
-        """The part made of whole pages; the rest may share its page with other objects."""
+        """Return the part made of whole pages; the rest may share pages with other objects."""
         page = mmap.PAGESIZE
         start = -(-self.address // page) * page
         end = (self.address + self.size_bytes) // page * page
         return MemoryRange(start, end - start) if end > start else None
 
     def overlaps(self, address: int, size_bytes: int) -> bool:
-        """Whether any of ``size_bytes`` bytes from ``address`` on lies inside."""
+        """Whether any of the ``size_bytes`` bytes starting at ``address`` lies inside."""
         return self.address < address + size_bytes and address < self.address + self.size_bytes
 
 
@@ -194,7 +194,7 @@ def exclude_from_forks(ranges: Iterable[MemoryRange]) -> tuple[MemoryRange, ...]
 
 
 def include_in_forks(ranges: Iterable[MemoryRange]) -> None:
-    """Undo ``exclude_from_forks``, before the memory is given back."""
+    """Undo ``exclude_from_forks`` before the memory is freed."""
     for part in _parts(ranges):
         _advise(part, _MADV_DOFORK)
 

@@ -1,8 +1,8 @@
-"""The cycles that keep garbage alive, by the attributes that close them: ``TreeNode.parent``, say.
+"""The cycles that keep garbage alive, by the attributes that close them, such as
+``TreeNode.parent``.
 
-Only objects on a cycle need the collector; the rest hangs from them.  The strongly connected
-components of the garbage are its cycles; through some objects of each the shortest way back to
-themselves is looked up and named.
+Only objects on a cycle need the collector; the rest hangs from them.  The cycles are the strongly
+connected components of the garbage; for a sample of objects the shortest cycle is found and named.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _SHAPES_REPORTED = 6
 
 @dataclass(frozen=True)
 class GarbageCycles:
-    """All cycles of the garbage.
+    """All cycles in the garbage.
 
-    ``hanging`` counts the garbage on no cycle.  ``types`` are the classes on cycles, most first.
+    ``hanging`` counts garbage on no cycle.  ``types`` are the classes on cycles, most frequent
+    first.
     """
 
     components: int = 0
@@ -67,7 +68,7 @@ def _edges(objects: Sequence[object]) -> list[list[int]]:
 
 
 def _components(edges: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Strongly connected components, by Tarjan's method without recursion."""
+    """Return strongly connected components, by Tarjan's algorithm without recursion."""
     size = len(edges)
     found_at, low, on_stack = [-1] * size, [0] * size, bytearray(size)
     stack: list[int] = []
@@ -109,7 +110,7 @@ def _close(
     low: Sequence[int],
     parts: list[list[int]],
 ) -> None:
-    """``node`` is done: if nothing leads further back than it, the stack above it is a part."""
+    """Finish ``node``: if nothing reaches further back, the stack above it is a component."""
     if low[node] != found_at[node]:
         return
     part: list[int] = []
@@ -141,7 +142,7 @@ def _shapes(
 
 
 def _way_round(start: int, edges: Sequence[Sequence[int]], inside: set[int]) -> list[int]:
-    """The shortest way from ``start`` back to it, without the return; empty if none is near."""
+    """Return the shortest cycle through ``start``, without its return; empty if none is near."""
     came_from = {start: start}
     queue = deque([start])
     while queue and len(came_from) < _WAY_VISITS_MAX:
@@ -159,7 +160,7 @@ def _way_round(start: int, edges: Sequence[Sequence[int]], inside: set[int]) -> 
 
 
 def _named(objects: Sequence[object], way: Sequence[int]) -> tuple[str, ...]:
-    """The edges of a way round; an instance's dict is a part of the instance."""
+    """Name the edges of a cycle; an instance's dict belongs to the instance."""
     names: list[str] = []
     members = [objects[index] for index in way]
     for holder, referent in zip(members, [*members[1:], members[0]], strict=True):
@@ -172,13 +173,13 @@ def _named(objects: Sequence[object], way: Sequence[int]) -> tuple[str, ...]:
 
 
 def _owner(attributes: object, members: Sequence[object]) -> object | None:
-    """The member whose ``__dict__`` is ``attributes``."""
+    """Return the member whose ``__dict__`` is ``attributes``."""
     if type(attributes) is not dict:
         return None
     return next((found for found in members if instance_dict(found) is attributes), None)
 
 
 def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The same cycle begins with the same edge, wherever the walk began."""
+    """Rotate the cycle so that it begins with the same edge, wherever the walk began."""
     turns = [names[index:] + names[:index] for index in range(len(names))]
     return min(turns, default=())

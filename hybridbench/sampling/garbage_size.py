@@ -1,10 +1,10 @@
-"""How many bytes a set of objects would give back: theirs, and those of what only they keep alive.
+"""Estimate how many bytes freeing a set of objects would release, with what only they keep alive.
 
-``sys.getsizeof`` of a node that holds a token list, an index array and a tensor says a hundred
-bytes; the truth is kilobytes.  The collector does not track ints, strings, arrays and tuples of
-such, so they are found through their holders.  One that others hold too is counted by its share
-(its size over its references), which needs no global bookkeeping, adds up to the truth when all
-holders are garbage, and fades to nothing for interned values.
+``sys.getsizeof`` of a node that holds a token list, an index array and a tensor returns a hundred
+bytes; in fact it is kilobytes.  The collector does not track ints, strings, arrays and tuples of
+these, so they are found through their holders.  An object with other holders too counts by its
+share (its size over its references).  That needs no global bookkeeping, adds up to the true size
+when all holders are garbage, and becomes negligible for interned values.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MANY = 48
 _OBJECTS_SIZED_MAX = 150_000
 _REFERENCES_SIZED_MAX = 6_000_000
 _DEPTH_MAX = 40
-# From this size on a shared object is counted with all its references, not by shares.
+# From this size on a shared object is counted with all its references instead of by shares.
 _LARGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class GarbageSize:
-    """All garbage by type, largest first.  Not ``exact``: bytes are scaled up from a part of it."""
+    """All garbage by type, largest first.  Not ``exact``: bytes are extrapolated from a sample."""
 
     types: tuple[TypeCount, ...]
     exact: bool
@@ -49,15 +49,15 @@ def garbage_size(
     """Size ``garbage``, in any process, without changing anything.
 
     Args:
-        garbage: tracked objects that nothing but each other (and the caller's sequence) holds.
-        storages: the tensors of the whole heap, for storages that live tensors share.
+        garbage: tracked objects held only by each other (and the caller's sequence).
+        storages: the tensors of the whole heap, for storages shared with live tensors.
         excluded: memory that outlives any garbage and must not be read (pools).
     """
     sizer = _Sizer(excluded)
     total = len(garbage)
     order: Iterable[int] = range(total)
     if total > _OBJECTS_SIZED_MAX:
-        # Random, not every k-th: node, list, node, list would show only one of the two.
+        # Random, not every k-th: in node, list, node, list that would pick only one of the two.
         order = random.Random(total).sample(range(total), _OBJECTS_SIZED_MAX)
     sized: Counter[type] = Counter()
     sums: dict[type, float] = {}
@@ -82,7 +82,7 @@ def _by_type(
     rows = []
     for kind, count in counts.items():
         part = sized[kind]
-        # A type too rare to be drawn at all weighs next to nothing.
+        # A type too rare to be sampled at all takes next to no memory.
         size_bytes = sums[kind] * count / part if part else 0.0
         rows.append(TypeCount(type_name(kind), count, round(size_bytes)))
     return tuple(sorted(rows, key=lambda row: (-row.size_bytes, -row.count, row.type_name)))
@@ -96,10 +96,10 @@ def type_name(kind: type) -> str:
 
 @dataclass
 class _Large:
-    """An untracked object worth an account of its own, and how often garbage refers to it."""
+    """An untracked object large enough for its own entry, and how often garbage refers to it."""
 
     item: object
-    kind: type  # of the garbage that was first seen to hold it
+    kind: type  # of the garbage first seen to hold it
     size_bytes: float
     seen: int = 0
 
@@ -114,17 +114,17 @@ class _Sizer:
         self._map_extra = _references_added_by_a_map()
 
     def bytes_of(self, holder: object) -> float:
-        """``holder`` and its share of all untracked objects below it, large ones excepted."""
+        """Return the size of ``holder`` with its share of untracked objects below, except large."""
         self._kind = type(holder)
         return sys.getsizeof(holder, 0) + self._held_by(holder, 0)
 
     def large_bytes(self, *, exact: bool) -> Iterable[tuple[type, float]]:
-        """Large objects under garbage: freed if garbage holds all references, else by share.
+        """Yield large objects under garbage: freed if garbage holds all references, else by share.
 
-        When not all garbage was looked at, the share of references that was seen counts.
+        If only part of the garbage was sampled, the share of references seen counts.
         """
         for large in self._large.values():
-            # One reference is the account's own, one is the argument's.
+            # One reference is our own entry's, one is the argument's.
             holders = sys.getrefcount(large.item) - _OWN_REFERENCES
             if large.seen >= holders:
                 yield large.kind, large.size_bytes
@@ -144,7 +144,7 @@ class _Sizer:
         return total
 
     def _is_large(self, found: object) -> bool:
-        """Whether ``found`` has an account; it gets one, or one reference more."""
+        """Whether ``found`` is large; if so, create its entry, or count one more reference."""
         size_bytes = sys.getsizeof(found, 0)
         if size_bytes < _LARGE_BYTES:
             return False
@@ -174,7 +174,7 @@ class _Sizer:
         base = array.base
         if not isinstance(base, np.ndarray) or self._is_excluded(base):
             return size_bytes
-        # A view keeps the whole array below it alive, however small the view is.
+        # A view keeps its whole base array alive, however small the view is.
         if not self._is_large(base):
             holders = max(1, sys.getrefcount(base) - self._loop_extra)
             size_bytes += self._array_bytes(base) / holders
@@ -189,7 +189,7 @@ _OWN_REFERENCES = 2
 
 
 def _references_added_by_a_loop() -> int:
-    """What ``getrefcount`` says above the truth where ``_held_by`` asks; versions differ."""
+    """Measure the extra references ``getrefcount`` sees in ``_held_by``; versions differ."""
     only_holder = [object()]
     for referent in gc.get_referents(only_holder):
         return sys.getrefcount(referent) - 1

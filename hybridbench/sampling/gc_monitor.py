@@ -1,4 +1,4 @@
-"""The garbage collector of this process: its mode, how often and how long it ran, what it freed."""
+"""The garbage collector of this process: its mode, number and duration of runs, objects freed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FULL_GENERATION = 2
 
 
 class GcMonitor:
-    """Listens to the collector's own callbacks.  Call ``close`` to stop listening.
+    """Counts collections through the collector's callbacks, until ``close``.
 
-    The callbacks run inside each collection and only add numbers: about a microsecond.
+    The callbacks run inside each collection and only add numbers, in about a microsecond.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
@@ -42,15 +42,15 @@ class GcMonitor:
 
 
 def set_gc_after_warmup(mode: str) -> None:
-    """What ``mode`` asks for once the engine is built and touched, as serving engines do it."""
+    """Apply ``mode`` once the engine is built and warmed up, as serving engines do."""
     if mode == "freeze-after-warmup":
-        # Without this collection, start-up garbage would be frozen in and never be freed.
+        # Without this collection, start-up garbage would be frozen and never freed.
         gc.collect()
         gc.freeze()
 
 
 def gc_settings(mode: str) -> dict[str, bool | int | str]:
-    """How the collector is set now, for the manifest."""
+    """Return the collector's current settings, for the manifest."""
     young, middle, old = gc.get_threshold()
     return {
         "mode": mode,

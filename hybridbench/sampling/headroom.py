@@ -1,6 +1,6 @@
 """How much memory and disk is left before the machine, not the engine, ends the run.
 
-Memory is bounded by the machine and by the control group that this process runs in.
+Memory is limited by the machine and by the control group of this process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MemoryLimit:
 
 
 def memory_limit(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> MemoryLimit | None:
-    """The cgroup's limit if it has one, else what the machine has available now."""
+    """Return the cgroup's limit if it has one, else the memory currently available."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         for folder in memory_folders(proc, root):
             size_bytes = number_in(folder / name)
@@ -38,7 +38,7 @@ def memory_limit(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> MemoryLimit |
 
 
 def oom_kills(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> int | None:
-    """Processes of this cgroup that the kernel killed for lack of memory so far; None if untold."""
+    """Return how many processes of this cgroup were OOM-killed so far; None if unknown."""
     for folder in memory_folders(proc, root):
         for name in ("memory.events", "memory.oom_control"):
             count = stat_field(folder / name, "oom_kill")
@@ -49,7 +49,7 @@ def oom_kills(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> int | None:
 
 @dataclass(frozen=True)
 class Headroom:
-    """Bytes left of a limit, and whose limit it is."""
+    """Bytes left of a limit, and the source of the limit."""
 
     left_bytes: int
     limit_bytes: int
@@ -57,16 +57,16 @@ class Headroom:
 
 
 def memory_headroom(proc: Path = _PROC, root: Path = _CGROUP_ROOT) -> Headroom | None:
-    """What a process here can still get: the lesser of its control group's rest and the machine's.
+    """Return what a process here can still get: the smaller of its cgroup's and the machine's rest.
 
-    Pages of files that the kernel can drop count as free.  None where neither tells.
+    Page cache that the kernel can drop counts as free.  None if neither is known.
     """
     found = [room for room in (_of_machine(), _of_group(proc, root)) if room is not None]
     return min(found, key=lambda room: room.left_bytes, default=None)
 
 
 def disk_headroom(path: Path) -> Headroom | None:
-    """What an ordinary user can still write to the file system of ``path``."""
+    """Return what an ordinary user can still write to the file system of ``path``."""
     try:
         usage = psutil.disk_usage(str(path))
     except OSError:
@@ -76,10 +76,10 @@ def disk_headroom(path: Path) -> Headroom | None:
 
 @dataclass
 class Floor:
-    """An alarm that goes off when what is left falls under a floor.
+    """An alarm for when the remaining amount falls below a floor.
 
-    The floor is ``share`` of the limit between ``least_bytes`` and ``most_bytes``, but never more
-    than half of what was left at first: a small machine must be able to run at all.
+    The floor is ``share`` of the limit, between ``least_bytes`` and ``most_bytes``, but at most
+    half of what was left at first, so that small machines can run at all.
     """
 
     read: Callable[[], Headroom | None]
@@ -89,7 +89,7 @@ class Floor:
     _floor_bytes: float | None = field(default=None, init=False)
 
     def breached(self) -> Headroom | None:
-        """What is left, if that is too little."""
+        """Return the headroom if it is below the floor, otherwise None."""
         room = self.read()
         if room is None:
             return None
@@ -100,13 +100,13 @@ class Floor:
 
 
 def available_bytes() -> int | None:
-    """What the machine can still give without swapping; None where it does not tell."""
+    """Return the memory available without swapping; None if unknown."""
     room = _of_machine()
     return None if room is None else room.left_bytes
 
 
 def used_bytes(folder: Path) -> int | None:
-    """Memory of the control group at ``folder`` that the kernel cannot simply drop."""
+    """Return the memory of the control group at ``folder`` that the kernel cannot simply drop."""
     used = number_in(folder / "memory.current")
     if used is None:
         used = number_in(folder / "memory.usage_in_bytes")
@@ -122,7 +122,7 @@ def used_bytes(folder: Path) -> int | None:
 def memory_folders(
     proc: Path = _PROC, root: Path = _CGROUP_ROOT, process: str = "self"
 ) -> list[Path]:
-    """Where the files of a process's memory cgroup may be, version 2 first, nearest first."""
+    """Return possible folders of a process's memory cgroup: version 2 first, nearest first."""
     folders = []
     for line in _lines(proc / process / "cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -137,7 +137,7 @@ def memory_folders(
 def _of_machine() -> Headroom | None:
     try:
         memory = psutil.virtual_memory()
-    except (OSError, KeyError):  # no file, or no line of that name in it
+    except (OSError, KeyError):  # no such file, or no such line in it
         return None
     return Headroom(memory.available, memory.total, "machine")
 
@@ -151,7 +151,7 @@ def _of_group(proc: Path, root: Path) -> Headroom | None:
 
 
 def stat_field(path: Path, name: str) -> int | None:
-    """The number behind ``name`` in a file of names and numbers."""
+    """Return the number after ``name`` in a file of names and numbers."""
     for line in _lines(path):
         words = line.split()
         if words[:1] == [name] and len(words) > 1 and words[1].isdigit():
@@ -160,7 +160,7 @@ def stat_field(path: Path, name: str) -> int | None:
 
 
 def number_in(path: Path) -> int | None:
-    """The number that is all of a file; None for "max" as well."""
+    """Return the number that a file consists of; None for "max" too."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
 

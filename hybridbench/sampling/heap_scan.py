@@ -1,11 +1,11 @@
-"""What a full collection would free, counted without touching it: in a forked copy of the process.
+"""Count what a full collection would free without freeing it, in a forked copy of the process.
 
-The child takes the collector's word (``DEBUG_SAVEALL``), sizes what it found, answers through a
-pipe and leaves by ``os._exit``.  The parent pays the fork call and nothing else: what is garbage
-stays garbage, and its own next collection finds the same objects.  ``gc.collect()`` in the judged
-process would free the evidence, and on a schedule it would cure the defect.
+The child collects with ``DEBUG_SAVEALL``, sizes the garbage, answers through a pipe and exits by
+``os._exit``.  The parent pays only for the fork: its garbage stays, and its own next collection
+finds the same objects.  ``gc.collect()`` in the judged process would free the evidence, and on a
+schedule it would hide the defect.
 
-SAVEALL holds back only the clearing.  Weak-reference callbacks and finalizers of garbage still run,
+SAVEALL only prevents clearing.  Weak-reference callbacks and finalizers of garbage still run,
 in the child, where they could delete a directory on disk that belongs to the parent: so both are
 disarmed first.
 """
@@ -37,7 +37,7 @@ TYPES_REPORTED = 20
 
 @dataclass(frozen=True)
 class HeapScan:
-    """One scan.  ``error`` is empty when it worked; the counts mean nothing otherwise."""
+    """One scan.  ``error`` is empty on success; otherwise the counts are meaningless."""
 
     method: str
     error: str = ""
@@ -51,13 +51,13 @@ class HeapScan:
 
 
 class ForkScan:
-    """Takes one scan at a time.  Its calls belong to the thread whose state is to be counted.
+    """Makes one scan at a time.  Call it on the thread whose state is to be counted.
 
     Args:
-        classes: asked in the child, so that counting what is reachable costs the parent nothing.
+        classes: called in the child, so that counting reachable instances costs the parent nothing.
         excluded: memory that is not in the child (see ``fork_exclusion``) and must not be read
             there.
-        close_in_child: descriptors the child must let go of at once, or it would keep them open
+        close_in_child: descriptors that the child closes at once; otherwise they would stay open
             beyond the parent's death.
         timeout_s: after which the child is killed.
     """
@@ -79,7 +79,7 @@ class ForkScan:
         self._reserve: int | None = None
 
     def start(self) -> float:
-        """Fork the child; return the seconds for which this process stood still.
+        """Fork the child; return how many seconds this process was stopped.
 
         Raises:
             RuntimeError: the last scan is still running.
@@ -93,7 +93,7 @@ class ForkScan:
         return time.perf_counter() - started_s
 
     def poll(self) -> HeapScan | None:
-        """The finished scan, or None while the child counts.  Never waits."""
+        """Return the finished scan, or None while the child counts.  Never waits."""
         child = self._child
         if child is None or not child.is_done():
             return None
@@ -103,15 +103,15 @@ class ForkScan:
         return HeapScan(method="fork", error=found) if isinstance(found, str) else found
 
     def close(self) -> None:
-        """Kill a child that still counts."""
+        """Kill a child that is still counting."""
         if self._child is not None:
             self._child.kill()
             self._child = None
         self._let_go()
 
     def _hold(self) -> None:
-        """A descriptor in place of the pipe until the next scan needs one: who counts the open
-        files of this process then sees as many during a scan as between two.
+        """Hold a descriptor in place of the pipe until the next scan needs one, so that the number
+        of open files of this process is the same during a scan as between scans.
         """
         with contextlib.suppress(OSError):
             self._reserve = os.open(os.devnull, os.O_RDONLY)
@@ -130,8 +130,8 @@ class ForkScan:
 
 
 def count_and_destroy(classes: CountedClasses, excluded: Sequence[MemoryRange]) -> HeapScan:
-    """Count this process's garbage and leave the collector in ruins: only for a forked child."""
-    # Processor time: a child that others keep waiting costs the engine no more for that.
+    """Count this process's garbage and ruin its collector: only for a forked child."""
+    # CPU time: waiting for a CPU does not make a child more expensive for the engine.
     started_s = time.process_time()
     reachable = dict(classes())
     heap = collect_into_garbage(excluded)
@@ -146,14 +146,14 @@ def count_and_destroy(classes: CountedClasses, excluded: Sequence[MemoryRange]) 
         types=list(size.types[:TYPES_REPORTED]),
         instances=instance_counts(reachable, heap.alive, Counter(map(type, gc.garbage))),
     )
-    # Nothing that a finalizer held may die before the child does.
+    # What finalizers held must stay alive until the child exits.
     gc.garbage.append(heap.disarmed)
     return report
 
 
 @dataclass(frozen=True)
 class CollectedHeap:
-    """A heap whose garbage lies in ``gc.garbage``: all objects before, by class and storage."""
+    """A heap whose garbage is in ``gc.garbage``: all objects before, by class and storage."""
 
     alive: Counter[type]
     storages: TensorStorages
@@ -161,15 +161,15 @@ class CollectedHeap:
 
 
 def collect_into_garbage(excluded: Sequence[MemoryRange]) -> CollectedHeap:
-    """A full collection that frees nothing and runs no finalizer: only for a forked child."""
+    """Run a full collection that frees nothing and runs no finalizer: only for a forked child."""
     gc.disable()
     gc.callbacks.clear()
-    # Frozen objects are in no list that the collector or get_objects looks at.
+    # Neither the collector nor get_objects sees frozen objects.
     gc.unfreeze()
     objects = gc.get_objects()
     alive = Counter(map(type, objects))
     heap = CollectedHeap(alive, TensorStorages(objects, alive, excluded), _disarmed(alive))
-    # The list refers to every object: with it, nothing would be garbage.
+    # The list refers to every object: as long as it exists, nothing is garbage.
     del objects
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
@@ -179,7 +179,7 @@ def collect_into_garbage(excluded: Sequence[MemoryRange]) -> CollectedHeap:
 def instance_counts(
     reachable: Mapping[str, tuple[type, int]], alive: Counter[type], dead: Counter[type]
 ) -> dict[str, InstanceCount]:
-    """Per registered class, subclasses included."""
+    """Count instances per registered class, including subclasses."""
 
     def count(kinds: Counter[type], wanted: type) -> int:
         return sum(number for kind, number in kinds.items() if issubclass(kind, wanted))
@@ -192,12 +192,12 @@ def instance_counts(
 
 
 def _disarmed(kinds: Counter[type]) -> list[object]:
-    """Make finalizers do nothing: garbage that the child finds must not act on the world.
+    """Disable finalizers: garbage found in the child must have no side effects.
 
-    Returns what the registry of ``weakref.finalize`` held.  A finalizer that is called and finds
-    itself gone from there does nothing; its arguments must stay alive all the same.  Finalizers
-    written in C (of suspended generators, of open files) cannot be reached: engines must not let
-    those become garbage.
+    Returns what the registry of ``weakref.finalize`` held.  A finalizer that is no longer in the
+    registry does nothing when called, but its arguments must stay alive.  Finalizers written in C
+    (of suspended generators, of open files) cannot be disabled: engines must not let those become
+    garbage.
     """
     registry: dict[object, object] = vars(weakref.finalize)["_registry"]
     disarmed: list[object] = list(registry.items())
@@ -210,4 +210,4 @@ def _disarmed(kinds: Counter[type]) -> list[object]:
 
 
 def _no_finalizer(_self: object) -> None:
-    """Stands in for ``__del__`` in the child."""
+    """Replaces ``__del__`` in the child."""

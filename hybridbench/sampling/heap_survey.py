@@ -1,8 +1,8 @@
-"""A survey of the heap in a forked child: cycles by attribute, who holds what, what is garbage.
+"""Survey the heap in a forked child: cycles by attribute, holders, garbage.
 
-At the baseline the child also rehearses the reclaim steps: a second child, its own, trims,
-collects and flushes, and reads its memory after each.  So the baseline's slack, garbage and cache
-are known to the byte, and the process under test stays as it is.
+At the baseline the child also rehearses the reclaim steps: a child of its own trims, collects and
+flushes, and reads its memory after each.  That measures the baseline's allocator slack, garbage and
+cache exactly, and leaves the process under test unchanged.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Tables: TypeAlias = tuple[Mapping[str, Sequence[int]], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class SurveyScope:
-    """What a survey starts from and what it leaves alone.
+    """Where a survey starts and what it excludes.
 
     Args:
         roots: the program's own state.
-        ballast: a list that is left out with its members.
+        ballast: a list that is excluded with its members.
         excluded: memory that is not in the child.
-        close_in_child: descriptors the child lets go of.
+        close_in_child: descriptors that the child closes.
         timeout_s: after which the child is killed.
     """
 
@@ -55,15 +55,15 @@ class SurveyScope:
 def start_survey(
     scope: SurveyScope, baseline: Tables | None = None, rehearse: ReclaimHooks | None = None
 ) -> ForkedChild:
-    """Fork the child; ``survey_of`` reads it when it is done.  ``baseline`` are the tables of the
-    first survey.
+    """Fork the child; read it with ``survey_of`` when it is done.  ``baseline`` are the first
+    survey's tables.
 
     Raises:
         OSError: the kernel refused.
     """
 
     def work() -> bytes:
-        # First of all: afterwards this process is full of the survey's own tables.
+        # Rehearse first: the survey's own tables would fill this process.
         rehearsal = [] if rehearse is None else _rehearsed(scope, rehearse)
         found = survey_and_destroy(scope, baseline)
         return msgspec.msgpack.encode(msgspec.structs.replace(found, rehearsal=rehearsal))
@@ -72,15 +72,15 @@ def start_survey(
 
 
 def survey_of(child: ForkedChild) -> SurveyRecord:
-    """What a child that is done has found.  ``error`` is empty when it worked; the rest means
-    nothing otherwise.  ``retained`` is empty at the baseline itself.
+    """Return the result of a finished child.  ``error`` is empty on success; otherwise the rest is
+    meaningless.  ``retained`` is empty at the baseline itself.
     """
     found = child.decoded(SurveyRecord)
     return SurveyRecord(error=found) if isinstance(found, str) else found
 
 
 def survey_and_destroy(scope: SurveyScope, baseline: Tables | None) -> SurveyRecord:
-    """Look at this process and leave the collector in ruins: only for a forked child."""
+    """Survey this process and ruin its collector: only for a forked child."""
     started_s = time.process_time()
     heap = collect_into_garbage(scope.excluded)
     gc.set_debug(0)
@@ -111,7 +111,7 @@ def survey_and_destroy(scope: SurveyScope, baseline: Tables | None) -> SurveyRec
 
 
 def _rehearsed(scope: SurveyScope, work: ReclaimHooks) -> list[StageReading]:
-    """All steps in a child of this child; empty if that did not come to its end."""
+    """Run all steps in a child of this child; empty if that failed."""
 
     def steps() -> bytes:
         return msgspec.msgpack.encode([at_rest(work), trim(work), *destructive_steps(work)])

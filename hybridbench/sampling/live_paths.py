@@ -1,11 +1,11 @@
-"""Who holds what: every object that the program can reach, counted by the classes on the way to it.
+"""Count every object that the program can reach, by the classes on the path to it.
 
-The walk goes breadth first from the engine, then from the modules, then from what only frames and C
-code hold, so that each object is counted once, at its shortest and most telling way.  Pointers to
-siblings and upwards (``prev``, ``next``, ``parent``) are followed last: what only they reach has
-left its structure and is dragged along.
+The breadth-first walk starts at the engine, then the modules, then what only frames and C code
+hold, so that each object is counted once, at its shortest and most informative path.  Pointers to
+siblings and parents (``prev``, ``next``, ``parent``) are followed last: objects reached only by
+these have left their structure and are dragged along.
 
-Run in a forked child: it holds on to everything it meets.
+Run in a forked child: it references everything it visits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hybridbench.sampling.garbage_size import garbage_size
 from hybridbench.sampling.tensor_storage import TensorStorages
 
 STEP = " > "
-DRAGGED = "~"  # in front of a class that was reached by a neighbour pointer
+DRAGGED = "~"  # prefix of a class that was reached by a neighbour pointer
 
 _FOLD_LEVELS = 3
 _SIZED_PER_PLACE = 100
@@ -37,7 +37,7 @@ _ELSEWHERE = "frames and C code"
 
 @dataclass
 class Place:
-    """Objects of one class at the end of one way of classes.  ``size_bytes`` is theirs alone."""
+    """Objects of one class at the end of one path of classes.  ``size_bytes`` is theirs alone."""
 
     name: str
     above: Place | None
@@ -55,10 +55,10 @@ class Place:
         return f"{self.above.path}{STEP}{self.name}"
 
     def step(self, kind: type, *, dragged: bool) -> Place:
-        """The place of a ``kind`` held from here.
+        """Return the place of a ``kind`` held from here.
 
-        A class met again just above is the same place, or a tree would have as many places as
-        levels.  Containers of different owners stay apart: only the third in a row is folded.
+        The same class directly above is folded into one place, or a tree would have as many places
+        as levels.  Containers of different owners stay apart: only the third in a row is folded.
         """
         dragged = dragged or self.dragged
         place: Place | None = self
@@ -79,7 +79,7 @@ class Place:
         return found
 
     def walk(self) -> Iterable[Place]:
-        """This place and all below it."""
+        """Yield this place and all places below it."""
         stack = [self]
         while stack:
             place = stack.pop()
@@ -91,11 +91,11 @@ class LivePaths:
     """One walk over the heap.
 
     Args:
-        roots: what the program's own state hangs from.
-        objects: all that the collector tracks, as of before the walk.
-        ignored: lists that are left out with their members: garbage, ballast.
+        roots: the roots of the program's own state.
+        objects: all tracked objects, from before the walk.
+        ignored: lists that are excluded with their members: garbage, ballast.
         excluded: memory that must not be read.
-        modules: the second sort of roots; all that are imported unless given.
+        modules: the second kind of roots; by default all imported modules.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class LivePaths:
         self._weigh_all()
 
     def table(self, count_min: int, bytes_min: int) -> dict[str, tuple[int, int]]:
-        """Objects and bytes by path, where there are many or large ones."""
+        """Return objects and bytes by path, where there are many or large ones."""
         return {
             place.path: (len(place.objects), round(place.size_bytes))
             for place in self.top.walk()
@@ -130,7 +130,7 @@ class LivePaths:
         }
 
     def chain(self, found: object) -> tuple[str, ...]:
-        """How ``found`` is held: the edges from a root to it, by name, root first."""
+        """Return how ``found`` is held: the named edges from a root to it, root first."""
         edges: list[str] = []
         referent = found
         while len(edges) < _CHAIN_MAX:
@@ -139,14 +139,14 @@ class LivePaths:
                 break
             above = self._came_from.get(id(holder))
             if above is not None and instance_dict(above) is holder:
-                # The dict of an instance is a part of it.
+                # The dict of an instance belongs to the instance.
                 holder = above
             edges.append(edge_name(holder, referent))
             referent = holder
         return tuple(reversed(edges))
 
     def holder_of(self, found: object) -> object:
-        """What ``found`` was reached from; None for a root."""
+        """Return the object from which ``found`` was reached; None for a root."""
         return self._came_from.get(id(found))
 
     # The walk.
@@ -174,7 +174,7 @@ class LivePaths:
             place = others
             if name.split(".")[0] in {"hybridbench", "__main__"}:
                 place = Place(f"module {name}", self.top)
-                # A class of its own as key: one place a module.
+                # A fresh class as key gives each module a place of its own.
                 self.top.below[type(name, (), {}), False] = place
             self._seen.add(id(module))
             place.objects.append(module)
@@ -225,7 +225,7 @@ class LivePaths:
                 queue.append((referent, self._enter(referent, place, dragged=False)))
 
     def _near(self, holder: object, kind: type, place: Place) -> set[int]:
-        """The referents of ``holder`` that are left for later, by their ids."""
+        """Return the ids of the referents of ``holder`` that are left for later."""
         if kind not in self._neighbours:
             self._neighbours[kind] = Neighbours.like(holder)
         neighbours = self._neighbours[kind]
@@ -243,7 +243,7 @@ class LivePaths:
     # Sizes.
 
     def weigh(self, some: Sequence[object]) -> int:
-        """Bytes of ``some`` objects with all that the collector does not track below them."""
+        """Return the bytes of ``some`` objects with all untracked objects below them."""
         return garbage_size(some, self._storages, self._excluded).total_bytes if some else 0
 
     def _weigh_all(self) -> None:
@@ -252,7 +252,7 @@ class LivePaths:
             if len(place.objects) <= _SIZED_PER_PLACE:
                 place.size_bytes = self.weigh(place.objects)
                 continue
-            # The largest containers are weighed each: one may hold more than all others together.
+            # Size the largest containers one by one: one may hold more than all others together.
             by_size = sorted(place.objects, key=_shallow_bytes)
             rest = by_size[:-_LARGEST_PER_PLACE]
             some = draw.sample(rest, _SIZED_PER_PLACE - _LARGEST_PER_PLACE)
@@ -265,7 +265,7 @@ def _shallow_bytes(found: object) -> int:
 
 
 def counts_by_class(top: Place) -> Mapping[str, int]:
-    """Live objects by the name of their class, wherever they are held."""
+    """Count live objects by class name, wherever they are held."""
     counts: dict[str, int] = {}
     for place in top.walk():
         if place.kind is not None:

@@ -1,4 +1,4 @@
-"""What glibc's allocator says about this process: bytes in use and bytes taken from the kernel."""
+"""glibc's allocator statistics for this process: bytes in use and bytes taken from the kernel."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Arenas, mmap and trim thresholds decide how RSS follows the heap.  Fixed, so that runs compare:
-# one arena more or a threshold that glibc adapts moves RSS by more than most leaks do in an hour.
-# 4 MiB keeps the tensors of one step inside the heap.  At glibc's first value, 128 KiB, each is
-# mapped and unmapped, and the tiny engine needs half as much processor time again per request.
+# Arenas, mmap and trim thresholds decide how RSS follows the heap.  They are fixed so that runs are
+# comparable: one more arena, or a threshold adapted by glibc, moves RSS by more than most leaks do
+# in an hour.  4 MiB keeps the tensors of one step inside the heap.  With glibc's initial 128 KiB
+# each is mapped and unmapped, and the tiny engine needs half as much CPU time again per request.
 PINNED_ENVIRONMENT: dict[str, str] = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(4 * 2**20),
@@ -41,9 +41,9 @@ class _Mallinfo2(ctypes.Structure):
 
 @dataclass(frozen=True)
 class MallocInfo:
-    """All arenas together with what was mapped directly.
+    """All arenas together with direct mappings.
 
-    Python's small-object arenas are mapped by Python itself and do not show here.
+    Python's small-object arenas are mapped by Python itself and are not included.
     """
 
     in_use_bytes: int
@@ -51,9 +51,9 @@ class MallocInfo:
 
 
 def malloc_reader() -> Callable[[], MallocInfo] | None:
-    """A function that reads the allocator's account (0.2 ms), or None on another C library."""
+    """Return a function that reads the statistics (0.2 ms), or None on another C library."""
     try:
-        # PyDLL keeps the interpreter's lock: between two readings by one thread no other allocates.
+        # PyDLL keeps the GIL: no other thread allocates between two readings by one thread.
         function = ctypes.PyDLL(None).mallinfo2
     except (OSError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""Anonymous mappings of a process by size: a buffer that is never given back is there N times."""
+"""A process's anonymous mappings by size: a buffer that is never freed appears N times."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Final
 
 from hybridbench.sampling.process import ProcessGoneError
 
-# address - address, permissions, offset, device, inode 0 and nothing behind it but a given name.
+# address - address, permissions, offset, device, inode 0, then nothing but an optional name.
 _ANONYMOUS: Final = re.compile(
     r"^([0-9a-f]+)-([0-9a-f]+) [r-][w-][x-]p \S+ 00:00 0 *(?:\[anon:.*)?$", re.MULTILINE
 )
 _GUARD: Final = " ---p "
-# Fewer of one size are no pattern, and more sizes no evidence.
+# Fewer mappings of one size are no pattern, and more sizes are no evidence.
 _FEWEST: Final = 8
 _SIZES_MAX: Final = 8
 
 
 def mapping_counts(pid: int, proc: Path = Path("/proc")) -> dict[int, int]:
-    """How many private anonymous mappings of each size in bytes ``pid`` has.
+    """Return how many private anonymous mappings of each size in bytes ``pid`` has.
 
-    Only sizes with eight mappings or more, at most eight of them, those with most memory; empty
-    where the kernel does not show them.  The list of mappings is read, not their pages: a
-    millisecond for a thousand.
+    Only sizes with eight or more mappings, and of these the eight with most memory; empty if the
+    kernel does not show them.  Only the list of mappings is read, not their pages: a millisecond
+    per thousand.
 
     Raises:
         ProcessGoneError: there is no such process.

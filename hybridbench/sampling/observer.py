@@ -1,7 +1,7 @@
-"""What looking costs the one looked at in memory: heap taken by answers and not given back.
+"""The memory cost of observation: heap that answers allocate and do not free.
 
-A bench that polls an endpoint whose answers grow, or whose worker remembers every poll, sees its
-own growth and blames the engine for it.
+A bench that polls an endpoint whose answers grow, or whose worker remembers every poll, measures
+its own effect and blames the engine for it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from hybridbench.sampling.malloc import MallocInfo
 
-# Python's blocks are at most 512 bytes; what a reply consists of (floats, strings) is near this.
+# Python's blocks are at most 512 bytes; parts of a reply (floats, strings) are about this size.
 _BLOCK_BYTES = 64
 
 
 class ObserverAccount:
-    """Adds up what the heap grew by between ``begin`` and ``end``, on one thread.
+    """Sums up heap growth between ``begin`` and ``end``, on one thread.
 
-    In balance when the previous answer is let go within the same window that makes the next one.
+    Balanced if the previous answer is freed in the same window in which the next one is made.
     """
 
     def __init__(self, read_malloc: Callable[[], MallocInfo] | None) -> None:
@@ -27,11 +27,11 @@ class ObserverAccount:
         self.held_bytes = 0
 
     def begin(self) -> None:
-        """Looking begins."""
+        """Start a window."""
         self._before = self._marks()
 
     def end(self) -> None:
-        """Looking is over; whatever it left on the heap is on its account."""
+        """End the window; whatever it left on the heap is added."""
         blocks, in_use_bytes = self._marks()
         self.held_bytes += (blocks - self._before[0]) * _BLOCK_BYTES
         self.held_bytes += in_use_bytes - self._before[1]

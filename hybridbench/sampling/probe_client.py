@@ -1,8 +1,8 @@
-"""The watcher's side of the probe: which processes have one, what each holds, and what it costs.
+"""The bench's side of the probe: which processes have one, what they hold, and what looks cost.
 
-The probe itself is ``hybridbench/probe/``, which goes into the program by its environment.  A look
-at a process costs it a pause and somebody a processor: the client keeps the account of both, and
-says when the next look may be taken.
+The probe itself is ``hybridbench/probe/``, which is loaded through the program's environment.  A
+look costs the process a pause and some process CPU time: the client keeps account of both, and
+decides when the next look may be taken.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hybridbench.sampling.process import ProcessGoneError, read_process_memory
 
 DIRECTORY = "HYBRIDBENCH_PROBE_DIR"
 INSTRUMENT = "HYBRIDBENCH_PROBE_INSTRUMENT"
-# A fork stalls the process by about 15 ms for each GiB of its own memory.
+# A fork stops the process for about 15 ms per GiB of its private memory.
 FORK_BYTES_MAX = 4 * GIB
 PAUSE_SHARE_MAX = 0.005
 CPU_SHARE_MAX = 0.05
 
 _STATUS_S = 2.0
-_CENSUS_S = 120.0  # a child of lowest priority waits long for a busy processor
+_CENSUS_S = 120.0  # a child of lowest priority waits long for a busy CPU
 _RETRY_S = 0.3
 _TRY_AGAIN_S = 0.02
 _SPARE_S = 5.0
@@ -45,7 +45,7 @@ _Answer = TypeVar("_Answer")
 
 
 class ProbeError(Exception):
-    """Why a look was not taken, in one sentence."""
+    """Why a look failed, in one sentence."""
 
 
 class ProbeGoneError(ProbeError):
@@ -53,14 +53,14 @@ class ProbeGoneError(ProbeError):
 
 
 class ProbeStatus(msgspec.Struct, frozen=True):
-    """What can be read of a process in a millisecond.
+    """What can be read from a process in a millisecond.
 
     Attributes:
-        blocks: what Python's small-object allocator has handed out.
-        malloc_bytes: what the C allocator has handed out; None where it does not say.
-        frozen: objects that ``gc.freeze`` has taken out of the collector's sight.
+        blocks: blocks in use of Python's small-object allocator.
+        malloc_bytes: bytes in use of the C allocator; None if unknown.
+        frozen: objects hidden from the collector by ``gc.freeze``.
         collections: of each generation, since the start.
-        tracked: objects that the collector tracks, by the last census; None before the first.
+        tracked: objects tracked by the collector at the last heap scan; None before the first.
     """
 
     pid: int
@@ -74,11 +74,11 @@ class ProbeStatus(msgspec.Struct, frozen=True):
 
 
 class IdleAnswer(msgspec.Struct, frozen=True):
-    """What a process holds after a collection, or without one where that would take too long.
+    """What a process holds after a collection, or without one if it would take too long.
 
     Attributes:
         unreachable: what the collection found; None if there was none.
-        pause_s: how long the process stood still.
+        pause_s: how long the process was stopped.
     """
 
     pid: int
@@ -90,7 +90,7 @@ class IdleAnswer(msgspec.Struct, frozen=True):
 
 
 class CensusState(msgspec.Struct, frozen=True):
-    """All counts of one census, which those of the next are compared with."""
+    """All counts of one heap scan, with which the next one is compared."""
 
     index: int = 0
     types: dict[str, int] = {}
@@ -101,17 +101,17 @@ class CensusState(msgspec.Struct, frozen=True):
 
 
 class HeapCensus(msgspec.Struct, frozen=True):
-    """One census; the fields are those of the event ``Census``.
+    """One heap scan; the fields are those of the event ``Census``.
 
-    ``types`` to ``holds`` have what differs from the state that was known, a name that is gone with
-    0 (``""`` in ``holds``); without one they have everything.  ``state`` has everything.
+    ``types`` to ``holds`` contain differences from the known state, with 0 for a name that is gone
+    (``""`` in ``holds``); without a known state they have everything.  ``state`` has everything.
 
     Attributes:
         way: "fork", or "slices" in the process itself: then ``types`` is empty, containers of more
-            than 4,096 entries are not looked into, and totals are approximate.
+            than 4,096 entries are not examined, and totals are approximate.
         tracked: objects that the collector tracks; None for slices.
         frozen: how many of them ``gc.freeze`` had hidden.
-        longest_pause_s: the longest of the pauses that ``pause_s`` adds up.
+        longest_pause_s: the longest of the pauses summed up in ``pause_s``.
     """
 
     index: int
@@ -131,7 +131,7 @@ class HeapCensus(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct):
-    """One line of an answer of any kind."""
+    """One line of any kind of answer."""
 
     failed: str = ""
     pause_s: float = 0.0
@@ -148,10 +148,10 @@ class _Line(msgspec.Struct):
 
 
 class Budget:
-    """The account of what looks at one process cost it, and when the next one may be taken.
+    """The cost of looks at one process so far, and when the next one may be taken.
 
-    Pauses may take 0.5 % of the time since it was opened, forked children 5 % of a processor.
-    Pauses of a process that is at rest are not counted.
+    Pauses may take 0.5 % of the time since creation, forked children 5 % of a CPU.  Pauses of an
+    idle process are not counted.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -164,7 +164,7 @@ class Budget:
         self.looks = 0
 
     def charge(self, pause_s: float, cpu_s: float = 0.0, longest_pause_s: float = 0.0) -> None:
-        """A look has cost so much."""
+        """Add the cost of a look."""
         self.looks += 1
         self.pause_s += pause_s
         self.cpu_s += cpu_s
@@ -172,21 +172,21 @@ class Budget:
         self.longest_pause_s = max(self.longest_pause_s, longest_pause_s or pause_s)
 
     def wait_s(self, *, at_rest: bool = False) -> float:
-        """Seconds until the next look may be taken; 0 if it may now, as the first always may.
+        """Return the seconds until the next look may be taken; 0 for now, as for the first one.
 
-        One that is taken ``at_rest`` holds nobody up: it waits for its processor time alone.
+        A look ``at_rest`` delays nothing, so only CPU time counts.
         """
         pause_s = 0.0 if at_rest else self.pause_s
         due_s = self._since_s + max(pause_s / PAUSE_SHARE_MAX, self.cpu_s / CPU_SHARE_MAX)
         return max(0.0, due_s - self._now_s()) if self.looks else 0.0
 
     def spares(self, until_s: float) -> bool:
-        """Whether a look may be taken now, and another one at rest in ``until_s`` seconds."""
+        """Whether a look may be taken now and another one, when idle, in ``until_s`` seconds."""
         due_s = self._since_s + (self.cpu_s + self.last_cpu_s) / CPU_SHARE_MAX
         return self.wait_s() == 0 and due_s <= self._now_s() + until_s
 
     def shares(self) -> tuple[float, float]:
-        """Shares of the time so far: of pauses, and of one processor."""
+        """Return the shares of time so far spent in pauses, and of one CPU."""
         elapsed_s = max(self._now_s() - self._since_s, 1e-9)
         return self.pause_s / elapsed_s, self.cpu_s / elapsed_s
 
@@ -194,12 +194,12 @@ class Budget:
 def probe_environment(
     folder: Path, instrument: Sequence[str], base: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment in which a command starts with the probe; ``folder`` becomes the run's own.
+    """Return the environment that starts a command with the probe; ``folder`` is the run's own.
 
     Args:
         folder: a directory for the sockets, made private to this user.
-        instrument: patterns of commands to instrument; none for the command and its children.
-        base: the environment otherwise; its PYTHONPATH stays behind the probe's folder.
+        instrument: patterns of commands to instrument; empty for the command and its children.
+        base: the rest of the environment; its PYTHONPATH is kept after the probe's folder.
 
     Raises:
         ProbeError: the folder cannot be made, or belongs to another user.
@@ -219,8 +219,8 @@ def probe_environment(
 
 
 def carried_folder(pid: int, proc: Path = Path("/proc")) -> Path | None:
-    """The directory of the probes with which a running process was started, as it is seen from
-    here; None where it has none, or other process ids (those of a container of its own).
+    """Return the probe directory with which a running process was started, as seen from here;
+    None if it has none, or is in another pid namespace (a container of its own).
     """
     process = proc / str(pid)
     try:
@@ -236,11 +236,11 @@ def carried_folder(pid: int, proc: Path = Path("/proc")) -> Path | None:
 
 
 class ProbeClient:
-    """Asks the probes of one run.  Each call blocks for a bounded time; one thread makes them all.
+    """Talks to the probes of one run.  Calls block for a bounded time; use it on one thread only.
 
     Args:
-        folder: the directory that ``probe_environment`` was given.
-        fork_bytes_max: a process with more memory of its own is not forked.
+        folder: the directory passed to ``probe_environment``.
+        fork_bytes_max: a process with more private memory is not forked.
     """
 
     def __init__(self, folder: Path, fork_bytes_max: int = FORK_BYTES_MAX) -> None:
@@ -251,7 +251,7 @@ class ProbeClient:
         self._collect_s_per_object: dict[int, float] = {}
 
     def pids(self) -> list[int]:
-        """Processes that have a probe and live.  What those that ended have left is removed."""
+        """Return live processes with a probe, and remove the sockets of ended ones."""
         living = []
         with contextlib.suppress(OSError):
             for path in self._folder.glob("*.sock"):
@@ -266,11 +266,11 @@ class ProbeClient:
         return sorted(living)
 
     def budget(self, pid: int) -> Budget:
-        """The account of looks at one process."""
+        """Return the budget for looks at one process."""
         return self._budgets.setdefault(pid, Budget())
 
     def status(self, pid: int) -> ProbeStatus:
-        """Counts of the process's allocators and collector.
+        """Return the counts of the process's allocators and collector.
 
         Raises:
             ProbeError: why there is none.
@@ -282,13 +282,13 @@ class ProbeClient:
     def census(
         self, pid: int, *, whole: bool, known: CensusState | None = None, at_rest: bool = False
     ) -> HeapCensus:
-        """Count types and containers.  By fork, or where that would cost too much in slices.
+        """Count types and containers, by fork, or in slices if a fork would cost too much.
 
         Args:
-            whole: search for dictionaries that the collector does not track too, which costs ten
-                times as much; not for slices.
-            known: what the last census of this process ended with.
-            at_rest: nothing runs in the process that a pause would hold up.
+            whole: also search for dictionaries that the collector does not track, at ten times the
+                cost; not for slices.
+            known: the state after the last scan of this process.
+            at_rest: the process is idle, so that a pause delays nothing.
 
         Raises:
             ProbeError: why there is none: no memory, the process is stuck, or too slow.
@@ -301,10 +301,10 @@ class ProbeClient:
         )
         cost = _decoded(lines[-1], _Line)
         if cost.way != way:
-            # The copy has answered, and the process ended before it could tell what that cost.
+            # The copy answered, but the process ended before it could report the cost.
             raise ProbeGoneError(f"process {pid} has ended.")
         counts = _decoded(lines[0], _Line)
-        # A copy's second line has what it cost.
+        # The second line from a copy has the copy's own cost.
         cpu_s = cost.cpu_s + sum(_decoded(line, _Line).cpu_s for line in lines[1:-1])
         if at_rest:
             account.charge(0.0, cpu_s)
@@ -339,7 +339,7 @@ class ProbeClient:
         )
 
     def idle_look(self, pid: int) -> IdleAnswer:
-        """What a process at rest holds, after a collection where that is short enough.
+        """Look at what an idle process holds, after a collection if that is short enough.
 
         Raises:
             ProbeError: why there is none.
@@ -373,7 +373,7 @@ class ProbeClient:
         return "fork", _device_ranges(Path(f"/proc/{pid}"))
 
     def _ask(self, pid: int, request: Mapping[str, object], timeout_s: float) -> list[bytes]:
-        """The lines of the answer; the last one says what it cost."""
+        """Return the lines of the answer; the last one has the cost."""
         end_s = time.monotonic() + timeout_s
         retry_until_s = time.monotonic() + _RETRY_S
         while True:
@@ -398,7 +398,7 @@ class ProbeClient:
                     if other
                     else f"process {pid} has no probe."
                 )
-            # The program may have closed the probe's socket; it binds a new one.
+            # The program may have closed the probe's socket; the probe binds a new one.
             time.sleep(_TRY_AGAIN_S)
         lines = data.splitlines()
         failed = _decoded(lines[-1], _Line).failed
@@ -413,7 +413,7 @@ class ProbeClient:
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
         ):
             connection.settimeout(max(0.01, end_s - time.monotonic()))
-            # By the directory's descriptor: the path in an address has 107 bytes at most.
+            # Through the directory's descriptor, because socket paths are limited to 107 bytes.
             connection.connect(f"/proc/self/fd/{folder}/{pid}.sock")
             peer = struct.unpack(
                 "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -464,9 +464,9 @@ def _no_room(pid: int, need_bytes: int, room: Headroom) -> str:
 
 
 def _device_ranges(folder: Path) -> list[list[int]]:
-    """Address and size of what a process has mapped of devices, and what can be left out of a fork.
+    """Return address and size of a process's device mappings that can be excluded from a fork.
 
-    Not what is left out already (``dc``), nor what the kernel would not put back (``io``).
+    Skips what is excluded already (``dc``) and what the kernel would not restore (``io``).
     """
     try:
         if not any(device in (folder / "maps").read_text("utf-8") for device in _DEVICES):
@@ -488,7 +488,7 @@ def _device_ranges(folder: Path) -> list[list[int]]:
 
 
 def _effective_user(pid: int) -> int:
-    """Its user now; -1 once it has ended.  Who owns its folder in /proc may differ."""
+    """Return its current user; -1 once it has ended.  The owner of its /proc folder may differ."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
         return int(next(line for line in lines if line.startswith("Uid:")).split()[2])

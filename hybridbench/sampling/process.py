@@ -1,7 +1,6 @@
-"""What the kernel says about a process: read from /proc, from outside, without stopping it.
+"""What the kernel reports about a process: read from /proc, from outside, without stopping it.
 
-Memory, descriptors, and processor time that was asked for and not given: a starved worker looks
-slow.
+Memory, file descriptors, CPU time used, and CPU time waited for: a starved worker looks slow.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _PROC = Path("/proc")
 
 
 class ProcessGoneError(Exception):
-    """The process ended, or it is not ours to look at."""
+    """The process has ended, or we have no permission to read it."""
 
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """One reading of ``/proc/PID/status``: 50 microseconds, and the process does not notice."""
+    """One reading of ``/proc/PID/status``: 50 microseconds, invisible to the process."""
 
     rss_bytes: int
     rss_anon_bytes: int
@@ -36,7 +35,7 @@ class ProcessMemory:
 
     @property
     def anon_swap_bytes(self) -> int:
-        """Private memory, swapped out or not: RSS alone falls when pages go to swap."""
+        """Private memory, resident or swapped: RSS alone falls when pages are swapped out."""
         return self.rss_anon_bytes + self.swap_bytes
 
 
@@ -53,7 +52,7 @@ def require_proc(proc: Path = _PROC) -> None:
 
 
 def read_process_memory(pid: int, proc: Path = _PROC) -> ProcessMemory:
-    """Memory of ``pid`` now.
+    """Return the current memory of ``pid``.
 
     Raises:
         ProcessGoneError: there is no such process, or it is a zombie (which has no memory lines).
@@ -62,15 +61,15 @@ def read_process_memory(pid: int, proc: Path = _PROC) -> ProcessMemory:
 
 
 def own_private_bytes() -> int:
-    """Private memory of the process that asks, swapped out or not."""
+    """Return the private memory of the calling process, resident or swapped."""
     return read_process_memory(os.getpid()).anon_swap_bytes
 
 
 def parse_status(text: str) -> ProcessMemory:
-    """The memory lines of a ``status`` file.
+    """Parse the memory lines of a ``status`` file.
 
     Raises:
-        ProcessGoneError: the lines are missing, as they are for a zombie.
+        ProcessGoneError: the lines are missing, as for a zombie.
     """
     fields = _fields_kib(text)
     if "VmRSS" not in fields:
@@ -84,9 +83,9 @@ def parse_status(text: str) -> ProcessMemory:
 
 
 def read_pss_bytes(pid: int, proc: Path = _PROC) -> int | None:
-    """Proportional set size, or None where the kernel does not tell.
+    """Return the proportional set size, or None if the kernel does not report it.
 
-    Walks the page tables under the memory map's lock: 4 to 100 ms, so it has a slower clock.
+    Walks the page tables under the memory map's lock: 4 to 100 ms, so it is read less often.
 
     Raises:
         ProcessGoneError: there is no such process.
@@ -100,7 +99,7 @@ def read_pss_bytes(pid: int, proc: Path = _PROC) -> int | None:
 
 
 def count_open_fds(pid: int, proc: Path = _PROC) -> int | None:
-    """Open file descriptors of ``pid``, or None if they are not ours to see.
+    """Count the open file descriptors of ``pid``; None without permission.
 
     Raises:
         ProcessGoneError: there is no such process.
@@ -115,7 +114,7 @@ def count_open_fds(pid: int, proc: Path = _PROC) -> int | None:
 
 
 def read_cpu_wait_s(pid: int, proc: Path = _PROC) -> float | None:
-    """Seconds that the main thread of ``pid`` has waited in a run queue; None if unknown."""
+    """Return the seconds that ``pid``'s main thread has waited in a run queue; None if unknown."""
     words = _text_or_nothing(proc / str(pid) / "schedstat").split()
     if len(words) < 2 or not words[1].isdigit():
         return None
@@ -123,7 +122,7 @@ def read_cpu_wait_s(pid: int, proc: Path = _PROC) -> float | None:
 
 
 def read_cpu_s(pid: int, proc: Path = _PROC) -> float | None:
-    """Seconds that all threads of ``pid`` have run, children not counted; None if unknown."""
+    """Return the CPU seconds of all threads of ``pid``, without children; None if unknown."""
     try:
         threads = list((proc / str(pid) / "task").iterdir())
     except OSError:
@@ -134,7 +133,7 @@ def read_cpu_s(pid: int, proc: Path = _PROC) -> float | None:
 
 
 def read_steal_s() -> float | None:
-    """Seconds that the hypervisor has kept from each processor, on average; None if unknown."""
+    """Return the mean seconds per CPU stolen by the hypervisor; None if unknown."""
     try:
         each = psutil.cpu_times(percpu=True)
     except OSError:
@@ -143,19 +142,19 @@ def read_steal_s() -> float | None:
 
 
 def read_busy_s() -> float | None:
-    """Seconds that all processors have run programs, the kernel's work for them included; None if
+    """Return the seconds that all CPUs ran programs, including kernel work for them; None if
     unknown.
     """
     try:
         times = psutil.cpu_times()
     except OSError:
         return None
-    # On Linux ``user`` and ``nice`` have the time of guests in them.
+    # On Linux ``user`` and ``nice`` include guest time.
     return sum(getattr(times, part, 0.0) for part in _BUSY)
 
 
 def read_family_cpu_s(pids: Iterable[int]) -> float:
-    """Processor seconds of these processes and of all their descendants, those included that have
+    """Return the CPU seconds of these processes and all their descendants, including those that
     ended and were waited for.
     """
     family: dict[int, psutil.Process] = {}
@@ -185,7 +184,7 @@ def _text_or_nothing(path: Path) -> str:
 
 
 def _fields_kib(text: str) -> dict[str, int]:
-    """``Name:  123 kB`` and ``Name:  123`` lines as numbers; other lines are skipped."""
+    """Parse ``Name:  123 kB`` and ``Name:  123`` lines; skip all others."""
     fields = {}
     for line in text.splitlines():
         name, _, rest = line.partition(":")

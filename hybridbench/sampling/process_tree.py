@@ -1,7 +1,7 @@
-"""A tree of processes as the kernel shows it: who belongs to it, its roles, what each holds.
+"""A tree of processes as the kernel shows it: its members, their roles, what each holds.
 
-Read from /proc directly: one file has the parent, the session, the start, the end and the processor
-time of a process, of other users' too.  psutil has neither session nor end, and reads more files.
+Read from /proc directly: one file has a process's parent, session, start, end and CPU time, even
+for other users' processes.  psutil has neither session nor end, and reads more files.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from hybridbench.sampling.sampler import ProcessSource
 
 _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-# Behind the name in /proc/PID/stat.
+# Indices of the fields after the name in /proc/PID/stat.
 _STATE, _PARENT, _SESSION, _USER, _SYSTEM, _STARTED = 0, 1, 3, 11, 12, 19
 _EXIT_SIGNAL, _WAIT_STATUS = 35, 49
 _GONE: Final = frozenset("ZX")
 
-# A name becomes a role once a process of that name has lived for so long: 200 short children of an
-# installer are no roles.
+# A name becomes a role once a process of that name has lived this long: an installer's 200
+# short-lived children are no roles.
 PERSISTENT_S: Final = 5.0
-# A child that multiprocessing started imports its program before it takes a title: vLLM's take a
+# A child started by multiprocessing imports its program before it sets a title: vLLM's take a
 # minute on one core.
 UNTITLED_S: Final = 90.0
 _ROLES_MAX: Final = 64
-# A process changes its name when it becomes another program, and when it sets its own title; one
-# that writes what it does into its title would change it for ever.
+# A process changes its name when it executes another program, and when it sets its own title; one
+# that writes its activity into its title would change it forever.
 _RENAMES_MAX: Final = 3
-# What walks the page tables is read of one process at a time, and of each no more often than this.
+# Reading that walks page tables is done for one process at a time, and at most this often for each.
 _SLOW_EVERY_S: Final = 30.0
 _NAMES_KEPT: Final = 100
 
@@ -50,8 +50,8 @@ _NAMES_KEPT: Final = 100
 class TreeProcess:
     """One process of a tree; ``started_s`` is in seconds after the machine's boot.
 
-    ``command`` is the program's name, or the whole command as the kernel shows it, with whatever
-    secrets it has; it is for naming the process and must not be stored.
+    ``command`` is the program's name, or the whole command as the kernel shows it, including any
+    secrets; use it only to name the process, and never store it.
     """
 
     pid: int
@@ -63,7 +63,7 @@ class TreeProcess:
 
     @property
     def key(self) -> tuple[int, float]:
-        """What no other process of this machine shares, whatever becomes of the pid."""
+        """Unique on this machine, even if the pid is reused."""
         return self.pid, self.started_s
 
 
@@ -71,13 +71,13 @@ RoleOf = Callable[[TreeProcess], str]
 
 
 def role_by_command(process: TreeProcess) -> str:
-    """What a process calls itself (``VLLM::EngineCore``), else the name of its program."""
+    """Return a process's own title (``VLLM::EngineCore``), else the name of its program."""
     return role_of_command(process.command)
 
 
 @dataclass
 class _Known:
-    """A process that was seen before; ``role`` is empty while it has none."""
+    """A process seen before; ``role`` is empty while it has none."""
 
     process: TreeProcess
     base: str = ""
@@ -87,18 +87,18 @@ class _Known:
 
 
 class ProcessTree:
-    """The process ``root`` and all that it started, also what its parent has left behind.
+    """The process ``root`` and all its descendants, including orphaned ones.
 
-    Two processes of one role at one time get numbers, in the order of their start; each keeps its
-    number, and one that is started anew takes that of the one that ended.
+    Concurrent processes of one role are numbered in order of their start; each keeps its number,
+    and a restarted process takes over the number of the one that ended.
 
     Args:
-        root: pid of the process that the others belong to.
+        root: pid of the process at the root.
         role_of: names a process.
-        mark: an entry of the environment, ``NAME=value``, that only this tree has: it finds what
-            left both the session and its parent.
+        mark: an environment entry, ``NAME=value``, unique to this tree: it finds processes that
+            left both the session and their parent.
         now_s: seconds after the machine's boot.
-        device: who holds memory of a device.
+        device: reads device memory by process.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class ProcessTree:
 
     @property
     def not_seen(self) -> list[str]:
-        """What a reader of the samples misses, in words."""
+        """What the samples lack, in words."""
         missed = [
             f"{_listed(sorted(names))} of {role}, which belongs to another user"
             for role, names in sorted(self._unseen.items())
@@ -149,13 +149,13 @@ class ProcessTree:
         return missed
 
     def wait_status(self, pid: int) -> int | None:
-        """How a process of the tree ended, as ``os.waitpid`` has it; None unless it was seen
-        between its end and the moment its parent asked.
+        """Return how a process of the tree ended, as ``os.waitpid`` reports it; None unless it was
+        seen as a zombie, before its parent waited for it.
         """
         return self._wait_status.get(pid)
 
     def members(self) -> list[TreeProcess]:
-        """All that live now, by their start."""
+        """Return all live processes, by start time."""
         every = _all_processes(self._proc, self._saw_end)
         inside = _Membership(every, self._root, self._known.keys(), self._is_marked)
         found = [process for pid, process in every.items() if inside.has(pid)]
@@ -163,7 +163,7 @@ class ProcessTree:
         return sorted(found, key=lambda process: (process.started_s, process.pid))
 
     def read(self) -> list[ProcessSample]:
-        """What can be seen now of each process with a role; one that ends meanwhile is left out."""
+        """Read every process with a role, leaving out those that end meanwhile."""
         self._name([self._with_command(process) for process in self.members()])
         named = [known for known in self._known.values() if known.role]
         slow = min(named, key=lambda known: known.slow_due_s, default=None)
@@ -172,7 +172,7 @@ class ProcessTree:
         return [sample for sample in found if sample is not None]
 
     def _with_command(self, process: TreeProcess) -> TreeProcess:
-        """Read for members alone: the kernel makes the reader wait while a process forks."""
+        """Read the command, for members only: a process that forks blocks the reader."""
         try:
             line = (self._proc / str(process.pid) / "cmdline").read_bytes()
         except OSError:
@@ -181,7 +181,7 @@ class ProcessTree:
         return replace(process, command=tuple(words.split("\0"))) if words else process
 
     def signal(self, number: int) -> bool:
-        """Send a signal to every process of the tree; False if there is none left."""
+        """Send a signal to every process of the tree; False if none is left."""
         members = self.members()
         for process in members:
             self._signal(process, number)
@@ -191,7 +191,7 @@ class ProcessTree:
         with suppress(OSError):
             handle = os.pidfd_open(process.pid)
             try:
-                # The handle keeps the pid from being another's from here on.
+                # From here on the handle prevents reuse of the pid.
                 now = _process(process.pid, self._proc)
                 if now is not None and now.key == process.key:
                     signal.pidfd_send_signal(handle, number)
@@ -282,8 +282,8 @@ class ProcessTree:
 
 @dataclass
 class _Membership:
-    """Which of ``every`` process belongs to the root: by its parents, its session, its mark, or
-    because it did before.
+    """Which of ``every`` process belongs to the root: by parent, session, mark, or earlier
+    membership.
     """
 
     every: Mapping[int, TreeProcess]
@@ -293,13 +293,13 @@ class _Membership:
 
     def __post_init__(self) -> None:
         leader = self.every.get(self.root[0])
-        # Another process has the root's pid only after its whole session has ended.
+        # The root's pid is reused only after its whole session has ended.
         self._session = self.root[0] if leader is None or leader.key == self.root else -1
         self._inside: dict[int, bool] = {}
 
     def has(self, pid: int) -> bool:
         if pid not in self._inside:
-            self._inside[pid] = False  # so that a circle, which a reused pid may make, ends
+            self._inside[pid] = False  # terminates cycles, which a reused pid may cause
             process = self.every.get(pid)
             self._inside[pid] = process is not None and self._belongs(process)
         return self._inside[pid]
@@ -325,7 +325,7 @@ def _all_processes(
 def _process(
     pid: int, proc: Path, saw_end: Callable[[int, float, int], None] | None = None
 ) -> TreeProcess | None:
-    """The process, or None for one that has ended or cannot be seen."""
+    """Return the process, or None if it has ended or cannot be seen."""
     folder = proc / str(pid)
     try:
         head, _, rest = (folder / "stat").read_text("utf-8", "replace").rpartition(")")
@@ -336,7 +336,7 @@ def _process(
                 saw_end(pid, started_s, int(words[_WAIT_STATUS]))
             return None
         if words[_EXIT_SIGNAL] == "0":
-            return None  # the child of a probe, which counts a heap and ends; no program makes one
+            return None  # a probe's counting child: programs never set exit signal 0
         parent, session = int(words[_PARENT]), int(words[_SESSION])
         cpu_s = (int(words[_USER]) + int(words[_SYSTEM])) / _TICKS_PER_S
     except (OSError, IndexError, ValueError):

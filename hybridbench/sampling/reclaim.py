@@ -1,11 +1,11 @@
-"""What an idle process releases, one step after the other: malloc's slack, garbage, the cache.
+"""Free an idle process's memory step by step: malloc's free memory, garbage, the cache.
 
-A time series cannot tell a sawtooth longer than the run, garbage that waits for a full collection
-and allocator slack from a leak; this can.  It destroys what it measures, so it is the last act of a
-run and never a repeated probe.
+A time series cannot distinguish a leak from a sawtooth longer than the run, from uncollected
+garbage, or from allocator slack; this can.  It destroys what it measures, so it is the last action
+of a run and never a repeated probe.
 
-The steps of a diagnosis go from what destroys nothing to what destroys most.  Malloc's slack comes
-first, because it may be released without changing any object.  The collector comes before the
+The steps of a diagnosis go from harmless to most destructive.  Malloc's free memory comes first,
+because it can be released without changing any object.  The collector comes before the
 cache: a cache that is dropped while removed nodes keep their pointers becomes garbage itself, and
 would be charged to the collector.  Malloc is trimmed before each reading, or what a step frees
 would stay in its lists.
@@ -29,9 +29,9 @@ REST, TRIM, COLLECT, FLUSH, DEVICE = "rest", "trim", "collect", "flush", "device
 
 @dataclass(frozen=True)
 class ReclaimHooks:
-    """What the steps need of the process: a reading, the cache's flush, the device's own cache.
+    """What the steps need from the process: a reading, a cache flush, a device cache flush.
 
-    ``read`` gives memory alone; a step adds its name and how long it took.
+    ``read`` returns memory alone; each step adds its name and duration.
     """
 
     read: Callable[[], StageReading]
@@ -40,17 +40,17 @@ class ReclaimHooks:
 
 
 def at_rest(work: ReclaimHooks) -> StageReading:
-    """The first reading; nothing is done."""
+    """Take the first reading, without doing anything."""
     return _step(REST, work, _nothing)
 
 
 def trim(work: ReclaimHooks) -> StageReading:
-    """Malloc gives back what it can; no object changes."""
+    """Make malloc release what it can; no object changes."""
     return _step(TRIM, work, _nothing, trimmed=True)
 
 
 def destructive_steps(work: ReclaimHooks) -> Iterator[StageReading]:
-    """Everything after ``trim``; the process is another afterwards."""
+    """Run everything after ``trim``; this changes the process permanently."""
     yield _step(COLLECT, work, _collect_everything, trimmed=True)
     yield _step(FLUSH, work, lambda: (work.flush(), gc.collect()), trimmed=True)
     if work.empty_device_cache is not None:
@@ -70,7 +70,7 @@ def _step(
 
 
 def _nothing() -> None:
-    """For steps that only read or trim."""
+    """Do nothing, for steps that only read or trim."""
 
 
 def _collect_everything() -> None:
@@ -79,9 +79,9 @@ def _collect_everything() -> None:
 
 
 def reclaim(read_bytes: Callable[[], int], flush: Callable[[], object]) -> Reclaimed:
-    """Trim malloc, flush the cache, collect everything, frozen objects too; read after each.
+    """Trim malloc, flush the cache, collect everything including frozen objects; read after each.
 
-    Malloc is trimmed again before each reading, or what a step frees would stay in its lists.
+    Malloc is trimmed again before each reading, or what a step frees would stay in its free lists.
     """
     at_rest = read_bytes()
     malloc_trim()
@@ -97,7 +97,7 @@ def reclaim(read_bytes: Callable[[], int], flush: Callable[[], object]) -> Recla
 
 
 def malloc_trim() -> None:
-    """Only glibc has it; elsewhere nothing happens."""
+    """Call glibc's malloc_trim; do nothing with other C libraries."""
     try:
         trim_function = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):

@@ -1,8 +1,8 @@
-"""Command lines without their secrets, before they are stored or shown anywhere.
+"""Remove secrets from command lines before they are stored or shown anywhere.
 
-Redacted are the values of options, variables, headers and JSON keys whose name speaks of a secret,
-the user part of addresses, and what looks like a key of a known issuer wherever it stands.  In
-doubt a word is redacted: a command line is shown so that its reader knows the program.
+Redacted are the values of options, variables, headers and JSON keys with secret-sounding names, the
+user part of URLs, and anything that looks like a key of a known issuer.  When in doubt a word is
+redacted: command lines are shown only to identify the program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 REDACTED: Final = "[redacted]"
 _CHARS_MAX: Final = 10_000
 
-# Whole words of a name; "tokens" and "tokenizer" are the business of every engine.
+# Whole words of a name; "tokens" and "tokenizer" are ordinary words in every engine.
 _HIDDEN: Final = (
     r"(?:api|access|secret|private|auth|encryption|signing|session|master|license)?keys?|"
     r"token|secrets?|passwords?|passwd|passphrase|pwd|pass|auth|authorization|credentials?|bearer|"
@@ -27,7 +27,7 @@ _IS_SECRET: Final = re.compile(rf"-{{0,2}}{_NAME}", re.I)
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _ASSIGNED: Final = re.compile(
-    # NAME=value, "name": "value", name:value; of a header everything to the next quote.
+    # NAME=value, "name": "value", name:value; for a header, everything to the next quote.
     rf"(?<![A-Za-z0-9])({_NAME}[\"']?\s*(?:=|:\s*))"
     r"(?:\"[^\"]*\"?|'[^']*'?|\[[^\]]*\]?|(?:bearer|basic|digest|token)\s+[^\s\"',;&]+|[^\s\"',;&}}]+)",
     re.I,
@@ -51,21 +51,21 @@ _FATAL: Final = re.compile(
     r"(?:CUDA )?out of memory|OutOfMemoryError|std::bad_alloc"
 )
 _ERROR: Final = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt))\b")
-# The user and password of curl, and of others that took its options.
+# The user and password option of curl, and of programs with the same options.
 _USER: Final = r"(?:-u|--user|--proxy-user|--basic-auth)"
 _USER_OPTION: Final = re.compile(_USER)
 _USER_INSIDE: Final = re.compile(rf"((?<![\w-]){_USER}[\s=]+)[^\s:]+:\S+")
-# A word of one dash and many letters, or of nothing but dashes at first, may be the key itself.
+# A word with a single dash and many letters, or starting with only dashes, may be the key itself.
 _OPTION: Final = re.compile(r"--[A-Za-z][^=]*|-[A-Za-z0-9_-]{0,14}")
 
 
 def redacted(command: Sequence[str]) -> tuple[str, ...]:
-    """``command``, word by word, with ``[redacted]`` in place of secrets."""
+    """Return ``command``, word by word, with ``[redacted]`` in place of secrets."""
     return tuple(_words(command))
 
 
 def redacted_text(text: str) -> str:
-    """A line of text, such as a command in one string, without its secrets."""
+    """Redact the secrets in a line of text, such as a command in one string."""
     text = _URL_USER.sub(rf"\1{REDACTED}@", text[:_CHARS_MAX])
     text = _KNOWN_KEYS.sub(REDACTED, text)
     text = _OPTION_INSIDE.sub(rf"\1 {REDACTED}", text)
@@ -74,9 +74,9 @@ def redacted_text(text: str) -> str:
 
 
 def without_values(lines: Sequence[str]) -> list[str]:
-    """What the last lines of a program say of its end: where it was, and what kind of error it was.
+    """Keep only the location and the kind of error from a program's last lines.
 
-    A message, and the source lines of a traceback, may quote a prompt: they are left out.
+    Messages and source lines of a traceback may quote a prompt, so they are dropped.
     """
     kept = [line for line in map(_without_value, lines) if line]
     left_out = len(lines) - len(kept)
@@ -95,7 +95,7 @@ def _without_value(line: str) -> str:
 
 
 def _words(command: Sequence[str]) -> Iterable[str]:
-    taking = False  # whether the words are values of an option that is named like a secret
+    taking = False  # whether the words are values of an option with a secret-sounding name
     for before, word in zip(["", *command], command, strict=False):
         is_option = _OPTION.fullmatch(word) is not None
         is_user = ":" in word and _USER_OPTION.fullmatch(before) is not None

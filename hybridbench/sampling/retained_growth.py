@@ -1,4 +1,4 @@
-"""What is held and was not held at the baseline: classes that grew, and who holds them."""
+"""Find what is held now but was not at the baseline: classes that grew, and their holders."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hybridbench.records.heap import RetainedObjects
 from hybridbench.sampling.edge_names import is_neighbour
 from hybridbench.sampling.live_paths import DRAGGED, STEP, LivePaths, Place, counts_by_class
 
-# Steady traffic moves a few objects between any two looks.
+# Under steady traffic a few objects change between any two surveys.
 COUNT_MIN = 32
 BYTES_MIN = 32 * 1024
-# A container is one object: between two rests nothing moves its size but what it is given.
+# A container is one object: between two idle points its size changes only by its content.
 CONTAINER_BYTES_MIN = 4 * 1024
 _CHAINS_SAMPLED = 20
 _ROWS_REPORTED = 12
-# Less than this share of new objects of a class beside as many that went elsewhere: they moved.
+# If a class grew in total by less than this share of a place's growth, its objects just moved.
 _NET_SHARE_MIN = 0.5
-# Of more containers at one place nobody can say which one grew.
+# With more containers at one place, it is unclear which one grew.
 _CONTAINERS_MAX = 64
 _PAIR = 2
 
@@ -28,7 +28,7 @@ _PAIR = 2
 def retained_growth(
     live: LivePaths, baseline: Mapping[str, Sequence[int]], baseline_classes: Mapping[str, int]
 ) -> tuple[RetainedObjects, ...]:
-    """The places of ``live`` that grew since the tables of ``baseline``, largest first."""
+    """Return the places of ``live`` that grew since the tables of ``baseline``, largest first."""
     now = counts_by_class(live.top)
     net = {name: number - baseline_classes.get(name, 0) for name, number in now.items()}
     before = {path: (row[0], row[1]) for path, row in baseline.items()}
@@ -41,7 +41,7 @@ def retained_growth(
 
 @dataclass(frozen=True)
 class _Grown:
-    """A place with what it has more than before; a ``count`` of 0 is a container that grew."""
+    """A place with its growth; a ``count`` of 0 is a container that grew."""
 
     place: Place
     count: int
@@ -59,9 +59,9 @@ class _Grown:
 def _grown(
     place: Place, before: Mapping[str, tuple[int, int]], net: Mapping[str, int]
 ) -> Iterable[_Grown]:
-    """The topmost places that grew; what they hold is counted with them.
+    """Yield the topmost places that grew; what they hold is included.
 
-    What is dragged along is counted apart from the structure that it hangs from.
+    Dragged objects are counted separately from the structure that they hang from.
     """
     count_before, bytes_before = before.get(place.path, (0, 0))
     more = len(place.objects) - count_before
@@ -75,14 +75,14 @@ def _grown(
             yield _Grown(place, more, round(size))
             below = _dragged_below(place)
     elif _is_container(place) and own_bytes >= CONTAINER_BYTES_MIN and more < COUNT_MIN:
-        # The container is the same; what it holds is not seen by the collector.
+        # Same number of containers, but their content, unseen by the collector, grew.
         yield _Grown(place, 0, own_bytes)
     for found in below:
         yield from _grown(found, before, net)
 
 
 def _dragged_below(place: Place) -> list[Place]:
-    """The topmost dragged places below one that is not."""
+    """Return the topmost dragged places below one that is not."""
     if place.dragged:
         return []
     found: list[Place] = []
@@ -97,7 +97,7 @@ def _dragged_below(place: Place) -> list[Place]:
 
 
 def _is_container(place: Place) -> bool:
-    """Whether its objects can grow, and are few enough to say which one did."""
+    """Whether its objects are containers, and few enough to identify the one that grew."""
     return place.kind in (list, dict, set, deque) and len(place.objects) <= _CONTAINERS_MAX
 
 
@@ -128,7 +128,7 @@ def _row(live: LivePaths, grown: _Grown) -> RetainedObjects | None:
 
 
 def _dragged_rows(live: LivePaths, grown: Sequence[_Grown]) -> list[RetainedObjects]:
-    """One row a class: what neighbour pointers hold has no place of its own."""
+    """Return one row per class: what neighbour pointers hold has no place of its own."""
     rows = []
     for name in sorted({found.type_name for found in grown}):
         alike = [found for found in grown if found.type_name == name]
@@ -154,9 +154,9 @@ def _dragged_rows(live: LivePaths, grown: Sequence[_Grown]) -> list[RetainedObje
 
 
 def shortened(chain: Sequence[str]) -> tuple[str, ...]:
-    """``chain`` with each walk along one class's own pointers named once, however long it is.
+    """Shorten ``chain`` so that each walk along one class's own pointers appears once.
 
-    ``TreeNode.children -> dict[*]`` over and over becomes one; a run of neighbour pointers becomes
+    Repeated ``TreeNode.children -> dict[*]`` becomes one; a run of neighbour pointers becomes
     ``TreeNode.(full_prev|parent)``.
     """
     short: list[str] = []
@@ -177,7 +177,7 @@ def shortened(chain: Sequence[str]) -> tuple[str, ...]:
 
 
 def _neighbour_run(chain: Sequence[str], start: int) -> list[str]:
-    """The edges from ``start`` on that are neighbour pointers of one class."""
+    """Return the edges from ``start`` on that are neighbour pointers of one class."""
     owner = chain[start].rpartition(".")[0]
     run: list[str] = []
     for edge in chain[start:]:
@@ -196,12 +196,12 @@ def _some(objects: Sequence[object]) -> list[object]:
 def _holder(
     live: LivePaths, place: Place, chain: Sequence[str], example: object
 ) -> tuple[str, int]:
-    """The attribute that everything at ``place`` is held by, and the length of its container."""
+    """Return the attribute that holds everything at ``place``, and the length of its container."""
     if not chain:
         return place.path.rpartition(STEP)[0], 0
     if example is None:
         return chain[-1], 0
-    # A container has no attribute of its own: who owns it is the edge before.
+    # A container has no attribute of its own: the edge before names its owner.
     owner = next((edge for edge in reversed(chain) if "[" not in edge), chain[-1])
     return owner, max(0, _length(live.holder_of(example)))
 

@@ -1,4 +1,4 @@
-"""What a process is called in samples and reports: by its own title, else by what it runs."""
+"""Names of processes in samples and reports: their own title, else the program that they run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final
 from hybridbench.sampling.redaction import redacted_text
 
 _ROLE_CHARS: Final = 60
-# Options of Python with a value of their own.
+# Python options that take a value.
 _PYTHON_VALUES: Final = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 _PYTHON: Final = re.compile(r"(python|pypy)[\d.]*t?$")
-# Roles of processes that may yet take a title.
+# Roles of processes that may still set a title.
 UNTITLED: Final = frozenset({"multiprocessing.spawn", "multiprocessing.forkserver"})
 _MULTIPROCESSING: Final = re.compile(r"from multiprocessing\.(\w+) import")
 
 
 def role_of_command(command: Sequence[str]) -> str:
-    """What a process calls itself (``VLLM::EngineCore``), else its program, or Python's script or
+    """Return a process's own title (``VLLM::EngineCore``), else its program, or Python's script or
     module.
     """
     words = [word for word in command if word]
@@ -33,13 +33,13 @@ def role_of_command(command: Sequence[str]) -> str:
 
 
 def _role_of_title(title: str) -> str:
-    """The part of ``title`` that stays: ``gunicorn: worker`` of ``gunicorn: worker [app]``."""
+    """Return the constant part of ``title``: ``gunicorn: worker`` of ``gunicorn: worker [app]``."""
     first, *rest = re.sub(r"[\[({].*", "", title).split() or ["unnamed"]
     return _clean(f"{first} {rest[0]}" if first.endswith(":") and rest else Path(first).name)
 
 
 def _python_program(words: list[str]) -> str:
-    """The script, module or part of multiprocessing that a Python with these arguments runs."""
+    """Return the script, module or multiprocessing part that Python runs with these arguments."""
     at = 0
     while at < len(words) and words[at].startswith("-"):
         word = words[at]

@@ -1,8 +1,8 @@
-"""How long a process could have run: the clock by which it is called late, hung or dead.
+"""How long a process could have run: the clock that decides whether it is late, hung or dead.
 
-On a crowded machine a process waits for a processor, and a stopped one waits for a signal.  Neither
-is its fault, so that time counts for nothing.  A process that sleeps could have run at any moment:
-for one that is deadlocked this clock goes as fast as the wall's.
+On a crowded machine a process waits for a CPU, and a stopped one waits for a signal.  Neither is
+its fault, so that time does not count.  A sleeping process could run at any moment: for a
+deadlocked one this clock runs as fast as wall time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# The kernel is asked no more often than this: a reading of ten threads takes 0.3 ms.
+# Read at most this often, because reading ten threads takes 0.3 ms.
 _READ_EVERY_S: Final = 0.5
-# A caller that did not look for longer was kept away itself: it cannot say what happened meanwhile.
+# A caller that did not ask for longer was delayed itself, so time beyond this does not count.
 _ATTENTION_S: Final = 2.0
-# A process that got nothing at all for so long will not get anything: time counts again, so that no
+# A process that did not run at all for this long will not run again: time then counts, so that no
 # wait is endless.
 _FROZEN_MAX_S: Final = 300.0
 _SLEEPS: Final = frozenset("SI")
 _GONE: Final = frozenset("ZX")
-_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # behind the name in /proc/PID/stat
+_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # indices after the name in /proc/PID/stat
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -31,11 +31,11 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 class _Thread:
     state: str
     ran_s: float
-    waited_s: float  # in a run queue; 0 where the kernel does not say
+    waited_s: float  # in a run queue; 0 if the kernel does not report it
 
 
 class RunnableTime:
-    """Adds up the time in which a process could have run; who waits for it asks now and then."""
+    """Sums up the time in which a process could have run; must be read now and then."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class RunnableTime:
         self._could_run_s = self._frozen_s = 0.0
 
     def elapsed_s(self) -> float:
-        """Seconds since this object was made in which the process could have run.
+        """Return the seconds since creation in which the process could have run.
 
-        One of its threads that waits for a processor may keep all others waiting.  Of a process
-        that is gone every second counts: there is nothing to wait for.
+        A thread that waits for a CPU may block all others.  For a process that has ended every
+        second counts, because there is nothing to wait for.
         """
         now_s = self._now_s()
         passed_s = now_s - self._read_s
@@ -82,10 +82,10 @@ class RunnableTime:
 
 
 def _could_run_s(then: _Thread, now: _Thread, passed_s: float) -> float:
-    """Of ``passed_s``, what this thread had or could have had.
+    """Return the part of ``passed_s`` in which this thread ran or could have run.
 
-    The kernel adds a wait to its account only when it ends, so of a thread that waits for a
-    processor now (or for a disk, or for SIGCONT) only what it ran is known.
+    The kernel accounts for a wait only when it ends, so for a thread that is waiting for a CPU now
+    (or for a disk, or for SIGCONT) only its running time is known.
     """
     if now.state in _SLEEPS:
         return max(0.0, passed_s - (now.waited_s - then.waited_s))

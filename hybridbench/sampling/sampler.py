@@ -1,4 +1,4 @@
-"""Samples as the parent takes them: worker metrics, process metrics, and the cost of sampling."""
+"""Take samples in the parent: worker metrics, process metrics, and the cost of sampling."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Source(Protocol):
     """Something that can be read from outside the worker."""
 
     def read(self) -> Mapping[str, float]:
-        """Declared metrics; empty when there is nothing to see."""
+        """Return declared metrics; empty if nothing can be read."""
         ...
 
 
 class ProcessSource:
-    """Memory, threads and descriptors of one process: under a millisecond."""
+    """Memory, threads and descriptors of one process, in under a millisecond."""
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self._pid = pid
@@ -57,10 +57,10 @@ class ProcessSource:
 
 
 class StarvationSource:
-    """Processor time that a process had, and what it could not have, from its scheduler and the
+    """CPU time that a process used, and what it was denied, from its scheduler and the
     hypervisor.
 
-    Of a process that is parked nothing was kept: what the hypervisor took meanwhile is left out.
+    A parked process is denied nothing: what the hypervisor stole meanwhile is left out.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
@@ -70,11 +70,11 @@ class StarvationSource:
         self._left_out_s = 0.0
 
     def park(self) -> None:
-        """The process rests from now on; what is stolen is stolen from others."""
+        """Mark the process as parked; steal time from now on does not affect it."""
         self._parked_at_s = read_steal_s()
 
     def unpark(self) -> None:
-        """It is its turn again."""
+        """Mark the process as running again."""
         steal_s = read_steal_s()
         if steal_s is not None and self._parked_at_s is not None:
             self._left_out_s += steal_s - self._parked_at_s
@@ -93,7 +93,7 @@ class StarvationSource:
 
 
 class StealSource:
-    """Processor time that the hypervisor took from all processes."""
+    """CPU time that the hypervisor took from all processes."""
 
     def read(self) -> Mapping[str, float]:
         steal_s = read_steal_s()
@@ -101,9 +101,9 @@ class StealSource:
 
 
 class OthersSource:
-    """Processor time of all programs beside a run: its own processes and those that it watches.
+    """CPU time of all programs other than the run's own processes and those that it watches.
 
-    What ends without being waited for by its parent counts as the time of others.
+    A process that ended without being waited for by its parent counts among the others.
     """
 
     def __init__(self, watched_pid: int | None) -> None:
@@ -134,7 +134,7 @@ class PssSource:
 
 
 class HarnessSource:
-    """This process itself: an observer that grows would be blamed on the observed."""
+    """This process itself: growth of the observer would be blamed on the target."""
 
     def read(self) -> Mapping[str, float]:
         return {"harness_rss_bytes": read_process_memory(os.getpid()).rss_bytes}
@@ -142,16 +142,16 @@ class HarnessSource:
 
 @dataclass(frozen=True)
 class TimedSource:
-    """A source and its own beat; None reads it with every sample."""
+    """A source and its own beat; with None it is read at every sample."""
 
     source: Source
     beat: Beat | None = None
 
 
 class Sampler:
-    """Takes a sample in two halves, since the worker answers when it can.
+    """Takes a sample in two halves, because the worker answers when it can.
 
-    ``begin`` says that one is due, ``finish`` puts it together.  In between the loop goes on.
+    ``begin`` tells that one is due, ``finish`` assembles it.  In between the loop continues.
     """
 
     def __init__(self, sources: list[TimedSource], beat: Beat, clock: Clock) -> None:
@@ -162,7 +162,7 @@ class Sampler:
 
     @property
     def next_s(self) -> float:
-        """When the next sample is due, on the clock's monotonic time."""
+        """When the next sample is due, in monotonic time."""
         return self._beat.next_s
 
     @property
@@ -171,11 +171,11 @@ class Sampler:
         return self._beat.interval_s
 
     def restart(self, now_s: float) -> None:
-        """The next sample is due now, and late by nothing."""
+        """Make the next sample due now, with no lateness."""
         self._beat.restart(now_s)
 
     def begin(self) -> bool:
-        """Whether a sample is due now; if so, it counts as begun."""
+        """Return whether a sample is due now; if so, begin it."""
         late_s = self._beat.take(self._clock.monotonic_s())
         if late_s is None:
             return False
@@ -183,7 +183,7 @@ class Sampler:
         return True
 
     def read_now(self, name: str) -> float | None:
-        """One metric out of turn, from the sources that are read with every sample."""
+        """Read one metric out of turn, from the sources that are read at every sample."""
         for timed in self._sources:
             value = timed.source.read().get(name) if timed.beat is None else None
             if value is not None:
@@ -191,10 +191,10 @@ class Sampler:
         return None
 
     def finish(self, from_worker: Mapping[str, float]) -> dict[str, float]:
-        """The sample: what came ``from_worker``, and everything read from outside now.
+        """Return the sample: the values ``from_worker``, and everything read from outside now.
 
         Raises:
-            KeyError: a metric that nobody declared.
+            KeyError: a metric is undeclared.
         """
         started_s = self._clock.monotonic_s()
         values = dict(from_worker)

@@ -1,8 +1,8 @@
-"""The metrics page of a server, in the format of Prometheus: counters of work, and gauges.
+"""Read a server's metrics page, in Prometheus format: counters of work, and gauges.
 
-Read in a thread of its own, so that a server that hangs holds nothing but that thread.  A page is
-read up to a size and for a time, and only names that were seen before, or are among the first
-hundreds, are kept: what a server writes there costs this process a bounded amount.
+This happens in a separate thread, so that a hung server blocks only that thread.  Reading is
+limited in size and time, and only names seen before, or among the first hundreds, are kept, so that
+a server's page costs this process a bounded amount.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hybridbench.sampling.scraped_names import pools_of, series_names
 
 PAGE_BYTES_MAX: Final = 8 * MIB
 _NAMES_MAX: Final = 500
-_VALUES_MAX: Final = 16  # of one label that counters are split by
+_VALUES_MAX: Final = 16  # values of a label by which counters are split
 _REDIRECTS_MAX: Final = 3
 _PATIENCE_S: Final = 5.0
 _ACCEPT: Final = "text/plain; version=0.0.4"
 
-# Requests that run and that wait, by the names of vLLM (also LMDeploy and Aphrodite), SGLang,
+# Running and waiting requests, by the names in vLLM (also LMDeploy and Aphrodite), SGLang,
 # llama.cpp and TGI.
 _RUNNING: Final = re.compile(
     r"\w+:num_requests_running|sglang:num_running_reqs|llamacpp:requests_processing|"
@@ -49,27 +49,27 @@ _WAITING: Final = re.compile(
     r"\w+:num_requests_(waiting|swapped)|sglang:num_(\w+_)?queue_reqs|llamacpp:requests_deferred|"
     r"tgi_queue_size"
 )
-# Shares of a pool: of several engines the fullest one counts, not the sum.
+# Shares of a pool: with several engines use the largest, not the sum.
 _SHARE: Final = re.compile(r"(_perc|_percent|_ratio|_usage|_usage_rate|_utilization|_rate)$")
 # Labels whose values are kinds of work.
 _SPLIT: Final = frozenset(
     {"finished_reason", "finish_reason", "status", "status_code", "code", "reason"}
 )
 _VALUE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
-# Moments and texts in the form of a number; and what the client library says of its own process.
+# Time stamps and texts as numbers; and the client library's metrics about its own process.
 _NO_METRIC: Final = re.compile(r"_(created|info|timestamp|timestamp_seconds)$|^(process|python)_")
-# vLLM's page has its configuration as labels.
+# vLLM's page has its configuration in labels.
 _CONFIGURED: Final = re.compile(r"(\w+):cache_config_info")
-# What ends the name of a metric on a line of the page.
+# Characters that end a metric's name on a line of the page.
 _BARE: Final = re.compile(r"[{ \t]")
 _NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,150}")
 _PATHS: Final = frozenset({"handler", "path", "endpoint", "route"})
-# Requests for these pages are this thread's own, or those of a supervisor.
+# Requests for these pages come from this thread, or from a supervisor.
 _PAGES: Final = re.compile(r"/(metrics|health\w*|ping|readyz?|livez?)/?$")
 
 
 class NoMetricsError(Exception):
-    """What was read is no metrics page; says why, without a word of what stands there."""
+    """The text is no metrics page; the message says why, without quoting the page."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ class Scrape:
     """One page, or why there is none.
 
     Attributes:
-        counters: ``scraped.NAME``, which never fall: a server that starts anew goes on from there.
-        gauges: ``gauge.NAME``.  What the bundled engine says has the names of a soak in both.
-        running, waiting: requests; None where no gauge of that meaning is known.
-        pools: what is known of the engine's pools, by pool and part.
-        by_name: number of series on the page by the name of their metric; of the names that come
-            late the others are together in "".
+        counters: ``scraped.NAME``; these never fall: after a server restart they continue.
+        gauges: ``gauge.NAME``.  Metrics of the bundled engine have a soak's names in both.
+        running, waiting: requests; None if no gauge of that meaning is known.
+        pools: what is known about the engine's pools, by pool and part.
+        by_name: number of series on the page by metric name; names that appear late are
+            combined under "".
         failed: why there is no page now, or what was left out of it; one sentence.
-        asked_s: monotonic time at which the page was asked for: what it says is no older.
+        asked_s: monotonic time of the request: the page is no older.
     """
 
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -103,10 +103,10 @@ class Scrape:
 
 
 class Scraper:
-    """Asks ``url`` every ``every_s`` seconds until ``close``.
+    """Reads ``url`` every ``every_s`` seconds until ``close``.
 
     Raises:
-        UsageError: ``url`` is no address of HTTP.
+        UsageError: ``url`` is not an HTTP address.
     """
 
     def __init__(self, url: str, every_s: float, patience_s: float = _PATIENCE_S) -> None:
@@ -121,8 +121,8 @@ class Scraper:
         self._thread.start()
 
     def latest(self) -> Scrape | None:
-        """What the last answer had; None before the first.  After a failure there are no gauges,
-        and the counters stand where they stood.
+        """Return the last answer; None before the first.  After a failure it has no gauges, and the
+        counters keep their values.
         """
         asked_s = self._asked_s
         if asked_s is not None and time.monotonic() - asked_s > 2 * self._patience_s:
@@ -130,7 +130,7 @@ class Scraper:
         return self._latest
 
     def scrape(self) -> Scrape:
-        """Ask now, and wait for the answer."""
+        """Request the page now, and wait for the answer."""
         asked_s = time.monotonic()
         try:
             text, kind = self._page.read()
@@ -140,7 +140,7 @@ class Scraper:
         return replace(found, counters=self._counters.after(found.counters), asked_s=asked_s)
 
     def close(self) -> None:
-        """Ask no more; an answer that is awaited is given up."""
+        """Stop reading, and cancel a pending request."""
         self._ended.set()
         self._page.give_up()
         self._thread.join(self._patience_s)
@@ -159,10 +159,10 @@ class Scraper:
 
 
 class RisingCounters:
-    """Totals of counters that start at 0 again when their server does.
+    """Totals of counters that restart at 0 with their server.
 
-    What falls adds nothing, so that neither a restart nor a set of labels that is gone makes a
-    step; at most what a new server counted before it was asked first is missing.
+    A fall adds nothing, so that neither a restart nor a vanished set of labels makes a step; at
+    most, what a new server counted before its first reading is missing.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class RisingCounters:
         self._last: dict[str, float] = {}
 
     def after(self, now: Mapping[str, float]) -> Mapping[str, float]:
-        """The totals with the readings ``now``; a counter that is absent stands still."""
+        """Return the totals after the readings ``now``; an absent counter does not change."""
         totals = dict(self.totals)
         for name, value in now.items():
             if name in totals:
@@ -193,17 +193,17 @@ def _bounded(named: Counter[str]) -> Mapping[str, int]:
 
 
 def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
-    """The counters and gauges of one page, as they stand there.
+    """Parse the counters and gauges of one page.
 
     Raises:
-        NoMetricsError: it is no metrics page.
+        NoMetricsError: it is not a metrics page.
     """
     lines = [line for line in text.splitlines() if line and not line.isspace()]
     named = Counter(_BARE.split(line, 1)[0] for line in lines if not line.startswith("#"))
     if open_metrics:
         families: Iterable[Metric] = open_metrics_families(text)  # type: ignore[no-untyped-call]
     else:
-        # Most lines of a page are buckets, which nobody reads here.
+        # Most lines of a page are histogram buckets, which are not used here.
         kept = "\n".join(line for line in lines if "_bucket{" not in line)
         families = text_string_to_metric_families(f"{kept}\n")
     found = _Found()
@@ -212,7 +212,7 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
             for sample in family.samples:
                 found.add(family.type, sample)
     except Exception as error:
-        # A parser that meets what it did not expect raises this and that.
+        # On unexpected input the parser raises various exceptions.
         raise NoMetricsError("it is not in the format of Prometheus") from error
     if not named:
         raise NoMetricsError("it is empty")
@@ -272,19 +272,19 @@ class _Found:
 
 
 def _cache_sizes(sample: Sample) -> dict[str, float]:
-    """The room of a KV cache in tokens and in blocks, where the labels give it."""
+    """Return a KV cache's capacity in tokens and blocks, if the labels give it."""
     texts = sample.labels.items()
     known = {label: float(text) for label, text in texts if text.isdecimal() and int(text)}
     blocks, block_tokens = known.get("num_gpu_blocks"), known.get("block_size")
     if blocks is None or block_tokens is None:
         return {}
-    # Where layers of several kinds share the blocks, there is room for fewer tokens than this.
+    # If layers of several kinds share the blocks, there is room for fewer tokens than this.
     tokens = known.get("kv_cache_size_tokens", blocks * block_tokens)
     return {"kv_cache_size_tokens": tokens, "num_gpu_blocks": blocks}
 
 
 def _counts(kind: str, name: str) -> bool:
-    """Whether a sample never falls; histograms and summaries are counts and sums."""
+    """Whether a sample never falls; for histograms and summaries, the counts and sums."""
     if kind in ("histogram", "summary"):
         return name.endswith(("_count", "_sum"))
     return kind == "counter" or (kind in ("unknown", "untyped") and name.endswith("_total"))
@@ -296,7 +296,7 @@ def _matching(gauges: Mapping[str, float], known: re.Pattern[str]) -> float | No
 
 
 class _Page:
-    """Reads one address within a time and a size, and never through a proxy."""
+    """Reads one address within limits of time and size, and never through a proxy."""
 
     def __init__(self, parts: SplitResult, patience_s: float) -> None:
         self._parts = parts
@@ -307,19 +307,19 @@ class _Page:
 
     @property
     def address(self) -> str:
-        """Without a user's name and password."""
+        """The address without user name and password."""
         host = self._parts.netloc.rpartition("@")[2]
         return visible(f"{self._parts.scheme}://{host}{self._parts.path}")
 
     def read(self) -> tuple[str, str]:
-        """The text, and its content type.
+        """Return the text and its content type.
 
         Raises:
             OSError, http.client.HTTPException, NoMetricsError: there is no such page.
         """
         with self._one_at_a_time:
             self._given_up = False
-            # The time of a socket begins again with every byte; this one does not.
+            # A socket's timeout restarts with every byte; this one does not.
             alarm = threading.Timer(self._patience_s, self.give_up)
             alarm.daemon = True
             alarm.start()
@@ -333,12 +333,12 @@ class _Page:
                 raise
             finally:
                 alarm.cancel()
-            if self._given_up:  # what was cut off then may look like a whole answer
+            if self._given_up:  # a truncated answer may look like a whole one
                 raise self._too_late()
             return found
 
     def give_up(self) -> None:
-        """End the request that waits, from another thread."""
+        """Cancel the pending request, from another thread."""
         self._given_up = True
         waiting = self._socket
         if waiting is not None:
@@ -360,7 +360,7 @@ class _Page:
         raise NoMetricsError("it refers to another page again and again")
 
     def _ask(self, parts: SplitResult) -> tuple[str, str] | str:
-        """The text and its content type, or the address that it refers to."""
+        """Return the text and its content type, or the address that it redirects to."""
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
@@ -369,7 +369,7 @@ class _Page:
         try:
             connection.connect()
             self._socket = connection.sock
-            if self._given_up:  # it was, before there was a socket to end
+            if self._given_up:  # cancelled before there was a socket to shut down
                 raise self._too_late()
             connection.request("GET", path, headers={"Accept": _ACCEPT, "Connection": "close"})
             response = connection.getresponse()

@@ -1,8 +1,8 @@
-"""What a metrics page says of an engine, by the names of each engine.
+"""Interpret the metric names of each engine's metrics page.
 
-The bundled engine behind ``serve`` says there what it says in a soak: its metrics keep the names
-that they have in a soak, so that the same is found.  Of the pools of others a page has what is in
-use: neither free nor in the prefix cache, where it could be evicted.
+The bundled engine behind ``serve`` reports the same metrics there as in a soak: they keep their
+soak names, so that the same findings are made.  For other engines' pools a page shows what is in
+use: neither free nor evictable from the prefix cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POOL: Final = re.compile(
 )
 _TAKEN: Final = re.compile(r"(?P<family>waiting_taken|lost_taken)_(?P<rest>\w+)_slots_total")
 _EVENT: Final = re.compile(r"(?P<family>events|steps_with)_(?P<event>\w+)_total")
-# Of requests that nobody asks for any more, or that are stuck.
+# Levels of requests abandoned by their clients, or stuck.
 _LEVELS: Final[Mapping[str, str]] = {
     "requests_without_client": "requests_without_client",
     "oldest_request_seconds": "oldest_request_s",
@@ -30,14 +30,14 @@ _LEVELS: Final[Mapping[str, str]] = {
 _SGLANG: Final = re.compile(r"sglang:(?P<pool>kv|swa|mamba)_used_tokens")
 _SGLANG_SESSIONS: Final = "sglang:num_streaming_sessions"
 _SGLANG_HELD: Final = "sglang:streaming_session_held_tokens"
-# vLLM and what is made from it: a share of the blocks, of which one is never handed out.
+# vLLM and its derivatives: a share of the blocks, one of which is never handed out.
 _VLLM: Final = re.compile(r"(?P<engine>\w+):(kv|gpu)_cache_usage_perc")
 
 
 def series_names(page: Collection[str]) -> Mapping[str, str]:
-    """The series of the bundled engine that metrics of ``page`` are, by their names there.
+    """Map the bundled engine's metric names on ``page`` to series names.
 
-    Events that the load client counts as well stay under the name on the page.
+    Events that the load client counts too keep their name on the page.
     """
     ours = [name.removeprefix(_OURS) for name in page if name.startswith(_OURS)]
     pools = {found["pool"] for name in ours if (found := _POOL.fullmatch(name))}
@@ -59,7 +59,7 @@ def _series(name: str, pools: Collection[str]) -> str:
 
 
 def pools_of(levels: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Pool to part to slots, by the series and gauges of a page; empty for an engine that has none.
+    """Return slots by pool and part, from a page's series and gauges; empty for unknown engines.
 
     Args:
         levels: by the names of ``series_names``, or else those on the page.
@@ -78,7 +78,7 @@ def pools_of(levels: Mapping[str, float]) -> dict[str, dict[str, float]]:
             if blocks is not None:
                 pools["kv_blocks"] = {IN_USE: float(round(value * (blocks - 1)))}
     if not any(parts.get("session_held") for parts in pools.values()):
-        # No request and no session is left at rest that could hold a lock.
+        # When idle, no request and no session is left that could hold a lock.
         for parts in pools.values():
             if "protected" in parts:
                 parts[IN_USE] = parts["protected"]
@@ -86,7 +86,7 @@ def pools_of(levels: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 
 def _held_by_sessions(pool: str, levels: Mapping[str, float]) -> float | None:
-    """What open sessions of SGLang hold of a pool; None where its page does not say."""
+    """Return what SGLang's open sessions hold of a pool; None if its page does not say."""
     if not levels.get(_SGLANG_SESSIONS):
         return 0.0
     return levels.get(_SGLANG_HELD) if pool == "kv" else None

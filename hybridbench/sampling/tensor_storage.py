@@ -1,4 +1,4 @@
-"""Which torch storages a set of tensors keeps alive; nothing at all in a process without torch."""
+"""Which torch storages a set of tensors keeps alive; empty in a process without torch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class TensorStorages:
         kinds: Iterable[type],
         excluded: Sequence[MemoryRange] = (),
     ) -> None:
-        """Count the tensors among ``objects``, whose types are ``kinds``; keep numbers only."""
+        """Count the tensors among ``objects``, whose types are ``kinds``; keep only numbers."""
         self._excluded = excluded
         self._kinds = _tensor_kinds(kinds)
         self._tensors_of = Counter(_address(tensor) for tensor in self._tensors(objects))
 
     def bytes_only_held_by(self, garbage: Sequence[object]) -> dict[type, int]:
-        """Bytes of storages whose every tensor is in ``garbage``, by type of tensor."""
+        """Return the bytes of storages whose every tensor is in ``garbage``, by tensor type."""
         dead = self._tensors(garbage)
         in_garbage: Counter[int] = Counter()
         owner: dict[int, tuple[type, int]] = {}
@@ -63,10 +63,10 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _bases_without_holder(dead: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors that live only because a dead view of them does.
+    """Return tensors that live only because a dead view of them does.
 
-    torch keeps the base of a view alive from C++, which the collector cannot see: to it the base
-    looks held from outside.  Its reference count tells whether anybody in Python holds it too.
+    torch keeps the base of a view alive from C++, invisible to the collector: the base looks held
+    from outside.  Its reference count shows whether anything in Python holds it too.
     """
     known = {id(tensor) for tensor in dead}
     bases = {id(tensor._base): tensor._base for tensor in dead if tensor._base is not None}
@@ -79,7 +79,7 @@ def _bases_without_holder(dead: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _references_to_a_base_that_nobody_holds(like: torch.Tensor) -> int:
-    """Counted on a tensor of our own, since versions of torch and Python differ."""
+    """Measured on a tensor of our own, since versions of torch and Python differ."""
     view = like.new_zeros(2)[:1]
     bases = {0: view._base}
     return sys.getrefcount(bases[0])
