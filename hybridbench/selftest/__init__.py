@@ -1,1 +1,1 @@
-"""The bench tried on itself: defects must be found, twins and controls must be left alone."""
+"""Test the bench itself: defects must be found, twins and controls must not be accused."""

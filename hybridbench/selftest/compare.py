@@ -1,4 +1,4 @@
-"""Was a row right?  What was found against what was stated before, and against the truth."""
+"""Judge a row: compare what was found with the expectation and with the truth."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hybridbench.defects.defect import MILLISECONDS, Signature
 from hybridbench.records.verdict import Finding, MetricResult, Rate, Verdict, VerdictKind, recorded
 from hybridbench.selftest.matrix import Expect, Row
 
-# Findings carry 95% intervals.  Many rows are compared at once, so each is taken at 99.9%: the
-# quotient of the two normal quantiles.
+# Findings carry 95% intervals.  Because many rows are compared at once, each is widened to 99.9%:
+# the ratio of the two normal quantiles.
 _WIDER = 3.2905 / 1.9600
 _WORSE = Call.WORSE
 _WRONG = (
@@ -27,7 +27,7 @@ _MS_PER_HOUR = 3_600_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """One row, run and compared; right if nothing is ``wrong``."""
+    """One row after its run and comparison; right if nothing is ``wrong``."""
 
     row: Row
     verdict: str
@@ -42,10 +42,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class RowTruth:
-    """What the defect of a row counted: in all, up to the last idle checkpoint, before ``steady``.
+    """Counts of a row's defect: total, up to the last idle checkpoint, before ``steady``.
 
-    ``process_growth`` are the metrics of a run of the control that does the same work and keeps
-    nothing: what a process grows by an hour without the defect, which no defect can count.
+    ``process_growth`` are the metrics of a control's run that does the same work and keeps nothing:
+    the hourly growth of a process without the defect, which no defect can count.
     """
 
     counts: Mapping[str, int]
@@ -54,9 +54,9 @@ class RowTruth:
     process_growth: Sequence[MetricResult] = ()
 
     def seen_by(self, finding: Finding | None) -> Mapping[str, int]:
-        """The counts that ``finding`` can know of.
+        """Return the counts that ``finding`` can reflect.
 
-        One that rests on idle checkpoints knows nothing of what happened after the last: a leak may
+        A finding from idle checkpoints does not cover what happened after the last one: a leak may
         keep the engine from ever being idle again.  A trend begins when the engine is steady.
         """
         kind = None if finding is None else finding_kinds().get(finding.kind)
@@ -68,7 +68,7 @@ class RowTruth:
         return self.counts
 
     def without_defect(self, finding: Finding | None) -> tuple[float, float]:
-        """From what to what the subject of ``finding`` grows in an hour of the control (95%)."""
+        """Return the 95% interval of the control's hourly growth for the subject of ``finding``."""
         subject = None if finding is None else finding.subject
         rates = (m.rate_per_hour for m in self.process_growth if m.metric == subject)
         rate = next((rate for rate in rates if rate is not None), None)
@@ -82,14 +82,14 @@ def compare(
     detect_s: float | None = None,
     objections: Mapping[str, int] | None = None,
 ) -> Outcome:
-    """What is wrong with ``verdict`` for ``row``.
+    """Return what is wrong with ``verdict`` for ``row``.
 
     Args:
-        row: what was stated before.
+        row: with its expected outcome.
         verdict: of its soak.
         truth: of the row's defect.
-        detect_s: when the run could first have been called that.
-        objections: slots of each pool that allocators which check nothing should have refused.
+        detect_s: when the run could first have been given that verdict.
+        objections: slots of each pool that non-checking allocators should have refused.
     """
     said = _Said(verdict.kind.value, verdict.headline, verdict.findings)
     finding = _named(row.signature, said.findings)
@@ -108,9 +108,9 @@ def compare(
 
 
 def compare_versions(row: Row, answer: ComparisonVerdict, truth: Mapping[str, int]) -> Outcome:
-    """What is wrong with a comparison of the engine with the defect of ``row`` against itself.
+    """Return what is wrong with a comparison of the engine with ``row``'s defect and without.
 
-    What the defect counted must lie within what a comparison calls the same.
+    What the defect counted must lie within the range that a comparison calls the same.
     """
     findings = tuple(_worse(metric) for metric in answer.sides[-1].metrics if metric.call is _WORSE)
     said = _Said(answer.outcome.value, answer.full_headline, findings)
@@ -149,7 +149,7 @@ def _compared(
     truth: Mapping[str, int],
     besides: tuple[float, float] = (0.0, 0.0),
 ) -> Outcome:
-    """What is wrong; ``besides`` is what comes to the truth of an hour without the defect."""
+    """Return what is wrong; ``besides`` is the hourly growth without the defect."""
     signature = row.signature
     wrong: list[str] = []
     if said.verdict not in signature.verdicts:
@@ -180,14 +180,14 @@ def _compared(
 
 
 def _named(signature: Signature, findings: Iterable[Finding]) -> Finding | None:
-    """The finding the row must have; of several, one that can be compared with the truth."""
+    """Return the finding the row must have; prefer one that can be compared with the truth."""
     fitting = [f for f in findings if f.kind in signature.kinds and signature.subject in f.subject]
     fitting.sort(key=lambda f: (f.driver in signature.drivers, signature.counted in f.data))
     return fitting[-1] if fitting else None
 
 
 def _knows_driver(finding: Finding, drivers: Sequence[str]) -> bool:
-    """Whether the finding names a right driver, or one that it says cannot be told from it."""
+    """Whether the finding names a right driver, or lists one as a rival."""
     rivals = () if finding.driven is None else finding.driven.rivals
     return finding.driver in drivers or any(driver in rivals for driver in drivers)
 
@@ -197,7 +197,7 @@ def _accuses(finding: Finding) -> bool:
 
 
 def _hourly(signature: Signature) -> bool:
-    """Whether the truth tells a rate for each hour; no event has to be named then."""
+    """Whether the truth is a rate per hour; then no event has to be named."""
     return signature.per == MILLISECONDS
 
 
@@ -212,7 +212,7 @@ def _rate_compared(finding: Finding, signature: Signature) -> Rate | None:
 
 
 def _truth(signature: Signature, truth: Mapping[str, int]) -> float:
-    """What the defect did for each event, each hour, or in all; in the unit of the finding."""
+    """Return the defect's effect per event, per hour, or in total; in the finding's unit."""
     harm = signature.scale * truth.get(signature.harm, 0)
     each = harm / max(1, truth.get(signature.per, 0)) if signature.per else harm
     return each * _MS_PER_HOUR if _hourly(signature) else each
@@ -225,7 +225,7 @@ def _against_truth(
     truth: Mapping[str, int],
     besides: tuple[float, float],
 ) -> Iterable[str]:
-    """What the finding says otherwise than the truth; a row with nothing to compare is wrong."""
+    """Yield how the finding differs from the truth; a row with nothing to compare is wrong."""
     if not truth.get(signature.harm):
         yield f"the defect did nothing: its truth counts no {signature.harm}"
         return
@@ -236,7 +236,7 @@ def _against_truth(
         said = _truth_text(signature, truth, besides)
         yield from _wrong_rate(rate, ends, said, at_most=signature.at_most)
     if signature.counted:
-        # Where an event is asked for it has the rate; the number is then that of all.
+        # With an expected driver, the rate is per event and this number is the total.
         whole = replace(signature, per="") if signature.drivers else signature
         yield from _wrong_number(whole, finding, _truth(whole, truth))
     elif signature.says:
@@ -254,7 +254,7 @@ def _wrong_rate(
         return
     lower = rate.value - _WIDER * (rate.value - rate.lower)
     upper = rate.value + _WIDER * (rate.upper - rate.value)
-    # Rounding of a sum of floats is no error of the rate.
+    # Allow for floating-point rounding of sums.
     slack = 1e-6 * max(1.0, *map(abs, true))
     if true[1] < lower - slack or (true[0] > upper + slack and not at_most):
         yield f"rate {_rate_text(rate)}; the truth is {said}"
@@ -270,7 +270,7 @@ def _truth_text(
 
 
 def _wrong_number(signature: Signature, finding: Finding, true: float) -> Iterable[str]:
-    """A number of the finding: within its own bounds where it has them, else to the last one."""
+    """Check a number of the finding: within its own interval if it has one, else exactly."""
     said = finding.data.get(signature.counted)
     if not isinstance(said, int | float):
         yield f"the finding has no number {signature.counted!r}; the truth is {true:.4g}"

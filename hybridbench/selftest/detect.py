@@ -1,4 +1,4 @@
-"""When a stored run could first have been called what it was called in the end."""
+"""When a stored run could first have been given its final verdict."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LOOKS = 16
 
 
 def time_to_detect_s(record: RunRecord, verdict: VerdictKind) -> float | None:
-    """The earliest of ``16`` evenly spaced looks from which on every look says ``verdict``.
+    """Return the earliest of ``16`` evenly spaced looks from which on every look says ``verdict``.
 
-    Seconds since the run began; None if even the last look does not say so.
+    In seconds since the run began; None if even the last look says something else.
     """
     end_s = record.span_s[1]
     found: float | None = None

@@ -1,4 +1,4 @@
-"""The rows of the self-test: what runs, for how long, and what must come of it."""
+"""The rows of the self-test: what runs, for how long, and the expected outcome."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from enum import StrEnum
 from hybridbench.defects.defect import Defect, FoundBy, Role, Signature
 from hybridbench.foundation.errors import UsageError
 
-# What the extension cannot decide is wrong too: a bench that never says CLEAN is of no use.
+# Remaining undecided after the extension is wrong too: a bench that never says CLEAN is useless.
 _TWIN_VERDICTS = ("CLEAN",)
-# Half a minute cannot bound memory; the summary counts those that stay undecided.
+# Half a minute cannot bound memory; the summary counts the twins that stay undecided.
 _SHORT_TWIN_VERDICTS = ("CLEAN", "INCONCLUSIVE")
 _QUICK_TWIN_S = 30.0
 _EXTEND_LEAST_S = 600.0  # the default of `soak` as well
@@ -20,7 +20,7 @@ _QUICK_BALLAST = 20_000  # the boot of a million objects would cost as much as t
 
 
 class Expect(StrEnum):
-    """Why a row is there."""
+    """The purpose of a row."""
 
     CAUGHT = "defect"
     TWIN = "twin"  # the same traffic and seed without the defect
@@ -29,10 +29,10 @@ class Expect(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One soak, or comparison, with its expected outcome and a truth to hold what is found against.
+    """One soak, or comparison, with its expected outcome and a truth to compare findings with.
 
-    ``defect`` is None for a twin; without a ``model`` or with ``ballast`` None it is the profile's.
-    ``twin_of`` is the slug of the defect whose settings a twin has, if it has any.
+    ``defect`` is None for a twin; without a ``model`` or with ``ballast`` None the profile's is
+    used.  ``twin_of`` is the slug of the defect whose settings a twin shares, if any.
     """
 
     expect: Expect
@@ -45,9 +45,9 @@ class Row:
     gc: str = "default"
     ballast: int | None = None
     twin_of: str = ""
-    # False: the allocators refuse nothing, so that what their account would say cannot help.
+    # False: the allocators refuse nothing, so that their error messages cannot help detection.
     check_owners: bool = True
-    # None: as long again, and at least ten minutes.  A defect that is caught ends on time.
+    # None: as long again, but at least ten minutes.  A soak with a detected defect ends on time.
     extend_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -61,12 +61,12 @@ class Row:
 
     @property
     def most_extend_s(self) -> float:
-        """How long the soak may go on beyond its duration while it is undecided."""
+        """How long the soak may be extended while it is undecided."""
         return max(self.duration_s, _EXTEND_LEAST_S) if self.extend_s is None else self.extend_s
 
     @property
     def name(self) -> str:
-        """What tables call it; unique within a matrix."""
+        """The row's name in tables; unique within a matrix."""
         settings = f" of {self.twin_of}" if self.twin_of else ""
         twin = f"{self.profile} twin{settings}"
         parts = [self.defect.slug if self.defect is not None else twin]
@@ -80,18 +80,18 @@ class Row:
 
     @property
     def slug(self) -> str:
-        """``name`` as a directory is called."""
+        """``name`` as a directory name."""
         return "".join(
             c if c.isalnum() or c in "-=.+" else "-" for c in self.name.replace(", ", "+")
         )
 
 
 def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
-    """The defects that half a minute shows, and one healthy twin for each of their profiles; one
-    defect that only a trend of memory shows, with the control that does the same work.
+    """Return the defects that half a minute reveals, with one healthy twin for each of their
+    profiles; and one defect that only a memory trend reveals, with the control that does its work.
 
-    Nothing is extended: fifteen twins that each go on until memory is bounded would take hours, and
-    what the others try needs no trend of memory.  Their growth of it stays undecided, and says so.
+    Nothing is extended: extending fifteen twins until memory is bounded would take hours, and the
+    other rows do not need memory trends.  Their memory growth stays undecided, and is so reported.
     """
     chosen = [d for d in defects if d.role is Role.DEFECT and d.signature.quick_s]
     trends = [d for d in defects if d.quick]
@@ -111,7 +111,7 @@ def quick_matrix(defects: Sequence[Defect]) -> list[Row]:
 
 
 def full_matrix(defects: Sequence[Defect]) -> list[Row]:
-    """Every defect, twin and control; what depends on the collector or the heap under each.
+    """Return every defect, twin and control; each setting for what depends on collector or heap.
 
     Every defect has a row in which the allocators check owners and one in which they do not.
     """
@@ -122,7 +122,7 @@ def full_matrix(defects: Sequence[Defect]) -> list[Row]:
         elif _depends_on_the_heap(defect) and not defect.part_of:
             rows += [_row(defect, *setting) for setting in _SETTINGS]
         else:
-            # None of the settings is part of these mechanisms: opposite corners suffice.
+            # None of the settings affects these mechanisms: opposite corners suffice.
             rows += [_row(defect), _row(defect, "freeze-after-warmup", _SMALL_HEAP, False)]
             rows += [
                 _row(replace(defect, slug=f"{defect.slug}@{rate}")) for rate in defect.rates[:-1]
@@ -131,10 +131,10 @@ def full_matrix(defects: Sequence[Defect]) -> list[Row]:
 
 
 def only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """The rows of these defects, controls or profiles.
+    """Return the rows of these defects, controls or profiles.
 
     Raises:
-        UsageError: a name that no row has.
+        UsageError: no row has such a name.
     """
     known = {name for row in rows for name in _names(row)}
     unknown = [name for name in names if name not in known]
@@ -146,7 +146,7 @@ def only(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     return [row for row in rows if set(_names(row)) & set(names)]
 
 
-# Collector, objects on the heap, and whether allocators check owners.
+# GC mode, objects on the heap, and whether allocators check owners.
 _SETTINGS: tuple[tuple[str, int | None, bool], ...] = (
     ("default", None, True),
     ("default", _SMALL_HEAP, True),
@@ -168,7 +168,7 @@ def _depends_on_the_heap(defect: Defect) -> bool:
 def _row(
     defect: Defect, gc: str = "default", ballast: int | None = None, check_owners: bool = True
 ) -> Row:
-    """A defect that must be caught, or a control that must be left alone."""
+    """Return a row for a defect that must be found, or a control that must not be accused."""
     return Row(
         expect=Expect.SILENT if defect.role is Role.CONTROL else Expect.CAUGHT,
         profile=defect.profile,
@@ -179,7 +179,7 @@ def _row(
         overrides=defect.overrides,
         gc=gc,
         ballast=ballast,
-        # Answers are compared when the traffic has ended: more of it would decide nothing.
+        # Answers are checked when the traffic has ended: more traffic would decide nothing.
         extend_s=0.0 if "CORRUPT" in defect.signature.verdicts else None,
         check_owners=check_owners,
     )
@@ -191,9 +191,9 @@ def _twins(
     most_s: float | None = None,
     extend_s: float | None = None,
 ) -> list[Row]:
-    """Each defective row without its defect; the longest of those that would be the same.
+    """Return each defective row without its defect; of identical ones, the longest.
 
-    A comparison has the engine without it as its first version.
+    A comparison needs no twin: its first version is the engine without the defect.
     """
     twins: dict[tuple[object, ...], Row] = {}
     for row in rows:

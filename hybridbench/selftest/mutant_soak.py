@@ -1,7 +1,7 @@
-"""One soak of the recall measurement, in a process of its own.
+"""One soak of the recall measurement, in a separate process.
 
 ``python -m hybridbench.selftest.mutant_soak DEFECT SECONDS STORE PROFILE [KEY=VALUE ...]``; the
-process that started it looks at the run directory while the soak goes on, and ends it.
+process that started it reads the run directory during the soak, and ends it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from hybridbench.runs.plan import SoakPlan
 from hybridbench.runs.soak import run_soak
 from hybridbench.workload.catalog import load_profile
 
-# The boot of a million objects would cost as much as the soak.
+# Booting a million objects would cost as much as the soak.
 _BALLAST: Final = "20000"
-# Requests that are lost would keep the engine busy for longer than all the traffic took.
+# Lost requests would keep the engine busy for longer than the traffic itself.
 _DRAIN_S: Final = 15.0
 _OPTIONS: Final = Options(watchdog_s=15.0, diagnose="never", answers_s=10.0)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Soak as the arguments say."""
+    """Run the soak described by the arguments."""
     defect, seconds, store, name, *settings = arguments
     overrides = dict(setting.split("=", 1) for setting in settings)
     profile = load_profile(name).with_overrides({"ballast.objects": _BALLAST, **overrides})

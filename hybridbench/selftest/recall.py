@@ -1,4 +1,4 @@
-"""Recall as numbers and as text: what was found of the mutants that the engine's laws kill."""
+"""Recall as numbers and text: how many of the mutants killed by the engine's laws were found."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from hybridbench.selftest.mutants import (
     Soaked,
 )
 
-# What soaks should have found and did not; who crashes or never served is in no denominator.
+# What soaks should have found but did not; mutants that crash or never serve are not counted.
 _MISSES: Final = (MISSED, UNREACHED)
 _OUTCOMES: Final = (FOUND, *_MISSES, CRASHED, DEAD)
 
 
 class Recall(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement, as ``recall.json`` has it.
+    """One measurement, as stored in ``recall.json``.
 
     Attributes:
         half: whose mutants were soaked; both if empty.
-        tried: mutants that the engine's laws were run over.
-        killed: of these, those that a law kills.
+        tried: mutants tested with the engine's laws.
+        killed: those of them that a law kills.
         healthy: the verdict of each workload without a mutant.
         outcomes: soaked mutants by kind of statement, then by outcome; empty before the first.
         listed: those that were not found, by name.
@@ -59,7 +59,7 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recall_of(measured: Measured) -> Recall:
-    """What ``measured`` comes to."""
+    """Summarise ``measured``."""
     by_kind = {kind: Counter[str]() for kind in KINDS if measured.soaked}
     for soaked in measured.soaked:
         by_kind[soaked.kind][soaked.outcome] += 1
@@ -75,7 +75,7 @@ def recall_of(measured: Measured) -> Recall:
 
 
 def markdown(recall: Recall) -> str:
-    """A table by kind of statement, and a list for each way of not being found."""
+    """Return a table by kind of statement, and a list for each outcome other than found."""
     lines = [
         f"| statement | recall (95 % interval) | {' | '.join(_OUTCOMES)} |",
         "|" + "---|" * (len(_OUTCOMES) + 2),
@@ -90,7 +90,7 @@ def markdown(recall: Recall) -> str:
 
 
 def summary(recall: Recall) -> str:
-    """One sentence."""
+    """Return one sentence."""
     total = recall.total
     half = f" of half {recall.half}" if recall.half else ""
     counts = ", ".join(f"{total[outcome]} {outcome}" for outcome in _OUTCOMES)
@@ -119,14 +119,14 @@ def _item(soaked: Soaked) -> str:
 
 
 def to_json(recall: Recall) -> bytes:
-    """As ``recall.json`` is stored; ``read`` reads it."""
+    """Encode as stored in ``recall.json``; ``read`` decodes it."""
     return msgspec.json.format(msgspec.json.encode(recall), indent=1) + b"\n"
 
 
 def read(text: bytes) -> Recall:
-    """The measurement that ``to_json`` wrote.
+    """Return the measurement that ``to_json`` wrote.
 
     Raises:
-        msgspec.DecodeError: it is none.
+        msgspec.DecodeError: the text is no measurement.
     """
     return msgspec.json.decode(text, type=Recall)

@@ -1,4 +1,4 @@
-"""Run the rows, each as a soak of its own process, and compare what came of them."""
+"""Run the rows, each as a soak in its own process, and compare the results."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from hybridbench.targets.background_process import BackgroundProcess
 
 # Boot, drains and checkpoints on a busy machine; a soak that takes longer than this hangs.
 _PATIENCE_S = 600.0
-# In a comparison's directory each version has one of its own: the second has the defect.
+# A comparison's directory has one per version: the second has the defect.
 _WITH_DEFECT = "b"
 
 OnOutcome = Callable[[Outcome], None]
 
 
 class SelfTest:
-    """Starts the soaks; ``stop`` ends those that run, for a Ctrl-C.
+    """Starts the soaks; ``stop`` ends the running ones, for a Ctrl-C.
 
     Args:
-        store: run directories are made below it, in one directory for each row.  A row that has a
-            finished run there is not run again: its samples are judged anew.
-        jobs: soaks at a time.
+        store: parent of one directory per row, which holds its runs.  A row with a finished run
+            there is not run again: its samples are judged anew.
+        jobs: number of concurrent soaks.
     """
 
     def __init__(self, store: Path, jobs: int) -> None:
@@ -50,11 +50,11 @@ class SelfTest:
         self._stopped = False
 
     def run(self, rows: Sequence[Row], on_outcome: OnOutcome) -> list[Outcome]:
-        """All rows; ``on_outcome`` gets each as it ends, the result keeps their order."""
+        """Run all rows; ``on_outcome`` gets each as it ends, the result keeps their order."""
         outcomes: dict[int, Outcome] = {}
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
-            # Controls first: others wait for what they tell.  Then the longest, or the last one
-            # would run alone for minutes.
+            # Controls first, because others wait for their results.  Then the longest rows, or the
+            # last one would run alone for minutes.
             order = sorted(
                 range(len(rows)),
                 key=lambda i: (rows[i].expect is not Expect.SILENT, -rows[i].duration_s),
@@ -79,7 +79,7 @@ class SelfTest:
         return [outcomes[index] for index in range(len(rows))]
 
     def stop(self) -> None:
-        """End what runs and start nothing more."""
+        """Kill the running soaks and start no more."""
         with self._lock:
             self._stopped = True
             for process in self._running:
@@ -88,7 +88,7 @@ class SelfTest:
     def _one(self, row: Row, control: Future[Outcome] | None) -> Outcome:
         """Run or find the row; ``control`` is the row that does the same work without its defect.
 
-        It was begun before, so that waiting for it ends with one job too.
+        The control was started before, so waiting for it cannot deadlock, even with one job.
         """
         store = self._store / row.slug
         store.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class SelfTest:
         return _judged(row, runs[0], control, code, complaint)
 
     def _soak(self, row: Row, store: Path) -> tuple[int, str]:
-        """Exit code and the last words on stderr."""
+        """Return the exit code and the last lines of stderr."""
         with self._lock:
             if self._stopped:
                 return -1, "stopped"
@@ -120,7 +120,7 @@ class SelfTest:
 
 
 def command(row: Row, store: Path) -> list[str]:
-    """The soak or comparison of a row, as anybody could type it."""
+    """Return the row's soak or comparison as a command line that a user could type."""
     special = _comparison if row.signature.found_by is FoundBy.COMPARE else _soak
     words = [sys.executable, "-m", "hybridbench", *special(row), "--ui", "none"]
     words += ["--store", str(store), "--profile", row.profile, "--gc", row.gc]
@@ -134,20 +134,20 @@ def command(row: Row, store: Path) -> list[str]:
 def _soak(row: Row) -> list[str]:
     words = ["soak", "--duration", f"{row.duration_s:g}s"]
     words += ["--extend", f"{row.most_extend_s:g}s" if row.most_extend_s else "0"]
-    # Detection is tried here, over the whole length; what a finding is made of is another matter.
+    # This tests detection over the whole length, not diagnosis.
     words += ["--stop", "never", "--diagnose", "never"]
     return words if row.defect is None else [*words, "--defect", row.defect.slug]
 
 
 def _comparison(row: Row) -> list[str]:
     assert row.defect is not None, f"{row.name}: there is nothing to compare with"
-    # Six rounds are the first look; further ones only say more exactly what is found.
+    # The first look comes after six rounds; more would only narrow the intervals.
     return ["compare", ".", f"defect:{row.defect.slug}", "--rounds", "6", "--block", "5s"]
 
 
 def _settings(row: Row) -> Iterable[str]:
     for key, value in row.overrides:
-        # A row that sets the heap itself has the last word on it.
+        # The row's own heap setting takes precedence.
         if not (key == "ballast.objects" and row.ballast is not None):
             yield from ("--set", f"{key}={value}")
     if not row.check_owners and "engine.check_owners" not in dict(row.overrides):
@@ -155,7 +155,7 @@ def _settings(row: Row) -> Iterable[str]:
 
 
 def _runs(store: Path) -> list[Path]:
-    """What is stored for a row, oldest first: a run's name begins with its time."""
+    """Return the stored runs of a row, oldest first: a run's name begins with its time."""
     return sorted(path for path in store.iterdir() if path.is_dir())
 
 
@@ -166,7 +166,7 @@ def _judged(
     code: int | None = None,
     complaint: str = "",
 ) -> Outcome:
-    """The row's run as the present analysis sees it; ``code`` None for one that was stored."""
+    """Judge the row's run with the present analysis; ``code`` is None for a stored one."""
     try:
         if row.signature.found_by is FoundBy.COMPARE:
             outcome, right = _judged_comparison(row, run_dir)
@@ -182,7 +182,7 @@ def _judged(
 
 
 def _growth(control: Future[Outcome] | None) -> tuple[MetricResult, ...]:
-    """What grew in the control's run; nothing is known where it has none."""
+    """Return the growth in the control's run; empty without a control."""
     run_dir = "" if control is None else control.result().run_dir
     return judge(read_run(Path(run_dir))).metrics if run_dir else ()
 

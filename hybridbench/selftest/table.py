@@ -1,4 +1,4 @@
-"""The detection matrix as text: a line while it runs, a table at the end."""
+"""The detection matrix as text: a line per row while it runs, a table at the end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """The whole matrix as a Markdown table, with what was wrong beneath it."""
+    """Return the whole matrix as a Markdown table, followed by what was wrong."""
     rows = [HEADINGS, tuple("---" for _ in HEADINGS), *map(cells, outcomes)]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     lines += ["", summary(outcomes)]
@@ -67,7 +67,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many rows are right, and how many healthy ones came to no verdict."""
+    """Report how many rows are right, and how many healthy ones stayed undecided."""
     right = sum(not outcome.wrong for outcome in outcomes)
     said = f"{right} of {len(outcomes)} rows are right."
     healthy = [o for o in outcomes if o.row.expect is not Expect.CAUGHT]
