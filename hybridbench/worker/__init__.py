@@ -1,1 +1,1 @@
-"""The engine's own process: what the parent starts, asks and measures; nobody else imports it."""
+"""The engine's process: started, controlled and measured by the parent; imported by no one."""

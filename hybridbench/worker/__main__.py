@@ -1,8 +1,7 @@
-"""The engine's own process: builds what the parent asks for, then runs until told to leave.
+"""The engine's process: builds what the parent asks for, then serves until it is shut down.
 
-Started as ``python -m hybridbench.worker`` by ``targets/bundled.py``, never by a person.
-Besides the command line this is the only file that reads the environment, to record the allocator's
-settings.
+Started as ``python -m hybridbench.worker`` by ``targets/bundled.py``, never by hand.  Besides the
+command line this is the only file that reads the environment, to record the allocator's settings.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve the parent named on the command line; returns the exit code of the process."""
+    """Serve the parent named on the command line; return the exit code of the process."""
     started_s = time.monotonic()
     parser = argparse.ArgumentParser(prog="hybridbench.worker")
     parser.add_argument("--fd", type=int, required=True, help="the socket to the parent")
     parser.add_argument("--parent", type=int, required=True, help="process id of the parent")
     options = parser.parse_args(arguments)
     _die_with(options.parent)
-    # A Ctrl-C is the parent's to handle; it may well reach the whole terminal.
+    # The parent handles Ctrl-C, which may reach every process on the terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    # The parent sends this when the loop hangs, to learn where.
+    # The parent sends this when the loop hangs, to see the stacks.
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
-    # Python 3.12 warns of forks beside threads; the heap scan child touches none of their locks.
+    # Python 3.12 warns about forks in threaded processes; the scan child touches no thread's locks.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
     try:
         return _serve(WorkerWire(socket.socket(fileno=options.fd)), started_s)
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(wire: WorkerWire, started_s: float) -> int:
     try:
         start = _start_message(wire)
-        # Imported late: a parent of another version is refused before torch is loaded.
+        # Imported late, to refuse a parent of another version before loading torch.
         from hybridbench.worker.setup import build_loop, run_reference
 
         if start.is_reference:
@@ -87,10 +86,10 @@ def _fatal(wire: WorkerWire, message: str) -> int:
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` goes, however that happens."""
+    """Have the kernel kill this process when ``parent`` dies, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It went before the kernel was told.
+        # It died before the kernel was told.
         sys.exit(int(ExitCode.CRASHED))
 
 

@@ -1,7 +1,6 @@
-"""Draws finished greedy requests whose answers are to be computed anew by a reference.
+"""Select finished greedy requests whose answers a reference will recompute.
 
-Nothing is kept here but counts: an answer that is drawn goes to the parent at once, which keeps the
-sample.
+Only counts are kept here: a selected answer goes to the parent at once, which keeps the sample.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from hybridbench.records.messages import AnswerTotals, FinishedAnswer
 
 
 class AnswerSample:
-    """A seeded reservoir of ``size`` places for requests that reused something, and as many for
-    those that did not: each of the greedy requests that have finished is in it with equal chance.
+    """A seeded reservoir with ``size`` places for requests that reused something, and as many for
+    those that did not: each finished greedy request is in it with equal probability.
 
     Source: Vitter 1985, algorithm R.
     """
@@ -35,7 +34,7 @@ class AnswerSample:
         self._drawn: list[FinishedAnswer] = []
 
     def offer(self, req: Req) -> None:
-        """``req`` has finished."""
+        """Process a finished request."""
         if not self._size:
             return
         if req.payload:
@@ -65,12 +64,12 @@ class AnswerSample:
             )
 
     def take(self) -> list[FinishedAnswer]:
-        """What was drawn since the last call."""
+        """Return what was selected since the last call."""
         drawn, self._drawn = self._drawn, []
         return drawn
 
     def totals(self) -> AnswerTotals | None:
-        """All that have finished; None where no answers are wanted."""
+        """Return the counts of all finished requests; None if no answers are wanted."""
         return AnswerTotals(dict(self._finished)) if self._size else None
 
 
@@ -87,7 +86,7 @@ _TRAITS: Final[Mapping[int, Trait]] = {
 
 
 def traits_of(req: Req, config: EngineConfig) -> list[Trait]:
-    """What a finished request has been through."""
+    """Return the traits of a finished request."""
     if req.cached_tokens == 0:
         reused = Trait.REUSED_NOTHING
     elif req.passed & Passed.IN_SESSION:

@@ -1,8 +1,8 @@
-"""Which calls take objects out of their structure: seen in a few steps of the running engine.
+"""Observe which calls remove objects from their structure, in a few steps of the running engine.
 
-What leaks as objects leave is told with the calls that let them go.  A list of those by hand would
-be of one engine and one version; here a step now and then runs under ``sys.setprofile``, and the
-frame in which a counter moves is the call.
+A leak of removed objects is reported with the calls that remove them.  A hand-written list of those
+would fit one engine and one version; instead a step now and then runs under ``sys.setprofile``, and
+the frame in which a counter moves is the call.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hybridbench.engine.counters import REMOVED_CLASSES
 from hybridbench.records.heap import SiteRecord
 from hybridbench.worker.port import ServedEngine
 
-_EVERY: Final = 31  # steps; no multiple of what repeats every few of them
-_MOST_STEPS: Final = 200  # under the profiler, which makes them several times slower
-_SEEN_ENOUGH: Final = 20  # moves of a counter
+_EVERY: Final = 31  # steps; prime, so that it is no multiple of short periods in the traffic
+_MOST_STEPS: Final = 200  # with the profiler, which makes them several times slower
+_SEEN_ENOUGH: Final = 20  # movements of a counter
 _FRAMES: Final = 4
 
 
 class CallWatch:
-    """Owned by the engine's loop; ``step`` surrounds each step, ``sites`` tells what was seen."""
+    """Owned by the engine's loop; ``step`` wraps each step, ``sites`` returns the observations."""
 
     def __init__(self, engine: ServedEngine) -> None:
         self._read = engine.removals
@@ -36,7 +36,7 @@ class CallWatch:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Watch the calls within, in one of ``_EVERY`` steps and as long as they are not known."""
+        """Watch the calls within, in one of ``_EVERY`` steps and until they are known."""
         self._steps += 1
         if self._steps % _EVERY or not self._is_wanted() or sys.getprofile() is not None:
             yield
@@ -50,18 +50,18 @@ class CallWatch:
             sys.setprofile(None)
 
     def stop(self) -> None:
-        """No step is watched from now on: another profiler takes over."""
+        """Watch no further steps, because another profiler takes over."""
         self._watched = _MOST_STEPS
 
     def sites(self) -> list[SiteRecord]:
-        """The usual calls of each counter whose events remove objects, outermost first."""
+        """Return the usual calls of each counter whose events remove objects, outermost first."""
         return [
             SiteRecord(name, list(chains.most_common(1)[0][0]) if chains else [], removes)
             for (name, removes), chains in zip(REMOVED_CLASSES.items(), self._chains, strict=True)
         ]
 
     def _is_wanted(self) -> bool:
-        """Whether a counter that moves has not been seen often enough."""
+        """Whether some moving counter has not been seen often enough."""
         if self._watched >= _MOST_STEPS:
             return False
         before, self._before = self._before, self._read()
@@ -71,7 +71,7 @@ class CallWatch:
         )
 
     def _on_call(self, frame: FrameType, event: str, _: object) -> None:
-        """Between two of these calls only one frame ran: the one that is left, or calls now."""
+        """Between two of these events only one frame ran: the returning one, or the caller."""
         if event == "return":
             ran: FrameType | None = frame
         elif event == "call":
@@ -88,7 +88,7 @@ class CallWatch:
 
 
 def _chain(frame: FrameType | None) -> tuple[str, ...]:
-    """The innermost calls in words, from the one that decides to the one that does it."""
+    """Return the innermost calls in words, from the deciding one to the acting one."""
     names: list[str] = []
     while frame is not None and len(names) < _FRAMES:
         names.append(frame.f_code.co_qualname)

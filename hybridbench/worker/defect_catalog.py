@@ -1,8 +1,8 @@
-"""What defects there are, told to a process that does not import the engine they patch.
+"""Describe the available defects to a process that does not import the engine they patch.
 
 ``python -m hybridbench.worker.defect_catalog [NAME ...]`` writes the defects that the names of
-``--defect`` mean, or all defects and controls, to its standard output, pickled and without their
-patches; the only reader is the process that started it.
+``--defect`` select, or all defects and controls, pickled and without their patches, to its standard
+output; only the process that started it reads it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hybridbench.foundation.errors import HybridbenchError
 
 
 def main(names: Sequence[str]) -> int:
-    """Write what ``names`` mean; the exit code."""
+    """Write what ``names`` select; return the exit code."""
     try:
-        # A file of the user's runs here, and may print: its words must not mix with the answer.
+        # A user's defect file runs here and may print: that must not mix with the answer.
         with contextlib.redirect_stdout(io.StringIO()):
             found = described(names)
     except HybridbenchError as error:
@@ -35,7 +35,7 @@ def main(names: Sequence[str]) -> int:
 
 
 def described(names: Sequence[str]) -> tuple[Defect, ...]:
-    """The defects that ``names`` mean, all without any; with nothing that belongs to a process.
+    """Return the defects that ``names`` select, all if empty, without process-specific parts.
 
     Raises:
         HybridbenchError: no such defect, release or file, or two of them patch the same method.

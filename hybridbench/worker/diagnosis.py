@@ -1,4 +1,4 @@
-"""The worker's side of a leak diagnosis: its stages, taken without holding up the wire."""
+"""The worker's side of a leak diagnosis: runs its stages without blocking the wire."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ SURVEY, REHEARSE = "survey", "rehearse"
 
 
 class WorkerDiagnosis:
-    """One request at a time; the engine's thread calls ``advance`` between steps.
+    """Handles one request at a time; the engine's thread calls ``advance`` between steps.
 
-    The forks of a survey belong to the moment of the first ``advance`` after ``ask``.
+    A survey's forks capture the moment of the first ``advance`` after ``ask``.
     """
 
     def __init__(self, engine: ServedEngine, metrics: WorkerMetrics, scope: SurveyScope) -> None:
@@ -44,7 +44,7 @@ class WorkerDiagnosis:
 
     @property
     def pending(self) -> bool:
-        """Whether anything is asked for or under way."""
+        """Whether anything is requested or in progress."""
         return self._running is not None or bool(self._requests)
 
     def ask(self, request: Diagnose) -> None:
@@ -52,7 +52,7 @@ class WorkerDiagnosis:
         self._requests.append(request)
 
     def advance(self) -> list[Diagnosis]:
-        """Go on as far as nothing has to be waited for; the answer when it is complete."""
+        """Continue as far as possible without waiting; return the answer when it is complete."""
         if self._running is None:
             if not self._requests:
                 return []
@@ -65,7 +65,7 @@ class WorkerDiagnosis:
         raise AssertionError("a diagnosis ends with its answer")
 
     def _stages(self, request: Diagnose) -> Iterator[Diagnosis | None]:
-        """None for each time something is waited for, then the answer."""
+        """Yield None whenever something is waited for, then the answer."""
         now_s, wanted = time.monotonic(), set(request.stages)
         readings: list[StageReading] = []
         survey: SurveyRecord | None = None
@@ -82,9 +82,9 @@ class WorkerDiagnosis:
         yield Diagnosis(request.probe_id, now_s, readings, survey, self._metrics.calls.sites())
 
     def _survey(self, request: Diagnose) -> Generator[None, None, SurveyRecord]:
-        """None for each time that its child is waited for; returns what was found."""
+        """Yield None while waiting for its child; return what was found."""
         baseline = (request.paths, request.classes) if request.classes else None
-        # A forked child may read a CUDA process, but has no CUDA to flush its cache with.
+        # A forked child may read a CUDA process, but cannot use CUDA to flush its cache.
         rehearses = REHEARSE in request.stages and not self._work.empty_device_cache
         rehearsed = self._work if rehearses else None
         began_s = time.perf_counter()
@@ -105,7 +105,7 @@ class WorkerDiagnosis:
 
 
 def reclaim_hooks(engine: ServedEngine) -> ReclaimHooks:
-    """How the stages read this process and reach its cache and device."""
+    """Return how the stages read this process and reach its cache and device."""
     on_cuda = engine.config.device.startswith("cuda")
     return ReclaimHooks(
         read=_reader(malloc_reader(), engine.config.device),
@@ -119,7 +119,7 @@ def _reader(malloc: Callable[[], MallocInfo] | None, device: str) -> Callable[[]
         info = MallocInfo(0, 0) if malloc is None else malloc()
         on_device = device_memory(device)
         return StageReading(
-            # Asked anew each time: a rehearsing child reads its own.
+            # Read at each call: a rehearsing child must read its own memory.
             private_bytes=own_private_bytes(),
             malloc_in_use_bytes=info.in_use_bytes,
             malloc_arena_bytes=info.arena_bytes,

@@ -1,4 +1,4 @@
-"""The worker's main thread: take messages, probe when asked, step while there is work, or sleep."""
+"""The worker's main thread: take messages, probe on request, step while there is work, or sleep."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ from hybridbench.worker.probes import WorkerProbes, violation_records
 from hybridbench.worker.step_report import StepReport
 from hybridbench.worker.wire_reader import Inbox, LoopPulse, WireReader
 
-# While a forked heap scan runs, an idle loop looks for its end this often.
+# While a forked heap scan runs, an idle loop polls it at this interval.
 _SCAN_WAIT_S = 0.02
-# An idle loop looks for sessions that timed out no more often than this.
+# An idle loop checks for timed-out sessions at most this often.
 _REAP_WAIT_S = 0.05
 
 
 class EngineLoop:
     """Owns the engine and everything between it and the wire, on one thread.
 
-    Nothing here spins: with no work the loop sleeps on its inbox until the wire reader wakes it.
+    It never spins: without work the loop sleeps on its inbox until the wire reader wakes it.
     """
 
     def __init__(  # noqa: PLR0913 - what it owns, each built in its order
@@ -78,7 +78,7 @@ class EngineLoop:
         injected: InjectedCounts,
         answers: AnswerSample,
     ) -> None:
-        """``ballast`` is only held: its objects must live as long as the loop."""
+        """``ballast`` is only referenced: its objects must live as long as the loop."""
         self._engine = engine
         self._wire = wire
         self._probes = probes
@@ -101,7 +101,7 @@ class EngineLoop:
         """Serve until Shutdown.
 
         Raises:
-            WireClosedError: the parent is gone.
+            WireClosedError: the parent has exited.
         """
         self._reader.start()
         try:
@@ -112,7 +112,7 @@ class EngineLoop:
         self._probes.close()
         metrics = self._metrics
         with contextlib.suppress(WireClosedError):
-            # The parent may leave first; there is nothing more to say then.
+            # The parent may exit first; then there is no one to tell.
             self._wire.send(Goodbye(time.monotonic(), metrics.probe_stop_s + metrics.handler_s))
 
     def _turn(self) -> None:
@@ -121,7 +121,7 @@ class EngineLoop:
         if self._engine.has_work:
             self._step()
         if not self._engine.has_work:
-            # Before the loop sleeps, or the sleep would count as the age of a step.
+            # Set before sleeping, or the sleep would count towards the step's age.
             self._pulse.busy = False
         self._tell()
 
@@ -132,7 +132,7 @@ class EngineLoop:
                 self._wire.send(message)
 
     def _take_messages(self) -> None:
-        """Everything that has arrived; waits only when there is nothing else to do."""
+        """Handle everything that has arrived; wait only when there is nothing else to do."""
         try:
             waits = not self._engine.has_work and not self._snapshot.wanted
             messages = self._inbox.get(waits, self._patience_s() if waits else None)
@@ -144,7 +144,7 @@ class EngineLoop:
             return
 
     def _patience_s(self) -> float | None:
-        """How long an idle loop may sleep: a heap scan or a session may end by itself."""
+        """Return how long an idle loop may sleep: a heap scan or a session may end by itself."""
         if self._probes.pending:
             return _SCAN_WAIT_S
         expiry_s = self._engine.reap_sessions()
@@ -171,13 +171,13 @@ class EngineLoop:
             case ContinueGeneration():
                 engine.continue_generation()
             case Drain() | Resume():
-                # A paused engine would never come to its end.
+                # A paused engine would never become idle.
                 engine.continue_generation()
                 self._draining = isinstance(message, Drain)
             case ScanHeap() | Checkpoint() | Diagnose():
                 self._probes.ask(message)
-                # At once, in the order of the messages: requests that follow in the same frame
-                # belong to the time after this probe.
+                # At once, in message order: requests that follow in the same frame come after this
+                # probe.
                 self._advance_probes()
             case Flush():
                 self._wire.send(Flushed(time.monotonic(), engine.flush_cache()))
@@ -223,7 +223,7 @@ class EngineLoop:
             self._wire.send(*replies)
 
     def _probe(self) -> None:
-        """Between two steps: values for the counters, heap scans and checkpoints."""
+        """Answer counters, heap scans and checkpoints between two steps."""
         if self._snapshot.wanted:
             started_s = time.perf_counter()
             self._metrics.answer(self._snapshot.put)
@@ -234,7 +234,7 @@ class EngineLoop:
     def _step(self) -> None:
         pulse = self._pulse
         if not pulse.busy:
-            # The age of a step counts from when there was something to do.
+            # The step's age counts from when there was work.
             pulse.last_step_end_s = time.monotonic()
             pulse.busy = True
         started_s = time.perf_counter()
@@ -242,7 +242,7 @@ class EngineLoop:
             with self._metrics.calls.step():
                 events = self._engine.step()
         except (OwnershipError, CacheSanityError) as error:
-            # The engine's own word that its books contradict each other; then it falls.
+            # The engine itself reports contradictory bookkeeping, and then crashes.
             kind = "ownership" if isinstance(error, OwnershipError) else "tree"
             record = ViolationRecord(kind, "", str(error), [])
             self._wire.send(Violation(time.monotonic(), pulse.steps, record))
@@ -256,7 +256,7 @@ class EngineLoop:
         self._metrics.probe_stop_s += time.perf_counter() - stepped_s
 
     def _tell(self) -> None:
-        """Send what the step did, and what became true with it; one frame."""
+        """Send what the step did and what followed from it, in one frame."""
         messages: list[FromWorker] = []
         report = self._report.take()
         if report is not None:
@@ -285,8 +285,8 @@ class EngineLoop:
 
 
 def make_payload(size_bytes: int, seed: int) -> bytes:
-    """``size_bytes`` of noise that depend on ``seed`` alone; empty for 0.
+    """Return ``size_bytes`` of noise that depend only on ``seed``; empty for 0.
 
-    It stands for the features of an image or a sound, which need not cross the wire.
+    They represent the features of an image or a sound, which need not cross the wire.
     """
     return np.random.Generator(np.random.PCG64(seed)).bytes(size_bytes) if size_bytes else b""

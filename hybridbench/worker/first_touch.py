@@ -1,4 +1,4 @@
-"""Run the largest steps once before anything is measured: first use must not look like growth.
+"""Run the largest steps once before any measurement, so that first use does not look like growth.
 
 Allocators keep what the largest step needed.  A worker that meets its largest prompt after an hour
 would grow by megabytes at that moment, and a bench would have to explain it.
@@ -19,10 +19,10 @@ _MIXED_OUTPUT_TOKENS = 12
 def touch_largest_shapes(engine: ServedEngine) -> dict[str, int]:
     """Fill prefill and decode steps to their limits, then mix lengths, then flush.
 
-    The mixture matters as much as the largest step: a heap whose blocks come in many sizes needs
-    some megabytes more than one that saw a single size, and takes them in its first minutes.
+    The mixture matters as much as the largest step: a heap with blocks of many sizes needs some
+    megabytes more than one with a single size, and would take them in its first minutes.
 
-    Returns the counters after that; what the run reports is counted from there.
+    Returns the counters afterwards, from which the run counts.
     """
     draw = random.Random(0)
     _serve(engine, _largest(engine), _OUTPUT_TOKENS, draw)
@@ -35,7 +35,7 @@ def touch_largest_shapes(engine: ServedEngine) -> dict[str, int]:
 def _serve(
     engine: ServedEngine, prompt_lengths: list[int], output_tokens: int, draw: random.Random
 ) -> None:
-    """Serve one prompt of each length to its end."""
+    """Serve one prompt of each length until it finishes."""
     vocab_size = engine.vocab_size
     params = SamplingParams(
         max_new_tokens=output_tokens, temperature=1.0, top_p=0.9, ignore_eos=True
@@ -48,7 +48,7 @@ def _serve(
 
 
 def _largest(engine: ServedEngine) -> list[int]:
-    """One prompt as long as any can be, then as many as run at once, sharing what KV there is."""
+    """Return one prompt of maximum length, then a full batch that shares the available KV."""
     config = engine.config
     longest = config.max_request_len - _OUTPUT_TOKENS
     together = max(1, config.kv_tokens // (2 * config.max_running_requests) - _OUTPUT_TOKENS)
@@ -56,7 +56,7 @@ def _largest(engine: ServedEngine) -> list[int]:
 
 
 def _mixed(engine: ServedEngine, lengths: random.Random) -> list[int]:
-    """Twice as many prompts as run at once, most of them short."""
+    """Return the lengths of two full batches of prompts, most of them short."""
     config = engine.config
     longest = max(1, config.max_request_len // 2 - _MIXED_OUTPUT_TOKENS)
     return [

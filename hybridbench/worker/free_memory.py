@@ -1,4 +1,4 @@
-"""Pools as large as the profile asks for, or as large as the device's free memory allows."""
+"""Pools as large as the profile requests, or as large as the device's free memory allows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hybridbench.sampling.headroom import memory_headroom
 
 
 def fit_pools(config: EngineConfig) -> tuple[EngineConfig, str]:
-    """The configuration to build, and a sentence if its pools are smaller than asked for.
+    """Return the configuration to build, and a sentence if its pools are smaller than requested.
 
     Raises:
-        ConfigError: the model does not exist, or does not fit with the smallest pools.
+        ConfigError: the model does not exist, or does not fit even with the smallest pools.
     """
     free_bytes = _free_bytes(device_of(config.device))
     if free_bytes is None:

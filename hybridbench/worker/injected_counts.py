@@ -1,5 +1,5 @@
-"""What injected defects did: since traffic began, before the engine was steady, up to the last idle
-time.
+"""What injected defects did: since traffic began, before the engine was steady, and up to the last
+idle checkpoint.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from hybridbench.worker.port import ServedEngine
 
 
 class InjectedCounts:
-    """Reads the defects' own counts, and what the allocators' account would have refused."""
+    """Reads the defects' own counts, and what the allocators' ledger would have refused."""
 
     def __init__(self, engine: ServedEngine, defects: Sequence[Defect] = ()) -> None:
         self._engine = engine
         self._defects = defects
-        # Of the largest steps that were run once before any traffic: the event counters of a run
-        # leave them out as well, or a rate for each event would be compared with one of others.
+        # Counts from the warm-up at the largest shapes: the run's event counters exclude it too, so
+        # that rates per event can be compared.
         self._before_traffic = self._counts()
         self._at_idle: dict[str, dict[str, int]] = {}
         self._before_steady: dict[str, dict[str, int]] = {}
 
     def mark_steady(self) -> None:
-        """Keep the counts of this moment, from which on trends are judged."""
+        """Keep the current counts, from which trends are judged."""
         self._before_steady = self._since_traffic()
 
     def mark_idle(self) -> None:
-        """Keep the counts of this moment, at which a checkpoint finds the engine idle.
+        """Keep the current counts, at a checkpoint that finds the engine idle.
 
-        What a defect does afterwards no checkpoint of an idle engine can show: a leak may keep the
-        engine from ever being idle again.  What was lost before the traffic is missing there, too.
+        What a defect does afterwards no idle checkpoint can show: a leak may keep the engine from
+        ever being idle again.  Slots lost before the traffic are missing there too.
         """
         self._at_idle = self._counts()
 
     def message(self) -> InjectedTruth | None:
-        """Everything for the parent; None where nothing is injected and every owner is checked."""
+        """Return everything for the parent; None if nothing is injected and owners are checked."""
         counts = self._counts()
         if not counts:
             return None

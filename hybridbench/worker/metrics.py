@@ -1,4 +1,4 @@
-"""What the worker measures of itself: pools and events between steps, the heap at any moment."""
+"""The worker's measurements of itself: pools and events between steps, the heap at any time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hybridbench.worker.call_watch import CallWatch
 from hybridbench.worker.port import ServedEngine
 from hybridbench.worker.step_watch import StepWatch
 
-# What this process can give; the parent adds what it sees from outside.
+# Metrics of this process; the parent adds what it sees from outside.
 DECLARED_FAMILIES: tuple[str, ...] = (
     "malloc_in_use_bytes",
     "malloc_arena_bytes",
@@ -70,9 +70,9 @@ _MS = 1000.0
 
 
 class WorkerMetrics:
-    """Owns every number that the worker counts on top of the engine's own.
+    """Owns every number that the worker counts in addition to the engine's own.
 
-    The engine's thread writes; ``heap`` alone may be called from another thread.
+    The engine's thread writes; only ``heap`` may be called from another thread.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class WorkerMetrics:
         counted_before: Mapping[str, int],
         forced: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """``counted_before`` is what the engine's counters stood at before the run; ``forced`` how
-        often which path was forced.
+        """``counted_before`` are the engine's counters before the run; ``forced`` returns how often
+        each path was forced.
         """
         self._engine = engine
         self._gc_monitor = gc_monitor
@@ -99,22 +99,22 @@ class WorkerMetrics:
         self.step_s = 0.0
         self.probe_stop_s = 0.0
         self.probe_child_s = 0.0
-        # Written by the thread that answers counters, and by no other.
+        # Written only by the thread that answers counters.
         self.handler_s = 0.0
 
     def counters(self) -> dict[str, int]:
-        """The engine's event counters since the run began."""
+        """Return the engine's event counters since the run began."""
         before = self._counted_before
         return {
             name: n - before.get(name, 0) for name, n in self._engine.counters.as_dict().items()
         }
 
     def answer(self, put: Callable[[dict[str, float], LatencyCounts], None]) -> None:
-        """Hand ``put`` everything that is consistent only between two steps; starts new histograms.
+        """Pass ``put`` everything that is consistent only between steps; start new histograms.
 
-        What that leaves on the heap is the bench's doing and goes on its account.
+        What that leaves on the heap is caused by the bench and is charged to it.
         """
-        # Filled by the engine's traffic: emptying them is no gain of probing.
+        # The engine's traffic filled these, so emptying them is not credited to probing.
         percentiles, counts = self._percentiles(), self._take_latencies()
         self._observer.begin()
         values = self.between_steps()
@@ -124,7 +124,7 @@ class WorkerMetrics:
         self._observer.end()
 
     def between_steps(self) -> dict[str, float]:
-        """The engine's own numbers, latencies aside."""
+        """Return the engine's own numbers, without latencies."""
         engine = self._engine
         values: dict[str, float] = {
             "running_requests": engine.running_requests,
@@ -144,12 +144,12 @@ class WorkerMetrics:
         return values
 
     def _timings(self) -> dict[str, float]:
-        """Where the engine's time went since the run began."""
+        """Return where the engine's time went since the run began."""
         before = self._timed_before
         return {name: s - before[name] for name, s in self._engine.timings().items()}
 
     def heap(self) -> dict[str, float]:
-        """The heap now; safe while the engine's thread is inside a step, or stuck in one."""
+        """Read the heap now; safe while the engine's thread is inside a step, or stuck in one."""
         monitor = self._gc_monitor
         values: dict[str, float] = {
             "allocated_blocks": sys.getallocatedblocks(),
@@ -172,7 +172,7 @@ class WorkerMetrics:
         self.steps.saw_pools(pools)
         for pool, stats in pools.items():
             values.update({f"pool.{pool}.{part}": n for part, n in stats.as_dict().items()})
-            # Slots come and go between two samples.
+            # Slots may be taken and freed between two samples.
             highest = max(stats.waiting_held, self.steps.take_waiting_highest(pool))
             values[f"pool.{pool}.waiting_held"] = highest
         return values
@@ -194,8 +194,8 @@ class WorkerMetrics:
 
 
 def device_memory(device: str) -> dict[str, int]:
-    """What tensors take of ``device``, what PyTorch has reserved there, and what of that lies free
-    between tensors; empty for a CPU.
+    """Return what tensors use on ``device``, what PyTorch has reserved there, and how much of that
+    is free between tensors; empty for a CPU.
     """
     if not device.startswith("cuda"):
         return {}
@@ -208,7 +208,7 @@ def device_memory(device: str) -> dict[str, int]:
 
 
 def usable_device_bytes(device: str) -> int:
-    """Memory of ``device`` that this process has or could have; 0 for a CPU."""
+    """Return the memory of ``device`` that this process has or could have; 0 for a CPU."""
     if not device.startswith("cuda"):
         return 0
     free, _ = torch.cuda.mem_get_info(device)
@@ -216,7 +216,7 @@ def usable_device_bytes(device: str) -> int:
 
 
 class Snapshot:
-    """Values between two steps, handed from the engine's thread to the wire reader's."""
+    """Values read between two steps, passed from the engine's thread to the wire reader's."""
 
     def __init__(self) -> None:
         self._wanted = False
@@ -227,28 +227,28 @@ class Snapshot:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits; asked by the engine's thread between steps."""
+        """Whether a reader is waiting; checked by the engine's thread between steps."""
         return self._wanted
 
     def put(self, values: dict[str, float], latencies: LatencyCounts) -> None:
-        """Give what is wanted."""
+        """Provide the requested values."""
         self._t_s, self._values = time.monotonic(), values
-        # What came too late for its reader is part of what the next one takes.
+        # Latencies that came too late for one reader go to the next.
         add_latencies(self._latencies, latencies)
         self._wanted = False
         self._taken.set()
 
     def want(self) -> None:
-        """Ask for fresh values."""
+        """Request fresh values."""
         self._taken.clear()
         self._wanted = True
 
     def get(self, patience_s: float) -> tuple[bool, float, dict[str, float]]:
-        """Whether fresh values came within ``patience_s``; their time; the latest there are."""
+        """Return whether fresh values came within ``patience_s``; their time; the latest values."""
         fresh = self._taken.wait(patience_s)
         return fresh, self._t_s, self._values
 
     def take_latencies(self) -> dict[str, dict[int, int]]:
-        """All that was counted since the last time; only where ``get`` had fresh values."""
+        """Return all counts since the last call; use only after ``get`` had fresh values."""
         latencies, self._latencies = self._latencies, {}
         return latencies

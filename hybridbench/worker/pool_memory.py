@@ -1,4 +1,4 @@
-"""Where the pools lie in memory, so that forked children can do without them."""
+"""Find the pools in memory, so that forked children can exclude them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hybridbench.sampling.forked_child import MemoryRange
 
 # Smaller buffers are not worth a mapping of their own.
 _SIZE_BYTES_MIN = 256 * 1024
-# Who holds what must be in the child as well: one that rehearses a flush gives slots back there.
+# A child needs the ownership records too: when it rehearses a flush, it frees slots there.
 _BOOKS = (OwnerLedger, FreeList, SlicedFreeList)
 _NOT_FOLLOWED = (type, ModuleType, FunctionType, MethodType, *_BOOKS)
 
 
 def pool_ranges(pools: object) -> list[MemoryRange]:
-    """The large host buffers that ``pools`` holds: tensors and tables, as long-lived as it is.
+    """Return the large host buffers that ``pools`` holds: tensors and tables that live as long.
 
-    Ask while no request runs: everything large that is found then is there for good.
+    Call it while no request runs: then every large buffer found is permanent.
     """
     found: dict[int, MemoryRange] = {}
     seen: set[int] = set()

@@ -1,6 +1,6 @@
-"""What the worker asks of an engine: the bundled one, or the classes of a released one.
+"""The interface of an engine to the worker: the bundled one, or the classes of a released one.
 
-The engine's own packages know nothing of this: who has these members can be served.
+The engine packages do not depend on this: any object with these members can be served.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 
 
 class ServedRequest(Protocol):
-    """A live request, to be read only."""
+    """A live request, read-only."""
 
     @property
     def output_ids(self) -> Sequence[int]: ...
@@ -28,7 +28,7 @@ class ServedRequest(Protocol):
 
 
 class ServedEngine(Protocol):
-    """Traffic in, steps, and everything that a probe reads between two of them.
+    """Traffic, steps, and everything that a probe reads between two steps.
 
     ``hybridbench.engine.engine.Engine`` documents each member.
     """

@@ -1,4 +1,4 @@
-"""Probes between two steps: heap scans and checkpoints, one at a time, with their price."""
+"""Probes between two steps: heap scans and checkpoints, one at a time, with their cost."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _POLL_INTERVAL_S = 0.02
 
 
 class WorkerProbes:
-    """Takes the requests in order; the engine's thread calls ``advance`` between steps.
+    """Handles requests in order; the engine's thread calls ``advance`` between steps.
 
-    A checkpoint is taken at once and answered when its heap scan is done, so traffic may go on
-    meanwhile: the forked child keeps the moment.
+    A checkpoint is taken at once and answered when its heap scan is done; traffic may continue in
+    between, because the forked child preserves the moment.
     """
 
     def __init__(
@@ -56,18 +56,18 @@ class WorkerProbes:
 
     @property
     def pending(self) -> bool:
-        """Whether anything is asked for or under way."""
+        """Whether anything is requested or in progress."""
         return self._current is not None or bool(self._requests) or self._diagnosis.pending
 
     def ask(self, request: ScanHeap | Checkpoint | Diagnose) -> None:
-        """Queue a probe.  A diagnosis does not wait for the heap scans, nor they for it."""
+        """Queue a probe.  Diagnoses and heap scans do not wait for each other."""
         if isinstance(request, Diagnose):
             self._diagnosis.ask(request)
         else:
             self._requests.append(request)
 
     def advance(self) -> list[FromWorker]:
-        """Start what can be started, return what is done."""
+        """Start what can be started; return what is done."""
         replies: list[FromWorker] = []
         if self._current is not None:
             replies += self._poll()
@@ -77,12 +77,12 @@ class WorkerProbes:
         return replies
 
     def close(self) -> None:
-        """Drop what is under way."""
+        """Cancel what is in progress."""
         self._heap_scan.close()
 
     def _start(self, request: ScanHeap | Checkpoint) -> list[FromWorker]:
         began_s = time.perf_counter()
-        # What a checkpoint reads itself comes first: the heap scan then sees the very same state.
+        # Read the checkpoint's state first, so that the heap scan sees exactly the same state.
         current = request if isinstance(request, ScanHeap) else self._state(request)
         self._started_s = current.t_s if isinstance(current, CheckpointReply) else time.monotonic()
         self._current = current
@@ -125,8 +125,8 @@ class WorkerProbes:
             self._injected.mark_idle()
         found = engine.check_invariants(idle=idle)
         if request.audit:
-            # The ledger is the bench's own oracle, not something that engines have: it must not
-            # decide a verdict, so its word stays here.
+            # The ledger is the bench's own oracle, which real engines lack: it must not decide a
+            # verdict, so its findings are dropped.
             found += [entry for entry in engine.audit() if entry.kind is not ViolationKind.LEDGER]
         return CheckpointReply(
             probe_id=request.probe_id,
@@ -160,9 +160,9 @@ class WorkerProbes:
 def violation_records(
     found: Iterable[InvariantViolation], last_owner: Callable[[str, int], str] | None = None
 ) -> list[ViolationRecord]:
-    """For the wire; each contradiction once, however many checks found it.
+    """Convert to wire records; each contradiction once, however many checks found it.
 
-    ``last_owner`` tells of a pool's slot whom the ledger names: for people, after the verdict.
+    ``last_owner`` returns a slot's last owner by the ledger, for the report after the verdict.
     """
     records = {}
     for entry in found:
@@ -170,7 +170,7 @@ def violation_records(
         owners: list[str] = []
         if last_owner is not None and entry.kind is ViolationKind.RESIDUAL:
             named = [last_owner(entry.pool, slot) for slot in slots]
-            # An engine without such an account names nobody.
+            # An engine without a ledger returns no names.
             owners = named if any(named) else []
         records[entry.kind, entry.pool, entry.message] = ViolationRecord(
             str(entry.kind), entry.pool, entry.message, slots, entry.count, owners

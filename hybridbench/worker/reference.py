@@ -1,8 +1,8 @@
-"""The reference: the same engine without reuse, which computes one answer at a time.
+"""The reference: the same engine without reuse, computing one answer at a time.
 
-It has the version, weights and injected defects of the engine under soak, and nothing of what the
-bench puts to the test: no shared prefix, chunk, overlap, draft, page or neighbour.  Every answer
-gets an engine of its own, so that each pool is new and zero.
+It has the version, weights and injected defects of the engine under soak, but none of the features
+under test: no shared prefix, chunk, overlap, draft, page or neighbour.  Every answer gets a new
+engine, so that each pool is new and zeroed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WatchedModel:
         self.logits: Tensor | None = None
 
     def take(self) -> Tensor | None:
-        """The logits of the steps since the last call; None where the model did not run."""
+        """Return the logits of the steps since the last call; None if the model did not run."""
         logits, self.logits = self.logits, None
         return logits
 
@@ -54,9 +54,9 @@ class WatchedModel:
 
 
 class RoutingWatch(TorchFunctionMode):
-    """Within it: how near each choice of experts was to another one.
+    """Records, while active, how close each choice of experts was to a different one.
 
-    Every family chooses its experts with ``topk``; nothing else in a greedy step calls it.
+    Every model family chooses its experts with ``topk``; nothing else in a greedy step calls it.
     """
 
     def __init__(self) -> None:
@@ -86,36 +86,36 @@ class RoutingWatch(TorchFunctionMode):
 
 
 class Reference:
-    """Owns the weights; an answer is compared with what this computes for the same prompt."""
+    """Owns the weights, and compares answers with what it computes for the same prompt."""
 
     def __init__(self, config: EngineConfig) -> None:
         """Build or load the model of ``config``, as the engine under soak does.
 
         Raises:
-            ConfigError: the model's name or its files cannot be.
+            ConfigError: the model's name or its files are invalid.
         """
         self._config = without_reuse(config)
-        # A kernel of the device would hide its choice of experts from who watches it.
+        # A device kernel would hide its choice of experts from RoutingWatch.
         kernels = replace(kernels_for(device_of(config.device)), route=REFERENCE.route)
         self.model = WatchedModel(model_of(config, kernels)[0])
 
     def compare(
         self, prompt: Sequence[int], output: Sequence[int], chunk: int = 0
     ) -> tuple[int, float, int]:
-        """Compute ``output`` anew until a token differs.
+        """Recompute ``output`` until a token differs.
 
         Args:
-            prompt: tokens, one at least.
-            output: what was emitted for it, greedily.
-            chunk: prompt tokens of one step; 0 computes all at once.
+            prompt: tokens, at least one.
+            output: the tokens emitted for it, greedily.
+            chunk: prompt tokens per step; 0 computes all at once.
 
         Returns:
-            Tokens that agree; and where that is not all of them, the distance of the next one: how
-            far the emitted token's logit is below the best, in standard deviations of the logits,
-            and the token that is the best.
+            The number of tokens that agree; and unless all do, for the next one its distance (how
+            far the emitted token's logit is below the best, in standard deviations of the logits)
+            and the best token.
 
         Raises:
-            ValueError: the engine gave the request up, or ended it early.
+            ValueError: the engine aborted the request, or ended it early.
         """
         engine = self._engine_for(len(prompt) + len(output), chunk)
         params = SamplingParams(max_new_tokens=len(output), ignore_eos=True)
@@ -152,7 +152,7 @@ class Reference:
 
 
 def without_reuse(config: EngineConfig) -> EngineConfig:
-    """``config`` with one request at a time and nothing shared, chunked, overlapped or drafted."""
+    """Return ``config`` for single requests, without sharing, chunking, overlap or drafts."""
     return EngineConfig(
         model=config.model,
         device=config.device,
@@ -171,11 +171,11 @@ def without_reuse(config: EngineConfig) -> EngineConfig:
 
 
 def serve_reference(config: EngineConfig, wire: WorkerWire) -> None:
-    """Answer Recompute until Shutdown, at the lowest priority that the system has.
+    """Answer Recompute until Shutdown, at the lowest priority of the system.
 
     Raises:
         ConfigError: the model cannot be built.
-        WireClosedError: the parent is gone.
+        WireClosedError: the parent has exited.
     """
     os.nice(_NICE)
     reference = Reference(config)
@@ -198,7 +198,7 @@ def serve_reference(config: EngineConfig, wire: WorkerWire) -> None:
 
 
 def recomputed(reference: Reference, asked: Recompute) -> Recomputed:
-    """The reply to ``asked``; an answer that cannot be computed is an error and no difference."""
+    """Return the reply to ``asked``; a failed computation is an error, not a difference."""
     prompt, output = unpack_tokens(asked.prompt), unpack_tokens(asked.output)
     watch = RoutingWatch() if asked.careful else None
     agreed, distance, best, error = 0, 0.0, _NOTHING, ""
@@ -206,7 +206,7 @@ def recomputed(reference: Reference, asked: Recompute) -> Recomputed:
         with watch or nullcontext():
             agreed, distance, best = reference.compare(prompt, output, asked.chunk)
     except Exception as failed:
-        # An injected defect may well break the reference, too: then nothing is said of the answer.
+        # An injected defect may break the reference too: then nothing is known about the answer.
         error = f"{type(failed).__name__}: {failed}"
     differs = best != _NOTHING
     return Recomputed(

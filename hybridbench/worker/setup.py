@@ -1,4 +1,4 @@
-"""From a Start message to an engine loop that is ready, each thing built in its order."""
+"""Build an engine loop from a Start message, each part in its order."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _VERSIONED = ("torch", "numpy", "msgspec")
 def build_loop(
     start: Start, wire: WorkerWire, malloc: dict[str, Scalar], started_s: float
 ) -> EngineLoop:
-    """Everything in its order; sends Ready at the end.
+    """Build everything in order; send Ready at the end.
 
     Raises:
-        ConfigError, UsageError: what the person who started the run can correct.
+        ConfigError, UsageError: errors that the user can correct.
     """
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
@@ -66,16 +66,16 @@ def build_loop(
     # Before the engine exists: objects that bound a method earlier would keep the healthy one.
     defects = [find_defect(name) for name in start.defects]
     apply_defects(defects)
-    # A released engine has a way of its own, or none.
+    # A released engine has its own mechanism, or none.
     forced = ForcedPaths({} if start.released else start.force, engine_config(start).seed)
-    # Around defects, which replace the methods that the engine has.
+    # Wraps defects, which replace the engine's methods.
     forced.apply()
     served = _released(start) if start.released else _bundled(engine_config(start))
     engine, config = served.engine, served.engine.config
     touched = touch_largest_shapes(engine)
-    # A serving engine holds about a million long-lived objects.  A full collection comes when what
-    # survived since the last one exceeds a quarter of what is old, so how often garbage is found
-    # depends on how much is none.  Each inner list is tracked, and takes about 90 bytes.
+    # A serving engine holds about a million long-lived objects.  A full collection comes when the
+    # survivors since the last one exceed a quarter of the old objects, so live objects determine
+    # how often garbage is found.  Each inner list is tracked, and takes about 90 bytes.
     ballast = [[index] for index in range(start.ballast_objects)]
     set_gc_after_warmup(start.gc_mode)
     heap_scan = _heap_scan(start, served, wire)
@@ -94,7 +94,7 @@ def build_loop(
 
 
 def run_reference(start: Start, wire: WorkerWire) -> None:
-    """Serve as the reference of a worker that was started with the same ``start``.
+    """Serve as the reference for a worker that was started with the same ``start``.
 
     Raises: as ``serve_reference`` does.
     """
@@ -105,10 +105,10 @@ def run_reference(start: Start, wire: WorkerWire) -> None:
 
 
 def engine_config(start: Start) -> EngineConfig:
-    """The engine's own configuration from the fields on the wire.
+    """Return the engine's own configuration from the fields on the wire.
 
     Raises:
-        ConfigError: a field that this engine does not know, or a value that cannot be.
+        ConfigError: a field that this engine does not know, or an invalid value.
     """
     known = set(EngineConfig.__dataclass_fields__)
     unknown = sorted(set(start.engine) - known)
@@ -121,15 +121,15 @@ def engine_config(start: Start) -> EngineConfig:
 
 
 def build_engine(config: EngineConfig) -> Engine:
-    """The engine of ``config``.
+    """Build the engine of ``config``.
 
     Raises:
-        ConfigError: it cannot be built, or needs more memory than there is.
+        ConfigError: it cannot be built, or needs more memory than available.
     """
     try:
         return Engine(config)
     except (MemoryError, RuntimeError) as error:
-        # torch raises a RuntimeError, on a CPU not even one of its own.
+        # torch raises RuntimeError; on a CPU not even a subclass of it.
         short = isinstance(error, MemoryError) or any(said in str(error) for said in _NO_MEMORY)
         if not short:
             raise
@@ -141,13 +141,13 @@ def build_engine(config: EngineConfig) -> Engine:
 
 @dataclass(frozen=True)
 class _Served:
-    """An engine that is to be served, and what a run records of it.
+    """An engine to be served, and what a run records about it.
 
     Attributes:
         model, note: which model runs, and one sentence about it.
-        sources: SHA-256 of the engine's files, and how many they are.
+        sources: SHA-256 of the engine's files, and their number.
         versions: of what decides how it behaves, by name.
-        pools: what holds its large buffers, which forked children do without.
+        pools: holds its large buffers, which forked children exclude.
         lacks: what cannot be seen of it.
     """
 
@@ -172,9 +172,9 @@ def _bundled(config: EngineConfig) -> _Served:
 def _released(start: Start) -> _Served:
     """
     Raises:
-        ConfigError: its classes cannot be driven, or not as the profile wants it.
+        ConfigError: its classes cannot be driven, or not as the profile requires.
     """
-    # Imported here: the bundled engine does without.
+    # Imported here because the bundled engine does not need it.
     from hybridbench.released.build import build_released
 
     engine = build_released(start.released, engine_config(start), start.force)
@@ -188,7 +188,7 @@ def _released(start: Start) -> _Served:
 
 
 def _heap_scan(start: Start, served: _Served, wire: WorkerWire) -> ForkScan:
-    """On a CUDA device too: a child may not use CUDA, and looks at no tensor of the device."""
+    """Works on CUDA too: the child may not use CUDA, but does not look at device tensors."""
     excluded = exclude_from_forks(pool_ranges(served.pools))
     return ForkScan(
         served.engine.reference_counted_classes,
@@ -201,7 +201,7 @@ def _heap_scan(start: Start, served: _Served, wire: WorkerWire) -> ForkScan:
 def _survey_scope(
     heap_scan: ForkScan, roots: Sequence[object], ballast: Sequence[object]
 ) -> SurveyScope:
-    """What a survey walks: everything below ``roots``, which may be filled later."""
+    """Return what a survey walks: everything below ``roots``, which may be filled later."""
     return SurveyScope(
         roots=lambda: roots,
         ballast=ballast,

@@ -1,4 +1,4 @@
-"""What steps did to requests, collected into one message and counted into latencies."""
+"""Collect what steps did to requests into one message, and count latencies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybridbench.worker.port import ServedRequest
 
 
 class StepReport:
-    """Gathers events until ``take``; a step without events costs nothing on the wire."""
+    """Collects events until ``take``; a step without events costs nothing on the wire."""
 
     def __init__(
         self,
@@ -25,16 +25,16 @@ class StepReport:
         answers: AnswerSample,
         find: Callable[[str], ServedRequest | None],
     ) -> None:
-        """``find`` gives a live request by its id; None if there is none."""
+        """``find`` returns a live request by its id, or None."""
         self._metrics = metrics
         self._answers = answers
         self._find = find
-        self._streamed: dict[str, int] = {}  # by rid, the number of tokens that were reported
+        self._streamed: dict[str, int] = {}  # number of tokens already reported, by rid
         self._steps = 0
         self._events = _no_events()
 
     def add_step(self, events: list[EngineEvent]) -> None:
-        """One step ran and ``events`` came of it."""
+        """Record one step and its ``events``."""
         self._steps += 1
         for event in events:
             self._add(event)
@@ -46,15 +46,15 @@ class StepReport:
         self._streamed[rid] = 0
 
     def end_stream(self, rid: str) -> None:
-        """Report no more of them; a request that ends needs no such call."""
+        """Stop reporting them; a request that ends does not need this call."""
         self._streamed.pop(rid, None)
 
     def reject(self, rid: str, message: str) -> None:
-        """A request was refused before it became one."""
+        """Record a request that was refused on arrival."""
         self._events.rejected.append(Rejected(rid, message))
 
     def take(self) -> StepEvents | None:
-        """Everything since the last call, or None if nobody needs to know."""
+        """Return everything since the last call, or None if there is nothing to report."""
         told = self._events
         if not (
             told.admitted

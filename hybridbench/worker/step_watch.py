@@ -1,8 +1,8 @@
-"""After every step: which event counters moved in it, beside the slots it moved where they do not
-belong.
+"""After every step, record which event counters moved, together with slots that leaked or are held
+while waiting.
 
-A sample a second sees no single event: in a busy second every counter moves.  The counter that
-moved in all steps in which slots went, and in few others, is what loses them.
+A sample per second cannot resolve single events: in a busy second every counter moves.  The counter
+that moved in all steps in which slots were lost, and in few others, is the cause.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hybridbench.worker.port import ServedEngine
 
 
 class StepWatch:
-    """Watches what waiting requests hold between steps, and slots that nobody accounts for.
+    """Watches what waiting requests hold between steps, and slots that are unaccounted for.
 
-    Adding up the pools after every step costs a walk over the running requests, so it begins with
-    the first sample that misses a slot: a healthy run never pays for it.
+    Summing the pools after every step needs a walk over the running requests, so it begins with the
+    first sample in which a slot is missing: a healthy run never pays for it.
     """
 
     def __init__(self, engine: ServedEngine) -> None:
@@ -26,17 +26,17 @@ class StepWatch:
         self._counters = engine.counters
         self._counts = engine.counters.values()
         self._steps_with = [0] * len(COUNTER_NAMES)
-        # By pool: slots newly held by waiting requests, and slots lost, in steps in which a counter
-        # moved, in the order of the counters.
+        # By pool: slots newly held by waiting requests, and slots lost, per counter that moved in
+        # the same step, in the order of the counters.
         self._waiting_taken: dict[str, list[int]] = {}
         self._lost_taken: dict[str, list[int]] = {}
         self._waiting_holders: set[str] = set()
         self._waiting_highest: dict[str, int] = {}
-        # The most slots that were ever missing: what comes back and goes again is lost once.
+        # The maximum ever missing, so that a slot that returns and goes again counts once.
         self._missing: dict[str, int] = {}
 
     def after_step(self) -> None:
-        """Note what the step did, beside the counters that moved in it."""
+        """Record what the step did, with the counters that moved in it."""
         counts = self._counters.values()
         moved = [
             i for i, (now, then) in enumerate(zip(counts, self._counts, strict=True)) if now != then
@@ -49,16 +49,16 @@ class StepWatch:
             self._watch_losses(moved)
 
     def saw_pools(self, pools: Mapping[str, PoolStats]) -> None:
-        """What a sample found; from the first missing slot on the pools are added up each step."""
+        """Process a sample; from the first missing slot on, sum the pools at each step."""
         if not self._missing and any(stats.residual > 0 for stats in pools.values()):
             self._missing = {pool: stats.residual for pool, stats in pools.items()}
 
     def take_waiting_highest(self, pool: str) -> int:
-        """The most slots of ``pool`` that waiting requests held since this was last asked."""
+        """Return the most slots of ``pool`` held by waiting requests since the last call."""
         return self._waiting_highest.pop(pool, 0)
 
     def metrics(self) -> dict[str, float]:
-        """Nothing at all as long as no slot was ever held by a waiting request, or lost."""
+        """Return the counts; empty unless a waiting request held a slot or one was lost."""
         values: dict[str, float] = {}
         for family, by_pool in (
             ("waiting_taken", self._waiting_taken),

@@ -1,7 +1,7 @@
-"""The worker's ear: a thread that takes messages off the wire and answers counters itself.
+"""The worker's wire reader: a thread that receives messages and answers counters itself.
 
-It keeps answering while the engine loop hangs, and ends the process when the parent is gone:
-nothing else would.
+It keeps answering while the engine loop hangs, and ends the process when the parent has exited,
+which nothing else would do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FRESH_PATIENCE_S = 0.25
 
 
 class LoopPulse:
-    """What the ear may know of the loop: plain values, written by the loop alone."""
+    """The reader's view of the loop: plain values, written only by the loop."""
 
     def __init__(self) -> None:
         self.busy = False
@@ -34,12 +34,12 @@ class LoopPulse:
 
     @property
     def step_age_s(self) -> float:
-        """Seconds since the last step ended, while there is work; 0 when idle."""
+        """Return the seconds since the last step ended, while there is work; 0 when idle."""
         return time.monotonic() - self.last_step_end_s if self.busy else 0.0
 
 
 class WireReader(threading.Thread):
-    """Daemon thread; ends with the process."""
+    """A daemon thread that ends with the process."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class WireReader(threading.Thread):
         self._leave = leave
 
     def run(self) -> None:
-        """Read until the parent is gone."""
+        """Read until the parent has exited."""
         leaving = False
         try:
             while True:
@@ -72,8 +72,8 @@ class WireReader(threading.Thread):
                     if isinstance(message, Counters):
                         self._answer(message)
         except WireClosedError:
-            # After a Shutdown the loop leaves by itself; otherwise the parent has died, and an
-            # engine loop that hangs would never notice.
+            # After a Shutdown the loop exits by itself; otherwise the parent has died, and a hung
+            # engine loop would never notice.
             if not leaving:
                 self._leave(int(ExitCode.CRASHED))
 
@@ -93,5 +93,5 @@ class WireReader(threading.Thread):
             latencies=self._snapshot.take_latencies() if fresh else {},
         )
         self._wire.send(reply)
-        # Its processor time is time that the engine's thread could not have the interpreter.
+        # This thread's CPU time is time in which the engine's thread could not hold the GIL.
         self._metrics.handler_s += time.thread_time() - started_s
