@@ -1,4 +1,4 @@
-"""What a workload asks of the driver, and what it must be told in return."""
+"""Actions that a workload requests from the driver, and the feedback that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WaitUntil:
 
 
 class Malformed(StrEnum):
-    """What is wrong with a request to a server, in the order in which servers notice it."""
+    """What is wrong with a request to a server, in the order in which servers check it."""
 
     UNKNOWN_METHOD = "unknown_method"
     UNKNOWN_PATH = "unknown_path"
@@ -42,15 +42,15 @@ class Malformed(StrEnum):
 
 
 class ServerSubmit(Submit, frozen=True, kw_only=True):
-    """A request with what only the interface of a server has a word for; it is on no wire.
+    """A request with features that only a server's interface has; it never crosses the wire.
 
-    The workload says what kind of request it is.  Its client knows the interface, and draws the
-    values from ``draw``: equal numbers give equal requests.
+    The workload decides the kind of request.  Its client knows the interface, and draws the values
+    from ``draw``: equal numbers give equal requests.
 
     Args:
         malformed: what is wrong with it; None for nothing.
         large: whether the wrong value is large.
-        options: how many options it has, of those that the interface knows.
+        options: how many of the interface's options it has.
     """
 
     malformed: Malformed | None = None
@@ -65,14 +65,14 @@ Action: TypeAlias = Request | WaitUntil
 class Workload(Protocol):
     """Traffic as a sequence of actions; times are the driver's monotonic clock, passed in.
 
-    The driver calls ``next_action`` until it gets a WaitUntil, carries out what it got in that
-    order, and reports what the engine says in the order it says it.  Reports on requests that the
-    workload no longer knows are counted and otherwise ignored.
+    The driver calls ``next_action`` until it gets a WaitUntil, executes the actions in that order,
+    and reports the engine's events in their order.  Reports on requests that the workload no longer
+    knows are counted and otherwise ignored.
     """
 
     @property
     def in_flight(self) -> int:
-        """Requests submitted and not yet ended."""
+        """Number of requests submitted and not yet ended."""
         ...
 
     @property
@@ -81,19 +81,19 @@ class Workload(Protocol):
         ...
 
     def next_action(self, now_s: float) -> Action:
-        """What to do now."""
+        """Return what to do now."""
         ...
 
     def pause(self, now_s: float) -> None:
-        """Submit nothing more until ``resume``; the arrival clock stands still."""
+        """Submit nothing until ``resume``; the arrival clock stops."""
         ...
 
     def resume(self, now_s: float) -> None:
-        """Go on where ``pause`` stopped; nothing is due for the time between."""
+        """Continue where ``pause`` stopped; nothing becomes due for the time between."""
         ...
 
     def on_admitted(self, rid: str) -> None:
-        """The engine has begun to compute the prompt."""
+        """The engine has started to compute the prompt."""
         ...
 
     def on_first_token(self, rid: str, now_s: float) -> None:
@@ -101,7 +101,7 @@ class Workload(Protocol):
         ...
 
     def on_finished(self, rid: str, output_ids: Sequence[int], reason: str, now_s: float) -> None:
-        """The request ended: finished or aborted, with what it has put out."""
+        """The request finished or was aborted, with its output so far."""
         ...
 
     def on_rejected(self, rid: str, reason: str) -> None:
@@ -109,18 +109,18 @@ class Workload(Protocol):
         ...
 
     def counts(self) -> dict[str, int]:
-        """What the workload did so far: submissions, aborts by stage, and what it had to skip."""
+        """Return what was done so far: submissions, aborts by stage, and skipped requests."""
         ...
 
     def describe(self) -> dict[str, JsonValue]:
-        """Plain JSON for the manifest: kind of traffic and the numbers it was made with."""
+        """Return plain JSON for the manifest: the kind of traffic and its parameters."""
         ...
 
 
 class TimedWorkload(Workload, Protocol):
-    """Traffic whose requests are due at times, not at steps of an engine."""
+    """Traffic whose requests are due at times, not at engine steps."""
 
     @property
     def due_s(self) -> float:
-        """When the request that ``next_action`` gave last was due, on the driver's clock."""
+        """When the last request from ``next_action`` was due, on the driver's clock."""
         ...

@@ -1,6 +1,6 @@
 """When the next request may come: closed loop or Poisson, either with bursts or a slow start.
 
-Times are seconds of traffic: pauses are taken out by the caller.
+Times are seconds of traffic: the caller subtracts pauses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hybridbench.workload.settings import Arrival, Bursts, Ramp
 
 
 class Arrivals(Protocol):
-    """One arrival process."""
+    """An arrival process."""
 
     dropped: int
     arrived_s: float  # when the latest request came
@@ -24,12 +24,12 @@ class Arrivals(Protocol):
         ...
 
     def next_s(self, time_s: float, in_flight: int) -> float | None:
-        """When to ask again, at the latest; None: only when a request has ended."""
+        """When to ask again at the latest; None: only when a request has ended."""
         ...
 
 
 def build_arrivals(arrival: Arrival, random: Random) -> Arrivals:
-    """The process a checked profile asks for."""
+    """Return the process that a checked profile specifies."""
     if arrival.process == "closed":
         assert arrival.concurrency is not None, "check_consistency lets no such profile pass"
         closed = ClosedLoop(arrival.concurrency, arrival.bursts, arrival.ramp)
@@ -39,7 +39,7 @@ def build_arrivals(arrival: Arrival, random: Random) -> Arrivals:
 
 
 class ClosedLoop:
-    """``concurrency`` requests in flight at all times, ``factor`` times as many in a burst."""
+    """``concurrency`` requests in flight at all times, multiplied by ``factor`` in a burst."""
 
     def __init__(
         self, concurrency: int, bursts: Bursts | None = None, ramp: Ramp | None = None
@@ -51,7 +51,7 @@ class ClosedLoop:
         self._ramp = ramp
 
     def limit(self, time_s: float) -> int:
-        """Requests in flight at most; never none."""
+        """Return the maximum number of requests in flight, at least one."""
         share = _share(self._ramp, time_s)
         return max(1, math.floor(self._concurrency * share * _factor(self._bursts, time_s)))
 
@@ -66,7 +66,7 @@ class ClosedLoop:
         if self._bursts is not None:
             changes.append(_next_change_s(self._bursts, time_s))
         if self._ramp is not None and time_s < self._ramp.over_s:
-            # It rises all the time; a hundred looks are as good.
+            # It rises continuously; a hundred checks are enough.
             changes.append(time_s + self._ramp.over_s / 100)
         return min(changes, default=None)
 
@@ -81,7 +81,7 @@ class Thinking:
         self._think_s = think_s
         self._random = random
         self._in_flight = 0  # at the last look
-        self._ends_s: list[float] = []  # of those who think, the first one first
+        self._ends_s: list[float] = []  # when each thinking client is done, earliest first
 
     def due(self, time_s: float, in_flight: int) -> bool:
         self._look(time_s, in_flight)
@@ -105,10 +105,10 @@ class Thinking:
 
 
 class Poisson:
-    """Independent arrivals at ``rate_per_s``, ``factor`` times as dense in a burst.
+    """Independent arrivals at ``rate_per_s``, multiplied by ``factor`` in a burst.
 
-    What comes while ``max_in_flight`` requests are unfinished is dropped and counted: an open loop
-    over a machine that is too slow would otherwise queue without bound.
+    Arrivals while ``max_in_flight`` requests are unfinished are dropped and counted: on a machine
+    that is too slow, an open loop would otherwise queue without bound.
     """
 
     def __init__(self, arrival: Arrival, random: Random) -> None:
@@ -136,14 +136,14 @@ class Poisson:
         return self._arrival_s
 
     def _next_after(self, start_s: float) -> float:
-        # Thinning: of the arrivals at full load, the share that the ramp has reached by then.
+        # Thinning: keep the share of full-load arrivals that the ramp has reached by then.
         here_s = self._after(start_s)
         while self._ramp is not None and self._random.random() >= _share(self._ramp, here_s):
             here_s = self._after(here_s)
         return here_s
 
     def _after(self, start_s: float) -> float:
-        # A unit exponential is used up at the rate of each segment it passes through.
+        # A unit exponential is consumed at the rate of each segment it passes through.
         left = self._random.expovariate(1.0)
         if self._bursts is None:
             return start_s + left / self._rate_per_s
@@ -172,6 +172,6 @@ def _share(ramp: Ramp | None, time_s: float) -> float:
 def _next_change_s(bursts: Bursts, time_s: float) -> float:
     period = math.floor(time_s / bursts.every_s)
     end_s = period * bursts.every_s + bursts.length_s
-    # Rounding may put a change at or before now; time must go on.
+    # Rounding may put a change at or before now; time must advance.
     change_s = end_s if time_s < end_s else (period + 1) * bursts.every_s
     return max(change_s, math.nextafter(time_s, math.inf))

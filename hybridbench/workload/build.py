@@ -1,4 +1,4 @@
-"""From a profile, and maybe a trace, to the workload a driver can run."""
+"""Build a workload that a driver can run, from a profile and optionally a trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hybridbench.workload.trace_replay import TraceOptions, TraceReplay
 def build_workload(
     profile: Profile, vocab_size: int, trace: TraceOptions | None = None, seed: int | None = None
 ) -> TimedWorkload:
-    """Traffic over tokens 0 to ``vocab_size - 1``; ``seed`` replaces the profile's.
+    """Return traffic over tokens 0 to ``vocab_size - 1``; ``seed`` replaces the profile's.
 
     Raises:
         ConfigError: if the trace cannot be read or is malformed.

@@ -1,4 +1,4 @@
-"""Where profiles and models are found: shipped in the wheel or the checkout, or the user's own."""
+"""Find profiles and models: shipped in the wheel or the checkout, or the user's own."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hybridbench.workload.profile import Profile
 from hybridbench.workload.validation import full_stop, nearest
 
 DEFAULT_PROFILE = "chat-churn"
-# Plans of `hybridbench nightly` are shipped beside the profiles that they name.
+# Plans of `hybridbench nightly` are shipped next to the profiles that they name.
 _PLANS = frozenset({"nightly", "weekly"})
 _PRESET = re.compile(r'^    "([a-z0-9.-]+)":', re.MULTILINE)
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
-    """The shipped profile of that name, or the one in that file.
+    """Return the shipped profile of that name, or the one in that file.
 
-    What looks like a path (a separator, or the ending .yaml or .yml) is one; anything else is first
-    a name, then a file in the current directory.
+    Anything that looks like a path (a separator, or the ending .yaml or .yml) is one; everything
+    else is first a name, then a file in the current directory.
 
     Raises:
         ConfigError: one sentence; for an unknown name it lists the shipped ones.
@@ -47,28 +47,29 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
 
 def list_profiles() -> dict[str, Path]:
-    """Shipped profiles, name to file, in order of name."""
+    """Return the shipped profiles, name to file, sorted by name."""
     return {name: path for name, path in _files() if name not in _PLANS}
 
 
 def list_plans() -> dict[str, Path]:
-    """Shipped plans of nights, name to file, in order of name."""
+    """Return the shipped nightly plans, name to file, sorted by name."""
     return {name: path for name, path in _files() if name in _PLANS}
 
 
 def list_models() -> list[str]:
-    """The presets of the engine, in the order of their source.
+    """Return the engine's presets, in source order.
 
-    That is read as text: its modules import torch, which takes seconds and belongs to the worker.
+    The source is parsed as text: importing its modules would import torch, which takes seconds and
+    belongs in the worker.
     """
     source = Path(hybridbench.__file__).parent / "engine" / "models" / "presets.py"
     return _PRESET.findall(source.read_text("utf-8"))
 
 
 def model_fault(name_or_path: str) -> str | None:
-    """Half a sentence on why no worker would find this model; None for a preset or a directory.
+    """Return half a sentence on why no worker would find this model; None if it may exist.
 
-    Whether a directory holds a checkpoint is for the worker to say.
+    Only the worker can tell whether a directory holds a checkpoint.
     """
     presets = list_models()
     if name_or_path in presets or Path(name_or_path).is_dir():
@@ -83,13 +84,13 @@ def _files() -> list[tuple[str, Path]]:
 
 
 def profiles_dir() -> Path:
-    """The folder of shipped profiles and traces.
+    """Return the folder of shipped profiles and traces.
 
     Raises:
         ConfigError: if the installation lacks it.
     """
     package = Path(hybridbench.__file__).parent
-    # The wheel carries them inside the package; a checkout has them beside it.
+    # The wheel has them inside the package; a checkout has them next to it.
     for candidate in (package / "profiles", package.parent / "profiles"):
         if candidate.is_dir():
             return candidate

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ClientSession:
     """One session as its client knows it.
 
-    ``is_open`` from the first turn until the client has closed it, or has been told that it is
-    gone; ``close_busy`` and ``abandoned`` say how it is going to end.
+    ``is_open`` from the first turn until the client has closed it or been informed that it no
+    longer exists; ``close_busy`` and ``abandoned`` say how it will end.
     """
 
     session_id: str
@@ -30,16 +30,16 @@ class ClientSession:
 
 
 class SessionPlan:
-    """Draws what a profile wants of sessions, from a stream of its own."""
+    """Draws a profile's sessions, from a random stream of its own."""
 
     def __init__(self, settings: Sessions, seed: int) -> None:
-        """Without a share nothing is ever drawn."""
+        """With a share of zero nothing is ever drawn."""
         self._settings = settings
         self._random = stream(seed, "sessions")
         self._drawn = 0
 
     def draw(self) -> ClientSession | None:
-        """The session of a new conversation, not open yet; None if it is to have none."""
+        """Return the session of a new conversation, not yet open; None if it gets none."""
         settings = self._settings
         if not settings.share or self._random.random() >= settings.share:
             return None
@@ -52,11 +52,11 @@ class SessionPlan:
         )
 
     def think_s(self) -> float:
-        """How long the client thinks before its next turn."""
+        """Return how long the client thinks before its next turn."""
         return self._settings.think_s * self._around_one()
 
     def hold_s(self) -> float:
-        """How long the session stays open after its last turn."""
+        """Return how long the session stays open after its last turn."""
         return self._settings.hold_s * self._around_one()
 
     def _around_one(self) -> float:
@@ -64,7 +64,7 @@ class SessionPlan:
 
 
 class Waiting(Generic[T]):
-    """Things that are due at some time, soonest first; those of one time in their order."""
+    """Items ordered by due time, earliest first; equal times keep their order."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, T]] = []
@@ -75,16 +75,16 @@ class Waiting(Generic[T]):
 
     @property
     def next_s(self) -> float | None:
-        """When the first is due."""
+        """When the first item is due."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, due_s: float, item: T) -> None:
-        """``item`` is due at ``due_s``."""
+        """Add ``item``, due at ``due_s``."""
         self._added += 1
         heappush(self._heap, (due_s, self._added, item))
 
     def due(self, time_s: float | None) -> list[T]:
-        """Take those that are due by ``time_s``; all of them for None."""
+        """Remove and return the items due by ``time_s``; all of them for None."""
         taken = []
         while self._heap and (time_s is None or self._heap[0][0] <= time_s):
             taken.append(heappop(self._heap)[2])

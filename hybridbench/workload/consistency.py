@@ -1,4 +1,4 @@
-"""What no single key can know: whether the parts of a profile fit together, with the arithmetic."""
+"""Check what no single key can: whether the parts of a profile fit together numerically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fault = tuple[KeyPath, str]
 def check_consistency(profile: ProfileKeys, source: Source) -> None:
     """Raise KeyFaultError, with a sentence for each fault of the first check that finds one.
 
-    The checks after it reckon with what it found wrong.
+    Later checks rely on the earlier ones having passed.
     """
     for check in _CHECKS:
         faults = [
@@ -31,7 +31,7 @@ def check_consistency(profile: ProfileKeys, source: Source) -> None:
 
 
 def max_prompt_tokens(profile: ProfileKeys) -> int:
-    """The longest prompt the profile can make: a whole conversation, as far as the context goes."""
+    """Return the profile's longest prompt: a whole conversation, as far as the context allows."""
     turns = profile.conversations.turns.high
     user = _max_user_tokens(profile)
     answer = profile.output.tokens.high
@@ -57,7 +57,7 @@ def _pools(profile: ProfileKeys) -> Iterator[Fault]:
             f"output {answer}; at least {first + answer}",
         )
     prompt = max_prompt_tokens(profile)
-    # One page stays free, so that a decode step never finds the last one half taken.
+    # Keep one page free, so that a decode step always finds a free page.
     pages = -(-(prompt + answer) // pools.page_size) + 1
     needed = pages * pools.page_size
     if pools.kv_tokens < needed:

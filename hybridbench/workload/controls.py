@@ -1,4 +1,4 @@
-"""What an operator does while traffic runs: pauses that end by themselves, and abort-all."""
+"""Operator actions during traffic: pauses that end by themselves, and abort-all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hybridbench.workload.settings import Controls
 
 
 class ControlPlan:
-    """When to turn which control; times are seconds of traffic, so a drain delays all of it."""
+    """When to use which control; times are seconds of traffic, so a drain delays all of them."""
 
     def __init__(self, controls: Controls) -> None:
         self._controls = controls
@@ -18,7 +18,7 @@ class ControlPlan:
         self._continue_s = math.inf
 
     def due(self, time_s: float) -> AbortAll | PauseGeneration | ContinueGeneration | None:
-        """What is due at ``time_s``, one at a time, in the order of their times."""
+        """Return what is due at ``time_s``, one at a time, in order of time."""
         if self.next_s() > time_s:
             return None
         controls = self._controls
@@ -26,7 +26,7 @@ class ControlPlan:
             self._continue_s = math.inf
             return ContinueGeneration()
         if self._pause_s <= time_s:
-            # From now: what could not be done in time is not made up for.
+            # Count from now: missed actions are not made up for.
             self._pause_s = time_s + _or_never(controls.pause_every_s)
             self._continue_s = time_s + controls.pause_for_s
             return PauseGeneration(controls.pause_mode)
@@ -34,7 +34,7 @@ class ControlPlan:
         return AbortAll()
 
     def next_s(self) -> float:
-        """When something is due; infinity for never."""
+        """Return when the next action is due; infinity for never."""
         return min(self._continue_s, self._pause_s, self._abort_all_s)
 
 

@@ -1,4 +1,4 @@
-"""Conversations under way: each keeps its tokens, and its next prompt is all of them and more.
+"""Active conversations: each keeps its tokens, and its next prompt is the history plus new tokens.
 
 Memory is bounded by ``open`` conversations and those in flight, each at most the context long.
 Times are seconds of traffic.
@@ -15,7 +15,7 @@ from hybridbench.workload.rng_streams import TokenSource, Zipf, draw_tokens, str
 
 @dataclass(slots=True, eq=False)
 class Conversation:
-    """One chain of turns.  ``turn_ends`` are the lengths of the history after each turn."""
+    """A chain of turns.  ``turn_ends`` are the lengths of the history after each turn."""
 
     family: int
     history: list[int]
@@ -25,9 +25,9 @@ class Conversation:
     namespace: int = 0
 
     def extend(self, prompt: list[int], output: list[int]) -> None:
-        """A turn has been answered with ``output``."""
+        """Append a turn that was answered with ``output``."""
         self.history = prompt + output
-        # Going back to an earlier point made later turn ends void.
+        # Going back to an earlier point invalidated later turn ends.
         self.turn_ends = [end for end in self.turn_ends if end <= len(prompt)]
         self.turn_ends.append(len(self.history))
 
@@ -36,7 +36,7 @@ class Conversation:
 class Turn:
     """One prompt to send, and the conversation it belongs to until ``ConversationPool.end``.
 
-    ``said`` tokens of the prompt are known to the conversation's session.
+    The conversation's session already knows ``said`` tokens of the prompt.
     """
 
     conversation: Conversation
@@ -46,15 +46,15 @@ class Turn:
 
     @property
     def is_last(self) -> bool:
-        """Whether the conversation is over after it."""
+        """Whether the conversation ends after it."""
         return self.conversation.turns_left <= 1
 
 
 class ConversationPool:
-    """All conversations of a workload: those waiting for a next turn, those being answered."""
+    """All conversations of a workload: waiting for a next turn, or being answered."""
 
     def __init__(self, profile: Profile, vocab_size: int, seed: int) -> None:
-        """An empty pool; ``seed`` decides every draw."""
+        """Create an empty pool; ``seed`` determines every draw."""
         self._prompts = profile.prompts
         self._settings = profile.conversations
         self._output = profile.output.tokens
@@ -70,13 +70,13 @@ class ConversationPool:
         self._busy = 0
         self._sessions = SessionPlan(profile.sessions, seed)
         self._thinking: Waiting[Conversation] = Waiting()
-        self._held: Waiting[ClientSession] = Waiting()  # the last turn is over, and not closed yet
+        self._held: Waiting[ClientSession] = Waiting()  # last turn done, not closed yet
 
     def __len__(self) -> int:
         return len(self._idle) + self._busy + len(self._thinking) + len(self._held)
 
     def ready_s(self, time_s: float) -> float:
-        """From when on somebody has a next turn: ``time_s`` or later, when the next has thought."""
+        """Return when a next turn is available: ``time_s``, or when the next client has thought."""
         self._idle += self._thinking.due(time_s)
         times_s = [s for s in (self._thinking.next_s, self._held.next_s) if s is not None]
         if self._idle or len(self) < self._settings.open or not times_s:
@@ -84,15 +84,15 @@ class ConversationPool:
         return max(time_s, min(times_s))
 
     def sessions_to_close(self, time_s: float) -> list[str]:
-        """The sessions whose time is over; they are forgotten."""
+        """Remove and return the sessions whose time is over."""
         return [session.session_id for session in self._held.due(time_s)]
 
     def next_close_s(self) -> float | None:
-        """When the next session is to be closed, if one is."""
+        """Return when the next session is to be closed, or None."""
         return self._held.next_s
 
     def close_sessions(self) -> list[str]:
-        """All sessions that are not being answered: their conversations are over, and forgotten."""
+        """Remove and return all sessions that are not being answered; their conversations end."""
         idle = [*self._idle, *self._thinking.due(None)]
         self._idle = [conversation for conversation in idle if conversation.session is None]
         ended = [conversation.session for conversation in idle if conversation.session is not None]
@@ -100,10 +100,10 @@ class ConversationPool:
         return [session.session_id for session in ended if session.is_open]
 
     def next_turn(self, *, long_input: bool = False, long_output: bool = False) -> Turn:
-        """Take a conversation and say its next prompt; it stays taken until ``end``.
+        """Take a conversation and create its next prompt; it stays taken until ``end``.
 
-        ``long_input`` asks for user tokens that take several prefill steps, ``long_output`` for the
-        longest answer of the profile.
+        ``long_input`` requests user tokens that take several prefill steps, ``long_output`` the
+        profile's longest answer.
         """
         output = self._output.high if long_output else draw_tokens(self._random, self._output)
         long_input = self._random.random() < self._prompts.long or long_input
@@ -114,7 +114,7 @@ class ConversationPool:
         return turn or self._opened(output, long_input)
 
     def end(self, turn: Turn, output_ids: list[int], time_s: float = 0.0) -> None:
-        """The turn is over; with an answer it becomes part of the conversation."""
+        """End the turn; an answer becomes part of the conversation."""
         conversation = turn.conversation
         self._busy -= 1
         conversation.turns_left -= 1
@@ -132,7 +132,7 @@ class ConversationPool:
             self._held.add(time_s + self._sessions.hold_s(), session)
 
     def system_prompt(self, family: int) -> list[int]:
-        """The shared first tokens of a family; their length is part of its seed."""
+        """Return the shared first tokens of a family; their length depends on its seed."""
         tokens = self._system_prompts.get(family)
         if tokens is None:
             random = stream(self._seed, "system length", family)
@@ -142,7 +142,7 @@ class ConversationPool:
         return tokens
 
     def _take_idle(self) -> Conversation:
-        # The last one fills the gap: O(1), and order does not matter to a uniform draw.
+        # Move the last one into the gap: O(1), and order is irrelevant to a uniform draw.
         index = self._random.randrange(len(self._idle))
         conversation = self._idle[index]
         self._idle[index] = self._idle[-1]
@@ -150,12 +150,12 @@ class ConversationPool:
         return conversation
 
     def _continued(self, conversation: Conversation, output: int, long_input: bool) -> Turn | None:
-        """The next turn, or None if the context is full: that conversation is then over."""
+        """Return the next turn, or None if the context is full, which ends the conversation."""
         history = conversation.history
         session = conversation.session
         may_go_back = session is None and bool(conversation.turn_ends)
         if may_go_back and self._random.random() < self._settings.edit:
-            # Anywhere behind the system prompt: mid-turn points are what splits a node.
+            # Anywhere after the system prompt: points inside a turn are what splits a node.
             system = len(self.system_prompt(conversation.family))
             history = history[: self._random.randint(system, conversation.turn_ends[-1])]
         room = self._context_len - len(history) - output
@@ -164,10 +164,10 @@ class ConversationPool:
             user = draw_tokens(self._random, self._prompts.user_tokens)
         if user > room:
             if session is not None:
-                # Over sooner than meant; it is closed like any other.
+                # It ends earlier than planned, and is closed like any other.
                 self._held.add(0.0, session)
             return None
-        # A session whose first turn was not answered knows nothing, not even the system prompt.
+        # A session whose first turn failed knows nothing, not even the system prompt.
         said = len(history) if session is not None and conversation.turn_ends else 0
         return Turn(conversation, history + self._user_tokens.take(user), output, said)
 

@@ -1,4 +1,4 @@
-"""What a run must have reached to prove anything: floors on event counters, flat or by time."""
+"""Coverage requirements of a run: minimum counts of events, fixed or per minute."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 from hybridbench.foundation.setting_types import CountOrZero
 from hybridbench.workload.fields import Amount
 
-# The engine's counters that traffic can drive, and what each counts; a test holds the names
-# against the engine's own record.
+# The engine's counters that traffic can drive, and what each counts; a test compares the names with
+# the engine's own record.
 COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "requests_submitted": "requests that reached the engine",
     "requests_rejected": "requests rejected as invalid; a duplicate id is not counted here",
@@ -103,7 +103,7 @@ COVERAGE_COUNTERS: Final[Mapping[str, str]] = {
     "forced_abort_decode": "requests aborted in decode by `force`",
 }
 
-# Of these, what only happens to recurrent states: a model without them has no such event.
+# The part that applies only to recurrent states: a model without them has no such events.
 OF_STATES: Final = frozenset(
     {
         "cow_copies", "tombstones", "evict_internal_state", "evict_cascade", "states_tracked",
@@ -111,10 +111,10 @@ OF_STATES: Final = frozenset(
     }
 )  # fmt: skip
 
-# And what only happens to sliding windows: not to a cache that keeps KV of all positions.
+# The part that applies only to sliding windows, not to a cache that keeps KV of all positions.
 OF_WINDOWS: Final = frozenset({"swa_tombstones", "swa_releases", "swa_released_tokens"})
 
-# And what only happens with a host tier.
+# The part that applies only to a host tier.
 OF_HOST_TIER: Final = frozenset(
     {
         "host_backups", "host_stays", "host_load_backs", "host_load_back_tokens",
@@ -130,13 +130,13 @@ _NOT_A_FLOOR: Final = "write '>5/min' (grows with the run), '>=20' (any run) or 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Floor:
-    """The least count of one event: at least ``min``, and ``per_minute`` times the minutes."""
+    """The minimum count of one event: ``min``, or ``per_minute`` times the minutes if larger."""
 
     min: CountOrZero = 1
     per_minute: Amount = 0.0
 
     def minimum(self, traffic_s: float) -> int:
-        """The count that ``traffic_s`` seconds of traffic must reach."""
+        """Return the minimum count for ``traffic_s`` seconds of traffic."""
         return max(self.min, math.floor(self.per_minute * traffic_s / 60.0))
 
 

@@ -1,4 +1,4 @@
-"""What a request of a profile is like: how it ends, its payload, priority and sampling parameters.
+"""Draw a request's properties: how it ends, its payload, priority and sampling parameters.
 
 Each is drawn by the shares of the profile, from a random stream of its own.
 """
@@ -23,9 +23,9 @@ from hybridbench.workload.settings import (
     SamplingSettings,
 )
 
-# The reasons of an end that is an answer; any other is that of an abort.
+# Finish reasons of complete answers; all others are aborts.
 ANSWERED: Final = frozenset({"length", "stop"})
-REPEATED_PAYLOADS: Final = 8  # as many different ones are sent again and again
+REPEATED_PAYLOADS: Final = 8  # number of distinct payloads that are sent repeatedly
 _SEEDS: Final = 2**31
 _NEWEST_WEIGHT: Final = 0.1  # in a running mean
 
@@ -41,12 +41,12 @@ class Ending(StrEnum):
 
     @property
     def in_decode(self) -> bool:
-        """Whether it happens after the first token, and so wants a long answer."""
+        """Whether it happens after the first token, and so needs a long answer."""
         return self in (Ending.ABORT_DECODE, Ending.DISCONNECT)
 
 
 class EndingPlan:
-    """Draws endings by the shares of a profile, and the token after which a decode is cut."""
+    """Draws endings by the shares of a profile, and the token at which a decode is cut."""
 
     def __init__(self, aborts: Aborts, random: Random) -> None:
         """``random`` is used by this plan alone."""
@@ -59,7 +59,7 @@ class EndingPlan:
         )
 
     def draw(self) -> Ending:
-        """The ending of the next request."""
+        """Return the ending of the next request."""
         left = self._random.random()
         for ending, share in self._shares:
             if left < share:
@@ -68,39 +68,39 @@ class EndingPlan:
         return Ending.NATURAL
 
     def tokens_before_cut(self, max_new_tokens: int) -> int:
-        """Tokens after the first one that a request may still put out: less than half of them."""
+        """Return how many tokens may follow the first one: less than half of the maximum."""
         return self._random.randrange(max(1, max_new_tokens // 2))
 
 
 class TokenPace:
-    """A running mean of the time between two tokens, from requests that finished."""
+    """A running mean of the time between two tokens, from finished requests."""
 
     def __init__(self) -> None:
         self._interval_s = 0.0
 
     def learn(self, duration_s: float, intervals: int) -> None:
-        """A request took ``duration_s`` from its first to its last token."""
+        """Process a request that took ``duration_s`` from its first to its last token."""
         if intervals > 0:
             self._interval_s += _NEWEST_WEIGHT * (duration_s / intervals - self._interval_s)
 
     def expected_s(self, tokens: int) -> float:
-        """How long ``tokens`` more tokens take."""
+        """Return how long ``tokens`` more tokens are expected to take."""
         return tokens * self._interval_s
 
 
 class PayloadDraws:
-    """Payloads by size and seed; equal seeds are equal payloads."""
+    """Payloads by size and seed; equal seeds give equal payloads."""
 
     def __init__(self, prompts: Prompts, random: Random) -> None:
         """``random`` is used by these draws alone."""
         self._size_bytes = prompts.payload_bytes
         self._repeat = prompts.payload_repeat
         self._random = random
-        # Seeds below are those of the repeated ones.
+        # Lower seeds are reserved for the repeated payloads.
         self._next_seed = REPEATED_PAYLOADS
 
     def draw(self) -> tuple[int, int]:
-        """Size in bytes and seed of the next request's payload; (0, 0) if there are none."""
+        """Return size in bytes and seed of the next request's payload; (0, 0) without payloads."""
         if not self._size_bytes:
             return 0, 0
         if self._random.random() < self._repeat:
@@ -110,7 +110,7 @@ class PayloadDraws:
 
 
 class PriorityDraws:
-    """Priorities by share; what the shares leave over brings none."""
+    """Priorities by share; requests outside all shares have none."""
 
     def __init__(self, shares: Sequence[PriorityShare], random: Random) -> None:
         """``random`` is used by these draws alone."""
@@ -139,7 +139,7 @@ class SamplingDraws:
         self._random = random
 
     def draw(self, max_new_tokens: int) -> Sampling:
-        """Parameters of one request."""
+        """Return the parameters of one request."""
         settings = self._settings
         greedy = self._random.random() < settings.greedy
         stop_ids: tuple[int, ...] = ()
@@ -166,7 +166,7 @@ class OptionDraws:
         self._random = random
 
     def add(self, request: Submit) -> Submit:
-        """``request``, with options or without."""
+        """Return ``request``, with options or without."""
         settings = self._settings
         if not settings.share or self._random.random() >= settings.share:
             return request
@@ -175,7 +175,7 @@ class OptionDraws:
 
 
 def spoiled(request: Submit, settings: BadInput, random: Random) -> ServerSubmit:
-    """``request`` with something wrong, drawn from ``random``; each kind is as likely."""
+    """Return ``request`` with something wrong, drawn from ``random``; all kinds equally likely."""
     kinds = [kind for kind in Malformed if kind not in settings.without]
     return ServerSubmit(
         **asdict(request),

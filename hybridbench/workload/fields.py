@@ -1,7 +1,7 @@
-"""The scalar types of a profile's keys: how each is written, checked and written back.
+"""Scalar types of a profile's keys: how each is parsed, validated and written.
 
 A validator raises ValueError with the half sentence that follows "file:line: key.path:"; pydantic
-lets a TypeError through as a crash, so a value of the wrong type is a ValueError as well.
+does not catch TypeError, so a value of the wrong type is a ValueError as well.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _pair(value: object, wrong: str) -> tuple[int, int]:
     if not isinstance(ends, list | tuple) or len(ends) != 2:
         raise ValueError(wrong)
     low, high = ends
-    # A bool is an int to isinstance; yes and no count no tokens.
+    # isinstance accepts bool as int, but yes and no are no token counts.
     if type(low) is not int or type(high) is not int:
         raise ValueError(wrong)
     return low, high
@@ -103,7 +103,7 @@ def _threshold_text(value: object) -> str:
     return threshold.text
 
 
-# What is derived from a seed, by adding to it, must have 64 bits as well.
+# Leaves room, because seeds derived from it by addition must fit into 64 bits too.
 Seed: TypeAlias = Annotated[int, Strict(), Ge(0), Le(SEED_MAX)]
 Objects: TypeAlias = Annotated[int, Strict(), Ge(0), Le(OBJECTS_MAX)]
 Amount: TypeAlias = Annotated[float, Strict(), AllowInfNan(False), Ge(0.0)]

@@ -1,4 +1,4 @@
-"""A profile: one workload, its pools and what it must cover, from YAML to one frozen record."""
+"""A profile: one workload, its pools and its coverage, from YAML to one frozen record."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Cadence:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Profile(ProfileKeys):
-    """Everything a run needs to know but the device and how long it may take.
+    """Everything a run needs to know except the device and its duration.
 
-    ``model`` is a preset or a checkpoint directory; ``--model`` takes its place.
+    ``model`` is a preset or a checkpoint directory; ``--model`` overrides it.
 
     Build one with ``load_profile``, ``Profile.from_yaml`` or ``with_overrides``; all of them check
     that the parts fit together.
@@ -43,7 +43,7 @@ class Profile(ProfileKeys):
 
     @classmethod
     def from_yaml(cls, path: Path) -> Profile:
-        """The profile in the file at ``path``.
+        """Return the profile in the file at ``path``.
 
         Raises:
             ConfigError: one sentence with file, line and key.
@@ -52,7 +52,7 @@ class Profile(ProfileKeys):
 
     @classmethod
     def from_yaml_text(cls, text: str, origin: str = "profile") -> Profile:
-        """The profile in ``text``; errors name ``origin``.
+        """Return the profile in ``text``; errors name ``origin``.
 
         Raises:
             ConfigError: one sentence with origin, line and key.
@@ -61,7 +61,7 @@ class Profile(ProfileKeys):
 
     @classmethod
     def from_resolved(cls, data: Mapping[str, object], origin: str = "profile") -> Profile:
-        """The profile that ``resolved`` wrote, for example from a manifest.
+        """Return the profile that ``resolved`` wrote, for example from a manifest.
 
         Raises:
             ConfigError: if ``data`` is no profile.
@@ -69,15 +69,15 @@ class Profile(ProfileKeys):
         return _checked(Source(origin, dict(data), {}))
 
     def resolved(self) -> dict[str, object]:
-        """Every key with its value, as plain JSON; reads back as the same profile."""
+        """Return every key with its value, as plain JSON; reads back as the same profile."""
         plain = _adapter().dump_python(self, mode="json", by_alias=True)
         return cast("dict[str, object]", plain)
 
     def with_overrides(self, overrides: Mapping[str, str]) -> Profile:
-        """This profile with keys set as by ``--set key.path=value``; values are read as YAML.
+        """Return this profile with keys set as by ``--set key.path=value``, with YAML values.
 
         Raises:
-            ConfigError: one sentence that names the setting at fault.
+            ConfigError: one sentence that names the wrong setting.
         """
         data = self.resolved()
         for dotted, text in overrides.items():
@@ -86,19 +86,19 @@ class Profile(ProfileKeys):
         return _checked(Source(settings or self.name, data, {}))
 
     def for_replay(self) -> Profile:
-        """This profile under a recorded trace: pools and settings stay, its own traffic goes.
+        """Return this profile for a recorded trace: keep pools and settings, drop its own traffic.
 
-        Nothing is asserted as covered either, since the trace decides what happens.
+        Coverage requirements are dropped too, since the trace decides what happens.
         """
         own = ("assert_coverage", "aborts", "bad_input", "controls", "options")
         return self.with_overrides({**dict.fromkeys(own, "{}"), "priorities": "[]"})
 
     def for_servers(self, *, sessions: bool = False) -> Profile:
-        """This profile as requests to a server of others: what its interface has no word for goes,
-        and what is asserted of the bundled engine.
+        """Return this profile for a server of another make, without what its interface cannot
+        express and without requirements for the bundled engine.
 
         Args:
-            sessions: whether the interface has them.
+            sessions: whether the interface supports them.
         """
         nothing = ["assert_coverage", "controls", "force"]
         nothing += [] if sessions else ["sessions"]
@@ -107,13 +107,13 @@ class Profile(ProfileKeys):
 
     @property
     def of_servers_alone(self) -> str:
-        """The key that asks for what only a server can be sent, over HTTP; empty for none."""
+        """The key that requires requests only an HTTP server can get; empty for none."""
         if self.bad_input.malformed > 0:
             return "bad_input.malformed"
         return "options.share" if self.options.share > 0 else ""
 
     def limits_for(self, duration_s: float) -> Limits:
-        """What CLEAN means for a run of ``duration_s``; shorter runs than any have no limit."""
+        """Return the limits for a run of ``duration_s``; very short runs have none."""
         return ([Limits()] + [e for e in self.limits if e.from_s <= duration_s])[-1]
 
     @property
@@ -127,14 +127,14 @@ class Profile(ProfileKeys):
         return max(next(limited, math.inf), CALLS_LEAK_FROM_S)
 
     def coverage_minimums(self, traffic_s: float) -> dict[str, int]:
-        """Counter to the least count that ``traffic_s`` seconds of traffic must reach."""
+        """Return the minimum count for ``traffic_s`` seconds of traffic, by counter."""
         return {name: floor.minimum(traffic_s) for name, floor in self.assert_coverage.items()}
 
     def cadence(self, duration_s: float) -> Cadence:
-        """How often to look in a run planned to last ``duration_s``.
+        """Return how often to sample and probe a run planned for ``duration_s``.
 
-        What the profile leaves to us is a share of the run within bounds: 240 samples, 90 probes
-        and 10 checkpoints give the analysis enough in minutes without costing a night its speed.
+        Unset intervals are a share of the run, within bounds: 240 samples, 90 probes and 10
+        checkpoints suffice for the analysis in minutes, and do not slow down a night's run.
         """
         return Cadence(
             sample_every_s=_auto(self.probe.sample_every_s, duration_s / 240, 0.5, 10.0),
@@ -144,7 +144,7 @@ class Profile(ProfileKeys):
 
 
 def profile_json_schema() -> dict[str, object]:
-    """The JSON Schema of a profile file, for editors and other tools."""
+    """Return the JSON Schema of a profile file, for editors and other tools."""
     # The descriptions are the strings below the fields, in the class that declares them.
     keys = TypeAdapter(ProfileKeys).json_schema(by_alias=True, mode="validation")
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **keys}
@@ -167,7 +167,7 @@ def _checked(source: Source) -> Profile:
 
 
 def _set(data: dict[str, object], dotted: str, value: object, setting: str) -> None:
-    # A new path below null is made; whether its keys exist is the validator's to say.
+    # Create a new path below null; the validator checks whether its keys exist.
     *parents, last = _steps(dotted)
     here: object = data
     for index, step in enumerate(parents):

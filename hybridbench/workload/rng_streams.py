@@ -16,23 +16,23 @@ _SEED_BYTES: Final = 16
 
 
 def stream(seed: int, *purpose: str | int) -> Random:
-    """A random stream for one purpose alone, so that one more draw here moves nothing there."""
+    """Return a random stream for one purpose, so that extra draws do not affect other streams."""
     return Random(_derived(seed, *purpose))
 
 
 def token_block(seed: int, vocab_size: int, length: int, *name: str | int) -> list[int]:
-    """``length`` token ids that depend on ``seed`` and ``name`` alone, uniform in the vocabulary.
+    """Return ``length`` token ids that depend only on ``seed`` and ``name``, uniformly distributed.
 
     A shorter block of the same name is a prefix of a longer one.
     """
-    # PCG64 fed with one word a token: lengths then agree on their common prefix.
+    # One PCG64 word per token, so that blocks of different lengths share their prefix.
     bits = np.random.PCG64(_derived(seed, *name))
     words = bits.random_raw(length)
     return [int(word) for word in (words >> np.uint64(11)) % np.uint64(vocab_size)]
 
 
 class TokenSource:
-    """Fresh random tokens, never the same twice: what users type."""
+    """Fresh random tokens, never repeated: what users type."""
 
     def __init__(self, seed: int, vocab_size: int, *purpose: str | int) -> None:
         """Tokens 0 to ``vocab_size - 1`` from the stream named by ``seed`` and ``purpose``."""
@@ -40,13 +40,13 @@ class TokenSource:
         self._vocab_size = vocab_size
 
     def take(self, length: int) -> list[int]:
-        """The next ``length`` tokens."""
+        """Return the next ``length`` tokens."""
         tokens: list[int] = self._generator.integers(0, self._vocab_size, length).tolist()
         return tokens
 
 
 class Zipf:
-    """Ranks 0 to ``size - 1``, rank k weighs 1 / (k + 1) ** exponent; exponent 0 is uniform."""
+    """Ranks 0 to ``size - 1``; rank k has weight 1 / (k + 1) ** exponent; exponent 0 is uniform."""
 
     def __init__(self, size: int, exponent: float) -> None:
         """Prepare the cumulative weights: memory grows with ``size``."""
@@ -54,16 +54,16 @@ class Zipf:
         self._cumulative: list[float] = list(accumulate(weights))
 
     def draw(self, random: Random) -> int:
-        """One rank."""
+        """Draw one rank."""
         return bisect_left(self._cumulative, random.random() * self._cumulative[-1])
 
 
 def draw_tokens(random: Random, tokens: TokenRange) -> int:
-    """A count from the range, both ends included."""
+    """Draw a count from the range, both ends included."""
     return random.randint(tokens.low, tokens.high)
 
 
 def _derived(seed: int, *purpose: str | int) -> int:
-    # A hash keeps streams apart whatever the names are, and is the same on every machine.
+    # A hash keeps streams independent whatever the names, and is the same on every machine.
     name = repr((seed, *purpose)).encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=_SEED_BYTES).digest(), "big")

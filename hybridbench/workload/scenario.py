@@ -1,7 +1,7 @@
-"""The traffic of a profile: seeded, fed back by what the engine answers, O(1) memory in run length.
+"""A profile's traffic: seeded, driven by the engine's answers, O(1) memory in run length.
 
-The same seed and the same feedback give the same actions; each purpose draws from a stream of its
-own, so that feedback in another order changes as little as it can.
+The same seed and the same feedback give the same actions; each purpose has its own random stream,
+so that feedback in a different order changes as little as possible.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hybridbench.workload.profile import Profile
 from hybridbench.workload.rng_streams import TokenSource, draw_tokens, stream
 from hybridbench.workload.traffic_clock import TrafficClock
 
-_MAX_OVERLONG_BY: Final = 64  # tokens by which an overlong prompt passes the limit, at most
+_MAX_OVERLONG_BY: Final = 64  # maximum number of tokens by which an overlong prompt is too long
 
 
 @dataclass(slots=True, eq=False)
@@ -53,14 +53,14 @@ class _Live:
     max_new_tokens: int
     first_token_s: float | None = None
     overlong: bool = False
-    # Submissions under the same id that the engine has not answered yet.
+    # Submissions with the same id that the engine has not answered yet.
     duplicates: int = 0
 
 
 class Scenario:
-    """A ``Workload`` made by a profile.
+    """A ``Workload`` generated from a profile.
 
-    Bounded by: requests in flight, open conversations, and one system prompt per family.
+    Memory is bounded by requests in flight, open conversations, and one system prompt per family.
     """
 
     def __init__(self, profile: Profile, vocab_size: int, seed: int | None = None) -> None:
@@ -77,15 +77,15 @@ class Scenario:
         self._priorities = PriorityDraws(profile.priorities, stream(self._seed, "priorities"))
         self._controls = ControlPlan(profile.controls)
         self._payloads = PayloadDraws(profile.prompts, stream(self._seed, "payloads"))
-        # The client leaves some out: other requests, so other draws.
+        # The client omits some options, which makes other requests, so use other draws.
         options = stream(self._seed, "options", *profile.options.without)
         self._options = OptionDraws(profile.options, options)
         self._bad = stream(self._seed, "bad input")
         self._bad_tokens = TokenSource(self._seed, vocab_size, "bad input")
         self._live: dict[str, _Live] = {}
         self._urgent: deque[Action] = deque()
-        self._cut_at_s: dict[str, float] = {}  # when a decode is to be cut, on the driver's clock
-        # When the clients of requests that wait for admission lose patience, soonest first.
+        self._cut_at_s: dict[str, float] = {}  # when a decode will be cut, on the driver's clock
+        # When the clients of requests waiting for admission give up, earliest first.
         self._patience_ends_s: dict[str, float] = {}
         self._counts = dict.fromkeys(_COUNTS, 0)
         self.due_s = 0.0
@@ -96,7 +96,7 @@ class Scenario:
 
     @property
     def failure(self) -> str:
-        # Drawn from a seed: there is nothing to run out of.
+        # It is drawn from a seed and never runs out.
         return ""
 
     def next_action(self, now_s: float) -> Action:
@@ -123,7 +123,7 @@ class Scenario:
         return WaitUntil(self._next_due_s(now_s))
 
     def _next_urgent(self) -> Action | None:
-        """What may not wait; an abort that its request's end has overtaken is left unsaid."""
+        """Return what may not wait; drop an abort whose request has ended meanwhile."""
         while self._urgent:
             action = self._urgent.popleft()
             if not isinstance(action, Abort) or action.rid in self._live:
@@ -166,8 +166,8 @@ class Scenario:
         if live.duplicates:
             self._become_duplicate(rid, live, list(output_ids))
             return
-        # A session forgets a turn that was aborted; another conversation goes on from what was put
-        # out, which is nothing if the abort came before the first token.
+        # A session forgets an aborted turn; other conversations continue from the output so far,
+        # which is empty if the abort came before the first token.
         kept = self._session_of(live) is None or reason in ANSWERED
         self._forget(rid, live, list(output_ids) if kept else [], now_s)
 
@@ -178,12 +178,12 @@ class Scenario:
             return
         self._counts["rejections"] += 1
         if live.duplicates:
-            # The engine answers in order: while both are there it is the second that is refused.
+            # The engine answers in order: while both are there, it refuses the second.
             live.duplicates -= 1
             return
         session = self._session_of(live)
         if session is not None and not live.overlong:
-            # It is gone (it timed out), or its context is full: there is no going on.
+            # The session timed out, or its context is full, so it cannot continue.
             self._end_session(session)
         self._forget(rid, live, [], None)
 
@@ -234,14 +234,14 @@ class Scenario:
         if ending is Ending.ABORT_QUEUED:
             self._urgent.append(self._abort(rid, live))
         elif self._bad.random() < bad.duplicate_ids:
-            # At once, so that the first one is surely still there.
+            # Sent at once, so that the first one is certainly still there.
             live.duplicates += 1
             self._counts["duplicate_ids"] += 1
             self._urgent.append(request)
         return request
 
     def _submit_turn(self, rid: str, live: _Live, turn: Turn, sampling: Sampling) -> Submit:
-        """A session is sent what is new, and now and then far too much of that."""
+        """Send a session only what is new, and now and then far too many tokens."""
         session = self._session_of(live)
         assert session is not None
         new = turn.prompt[turn.said :]
@@ -262,12 +262,12 @@ class Scenario:
         )
 
     def _extra_key(self, turn: Turn) -> str:
-        """The tenant of its conversation; empty if there is one only."""
+        """Return the tenant of its conversation; empty if there is only one."""
         shared = self._profile.prompts.namespaces == 1
         return "" if shared else f"tenant-{turn.conversation.namespace}"
 
     def _in_session(self, request: Submit) -> Action:
-        """The request, or the opening of its session, which it then follows."""
+        """Return the request, or first the opening of its session, with the request queued next."""
         session = self._session_of(self._live[request.rid])
         if session is None or session.is_open:
             return request
@@ -277,13 +277,13 @@ class Scenario:
         return OpenSession(session.session_id, self._profile.sessions.timeout_s or 0.0)
 
     def _end_session(self, session: ClientSession) -> None:
-        """The client is done with it, whether or not a turn is under way."""
+        """End the session for the client, whether or not a turn is in progress."""
         if session.is_open and not session.abandoned:
             self._close([session.session_id])
         session.is_open = False
 
     def _close(self, session_ids: Sequence[str]) -> None:
-        """As soon as possible, in this order."""
+        """Close as soon as possible, in this order."""
         self._counts["sessions_closed"] += len(session_ids)
         self._urgent.extend(CloseSession(session_id) for session_id in session_ids)
 
@@ -312,7 +312,7 @@ class Scenario:
 
     def _abort(self, rid: str, live: _Live) -> Abort:
         self._counts[live.ending] += 1
-        live.ending = Ending.NATURAL  # it has been asked for, once
+        live.ending = Ending.NATURAL  # aborted once is enough
         return Abort(rid)
 
     def _with_patience(self, request: Submit, now_s: float) -> Submit:
@@ -322,12 +322,12 @@ class Scenario:
         return request
 
     def _due_timeout(self, now_s: float) -> Action | None:
-        # All wait equally long, so the one that has waited longest is the first.
+        # All have the same patience, so the one that has waited longest comes first.
         rid, ends_s = next(iter(self._patience_ends_s.items()), ("", now_s + 1.0))
         if ends_s > now_s:
             return None
         del self._patience_ends_s[rid]
-        self._live[rid].ending = Ending.NATURAL  # nobody else ends it now
+        self._live[rid].ending = Ending.NATURAL  # do not abort it a second time
         self._counts["queue_timeouts"] += 1
         return Abort(rid)
 
@@ -342,7 +342,7 @@ class Scenario:
         self._counts[Ending.DISCONNECT] += 1
         session = self._session_of(live)
         if session is not None:
-            # Who has left does not come back to a session.
+            # A client that disconnected does not return to its session.
             self._end_session(session)
         self._forget(rid, live, [], now_s)
         return Disconnect(rid)
@@ -371,8 +371,8 @@ class Scenario:
         return live
 
     def _become_duplicate(self, rid: str, live: _Live, output_ids: list[int]) -> None:
-        # The first was through before its double arrived, so the engine has taken the double for a
-        # new request: the id stays in flight, and its second answer belongs to nobody.
+        # The first finished before its duplicate arrived, so the engine takes the duplicate for a
+        # new request: the id stays in flight, and its second answer belongs to no turn.
         if live.turn is not None:
             self._conversations.end(live.turn, output_ids)
         self._cut_at_s.pop(rid, None)

@@ -1,4 +1,4 @@
-"""A name for what a workload sends: equal names, equal requests as long as answers are alike."""
+"""A name for what a workload sends: equal names mean equal requests, given equal answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LATER_S: Final = 1.0
 
 
 def schedule_hash(workload: TimedWorkload) -> str:
-    """A hash of the first requests that ``workload`` sends to a server that answers at once.
+    """Return a hash of the first requests that ``workload`` sends to an instantaneous server.
 
-    It is used up by that.
+    This consumes the workload.
     """
     digest = hashlib.blake2b(digest_size=8)
     live: deque[Submit] = deque()

@@ -1,4 +1,4 @@
-"""The groups of keys of a profile, each one frozen record; units are in the names, not in the keys.
+"""The groups of keys of a profile, each a frozen record; units are in field names, not in keys.
 
 A YAML key is the field's name without its unit: ``checkpoint.every`` is ``Checkpoint.every_s``.  A
 string below a field is its description in the schema and in the reference.
@@ -283,7 +283,7 @@ class Force:
     """Decode steps for each with which the engine aborts a running request."""
 
     def by_path(self) -> dict[str, int]:
-        """Those that are forced, by name."""
+        """Return the forced paths and their intervals, by name."""
         return {name: every for name, every in vars(self).items() if every is not None}
 
 
@@ -371,7 +371,7 @@ class Limits:
     """Largest CPU time of the engine's own checks after a step, in milliseconds."""
 
     def by_metric(self) -> dict[str, float]:
-        """The limits that there are, by the names of what they limit; rates are per hour."""
+        """Return the limits that are set, by the name of what they limit; rates are per hour."""
         limits = {
             "rss_anon_swap_bytes": self.rss_bytes_per_h,
             "gc_collectible_bytes": self.collectible_bytes_per_h,
@@ -383,7 +383,7 @@ class Limits:
 
 
 class CallerChoices(TypedDict, total=False):
-    """What no profile says of an engine."""
+    """Engine settings that no profile contains."""
 
     model: str
     device: str
@@ -433,7 +433,7 @@ class ProfileKeys:
     """Additional limits of every run, such as `rss.slope<200MiB/h`."""
 
     def engine_config(self, **chosen: Unpack[CallerChoices]) -> EngineConfig:
-        """The engine that the profile asks for, with what the command line says of it.
+        """Return the engine configuration, from the profile and the command line's choices.
 
         Raises:
             EngineConfigError: settings that do not fit together.

@@ -1,8 +1,8 @@
-"""A closed loop that counts in steps instead of seconds: what it sends is no matter of speed.
+"""A closed loop paced by steps instead of seconds, so that its requests do not depend on speed.
 
-Which conversation a client takes up next depends on who has been answered by then, so two engines
-that serve the same seed at different speeds, or one engine twice, soon serve different requests.
-Versions that are to be compared must be asked the same.
+Which conversation a client continues next depends on which have been answered by then, so two
+engines that serve the same seed at different speeds, or one engine twice, soon get different
+requests.  Versions under comparison must get the same ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROMPT_STEPS: Final = 1.0
 
 
 class _Stage(IntEnum):
-    """How far a request is, by the steps counted or in the engine."""
+    """A request's progress, by counted steps or in the engine."""
 
     SUBMITTED = 0
     ADMITTED = 1
@@ -33,7 +33,7 @@ class _Stage(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A request under way: how far the workload was told it is, and how far it is in truth."""
+    """A request in progress: the stage reported to the workload, and the engine's actual stage."""
 
     rid: str
     admitted_at: float
@@ -42,14 +42,14 @@ class _Flight:
     told: _Stage = _Stage.SUBMITTED
     reached: _Stage = _Stage.SUBMITTED
     submissions: int = 1
-    # What the engine said of each submission: output and reason, or no output and a refusal.
+    # The engine's answer to each submission: output and reason, or no output and a refusal.
     answers: list[tuple[Sequence[int] | None, str]] = field(default_factory=list)
     was_cut: bool = False
-    pending: Abort | Disconnect | None = None  # the cut that waits for the engine to get so far
+    pending: Abort | Disconnect | None = None  # a cut waiting for the engine to catch up
 
     @property
     def next_at(self) -> float:
-        """When the workload is to be told the next thing."""
+        """The step at which the workload gets its next report."""
         if self.told is _Stage.SUBMITTED:
             return self.admitted_at
         if self.told is _Stage.ADMITTED and self.first_token_at < self.ends_at:
@@ -62,7 +62,7 @@ class _Flight:
 
 
 def is_step_paced(profile: Profile) -> bool:
-    """Whether nothing in the traffic of ``profile`` hangs on a clock."""
+    """Whether nothing in the traffic of ``profile`` depends on a clock."""
     arrival, controls = profile.arrival, profile.controls
     return (
         arrival.process == "closed"
@@ -77,20 +77,20 @@ def is_step_paced(profile: Profile) -> bool:
 
 
 class StepPaced:
-    """A ``Workload`` around one that ``is_step_paced``: the same seed submits the same requests.
+    """Wraps a ``Workload`` that ``is_step_paced``: the same seed submits the same requests.
 
-    A request takes one step for its prompt and one for each further token it may put out; a batch
-    advances like that, so ends come in nearly the engine's order.  The workload within is told of
-    an end when its step has come *and* the engine is there; until then nothing follows.  A cut is
-    carried out when the engine has the request as far as the workload believes, and what was put
-    out by then is not gone on from: how much that is depends on speed.
+    A request takes one step for its prompt and one for each further token; a batch advances in the
+    same way, so requests end in nearly the engine's order.  The inner workload gets the report of
+    an end when its step has come *and* the engine has finished; until then nothing follows.  A cut
+    is executed when the engine's request is as far as the workload believes, and the output so far
+    is not continued from, because its length depends on speed.
     """
 
     def __init__(self, inner: Workload) -> None:
         self._inner = inner
         self._step = 0.0
         self._flights: dict[str, _Flight] = {}
-        # Whose client is gone for the workload, and not yet for the engine.
+        # Requests whose client has disconnected for the workload, but not yet for the engine.
         self._left: dict[str, _Flight] = {}
         self._cuts: deque[Abort | Disconnect] = deque()
 
@@ -158,7 +158,7 @@ class StepPaced:
         self._flights[request.rid] = _Flight(request.rid, self._step, first_at, ends_at)
 
     def _cut(self, action: Abort | Disconnect) -> None:
-        """It ends with the next step, and in the engine once that has got so far."""
+        """End it at the next step, and in the engine once it has come that far."""
         flight = self._flights.get(action.rid)
         if flight is None:
             self._cuts.append(action)
@@ -187,19 +187,19 @@ class StepPaced:
             self._left.pop(flight.rid, None)
 
     def _answered(self, rid: str, output_ids: Sequence[int] | None, reason: str) -> None:
-        """The engine has ended a submission; the workload hears of it in its step."""
+        """Record that the engine ended a submission; the workload learns of it in its step."""
         if self._left.pop(rid, None) is not None:
             return
         flight = self._flights.get(rid)
         if flight is not None:
             flight.answers.append((output_ids, reason))
             if flight.is_answered:
-                flight.pending = None  # too late for that
+                flight.pending = None  # the cut came too late
         else:
             self._tell_end(rid, output_ids, reason)
 
     def _advance(self, due: float) -> bool:
-        """Go to what comes next, at most to the step ``due``; False if the engine is not there."""
+        """Go to the next event, at most to step ``due``; False if the engine is not there yet."""
         flight = min(self._flights.values(), key=lambda flight: flight.next_at, default=None)
         next_at = math.inf if flight is None else flight.next_at
         if self._step < due <= next_at and due < math.inf:

@@ -1,6 +1,6 @@
-"""A small trace in the Mooncake format, made from a seed: for the README and for tests.
+"""A small trace in the Mooncake format, generated from a seed, for the README and for tests.
 
-Run as a module with the path to write; profiles/README.md has the command.
+Run as a module with the output path; profiles/README.md has the command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Chat:
 
 
 def synthetic_rows(rows: int = ROWS, seed: int = SEED) -> Iterator[dict[str, object]]:
-    """Chats over one shared system prompt whose turns repeat all full blocks of the turn before."""
+    """Yield chats on one shared system prompt; each turn repeats all full blocks before it."""
     random = Random(seed)
     fresh = count(1)
     chats: list[_Chat] = []
@@ -59,7 +59,7 @@ def synthetic_rows(rows: int = ROWS, seed: int = SEED) -> Iterator[dict[str, obj
 
 
 def write_synthetic_trace(path: Path, rows: int = ROWS, seed: int = SEED) -> None:
-    """Write the trace to ``path``, one object a line, the same bytes for the same seed."""
+    """Write the trace to ``path``, one object per line; the same seed gives the same bytes."""
     lines = (json.dumps(row) + "\n" for row in synthetic_rows(rows, seed))
     path.write_text("".join(lines), encoding="utf-8")
 
@@ -67,7 +67,7 @@ def write_synthetic_trace(path: Path, rows: int = ROWS, seed: int = SEED) -> Non
 def _next_chat(chats: list[_Chat], random: Random) -> _Chat:
     if len(chats) >= _OPEN_CHATS or (chats and random.random() < 0.5):
         return random.choice(chats)
-    # Block 0 is the system prompt of all.
+    # Block 0 is the system prompt of all chats.
     chat = _Chat(blocks=[0], length=BLOCK_TOKENS, turns_left=random.randint(1, 6))
     chats.append(chat)
     return chat

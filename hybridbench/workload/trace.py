@@ -1,9 +1,9 @@
-"""Recorded traffic as a stream of rows: JSONL and CSV of four published datasets, line by line.
+"""Read recorded traffic as a stream of rows: JSONL and CSV of four published datasets.
 
-All carry lengths and times, no text.  Mooncake and Qwen-Bailian also say which blocks of tokens are
-equal: one hash id per block, and equal ids at equal positions are a shared prefix.  Tools that
-write Mooncake's format, such as AIPerf, may leave the ids out, have blocks of another size, or give
-the later turns of a session a delay after the turn before.  GuideLLM writes its times in seconds.
+All contain lengths and times, no text.  Mooncake and Qwen-Bailian also mark equal blocks of tokens:
+one hash id per block, and equal ids at equal positions are a shared prefix.  Tools that write
+Mooncake's format, such as AIPerf, may omit the ids, use blocks of another size, or give a session's
+later turns a delay after the turn before.  GuideLLM writes its times in seconds.
 Source: the published formats of Mooncake (FAST 2025), the anonymised Qwen-Bailian usage traces, the
 Azure LLM inference datasets 2023 and 2024, and BurstGPT.
 """
@@ -35,27 +35,27 @@ from hybridbench.foundation.foreign import (
 )
 
 BLOCK_TOKENS: Final = 512  # tokens per hash id in a Mooncake trace
-# Of recorders that write its format with the blocks of their engine.
+# Block sizes of recorders that write this format with their engine's blocks.
 _BLOCK_SIZES: Final = (BLOCK_TOKENS, 16, 32, 64, 128, 256)
-TIME_UNITS: Final = {"s": 1.0, "ms": 1000.0}  # how many are in a second
-# Faster than any fleet whose trace is published: then the unit may be another one.
+TIME_UNITS: Final = {"s": 1.0, "ms": 1000.0}  # units per second
+# Faster than any fleet with a published trace: then the unit is probably a different one.
 _PER_SECOND_MAX: Final = 100.0
-_RATE_FROM: Final = 10  # rows; fewer say nothing of a rate
+_RATE_FROM: Final = 10  # rows needed to estimate a rate
 _LOOKED_AT: Final = 200
 _BAILIAN_BLOCK_TOKENS: Final = 16
-# When, how long the prompt, how long the answer.
+# Columns of time, prompt length and output length.
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURSTGPT_COLUMNS: Final = ("Timestamp", "Request tokens", "Response tokens")
-# Two thousand times the longest context that is served.
+# Two thousand times the longest context in use.
 _TOKENS_MAX: Final = 2**31 - 1
 _MOMENT: Final = re.compile(r"([^.]*?)(?:\.(\d+))?([+-]\d\d:\d\d|Z)?", re.ASCII)
 _WHOLE: Final = re.compile(r"-?\d{1,18}(\.0*)?")
-# No request takes as long: rows further apart were not written in the order of their times.
+# No request takes as long: rows further apart are not merely written out of order.
 _OUT_OF_ORDER_S: Final = 600.0
 _SHOWN_CHARS: Final = 60
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _DAMAGED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
-# Keys of text without times, and whose they are.
+# Keys of text datasets without times, and their names.
 _CONVERSATIONS: Final = {
     "conversations": "conversations (ShareGPT)",
     "conversation": "conversations (LMSYS)",
@@ -66,7 +66,7 @@ _MOONCAKE_KEYS: Final = ("timestamp", "input_length", "output_length")
 
 
 class TraceFormat(StrEnum):
-    """The formats we read."""
+    """The formats that can be read."""
 
     MOONCAKE = "mooncake-jsonl"
     BAILIAN = "bailian-jsonl"
@@ -78,8 +78,8 @@ class TraceFormat(StrEnum):
 class TraceRow:
     """One recorded request: seconds after the first row, lengths in tokens, unscaled.
 
-    Each of ``hash_ids`` stands for ``block_tokens`` tokens of the prompt; there may be none for a
-    last block that is not full, and none at all.
+    Each of ``hash_ids`` represents ``block_tokens`` tokens of the prompt; a last block that is not
+    full may have no id, and there may be no ids at all.
     """
 
     line: int
@@ -92,18 +92,18 @@ class TraceRow:
 
 
 class TraceFile:
-    """A trace on disk.  Reading holds one line, and the turns that wait for their time."""
+    """A trace on disk.  Reading holds one line, and the turns that are not due yet."""
 
     def __init__(self, path: Path, time_unit: str = "") -> None:
-        """Open once to recognise the format by what the first lines hold.
+        """Open once to recognise the format by its first lines.
 
         Args:
-            path: the file, perhaps compressed with gzip.
-            time_unit: of plain numbers, ``s`` or ``ms``; empty for that of the format.
+            path: the file, possibly compressed with gzip.
+            time_unit: of plain numbers, ``s`` or ``ms``; empty for the format's default.
 
         Raises:
-            ConfigError: if the file cannot be read, is of no known format, or does not say the
-                unit of its times.
+            ConfigError: if the file cannot be read, is of no known format, or the unit of its
+                times is unclear.
         """
         self.path = path
         first = self._first_line()
@@ -113,14 +113,14 @@ class TraceFile:
         if self.format is TraceFormat.MOONCAKE:
             self._look_at(first_records := self._first_records(), asked=not time_unit)
             self.block_tokens = _block_tokens(first_records)
-        # Whether rows say which of their tokens are those of other rows.
+        # Whether rows identify the tokens that they share with other rows.
         self.shares_prefixes = first.startswith("{") and '"hash_ids"' in first
 
     def rows(self) -> Iterator[TraceRow]:
-        """The rows from the beginning, without those that have no prompt.
+        """Yield the rows from the beginning, without those that have no prompt.
 
-        BurstGPT records requests that failed with neither prompt nor answer.  A time before that
-        of the row above is taken as that time: some recorders write a few rows out of order.
+        BurstGPT records failed requests with neither prompt nor answer.  A time before that of the
+        row above is raised to that time: some recorders write a few rows out of order.
 
         Raises:
             ConfigError: with file and line, at the first row that is malformed, or whose time is
@@ -162,7 +162,7 @@ class TraceFile:
                 yield lines
 
     def _first_line(self) -> str:
-        """The first line that is not blank, without the space around it; empty if there is none."""
+        """Return the first non-blank line, stripped; empty if there is none."""
         with self._open() as lines:
             try:
                 while line := lines.readline(100_000):
@@ -206,7 +206,7 @@ class TraceFile:
                 return self._table(lines, _BURSTGPT_COLUMNS, _seconds)
 
     def _first_records(self) -> list[dict[str, object]]:
-        """Some objects from the beginning; what is malformed is left to ``rows``."""
+        """Return some objects from the beginning; ``rows`` reports malformed ones."""
         with self._open() as lines:
             records = []
             for number, line in islice(_numbered(lines, self.path), _LOOKED_AT):
@@ -217,7 +217,7 @@ class TraceFile:
         return records
 
     def _look_at(self, records: Sequence[dict[str, object]], *, asked: bool) -> None:
-        """Refuse times that may as well be seconds, unless the caller says which they are."""
+        """Refuse times that may as well be seconds, unless the caller gave the unit."""
         times = [t for record in records if isinstance(t := record.get("timestamp"), int | float)]
         span = max(times, default=0.0) - min(times, default=0.0)
         if not asked or not span:
@@ -234,7 +234,7 @@ class TraceFile:
         )
 
     def _in_order(self, rows: Iterator[TraceRow]) -> Iterator[TraceRow]:
-        """``rows`` with the later turns of sessions where their time comes."""
+        """Merge the later turns of sessions into ``rows`` in order of time."""
         waiting: list[tuple[float, int, TraceRow]] = []
         for row in rows:
             if row.is_later_turn:
@@ -249,13 +249,13 @@ class TraceFile:
     def _blocks(
         self, lines: TextIO, block_tokens: int, *, whole_blocks: bool
     ) -> Iterator[TraceRow]:
-        """Rows of JSONL; with ``whole_blocks`` the ids may leave out a last block not full.
+        """Yield rows of JSONL; with ``whole_blocks`` a last block that is not full may lack an id.
 
         A row without ids shares nothing.
         """
         per_second = TIME_UNITS[self.time_unit]
         zero: float | None = None
-        latest: dict[object, float] = {}  # of each session, as recorded
+        latest: dict[object, float] = {}  # by session, as recorded
         for number, line in _numbered(lines, self.path):
             if not line.strip():
                 continue
@@ -298,7 +298,7 @@ class TraceFile:
     def _table(
         self, lines: TextIO, names: tuple[str, str, str], seconds: Callable[[str, str], float]
     ) -> Iterator[TraceRow]:
-        """Rows of a CSV, whose columns may come in any order."""
+        """Yield rows of a CSV, whose columns may be in any order."""
         zero: float | None = None
         columns: list[int] = []
         for number, line in _numbered(lines, self.path):
@@ -360,7 +360,7 @@ def _damaged(path: Path, error: Exception) -> ConfigError:
 
 
 def _block_tokens(records: Sequence[dict[str, object]]) -> int:
-    """How many tokens a hash id stands for: what fits most rows, the size of Mooncake first."""
+    """Return the tokens per hash id that fit most rows, preferring Mooncake's size."""
     pairs = [
         (length, len(ids))
         for record in records
@@ -392,14 +392,14 @@ def _json_record(line: str, place: str) -> dict[str, object]:
 
 
 def _number(value: object, name: str, place: str) -> float:
-    # The double comparison also refuses NaN, which compares with nothing.
+    # The double comparison also refuses NaN, for which every comparison is false.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
         raise ConfigError(f"{place}: {name} is {_excerpt(value)}; it must be a number, 0 or more.")
     return float(value)
 
 
 def _length(value: object, name: str, place: str) -> int:
-    # Tables with empty cells hold their counts as 472.0.
+    # Tables with empty cells store their counts as 472.0.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     whole = isinstance(value, int) and not isinstance(value, bool)
@@ -445,8 +445,8 @@ def _seconds(text: str, place: str) -> float:
 
 
 def _moment(text: str, place: str) -> float:
-    """Seconds of a date and time."""
-    # Seven decimals in the files of 2023, one more than Python reads in every version.
+    """Convert a date and time to seconds."""
+    # The files of 2023 have seven decimals, one more than every Python version reads.
     found = _MOMENT.fullmatch(text.strip())
     head, fraction, offset = found.groups(default="") if found else ("", "", "")
     try:

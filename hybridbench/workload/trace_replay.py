@@ -1,8 +1,8 @@
 """A recorded trace as a workload: scaled lengths, faster arrivals, the same prefix sharing.
 
-Hash ids become token blocks drawn from a seed, so equal ids at equal positions are equal tokens.
-When the trace ends before the run it begins again with fresh tokens, so that a second lap cannot
-hit what the first one left in the cache.
+Hash ids become token blocks drawn from a seed, so equal ids at equal positions give equal tokens.
+If the trace ends before the run it restarts with fresh tokens, so that a second lap cannot hit what
+the first one left in the cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hybridbench.workload.traffic_clock import TrafficClock
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """What ``--trace``, ``--length-scale`` and ``--speedup`` say."""
+    """The values of ``--trace``, ``--length-scale`` and ``--speedup``."""
 
     path: Path
     length_scale: Fraction = Fraction(1)
@@ -40,12 +40,12 @@ _SCALE: Final = re.compile(r"[0-9]{1,18}/[0-9]{1,18}|[0-9]{0,18}\.?[0-9]{1,18}")
 
 
 def parse_length_scale(text: str) -> Fraction:
-    """``1/32``, ``0.05`` or ``1``: the factor on all lengths of a trace.
+    """Parse ``1/32``, ``0.05`` or ``1``: the factor on all lengths of a trace.
 
     Raises:
         UsageError: for anything else, zero, or a factor above 1.
     """
-    # No exponent: a Fraction of 1e-999999999 would be computed to its last digit.
+    # No exponents: a Fraction of 1e-999999999 would be computed to its last digit.
     try:
         scale = Fraction(text.strip()) if _SCALE.fullmatch(text.strip()) else Fraction(0)
     except ZeroDivisionError:
@@ -59,7 +59,7 @@ def parse_length_scale(text: str) -> Fraction:
 
 
 def parse_speedup(text: str) -> float:
-    """``20`` or ``20x``: how many times faster than recorded requests arrive.
+    """Parse ``20`` or ``20x``: how many times faster than recorded requests arrive.
 
     Raises:
         UsageError: for anything that is not a positive number.
@@ -76,11 +76,11 @@ def parse_speedup(text: str) -> float:
 
 
 def check_trace(options: TraceOptions | None, *, whole: bool) -> str:
-    """How many requests the trace has, over what time and how fast; empty without a trace.
+    """Describe the trace's number of requests, duration and rate; empty without a trace.
 
     Args:
         options: which trace.
-        whole: read every row; else the first one alone, and say nothing of them all.
+        whole: read every row; otherwise only the first, and return nothing about them all.
 
     Raises:
         ConfigError: with file and line, for what cannot be read.
@@ -100,31 +100,31 @@ def check_trace(options: TraceOptions | None, *, whole: bool) -> str:
 
 
 class TraceTokens:
-    """Prompts of scaled rows.  Nothing is kept: a block is drawn anew from its name each time."""
+    """Prompts of scaled rows.  Nothing is stored: a block is drawn from its name each time."""
 
     def __init__(self, seed: int, vocab_size: int, length_scale: Fraction) -> None:
-        """Tokens 0 to ``vocab_size - 1``; ``length_scale`` holds for every length."""
+        """Tokens 0 to ``vocab_size - 1``; ``length_scale`` applies to every length."""
         self._seed = seed
         self._vocab_size = vocab_size
         self._scale = length_scale
 
     def scaled(self, length: int) -> int:
-        """``length`` scaled, rounded down, at least one token."""
+        """Return ``length`` scaled, rounded down, at least one token."""
         return max(1, int(length * self._scale))
 
     def prompt(self, row: TraceRow, lap: int, limit: int) -> list[int]:
-        """The tokens of ``row`` in round ``lap`` through the trace, at most ``limit``."""
+        """Return the tokens of ``row`` in round ``lap`` through the trace, at most ``limit``."""
         length = min(self.scaled(row.input_length), limit)
         if not row.hash_ids:
             return token_block(self._seed, self._vocab_size, length, "row", lap, row.line)
         tokens: list[int] = []
         name: list[int] = []
         for position, hash_id in enumerate(row.hash_ids):
-            # A boundary depends on the position alone, so that equal prefixes stay equal when a
-            # scaled block is no whole number of tokens.
+            # A boundary depends only on the position, so that equal prefixes stay equal when a
+            # scaled block is not a whole number of tokens.
             end = max(1, int((position + 1) * row.block_tokens * self._scale))
             size = end - len(tokens)
-            # Blocks scaled to no token name the next one, or prompts that differ would be equal.
+            # Blocks scaled to zero tokens name the next one, or different prompts would be equal.
             name.append(hash_id)
             if not size:
                 continue
@@ -133,7 +133,7 @@ class TraceTokens:
             if len(tokens) >= length:
                 break
         if len(tokens) < length:
-            # The end of the prompt has no id: nobody shares it.
+            # The end of the prompt has no id, so it is not shared.
             rest = length - len(tokens)
             tokens += token_block(self._seed, self._vocab_size, rest, "row", lap, row.line)
         return tokens[:length]
@@ -146,8 +146,8 @@ class TraceReplay:
     back and all later ones with it: a machine that is too slow replays late (``held_back``,
     ``late_ms_max``) and loses nothing.  Memory: requests in flight, and one row.
 
-    A row that cannot be read while the run goes on ends the traffic (``failure``) and raises
-    nothing: what was measured up to then is still to be judged.
+    A row that cannot be read during the run ends the traffic (``failure``) without raising, so that
+    the measurements up to then can be judged.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class TraceReplay:
         self._live: set[str] = set()
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._lap = 0
-        self._lap_start_s = 0.0  # in recorded time, all laps laid end to end
-        self._lag_s = 0.0  # traffic time by which being held back has moved the rest
+        self._lap_start_s = 0.0  # in recorded time, with all laps concatenated
+        self._lag_s = 0.0  # traffic time by which holding back has delayed the rest
         self._failure = ""
         self.due_s = 0.0
         self._rows = self._file.rows()
@@ -249,7 +249,7 @@ class TraceReplay:
         return recorded_s / self._options.speedup + self._lag_s
 
     def _note_lateness(self, late_s: float) -> None:
-        # Polls are a little late always; what was held back is more, and moves all that follows.
+        # Polls are always a little late; held-back requests more so, and they delay all later ones.
         if late_s > _HELD_BACK_S:
             self._counts["held_back"] += 1
             self._lag_s += late_s
@@ -278,7 +278,7 @@ class TraceReplay:
     def _read_row(self) -> None:
         row = next(self._rows, None)
         if row is None:
-            # One second between the last row and the first of the next lap: any gap would do.
+            # One second between the last row and the first of the next lap; any gap would do.
             self._lap_start_s += self._row.arrival_s + 1.0
             self._lap += 1
             self._rows = self._file.rows()

@@ -1,4 +1,4 @@
-"""From parsed YAML to a checked record; every fault in the file becomes one sentence."""
+"""Turn parsed YAML into a checked record; every fault in the file becomes one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridbench.workload.yaml_source import KeyPath, Source, dotted_path
 
 T = TypeVar("T")
 
-# Of names that contain the one that was given, so many are offered instead of all names.
+# Up to this many names that contain the given one are suggested, instead of all names.
 _NAMED_MAX = 4
 JsonSchema = dict[str, Any]
 
@@ -25,11 +25,11 @@ _FAULTS_SHOWN = 20
 
 @dataclass(frozen=True)
 class KeyFault:
-    """A key that cannot be what it is.
+    """An invalid key.
 
     Attributes:
         path: of the key.
-        fault: "unknown_key", "malformed", "conflict" (with another key), or pydantic's for a type.
+        fault: "unknown_key", "malformed", "conflict" (with another key), or pydantic's type error.
         sentence: what is wrong, without the place.
     """
 
@@ -39,12 +39,12 @@ class KeyFault:
 
 
 class KeyFaultError(ConfigError):
-    """Keys that cannot be what they are; the attributes are those of the first.
+    """Invalid keys; the attributes are those of the first.
 
     Attributes:
         place: file and line.
         key: dotted, as ``--set`` takes it.
-        fault: what kind of fault it is.
+        fault: the kind of fault.
     """
 
     def __init__(self, source: Source, faults: Sequence[KeyFault]) -> None:
@@ -64,21 +64,21 @@ class KeyFaultError(ConfigError):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """One for each fault, in the order of the file."""
+        """One sentence per fault, in the order of the file."""
         return self._sentences
 
 
 def validated(adapter: TypeAdapter[T], source: Source) -> T:
-    """``source`` as what ``adapter`` describes.
+    """Convert ``source`` to what ``adapter`` describes.
 
     Raises:
-        KeyFaultError: every fault in the order of the file: place, key path, what would be right.
+        KeyFaultError: every fault in the order of the file: place, key path, and what is expected.
     """
     try:
         return adapter.validate_python(source.data)
     except ValidationError as error:
         every = error.errors(include_url=False)
-        # A misspelt key also makes the right one missing: the spelling is what to mend.
+        # A misspelt key also makes the right one missing: report only the spelling.
         unknown = [_path(f) for f in every if f["type"] == "unexpected_keyword_argument"]
         faults = sorted(
             (f for f in every if f["type"] != "missing" or not _misspelt(_path(f), unknown)),
@@ -89,12 +89,12 @@ def validated(adapter: TypeAdapter[T], source: Source) -> T:
             KeyFault(_path(f), _CODES.get(f["type"], f["type"]), _sentence(f, schema))
             for f in faults
         ]
-        # The values of keys that are fine stay out of the traceback as well as of the sentences.
+        # Keep the values of valid keys out of the traceback as well as out of the sentences.
         raise KeyFaultError(source, found) from None
 
 
 def nearest(name: str, choices: Collection[str]) -> str:
-    """Half a sentence that offers the closest of ``choices``, those with ``name`` in it, or all."""
+    """Return half a sentence that suggests the closest of ``choices``, matching ones, or all."""
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]}?"
@@ -105,18 +105,18 @@ def nearest(name: str, choices: Collection[str]) -> str:
 
 
 def full_stop(sentence: str) -> str:
-    """``sentence`` with one mark at its end; a question keeps its own."""
+    """End ``sentence`` with one punctuation mark; keep a question mark."""
     return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _misspelt(missing: KeyPath, unknown: Sequence[KeyPath]) -> bool:
-    """Whether an unknown key beside ``missing`` is likely meant to be it."""
+    """Whether an unknown key next to ``missing`` is probably a misspelling of it."""
     beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
     return bool(difflib.get_close_matches(str(missing[-1]), beside, n=1, cutoff=0.6))
 
 
 def _path(fault: ErrorDetails) -> KeyPath:
-    # A missing key has no line: its parent has.
+    # A missing key has no line, but its parent has.
     return tuple(fault["loc"])
 
 
@@ -138,7 +138,7 @@ def _sentence(fault: ErrorDetails, schema: JsonSchema) -> str:
 
 
 def complaint(fault: ErrorDetails) -> str:
-    """What is wrong with a value, as the end of a sentence that began with its name."""
+    """Return what is wrong with a value, as the end of a sentence that begins with its name."""
     kind, value = fault["type"], fault["input"]
     context = fault.get("ctx", {})
     if kind == "value_error":
@@ -156,8 +156,8 @@ def complaint(fault: ErrorDetails) -> str:
 
 
 def _bound(bound: float, value: object) -> str:
-    """``bound`` as ``value`` is written: in bytes beside a size, else as the number it is."""
-    # On a command line a number is text as well; a size has a unit.
+    """Format ``bound`` like ``value``: in bytes if that is a size, else as a number."""
+    # On a command line a number is text as well, but a size has a unit.
     try:
         parse_bytes(str(value))
     except ValueError:
@@ -191,7 +191,7 @@ def _shown(value: object) -> str:
 
 
 def _keys(schema: JsonSchema, path: KeyPath) -> list[str]:
-    """The keys that the mapping at ``path`` may have."""
+    """Return the valid keys of the mapping at ``path``."""
     here = _resolve(schema, schema)
     for step in path:
         if isinstance(step, int):

@@ -1,4 +1,4 @@
-"""YAML as plain data that remembers the line of every key, so that an error can point at it."""
+"""Parse YAML to plain data with the line of every key, so that errors can point at it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hybridbench.foundation.foreign import (
 
 KeyPath = tuple[str | int, ...]
 
-# A profile has a hundred lines.  Reading YAML takes seconds a megabyte.
+# A profile has a hundred lines.  Parsing YAML takes seconds per megabyte.
 _BYTES_MAX: Final = 256 * KIB
 _NODES_MAX: Final = 20_000
 _SHOWN_CHARS: Final = 60
@@ -31,25 +31,25 @@ _DEEP: Final = f"it is nested more than {DEPTH_MAX} levels deep, or contains its
 
 @dataclass(frozen=True)
 class Source:
-    """Parsed YAML and where it came from; ``lines`` maps a key path to its line, from 1."""
+    """Parsed YAML and its origin; ``lines`` maps a key path to its line, from 1."""
 
     origin: str
     data: dict[str, object]
     lines: dict[KeyPath, int]
 
     def place(self, path: Sequence[str | int]) -> str:
-        """``origin:line`` of ``path``, or of its nearest ancestor that the file has."""
+        """Return ``origin:line`` of ``path``, or of its nearest ancestor in the file."""
         line = self.line(path)
         return f"{self.origin}:{line}" if line else self.origin
 
     def line(self, path: Sequence[str | int]) -> int:
-        """The line of ``path``, or of its nearest ancestor that the file has; 0 without any."""
+        """Return the line of ``path``, or of its nearest ancestor in the file; 0 without any."""
         above = (tuple(path[:length]) for length in range(len(path), 0, -1))
         return next((self.lines[key] for key in above if key in self.lines), 0)
 
 
 def read_yaml(path: Path, what: str = "profile") -> Source:
-    """The mapping in the file at ``path``; ``what`` it is meant to be stands in errors.
+    """Return the mapping in the file at ``path``; errors say that it should be a ``what``.
 
     Raises:
         ConfigError: if it cannot be read, or is not one YAML mapping without repeated keys.
@@ -69,7 +69,7 @@ def read_yaml(path: Path, what: str = "profile") -> Source:
 
 
 def parse_yaml(text: str, origin: str, what: str = "profile") -> Source:
-    """The mapping in ``text``; ``origin`` names it in errors.
+    """Return the mapping in ``text``; errors name ``origin``.
 
     Raises:
         ConfigError: one sentence with the line, as for ``read_yaml``.
@@ -95,11 +95,11 @@ def parse_yaml(text: str, origin: str, what: str = "profile") -> Source:
 
 
 def parse_scalar(text: str) -> object:
-    """What ``text`` would be as the value of a key; text that is no YAML is itself."""
+    """Return what ``text`` would be as the value of a key; invalid YAML is returned unchanged."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
-        # A value on the command line may be a mapping, and so be as deep and wide as a file.
+        # A value on the command line may be a mapping, and as deep and wide as a file.
         if root is not None:
             dict(_walk(_Counted(text[:_SHOWN_CHARS]), root, ()))
         value: object = None if root is None else loader.construct_document(root)
@@ -110,10 +110,10 @@ def parse_scalar(text: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses what a tag or a number promises and does not hold, with its line."""
+    """A loader that refuses values that do not match their tag or number format, with the line."""
 
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
-        """Refuse depth here already: the scanner takes time that grows with its square."""
+        """Refuse deep nesting already here, because the scanner takes quadratic time."""
         if self.flow_level > DEPTH_MAX:
             raise ConstructorError(None, None, _DEEP, self.get_mark())
         super().fetch_flow_collection_start(TokenClass)
@@ -137,7 +137,7 @@ def _misfit(node: yaml.Node, problem: str) -> ConstructorError:
 
 @dataclass
 class _Counted:
-    """The nodes that were walked, each alias as often as it is used."""
+    """Counts visited nodes, with each alias as often as it is used."""
 
     origin: str
     nodes: int = 0
@@ -175,7 +175,7 @@ def _walk_mapping(
             raise ConfigError(f"{walked.origin}:{line}: a key must be a word, not a list or a map.")
         name = str(key.value)
         if name in seen:
-            # YAML would keep the last one without a word.
+            # YAML would silently keep the last one.
             dotted = dotted_path((*path, name))
             first = seen[name]
             raise ConfigError(
@@ -187,7 +187,7 @@ def _walk_mapping(
 
 
 def _refuse_base_sixty(node: yaml.ScalarNode, path: KeyPath, origin: str) -> None:
-    # YAML 1.1 reads a plain 1:30 as ninety, and nobody who writes it is sure of what.
+    # YAML 1.1 parses 1:30 as 90 (sexagesimal), which few users expect.
     if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
         line = node.start_mark.line + 1
         raise ConfigError(
@@ -197,5 +197,5 @@ def _refuse_base_sixty(node: yaml.ScalarNode, path: KeyPath, origin: str) -> Non
 
 
 def dotted_path(path: Sequence[str | int]) -> str:
-    """``pools.kv_tokens``, ``promise.0.rss``: as ``--set`` takes it."""
+    """Format as ``--set`` takes it: ``pools.kv_tokens``, ``promise.0.rss``."""
     return ".".join(str(step) for step in path)
