@@ -1,4 +1,4 @@
-"""A small hybrid inference engine, useful without the CLI: build one, submit, step."""
+"""A small hybrid inference engine, usable without the CLI: build one, submit, step."""
 
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.engine import Engine

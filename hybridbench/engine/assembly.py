@@ -1,4 +1,4 @@
-"""From a configuration to the parts of an engine: model, pools, allocators, prefix cache."""
+"""Build the parts of an engine from its configuration: model, pools, allocators, prefix cache."""
 
 from __future__ import annotations
 
@@ -68,23 +68,23 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class EngineParts:
-    """What the facade puts to work."""
+    """The parts that the facade connects."""
 
     model_config: ModelConfig
     pools: Pools
     runner: ModelRunner
-    note: str  # one sentence about the choice of model that a run should print, or nothing
+    note: str  # a sentence about the choice of model, for a run to print, or ""
 
 
 class _BesideSteps(NamedTuple):
-    """What runs the host tier's work beside the steps, and the clock that its waits go by."""
+    """The workers of the host tier, and the clock for its time-outs."""
 
     transfers: Transfers
     storage_io: StorageIO
     clock: Clock
 
 
-def assemble(  # noqa: PLR0913 - the parts that stand in for the engine's own
+def assemble(  # noqa: PLR0913 - replacements for the engine's own parts
     config: EngineConfig,
     model: LanguageModel | None,
     clock: Clock,
@@ -93,14 +93,14 @@ def assemble(  # noqa: PLR0913 - the parts that stand in for the engine's own
     storage_io: StorageIO | None = None,
     recorder: GraphRecorder | None = None,
 ) -> EngineParts:
-    """Build everything ``config`` asks for; ``model`` stands in for the one it names.
+    """Build everything that ``config`` names, or use ``model`` instead of the one it names.
 
-    ``clock`` is what the engine's own times are taken with; ``kernels`` stand in for those of the
-    device, ``transfers`` for a thread that copies between device and host, ``storage_io`` for
-    those that read and write the storage, ``recorder`` for the device's CUDA graphs.
+    ``clock`` measures the engine's times.  ``kernels`` replace those of the device,
+    ``transfers`` the thread that copies between device and host, ``storage_io`` the threads
+    that read and write the storage, ``recorder`` the device's CUDA graphs.
 
     Raises:
-        ConfigError: the device is missing, or the model's name, files or sizes cannot be.
+        ConfigError: the device is missing, or the model's name, files or sizes are invalid.
     """
     dtype = dtype_of(config.dtype)
     device = device_of(config.device)
@@ -137,10 +137,10 @@ def assemble(  # noqa: PLR0913 - the parts that stand in for the engine's own
 
 
 def model_of(config: EngineConfig, kernels: Kernels) -> tuple[LanguageModel, str]:
-    """The model that ``config`` names, built or loaded, and what a run should print of the choice.
+    """Build or load the model that ``config`` names; return it with the note that a run prints.
 
     Raises:
-        ConfigError: the device is missing, or the model's name or files cannot be.
+        ConfigError: the device is missing, or the model's name or files are invalid.
     """
     dtype, device = dtype_of(config.dtype), device_of(config.device)
     resolved = resolve_model(config.model, device)
@@ -157,7 +157,7 @@ def _mamba_pool(
     device: torch.device,
     kernels: Kernels,
 ) -> MambaPool | None:
-    """None for a model without recurrent layers: it has no state to keep."""
+    """None for a model without recurrent layers, which has no state."""
     layer_ids = model_config.linear_layer_ids
     if not layer_ids:
         return None
@@ -209,7 +209,7 @@ def _kv_pool(
 
 
 def _kv_allocator(config: EngineConfig, kv_pool: HybridLinearKVPool) -> KVAllocator:
-    # Indices are host numbers wherever the tensors live; the model moves them once per step.
+    # Indices stay on the host, whatever the device; the model copies them once per step.
     if isinstance(kv_pool, SWAKVPool):
         return SWATokenToKVPoolAllocator(
             config.kv_tokens,
@@ -335,7 +335,7 @@ def _host_windows(
 def _storage_controller(
     config: EngineConfig, host: MHATokenToKVPoolHost, storage_io: StorageIO
 ) -> StorageController | None:
-    """None without storage."""
+    """None if the configuration has no storage."""
     settings, page_size = config.hicache_storage, config.page_size
     if not settings.ratio:
         return None
@@ -394,7 +394,7 @@ def _graphs(
     kv_pool: HybridLinearKVPool,
     recorder: GraphRecorder | None,
 ) -> CudaGraphRunner | None:
-    """The recordings of decode steps, made now."""
+    """Record the graphs for decode steps; None if they are disabled."""
     largest = min(config.cuda_graph_max_bs, config.max_running_requests)
     if not largest:
         return None
@@ -416,7 +416,7 @@ def _graphs(
 
 
 def _orders_leaves(config: EngineConfig, model_config: ModelConfig) -> bool:
-    """Whether the cache of such an engine lets a policy order its leaves."""
+    """Whether this engine's cache orders its leaves by the eviction policy."""
     has_parts = bool(model_config.linear_layer_ids) or config.keeps_windows_only(
         sliding=bool(model_config.swa_layer_ids)
     )
@@ -454,7 +454,7 @@ def _check_windows(config: EngineConfig, model_config: ModelConfig) -> None:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The data type of weights, KV and activations that a configuration names."""
+    """The configured data type of weights, KV and activations."""
     dtype = _DTYPES.get(name)
     if dtype is None:
         raise ConfigError(f"engine: dtype is {name!r}; it must be one of {', '.join(_DTYPES)}.")
@@ -462,7 +462,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def device_of(name: str) -> torch.device:
-    """The device that a configuration names; a CUDA device becomes the current one."""
+    """The configured device; a CUDA device becomes the current one."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -483,5 +483,5 @@ def _use_cuda(device: torch.device) -> None:
                 f"engine: device is '{device}', but this machine has "
                 f"{torch.cuda.device_count()} CUDA devices, numbered from 0."
             )
-        # Triton launches on the current device, wherever the tensors are.
+        # Triton launches on the current device, not on that of the tensors.
         torch.cuda.set_device(device)

@@ -1,9 +1,9 @@
-"""Decode steps that are recorded once for each batch size, and replayed.
+"""Record decode steps once per batch size as CUDA graphs, and replay them.
 
-A decode step of a small model spends more time on calling kernels than the device spends on running
-them.  A CUDA graph has all of a step's calls in one; it works on the same memory each time, so the
-inputs of a step are copied to where the graph expects them, and a batch is padded to one of the
-recorded sizes by requests in slot 0.
+A decode step of a small model spends more time on launching kernels than the device spends running
+them.  A CUDA graph launches all of a step's kernels in one call; it uses the same memory each time,
+so the inputs of a step are copied to fixed addresses, and a batch is padded to one of the
+recorded sizes with requests in slot 0.
 
 Source: SGLang's ``CudaGraphRunner``.
 """
@@ -25,7 +25,7 @@ from hybridbench.foundation.units import format_bytes
 
 
 class GraphedModel(Protocol):
-    """What the runner needs of a model."""
+    """The model interface that the runner needs."""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -35,27 +35,27 @@ class GraphedModel(Protocol):
     def device(self) -> torch.device: ...
 
     def decode_inputs(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> DecodeInputs:
-        """All that ``decode`` reads of a decode batch, on the host."""
+        """Everything that ``decode`` reads of a decode batch, on the host."""
 
     def decode(self, inputs: DecodeInputs, kv_pool: HybridLinearKVPool) -> Tensor:
-        """Logits [B, vocab]; reads nothing on the host and waits for nothing."""
+        """Logits [B, vocab]; reads nothing on the host and never waits."""
 
 
 class GraphRecorder(Protocol):
-    """Records what is asked of a device."""
+    """Records work for a device."""
 
     def host_buffer(self, size: int) -> Tensor:
-        """[size] int64 of zeros, from which a copy to the device is asynchronous."""
+        """[size] int64 zeros in host memory that can be copied to the device asynchronously."""
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Do ``work``, and record it; a call of the result does it again, on the same memory."""
+        """Run ``work`` and record it; calling the result runs it again on the same memory."""
 
     def pool_bytes(self) -> int:
-        """Device memory that all recordings share for what is computed on the way."""
+        """Device memory that all recordings share for intermediate results."""
 
 
 class CudaGraphRecorder:
-    """CUDA graphs with one memory pool, which goes with the last of them."""
+    """CUDA graphs that share one memory pool, which is freed with the last of them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -65,8 +65,8 @@ class CudaGraphRecorder:
         return torch.zeros(size, dtype=torch.int64, pin_memory=True)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        # Kernels are compiled and libraries take their scratch memory at the first call, which a
-        # capture forbids.
+        # The first call compiles kernels and allocates the libraries' scratch memory, both of
+        # which are forbidden during capture.
         beside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(beside):
@@ -87,7 +87,7 @@ class CudaGraphRecorder:
 
 
 class CudaGraphRunner:
-    """Decodes batches of up to the largest recorded size."""
+    """Decodes batches up to the largest recorded size by replay."""
 
     def __init__(
         self,
@@ -97,20 +97,20 @@ class CudaGraphRunner:
         max_bs: int,
         max_context_len: int,
     ) -> None:
-        """Record all sizes; writes nothing but slot 0 of the pools.
+        """Record all sizes; writes only to slot 0 of the pools.
 
         Args:
-            model: what is recorded.
+            model: the model to record.
             kv_pool: the pools that it works in.
-            recorder: of the model's device.
-            max_bs: requests of the largest batch that is recorded.
-            max_context_len: of a request, in tokens.
+            recorder: records for the model's device.
+            max_bs: requests in the largest recorded batch.
+            max_context_len: tokens of a request.
         """
         self._model = model
         self._kv_pool = kv_pool
         self._sizes = capture_bs(max_bs)
         largest = model.decode_inputs(_padding(max_bs), kv_pool)
-        # A request sees one slot for each kind of attention here, and as many as its tokens later.
+        # A padding request has one slot per kind of attention; a real one, one per token.
         slots = len(largest.kv_indices) * max_context_len
         words = largest.rows.numel() + slots + 1
         self._host = recorder.host_buffer(words)
@@ -118,7 +118,7 @@ class CudaGraphRunner:
         vocab = model.config.vocab_size
         self._logits = torch.empty(max_bs, vocab, dtype=model.dtype, device=model.device)
         self.replays = 0
-        # The largest first, whose scratch memory the others then find in the pool.
+        # The largest first: the others then reuse its scratch memory in the pool.
         self._graphs = {size: self._capture(size, recorder) for size in reversed(self._sizes)}
         self.pool_bytes = recorder.pool_bytes()
 
@@ -131,7 +131,7 @@ class CudaGraphRunner:
         )
 
     def can_run(self, batch: ForwardBatch) -> bool:
-        """Whether there is a recording for such a batch."""
+        """Whether a recording fits ``batch``."""
         return batch.mode == "decode" and batch.batch_size <= self._sizes[-1]
 
     def replay(self, batch: ForwardBatch) -> Tensor:
@@ -151,24 +151,24 @@ class CudaGraphRunner:
         return recorder.record(work)
 
     def _bring(self, batch: ForwardBatch, size: int) -> DecodeInputs:
-        """Copy the inputs of a step to where the graph of ``size`` finds them; where that is."""
+        """Copy a step's inputs to where the graph of ``size`` reads them, and return that place."""
         inputs = self._model.decode_inputs(batch, self._kv_pool).padded(size)
         height, cells = len(inputs.rows), inputs.rows.numel()
         end = cells + len(inputs.kv_indices)
-        # The step before has been waited for, so that nobody reads the buffer any more.
+        # The previous step has been waited for, so nothing reads the buffer any more.
         self._host[:end].copy_(torch.cat((inputs.rows.view(-1), inputs.kv_indices)))
         self._inputs[:end].copy_(self._host[:end], non_blocking=True)
         return DecodeInputs(self._inputs[:cells].view(height, size), self._inputs[cells:])
 
 
 def capture_bs(max_bs: int) -> tuple[int, ...]:
-    """The batch sizes to record, up to ``max_bs``: as few as keep the padding small."""
+    """The batch sizes to record, up to ``max_bs``: few, but dense enough to limit padding."""
     ladder = (1, 2, 4, *range(8, max_bs, 8))
     return (*(size for size in ladder if size < max_bs), max_bs)
 
 
 def _padding(requests: int) -> ForwardBatch:
-    """A decode batch of requests of one token, all in slot 0."""
+    """A decode batch of one-token requests, all in slot 0."""
     zeros = np.zeros(requests, dtype=np.int64)
     return ForwardBatch(
         mode="decode",

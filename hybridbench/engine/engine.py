@@ -1,4 +1,4 @@
-"""The engine as others use it: submit, step, abort, disconnect, and look inside between steps."""
+"""The engine's interface: submit, step, abort, disconnect, and queries between steps."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 class Engine:
     """One model, its pools, its cache and its scheduler.
 
-    Every method is called from one thread, and none but ``step`` runs the model.  ``submit``,
-    ``abort`` and ``disconnect`` only note what is wanted: the next step acts on it.
+    Call every method from one thread; only ``step`` runs the model.  ``submit``,
+    ``abort`` and ``disconnect`` only record the request: the next step acts on it.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts that stand in for its own are keywords
+    def __init__(  # noqa: PLR0913 - replacements for its own parts are keywords
         self,
         config: EngineConfig,
         *,
@@ -52,20 +52,20 @@ class Engine:
         storage_io: StorageIO | None = None,
         recorder: GraphRecorder | None = None,
     ) -> None:
-        """Builds or loads the model that ``config`` names, unless ``model`` is given.
+        """Build or load the model that ``config`` names, unless ``model`` is given.
 
-        ``drafter`` stands in for the one that ``config.speculative_algorithm`` names,
-        ``kernels`` for those of the device, ``transfers`` for the thread of the host tier,
-        ``storage_io`` for those of the storage behind it, and ``recorder`` for the device's CUDA
+        ``drafter`` replaces the one that ``config.speculative_algorithm`` names,
+        ``kernels`` those of the device, ``transfers`` the thread of the host tier,
+        ``storage_io`` the threads of the storage behind it, and ``recorder`` the device's CUDA
         graphs.
 
-        ``on_kv_events`` is told after each step which KV blocks the cache stored and removed, if
-        ``config`` enables that.
+        ``on_kv_events`` is called after each step with the KV blocks that the cache stored and
+        removed, if ``config`` enables this.
 
         All pools are allocated and written here, so the process does not grow with their use.
 
         Raises:
-            ConfigError: the sizes, the model's name or its files cannot be.
+            ConfigError: the sizes, the model's name or its files are invalid.
         """
         self.config = config
         self.counters = EngineCounters()
@@ -87,11 +87,11 @@ class Engine:
         self._invariants = InvariantChecker(parts.pools)
         self._steady = SteadyDetector(parts.pools.sizes())
         self.max_running_requests_seen = 0
-        # What a step's check found when it last found something new.
+        # The findings of the last check that found something new.
         self.violations: list[InvariantViolation] = []
         self.note = parts.note
 
-    def submit(  # noqa: PLR0913 - the field's call shape
+    def submit(  # noqa: PLR0913 - the parameters of similar engines
         self,
         rid: str,
         input_ids: Sequence[int],
@@ -103,7 +103,7 @@ class Engine:
         session_id: str | None = None,
         extra_key: str | None = None,
     ) -> None:
-        """Queue a request; what cannot be served is rejected by an event of the next step.
+        """Queue a request; an invalid one is rejected by an event of the next step.
 
         Args:
             rid: an id that no live request has.
@@ -111,15 +111,15 @@ class Engine:
             sampling_params: how to choose tokens, and when to stop.
             truncate: keep only the first tokens of a prompt that is too long for its
                 ``max_new_tokens``, instead of rejecting it.
-            payload: what comes with the prompt, such as image features; its hash takes the place
-                of the prompt's first tokens, and it is gone with the request.
-            priority: whose turn comes first, if the engine schedules by priority; None is its
+            payload: data that accompanies the prompt, such as image features; its hash replaces
+                the prompt's first tokens, and it is freed with the request.
+            priority: its rank, if the engine schedules by priority; None means
                 ``default_priority_value``.
-            session_id: the session whose next turn this is; ``input_ids`` are then appended to what
-                was said in it before, and ``truncate`` cuts nothing but them.
-            extra_key: a tenant or an adapter, which shares no cached prefix with another.
+            session_id: the session whose next turn this is; ``input_ids`` are then appended to the
+                earlier conversation, and ``truncate`` cuts only them.
+            extra_key: a tenant or an adapter; requests share cached prefixes only within one key.
 
-        A full queue refuses somebody, which the next step tells as an abort.
+        A full queue refuses a request, which the next step reports as an abort.
 
         Raises:
             DuplicateRequestError: ``rid`` belongs to a request that has not ended.
@@ -129,7 +129,7 @@ class Engine:
         said = self._said_in(session_id)
         prompt = [*said, *input_ids]
         now_s = self._clock.monotonic_s()
-        # Before validation: whatever becomes of the request, its client has an entry now.
+        # Before validation: the client has an entry whether or not its request is valid.
         self._front_end.open(rid, now_s)
         longest = self.config.max_request_len - sampling_params.max_new_tokens
         if truncate and len(prompt) > longest > len(said):
@@ -161,29 +161,29 @@ class Engine:
         self.scheduler.add(req)
 
     def open_session(self, session_id: str, *, timeout_s: float | None = None) -> bool:
-        """Open a session, whose turns keep their KV and state; False if there is one of that name.
+        """Open a session, whose turns keep their KV and state; False if the id is taken.
 
-        ``timeout_s`` closes it when it has had no turn for so long; None never does.
+        It closes after ``timeout_s`` without a turn; None disables the time-out.
         """
         return self.scheduler.sessions.open(session_id, timeout_s)
 
     def close_session(self, session_id: str) -> bool:
-        """Close a session and free what it holds; False if there is none of that name.
+        """Close a session and free what it holds; False if there is no such session.
 
-        With a turn under way, that one still ends as it would, and the session is closed then.
+        A turn in progress finishes normally first.
         """
         return self.scheduler.sessions.close(session_id)
 
     def reap_sessions(self) -> float | None:
-        """Close sessions that timed out; seconds until the next may, None without any.
+        """Close sessions that timed out; return seconds until the next may, None without any.
 
-        Every step does so; a caller that does not step an idle engine calls this in time.
+        Every step does this; a caller that does not step an idle engine must call it in time.
         """
         self.scheduler.sessions.maybe_reap()
         return self.scheduler.sessions.seconds_to_reap()
 
     def abort(self, rid: str) -> bool:
-        """Ask that a request ends with the next step, which says so; False if there is none."""
+        """End a request with the next step, which reports it; False if there is no such request."""
         req = self._front_end.find(rid)
         if req is None:
             return False
@@ -191,15 +191,15 @@ class Engine:
         return True
 
     def abort_all(self) -> int:
-        """Ask that every request ends with the next step; how many had not been asked before."""
+        """End every request with the next step; return how many were not being aborted already."""
         return self.scheduler.request_abort_all("aborted with all others")
 
     def pause_generation(self, mode: PauseMode = "abort") -> None:
-        """Run nothing until ``continue_generation``; what is submitted meanwhile waits.
+        """Run nothing until ``continue_generation``; requests submitted until then wait.
 
         Args:
-            mode: what becomes of the requests: "abort" ends all, "retract" sends those that run
-                back to the queue, "in_place" lets them keep what they hold.
+            mode: what happens to the requests: "abort" ends all, "retract" returns the running
+                ones to the queue, "in_place" lets them keep what they hold.
 
         Source: SGLang's modes, made for changing the weights of a running engine.
         """
@@ -208,26 +208,26 @@ class Engine:
         self.scheduler.pause(retract=mode == "retract")
 
     def continue_generation(self) -> None:
-        """Go on after ``pause_generation``; without a pause nothing happens."""
+        """Resume after ``pause_generation``; without a pause, do nothing."""
         self.scheduler.resume()
 
     def disconnect(self, rid: str) -> bool:
-        """The client has left: abort its request and forget it; no further event names ``rid``."""
+        """Abort and forget the request of a client that left; no later event names ``rid``."""
         req = self._front_end.find(rid)
         if req is None:
             return False
         self.counters.disconnects += 1
-        # In this order: once the entry is gone, nobody finds the request by its id any more.
+        # In this order: once the entry is gone, the request can no longer be found by its id.
         self.scheduler.request_abort(req, "its client disconnected")
         self._front_end.drop(rid)
         return True
 
     def find(self, rid: str) -> Req | None:
-        """A live request, to be read only; None if there is none of that id."""
+        """The live request ``rid``, read-only; None if there is none."""
         return self._front_end.find(rid)
 
     def step(self) -> list[EngineEvent]:
-        """One step: settle aborts, run a prefill or one token for all, tell what happened."""
+        """Run one step: settle aborts, run a prefill or one token for all, return the events."""
         outcome = StepOutcome()
         self.scheduler.sessions.maybe_reap()
         batch = self._loop.run(outcome)
@@ -242,7 +242,7 @@ class Engine:
         """Run ``prompts`` to their end and return the output tokens of each, in order.
 
         Raises:
-            ValueError: the engine rejected or gave up one of them; the sentence says why.
+            ValueError: the engine rejected or aborted one of them; the message gives the reason.
         """
         rids = [f"generate-{self.counters.requests_submitted}-{i}" for i in range(len(prompts))]
         for rid, prompt in zip(rids, prompts, strict=True):
@@ -258,7 +258,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step has anything to do or to tell."""
+        """Whether a step has anything to do or to report."""
         return self.scheduler.has_work or bool(self._pending_events)
 
     @property
@@ -278,7 +278,7 @@ class Engine:
 
     @property
     def steady_reason(self) -> str:
-        """Why it counts as steady: "evicting" or "unfilled"; empty before it does."""
+        """Why the engine counts as steady: "evicting" or "unfilled"; empty before it does."""
         return self._steady.reason
 
     @property
@@ -288,7 +288,7 @@ class Engine:
 
     @property
     def running_requests(self) -> int:
-        """Requests in the running batch, and the one between chunks."""
+        """Requests in the running batch, plus the one between chunks."""
         return len(self.scheduler.running) + (self.scheduler.chunked_req is not None)
 
     @property
@@ -299,9 +299,9 @@ class Engine:
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False, and nothing done, unless the engine is idle.
 
-        While it is paused requests may wait, since they hold nothing.  What sessions hold pins a
-        part of the tree, so that it also waits for them to be closed.  Slots go back one by one
-        through the allocators.  Those are not cleared: that would hide what has been lost.
+        Waiting requests of a paused engine do not matter, since they hold nothing.  Sessions that
+        hold KV pin a part of the tree, so the flush is refused until they are closed.  Slots are
+        freed one by one through the allocators; clearing those would hide lost slots.
         """
         nobody_reads = self.is_idle or self.scheduler.only_waits
         if not nobody_reads or self.pools.sessions.any_holding_kv():
@@ -313,11 +313,11 @@ class Engine:
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are below it."""
+        """Token ids are less than this."""
         return self.model_config.vocab_size
 
     def held_by_waiting(self) -> dict[str, dict[str, int]]:
-        """By rid of the waiting requests that hold anything: slots by pool, only pools with any."""
+        """Slots held by waiting requests, by rid and pool; only those that hold any."""
         pools = self.pools
         return {
             req.rid: pools.held_slots(req.kv)
@@ -326,15 +326,15 @@ class Engine:
         }
 
     def removals(self) -> tuple[int, int]:
-        """Objects of each class in ``REMOVED_CLASSES`` that have left their structure so far, as it
-        stands in the middle of a step.
+        """Objects of each class in ``REMOVED_CLASSES`` removed from their structure so far; valid
+        in the middle of a step.
         """
-        # The counters take the cache's own counts over when the step ends.
+        # The counters copy the cache's own counts only when the step ends.
         events = self.pools.tree_cache.events
         return events.evict_leaf + events.evict_cascade, self.counters.finishes
 
     def objections(self) -> dict[str, int]:
-        """By pool: slots that allocators which check no owner should have refused to take back."""
+        """By pool: slots that allocators without owner checks should have refused to free."""
         return self.pools.objections()
 
     def pool_stats(self) -> dict[str, PoolStats]:
@@ -342,20 +342,20 @@ class Engine:
         return self._invariants.stats(self.scheduler.admitted(), self.scheduler.waiting_queue)
 
     def check_invariants(self, idle: bool) -> list[InvariantViolation]:
-        """The laws, now; with ``idle`` also those of an engine without requests, and the tree's."""
+        """Check the laws; with ``idle`` also those of an engine without requests, and the tree."""
         found = self._violations(idle=idle, name_missing=True)
         return found + self._invariants.check_tree() if idle else found
 
     def audit(self) -> list[InvariantViolation]:
-        """Every slot of every pool against its holders and the ledger; walks all of them."""
+        """Compare every slot of every pool with its holders and the ledger."""
         return self._invariants.audit(self.scheduler.admitted(), self.scheduler.waiting_queue)
 
     def last_owner(self, pool: str, slot: int) -> str:
-        """Whom the ledger names as the holder of ``slot``: REQ, TREE, SESSION, ..."""
+        """The holder of ``slot`` according to the ledger: REQ, TREE, SESSION, ..."""
         return self._invariants.last_owner(pool, slot)
 
     def containers(self) -> dict[str, int]:
-        """Number of entries of everything here that could grow without bound."""
+        """Entry counts of everything here that could grow without bound."""
         scheduler, tree_cache = self.scheduler, self.pools.tree_cache
         return {
             "front_end": len(self._front_end),
@@ -375,10 +375,10 @@ class Engine:
         return self.pools.timings.seconds()
 
     def reference_counted_classes(self) -> dict[str, tuple[type, int]]:
-        """Classes whose instances die by reference count, and how many are reachable now."""
+        """Classes whose instances are freed by reference count, and how many are reachable now."""
         scheduler = self.scheduler
         reqs = [*scheduler.admitted(), *scheduler.waiting_queue, *self._front_end.requests()]
-        # Until its late result has come, a batch remembers a request that is over.
+        # A batch keeps its finished requests until its late result has arrived.
         reqs += scheduler.outrun()
         return {
             "TreeNode": (TreeNode, self.pools.tree_cache.live_node_count()),
@@ -386,25 +386,25 @@ class Engine:
         }
 
     def liveness(self) -> Liveness:
-        """Requests that live too long, or for nobody; O(requests)."""
+        """Requests that live too long or have no client; O(requests)."""
         scheduler = self.scheduler
         now_s = self._clock.monotonic_s()
         return liveness_of(scheduler.admitted(), scheduler.waiting_queue, self._front_end, now_s)
 
     def _said_in(self, session_id: str | None) -> list[int]:
-        """What was said in a session before; nothing if there is none of that name."""
+        """The earlier tokens of a session; empty if there is no such session."""
         session = None if session_id is None else self.scheduler.sessions.get(session_id)
         return [] if session is None else session.tokens
 
     def _fault_of_turn(self, session_id: str, payload: bytes) -> str:
-        """Why a session cannot take a turn, as one sentence; empty if it can."""
+        """Why a session cannot accept a turn, as one sentence; empty if it can."""
         if payload:
-            # Its hash would change the first tokens of what was said before.
+            # Its hash would change the first tokens of the earlier conversation.
             return "a turn of a session brings no payload; send it without session_id"
         return self.scheduler.sessions.fault_of_turn(session_id)
 
     def _reject(self, rid: str, fault: str) -> None:
-        """Say with the next step why a request is refused, and forget who waited for it."""
+        """Report with the next step why a request is refused, and drop its client's entry."""
         self.counters.requests_rejected += 1
         self._pending_events.append(EngineEvent(EventKind.REJECTED, rid, reason=fault))
         self._front_end.forget_unserved(rid)
@@ -433,12 +433,12 @@ class Engine:
         )
 
     def _publish_kv_events(self) -> None:
-        """Hand on what the cache stored and removed in this step, if anybody wants to know."""
+        """Publish what the cache stored and removed in this step, if there is a subscriber."""
         if not self.config.enable_kv_cache_events:
             return
         if self._on_kv_events is None:
-            # An event holds objects that the garbage collector counts, one for each token at page
-            # size 1: made for nobody, they would start full collections.
+            # An event holds objects that the garbage collector counts, one per token at page
+            # size 1: created without a reader, they would trigger full collections.
             self.counters.kv_events_published += self.pools.tree_cache.kv_events.drop()
             return
         events = self.pools.tree_cache.take_events()
@@ -455,7 +455,7 @@ class Engine:
         )
 
     def _check(self) -> None:
-        """What the configuration wants to be checked after this step."""
+        """Run the checks that the configuration asks for after a step."""
         level = self.config.check_level
         idle = self.is_idle
         if level == "off" or (level == "idle" and not idle):
@@ -466,12 +466,12 @@ class Engine:
         timings.check_s += timings.cpu_s() - began_s
 
     def _check_sums(self, idle: bool) -> None:
-        """The sums of the pools; the tree's own check would cost too much here."""
+        """Check the pools' sums; checking the tree as well would cost too much here."""
         found = self._violations(idle=idle, name_missing=False)
         if not found:
             return
         self.counters.invariant_violations += len(found)
-        # Slots are named once, when they go missing, and not again in every step after that.
+        # Slots are named once, when they go missing, not again in every later step.
         known = {(old.kind, old.pool, old.count) for old in self.violations}
         if any((new.kind, new.pool, new.count) not in known for new in found):
             self.violations = self._violations(idle=idle, name_missing=True)

@@ -1,4 +1,4 @@
-"""The order of one step: schedule, run, settle; or, overlapped, the results one step later.
+"""The order of one step: schedule, run, settle; with overlap the results settle a step later.
 
 Source: SGLang's scheduler has ``event_loop_normal`` and ``event_loop_overlap``.
 """
@@ -21,7 +21,7 @@ class EventLoop(Protocol):
     """Runs one step at a time, all of it on the caller's thread."""
 
     def run(self, outcome: StepOutcome) -> ScheduleBatch | None:
-        """One step; the batch that it ran, if any.  ``outcome`` is filled with who got what."""
+        """Run one step and return its batch, if any; record in ``outcome`` what happened."""
 
 
 class EventLoopNormal:
@@ -50,7 +50,7 @@ class EventLoopNormal:
 
 @dataclass(frozen=True, slots=True)
 class BatchInFlight:
-    """A batch that was launched, and the tokens that the scheduler has not seen yet."""
+    """A launched batch, and the tokens that the scheduler has not seen yet."""
 
     batch: ScheduleBatch
     chosen: NextTokens
@@ -61,8 +61,8 @@ class EventLoopOverlap:
 
     The scheduler decides as if k were still running: its tokens are futures, which are filled in
     after scheduling, and so are the lengths of chains that k verifies.  On a CPU the forward pass
-    is over when it returns, so this is the order of overlap without the gain in time; what it puts
-    to the test is everything that depends on the order.
+    has finished when it returns, so this has the order of overlap without its speed-up; it
+    exercises everything that depends on the order.
     """
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner, timings: EngineTimings) -> None:
@@ -93,7 +93,7 @@ class EventLoopOverlap:
     def _resolve(
         self, planned: ScheduleBatch | ChainsToCome | None, previous: BatchInFlight | None
     ) -> tuple[ScheduleBatch | None, Sequence[Sequence[int]]]:
-        """What the device does between two steps: the batch, and the tokens of the one before it.
+        """Do the device's part between two steps: return the batch and the previous one's tokens.
 
         The scheduler has made its decisions; it settles these tokens after the launch.
         """

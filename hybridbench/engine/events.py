@@ -1,4 +1,4 @@
-"""What a step tells the caller about requests; rare enough that one small record each will do."""
+"""Events about requests that a step returns; rare enough for one small record each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class EngineEvent:
     """One thing that happened to the request ``rid``; the last three kinds end it.
 
     ``reason`` is "length" or "stop" for a finish, one sentence for an abort or a rejection.
-    ``logprobs`` are those of ``output_ids``, if the request asked for them.
-    ``itl_s`` holds the gaps between consecutive tokens, one fewer than ``output_ids``.  A retracted
-    request is admitted again without a second event, and its pause shows as one long gap.
-    ``req`` is the request itself, of a finish: it holds nothing any more.
+    ``logprobs`` are those of ``output_ids``, if the request asked for them.  ``itl_s`` holds the
+    gaps between consecutive tokens, one fewer than ``output_ids``.  A retracted request is admitted
+    again without a second event, and its pause shows as one long gap.  ``req`` is the request
+    itself for a finish; it no longer holds anything.
     """
 
     kind: EventKind
@@ -43,7 +43,7 @@ class EngineEvent:
 
     @property
     def ends_request(self) -> bool:
-        """Whether nothing more will be heard of this request."""
+        """Whether this is the last event of its request."""
         return self.kind in _LAST_KINDS
 
 

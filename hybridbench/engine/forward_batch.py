@@ -1,4 +1,4 @@
-"""One step as the scheduler hands it over: host arrays, laid out request after request."""
+"""One step as the scheduler passes it to the model: host arrays, request after request."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ ForwardMode: TypeAlias = Literal["extend", "decode", "verify"]
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 
 NOT_TRACKED = -1
-"""In the place of a length: no copy of this request's state is wanted."""
+"""Instead of a length: no copy of this request's state is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """B requests with T new tokens; the model turns the arrays into tensors once, at its door.
+    """B requests with T new tokens; the model converts the arrays to tensors once, on entry.
 
-    A request whose prefix is 0 brings a cleared state slot, and the KV slots of a step's new tokens
-    are distinct.  Slot 0 of either pool may be named any number of times: what is written there is
-    never read in earnest.
+    A request whose prefix is 0 has a cleared state slot, and the KV slots of a step's new tokens
+    are distinct.  Slot 0 of either pool may occur any number of times: its contents are
+    never used.
     """
 
     mode: ForwardMode
-    """"decode" means exactly one new token for each request; "verify" a chain of some: logits of
-    each are wanted, and the states after each are kept apart from the slots."""
+    """"decode" means exactly one new token per request; "verify" a chain of several: the logits
+    of each are returned, and the states after each go to separate buffers, not to the slots."""
     input_ids: IndexArray
-    """[T]: the new tokens; ``-1 - row`` stands for the token that the step before gives to the
-    request in that row, and is replaced before the model sees it."""
+    """[T]: the new tokens; ``-1 - row`` is a future: the token that the previous step chooses for
+    the request in that row, which replaces it before the model runs."""
     positions: IndexArray
-    """[T]: the place of each new token in its request."""
+    """[T]: the position of each new token in its request."""
     extend_lens: Sequence[int]
     """[B]: new tokens of each request, at least one."""
     prefix_lens: Sequence[int]
@@ -46,10 +46,10 @@ class ForwardBatch:
     mamba_indices: IndexArray
     """[B]: the state slot of each request."""
     mamba_track_seqlens: Sequence[int] | None = None
-    """[B]: the length after which a request's state is wanted besides, within this step's tokens;
+    """[B]: the length after which a copy of a request's state is wanted, within this step's tokens;
     ``NOT_TRACKED`` for none.  In a decode step it is the length after the step."""
     mamba_track_indices: IndexArray | None = None
-    """[B]: the state slot that gets that copy, 0 where none is wanted; None with the other."""
+    """[B]: the state slot for that copy, 0 where none is wanted; None if the lengths are None."""
 
     @property
     def batch_size(self) -> int:

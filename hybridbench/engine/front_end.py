@@ -1,4 +1,4 @@
-"""What the engine knows of its clients: one entry per live request, gone on every way out."""
+"""The engine's record of its clients: one entry per live request, removed on every way out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReqState:
 
 
 class FrontEnd:
-    """The table rid -> ReqState, and the events that tell a client what became of its request."""
+    """The table rid -> ReqState, and the events that report to a client on its request."""
 
     def __init__(self, vocab_size: int, max_request_len: int) -> None:
         """``max_request_len`` is the longest prompt plus output, in tokens, that can be served."""
@@ -43,7 +43,7 @@ class FrontEnd:
         return len(self._states)
 
     def knows(self, rid: str) -> bool:
-        """Whether there is an entry called ``rid``."""
+        """Whether ``rid`` has an entry."""
         return rid in self._states
 
     def refuse_duplicate(self, rid: str) -> None:
@@ -69,20 +69,20 @@ class FrontEnd:
         return ""
 
     def open(self, rid: str, now_s: float) -> None:
-        """A client waits; whether it can be served is not known yet.
+        """Add an entry for a client that waits; whether it can be served is not known yet.
 
         The entry is made before validation, as in SGLang's tokenizer manager.
         """
         self._states[rid] = ReqState(submitted_s=now_s)
 
     def accept(self, req: Req) -> None:
-        """The request that an open entry waited for is valid and will be queued."""
+        """Attach the request, now valid and about to be queued, to its open entry."""
         self._states[req.rid].req = req
 
     def forget_unserved(self, rid: str) -> None:
         """Drop the entry of a request that was rejected, or aborted before its admission.
 
-        The model never runs for it, so no output of a step will ever drop the entry.
+        The model never runs for it, so no step's output would ever drop the entry.
         """
         del self._states[rid]
 
@@ -100,7 +100,7 @@ class FrontEnd:
         return None if state is None else state.req
 
     def drop(self, rid: str) -> Req | None:
-        """The client has left: forget it, and say which request it had waited for."""
+        """Forget a client that left; return the request it was waiting for."""
         state = self._states.pop(rid, None)
         return None if state is None else state.req
 
@@ -119,10 +119,10 @@ class FrontEnd:
         ]
 
     def produced(self, reqs: Iterable[Req], now_s: float) -> list[EngineEvent]:
-        """Each of ``reqs`` has one more token: an event for its first, a gap for the others."""
+        """Record one more token for each of ``reqs``: an event for its first, a gap for others."""
         events = []
         for req in reqs:
-            # As ``_state_of``, without its call: this runs for every token.
+            # ``_state_of`` inlined: this runs for every token.
             state = self._states.get(req.rid)
             if state is None or state.req is not req:
                 continue
@@ -136,7 +136,7 @@ class FrontEnd:
         return events
 
     def ended(self, req: Req, kind: EventKind) -> list[EngineEvent]:
-        """``req`` is over: its entry goes, and its client, if still there, hears why."""
+        """Drop the entry of ``req``, which is over, and report to its client, if still there."""
         state = self._state_of(req)
         if state is None:
             return []
@@ -162,7 +162,7 @@ class FrontEnd:
         ]
 
     def _state_of(self, req: Req) -> ReqState | None:
-        """The entry of this very request: a client may leave and its id be used anew."""
+        """The entry of this very request: a client may leave and its id be reused."""
         state = self._states.get(req.rid)
         return state if state is not None and state.req is req else None
 

@@ -1,7 +1,7 @@
-"""What a request has been through, and whose KV and states it goes on from.
+"""What happened to a request, and which requests computed the KV and states it builds on.
 
-A tree node and a session keep who computed what they hold: the request itself, then those that it
-had gone on from.  Nothing here decides anything, and at most ``MOST_WRITERS`` numbers are kept.
+Tree nodes and sessions record who computed what they hold: the request itself, then those that it
+built on.  This is diagnostic only: nothing depends on it; at most ``MOST_WRITERS`` are kept.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ MOST_WRITERS: Final = 8
 
 
 class Passed:
-    """What happened to a request on its way, a bit each; an IntFlag takes microseconds to add one.
+    """Events in the life of a request, one bit each; adding to an IntFlag takes microseconds.
 
     Attributes:
-        CHUNKED: a prefill step did not end its prompt.
-        GUESSED: a drafted token of its answer was right.
-        RETRACTED: it was sent back to the queue.
+        CHUNKED: a prefill step ended before its prompt did.
+        GUESSED: a draft token of its answer was accepted.
+        RETRACTED: it was returned to the queue.
         REFUSED: it was refused admission after a match.
-        BESIDE_OTHERS: requests ran when its prefill was done.
+        BESIDE_OTHERS: other requests were running when its prefill was done.
         IN_SESSION: it is a turn of a session.
-        LOADED_BACK: KV or states of its prefix came back from the host.
-        ENDED_ADMISSION: with it the room or the budget of its admission step was used up.
+        LOADED_BACK: KV or states of its prefix were loaded from the host.
+        ENDED_ADMISSION: it used up the room or the budget of its admission step.
         ENDED_AFTER_HIT: the same, and it had reused a prefix.
     """
 
@@ -37,14 +37,14 @@ class Passed:
     ENDED_AFTER_HIT: Final = 1 << 8
 
 
-# A request by its ``arrival``, and what it had been through when it handed over what it computed.
+# A request by its ``arrival``, with its ``Passed`` bits when it handed over what it computed.
 Writer = tuple[int, int]
 Writers = tuple[Writer, ...]  # the nearest first
 
 
 def joined(*chains: Writers) -> Writers:
-    """The requests of all ``chains``, each once and those of the first chain first; as many as are
-    kept.
+    """The requests of all ``chains``, each once, those of the first chain first, up to
+    ``MOST_WRITERS``.
     """
     known: dict[int, int] = {}
     for chain in chains:

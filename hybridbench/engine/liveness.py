@@ -1,4 +1,4 @@
-"""Requests that live too long, or for nobody; O(requests), asked only when a sample is taken."""
+"""Requests that live too long or have no client; O(requests), computed only for a sample."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hybridbench.engine.req import Req
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """How the requests of an engine fare at one moment, between two steps.
+    """The health of an engine's requests at one moment, between two steps.
 
     Args:
-        requests_without_client: in the queue or admitted, but no client waits for them and nobody
-            has asked to end them.
-        oldest_request_s: since the oldest of all was submitted; 0 without any.
-        oldest_silence_s: the longest that an admitted one has gone without a token, counted from
-            its admission if it has none yet; 0 without any.
+        requests_without_client: queued or admitted requests that no client waits for and that
+            are not being aborted.
+        oldest_request_s: age of the oldest request since submission; 0 without any.
+        oldest_silence_s: the longest that an admitted request has gone without a token, counted
+            from its admission if it has none yet; 0 without any.
     """
 
     requests_without_client: int
@@ -29,7 +29,7 @@ class Liveness:
 def liveness_of(
     admitted: Sequence[Req], waiting: Sequence[Req], front_end: FrontEnd, now_s: float
 ) -> Liveness:
-    """``admitted`` and ``waiting`` are all requests there are; ``now_s`` is the engine's clock."""
+    """``admitted`` and ``waiting`` are all requests; ``now_s`` is the engine's clock."""
     everyone = [*admitted, *waiting]
     alone = sum(1 for req in everyone if req.to_abort is None and not front_end.awaits(req))
     return Liveness(

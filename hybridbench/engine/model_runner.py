@@ -1,4 +1,4 @@
-"""Runs one step: a forward batch through the model, and logits into tokens."""
+"""Run one step: a forward batch through the model, then logits to tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybridbench.engine.sampling_params import SamplingParams
 
 
 class LanguageModel(Protocol):
-    """What a runner needs of a model."""
+    """The model interface that a runner needs."""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -25,7 +25,7 @@ class LanguageModel(Protocol):
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
         """Logits [B, vocab] after each request's last new token; advances the pools by slot.
 
-        A batch of mode "verify" wants [T, vocab], and leaves the state slots as they are.
+        A "verify" batch returns [T, vocab] and leaves the state slots unchanged.
         """
 
 
@@ -45,7 +45,7 @@ class ModelRunner:
 
     @property
     def graph_replays(self) -> int:
-        """Steps so far that were replayed."""
+        """Steps replayed so far."""
         return 0 if self._graphs is None else self._graphs.replays
 
     @property
@@ -56,7 +56,7 @@ class ModelRunner:
     def next_tokens(self, batch: ForwardBatch, params: Sequence[SamplingParams]) -> NextTokens:
         """The next token of each request of ``batch``; ``params`` in the same order.
 
-        Of a verifying batch the token after each of the [T] new ones, request after request.
+        For a "verify" batch: the token after each of the [T] new ones, request after request.
         """
         if self._graphs is not None and self._graphs.can_run(batch):
             logits = self._graphs.replay(batch)
@@ -72,10 +72,10 @@ class ModelRunner:
         return NextTokens(ids, logprobs_of(logits, params, ids))
 
     def _track_decoded(self, batch: ForwardBatch) -> None:
-        """Copy the states that a decode step has brought to a length worth keeping.
+        """Copy the states that a decode step has advanced to a length worth keeping.
 
-        After all layers, so that a copy is of one length.  In a prefill the model does it itself,
-        since the place may be in the middle of the step.
+        Done after all layers, so that a copy is of one length.  In a prefill the model does it
+        itself, since the position may be in the middle of the step.
         """
         seqlens, targets = batch.mamba_track_seqlens, batch.mamba_track_indices
         if batch.mode != "decode" or seqlens is None or targets is None:

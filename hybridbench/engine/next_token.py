@@ -1,6 +1,6 @@
-"""From logits to one token per request: greedy, or drawn from a stream that the request names.
+"""Turn logits into one token per request: greedy, or drawn from the request's random stream.
 
-And how probable the model finds the tokens, for the requests that ask.
+Also computes logprobs for the requests that ask for them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 from hybridbench.engine.sampling_params import ALL_TOKENS, SamplingParams
 
 _WORD = (1 << 64) - 1
-# How many of the most probable tokens are looked at before the whole vocabulary is.
+# Number of most probable tokens examined before falling back to the whole vocabulary.
 _FIRST_LOOK = 256
 
 
 class TokenLogprobs(NamedTuple):
-    """Natural logarithms of what the model's softmax gives tokens at one place of an output:
-    without temperature, filters or a draw.
+    """Log-probabilities (natural log) of the model's softmax at one position of an output,
+    before temperature, filters and sampling.
     """
 
     logprob: float
@@ -30,12 +30,12 @@ class TokenLogprobs(NamedTuple):
 
 
 class NextTokens(NamedTuple):
-    """What a step chose."""
+    """The tokens that a step chose."""
 
     ids: list[int]
     """A token for each row of the step's logits."""
     logprobs: dict[int, TokenLogprobs]
-    """By row, for the requests that ask."""
+    """By row, only for the requests that ask for them."""
 
 
 def choose_next_tokens(
@@ -46,7 +46,7 @@ def choose_next_tokens(
     Args:
         logits: [B, vocab].
         params: how each row is sampled.
-        positions: the place of the token to come in each request; it keys the random draw, so a
+        positions: the position of the next token in each request; it keys the random draw, so a
             token does not depend on which other requests share the step.
     """
     tokens = _most_likely(logits)
@@ -64,11 +64,11 @@ def choose_next_tokens(
 def logprobs_of(
     logits: Tensor, params: Sequence[SamplingParams], chosen: Sequence[int]
 ) -> dict[int, TokenLogprobs]:
-    """Of each row whose request asks for them, computed in float32; empty if none does.
+    """Logprobs by row, computed in float32, for the requests that ask for them.
 
     Args:
         logits: [B, vocab].
-        params: of each row; its ``logprobs`` says how many of the best are wanted.
+        params: of each row; ``logprobs`` is the number of most probable tokens to list.
         chosen: the token of each row.
     """
     wanted = {row: own.logprobs for row, own in enumerate(params) if own.logprobs is not None}
@@ -92,10 +92,10 @@ def logprobs_of(
 
 
 def _most_likely(logits: Tensor) -> list[int]:
-    """The place of the largest logit of each row; the first of equals."""
+    """The index of each row's largest logit; the first of equals."""
     tokens: list[int]
     if logits.device.type == "cpu" and logits.dtype != torch.bfloat16:
-        # Numpy's takes a tenth of the time.
+        # Numpy takes a tenth of the time.
         tokens = logits.numpy().argmax(axis=-1).tolist()
     else:
         tokens = logits.argmax(dim=-1).tolist()
@@ -118,10 +118,10 @@ def _mix(word: int) -> int:
 
 
 def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> Tensor:
-    """[n] tokens: the first whose cumulated probability passes the row's uniform number."""
+    """[n] tokens: the first whose cumulative probability exceeds the row's uniform number."""
     precise = torch.promote_types(logits.dtype, torch.float32)
     temperatures = logits.new_tensor([p.temperature for p in params], dtype=precise)
-    # A tiny temperature may overflow its own division; shifted logits then only reach -inf.
+    # A tiny temperature may overflow the division; shifted logits then only reach -inf.
     shifted = logits.to(precise) - logits.amax(dim=-1, keepdim=True)
     probabilities = (shifted / temperatures.unsqueeze(1)).softmax(dim=-1)
     if any(p.top_k != ALL_TOKENS or p.top_p < 1.0 for p in params):
@@ -130,15 +130,15 @@ def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[f
     cumulated = probabilities.cumsum(dim=-1)
     targets = cumulated[:, -1:] * cumulated.new_tensor(uniforms).unsqueeze(1)
     places = torch.searchsorted(cumulated, targets, right=True).squeeze(1)
-    # Rounding may place a target at the very end; the last token that has a probability is meant.
+    # Rounding may put a target past the end; then take the last token with a probability above 0.
     last = torch.searchsorted(cumulated, cumulated[:, -1:].contiguous()).squeeze(1)
     return torch.minimum(places, last)
 
 
 def _floor(probabilities: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """[n, 1]: the least probability that top_k and top_p let through.
+    """[n, 1]: the smallest probability that top_k and top_p keep.
 
-    Equal probabilities pass or fail together, so the outcome is free of any order among them.
+    Equal probabilities are kept or dropped together, so their order does not matter.
     """
     vocab = probabilities.shape[1]
     top_k = [min(p.top_k, vocab) if p.top_k != ALL_TOKENS else vocab for p in params]
@@ -153,13 +153,13 @@ def _floor(probabilities: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 def _floor_among(
     probabilities: Tensor, top_k: Sequence[int], params: Sequence[SamplingParams], width: int
 ) -> tuple[Tensor, bool]:
-    """The floor seen among the ``width`` most probable tokens, and whether that is all of it."""
+    """The floor among the ``width`` most probable tokens, and whether it is final."""
     values = probabilities.topk(width, dim=-1).values
     ranks = torch.arange(width, device=values.device)
     allowed = ranks < torch.tensor(top_k, device=values.device).unsqueeze(1)
     values = values.where(allowed, 0.0)
     before = values.cumsum(dim=-1) - values
-    # top_p is a share of what top_k has left over.
+    # top_p is a share of the mass that top_k keeps.
     mass = before[:, -1:] + values[:, -1:]
     whole = torch.tensor([k > width for k in top_k], device=values.device).unsqueeze(1)
     mass = mass.where(~whole, 1.0)

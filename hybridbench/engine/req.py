@@ -1,4 +1,4 @@
-"""One request, the record of everything it holds, and the session whose turn it may be."""
+"""One request, the record of everything it holds, and the session that it may belong to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hybridbench.engine.memory.pages import ceil_align
 from hybridbench.engine.next_token import TokenLogprobs
 from hybridbench.engine.sampling_params import SamplingParams
 
-# Tokens at the head of a prompt in whose place the hash of its payload stands.
+# Tokens at the head of a prompt that the hash of its payload replaces.
 PAYLOAD_TOKENS = 4
 _DIGEST_BYTES = 8 * PAYLOAD_TOKENS
 
@@ -46,23 +46,23 @@ class FinishReason:
 class ReqKv:
     """Everything a request holds; it is moved, never copied field by field.
 
-    Positions of the request's row, half-open, and who gives each range back:
+    Positions of the request's row, half-open, and who frees each range:
 
         [0, cache_protected_len)                  the tree; the request holds a lock on last_node
         [cache_protected_len, kv_committed_len)   the request; its KV is final
         [kv_committed_len, kv_allocated_len)      the request; written by the step in flight
 
-    ``mamba_pool_idx`` is the request's own state slot, which may be held without a row for the
-    moment between a match and the admission decision.  With pages of several tokens
-    ``cache_protected_len`` is whole pages, and what follows ``kv_allocated_len`` in its page is the
-    request's as well.
+    ``mamba_pool_idx`` is the request's own state slot, which may be held without a row
+    between a match and the admission decision.  With pages of several tokens
+    ``cache_protected_len`` is whole pages, and the request also owns the rest of the page that
+    ``kv_allocated_len`` ends in.
 
-    Of what the request holds itself the window pool has only what follows ``swa_evicted_seqlen``
-    (0 without sliding windows); the full pool has all.
+    Of the request's own positions the window pool holds only those from ``swa_evicted_seqlen`` on
+    (0 without sliding windows); the full pool holds all.
 
-    With track buffers ``mamba_ping_pong_track_buffer`` names the slots that copies of the state are
-    saved in (-1 for one that is not taken), and ``mamba_last_track_seqlen`` the length that the
-    last complete copy belongs to, None as long as there is none.
+    With track buffers ``mamba_ping_pong_track_buffer`` lists the slots for saved copies of the
+    state (-1 for a slot not allocated), and ``mamba_last_track_seqlen`` is the length of the last
+    complete copy, None if there is none.
     """
 
     req_pool_idx: int | None = None
@@ -76,14 +76,14 @@ class ReqKv:
     mamba_ping_pong_track_buffer: list[int] | None = None
     mamba_next_track_idx: int = 0
     mamba_last_track_seqlen: int | None = None
-    # The tree's KV positions of the matched prefix; what a holder may read, not own.
+    # The tree's KV positions of the matched prefix: the holder may read them but does not own them.
     prefix_indices: npt.NDArray[np.int64] = field(
         default_factory=lambda: NO_INDICES, repr=False, compare=False
     )
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has to be given back."""
+        """Whether there is nothing to free."""
         return (
             self.req_pool_idx is None
             and self.mamba_pool_idx is None
@@ -116,30 +116,30 @@ class ReqKv:
 
     @property
     def state_slots_held(self) -> int:
-        """State slots that must be given back: the request's own and those of its buffer."""
+        """State slots to free: the request's own and those of its buffer."""
         return (self.mamba_pool_idx is not None) + len(self.track_slots)
 
     @property
     def uncached_len(self) -> int:
-        """KV positions that the request itself must give back."""
+        """KV positions that the request itself must free."""
         return self.kv_allocated_len - self.cache_protected_len
 
     def held_len(self, page_size: int) -> int:
-        """The same in whole pages: what is left of its last page is the request's, too."""
+        """``uncached_len`` in whole pages: the request also owns the rest of its last page."""
         return ceil_align(self.kv_allocated_len, page_size) - self.cache_protected_len
 
     def swa_held_len(self, page_size: int) -> int:
-        """The same of the window pool."""
+        """The same for the window pool."""
         return ceil_align(self.kv_allocated_len, page_size) - self.swa_held_from
 
     @property
     def swa_held_from(self) -> int:
-        """The first position whose KV in the window pool is the request's own."""
+        """The first position whose KV in the window pool belongs to the request."""
         return max(self.cache_protected_len, self.swa_evicted_seqlen)
 
 
 class Req:
-    """One request: its tokens, its sampling parameters, and ``kv``, all that it holds."""
+    """One request: its tokens, its sampling parameters, and ``kv``, everything it holds."""
 
     __slots__ = (
         "arrival",
@@ -177,14 +177,14 @@ class Req:
         arrival: int = 0,
         eos_token_ids: Sequence[int] = (),
     ) -> None:
-        """A waiting request.
+        """Create a waiting request.
 
         Args:
             rid: its id.
             origin_input_ids: the prompt; kept, not copied.
             sampling_params: how to choose tokens, and when to stop.
             arrival: numbers requests in the order of their submission.
-            eos_token_ids: tokens of the model that end a request, unless it ignores them.
+            eos_token_ids: the model's tokens that end a request, unless it ignores them.
         """
         self.rid = rid
         self.origin_input_ids = origin_input_ids
@@ -194,11 +194,11 @@ class Req:
         if not sampling_params.ignore_eos:
             self.stop_token_ids = frozenset((*sampling_params.stop_token_ids, *eos_token_ids))
         self.output_ids: list[int] = []
-        # Of each output token; None unless the request asks.
+        # One entry per output token; None unless the request asks.
         self.logprobs: list[TokenLogprobs] | None = None
         if sampling_params.logprobs is not None:
             self.logprobs = []
-        # What this prefill computes: prompt plus outputs, the latter after a retract.
+        # What this prefill computes: the prompt, and after a retract the outputs as well.
         self.fill_ids: list[int] = origin_input_ids
         self.extend_input_len = 0
         self.cached_tokens = 0  # reused at the first admission
@@ -206,7 +206,7 @@ class Req:
         self.finished_reason: FinishReason | None = None
         self.to_abort: FinishReason | None = None
         self.is_retracted = False
-        # Whether it had KV loaded from the host since it last began to wait.
+        # Whether it started a load from the host since it last began to wait.
         self.began_load_back = False
         # The session whose turn this is, from its submission to its end; None for all others.
         self.session: Session | None = None
@@ -214,13 +214,13 @@ class Req:
         self.extra_key: str | None = None
         self.payload = b""
         self.priority = 0
-        # When it came, when it last began to wait, and when it was admitted or gave its last token;
-        # the engine's clock.
+        # When it was submitted, when it last began to wait, and when it was admitted or gave its
+        # last token; by the engine's clock.
         self.submitted_s = 0.0
         self.queued_s = 0.0
         self.last_heard_s = 0.0
         self.passed = 0  # bits of ``Passed``
-        self.went_on_from: Writers = ()  # who computed what it reads
+        self.went_on_from: Writers = ()  # the requests that computed what it reads
         self.kv = ReqKv()
 
     @property
@@ -239,21 +239,21 @@ class Req:
 
     @property
     def writers(self) -> Writers:
-        """Who has to do with what it computes: itself, and whom it went on from."""
+        """The requests behind what it computes: itself, and those it builds on."""
         before = self.went_on_from
         if before and before[0][0] == self.arrival:
-            before = before[1:]  # a session's turn goes on after a retract
+            before = before[1:]  # a session's turn that resumes after a retract
         return ((self.arrival, self.passed), *before[: MOST_WRITERS - 1])
 
     def goes_on_from(self, writers: Writers) -> None:
-        """What it reads from now on is what ``writers`` computed."""
+        """Record that it reads what ``writers`` computed."""
         others = tuple(writer for writer in writers if writer[0] != self.arrival)
         self.went_on_from = joined(others, self.went_on_from)
 
     def attach_payload(self, payload: bytes, vocab_size: int) -> None:
-        """Hold ``payload`` (image features, say) as long as the request lives.
+        """Hold ``payload`` (such as image features) for the life of the request.
 
-        Its hash takes the place of the first tokens of the prompt, so that only prompts with equal
+        Its hash replaces the first tokens of the prompt, so that only prompts with equal
         payloads share a prefix.  Source: SGLang's pad values; vLLM extends the block hash instead.
         """
         self.payload = payload
@@ -262,14 +262,14 @@ class Req:
         self.origin_input_ids[:taken] = (digest % np.uint64(vocab_size)).tolist()[:taken]
 
     def init_next_round_input(self) -> None:
-        """Before matching: what a prefill of this request has to cover."""
+        """Set ``fill_ids`` to what a prefill of this request must cover; call before matching."""
         if self.output_ids:
             self.fill_ids = self.origin_input_ids + self.output_ids
 
     def matchable_key(self) -> RadixKey:
-        """What a match may cover: all tokens but one, since one must be computed for its logits.
+        """The tokens that a match may cover: all but one, which must be computed for its logits.
 
-        Called the logit reserve.
+        The one is called the logit reserve.
         """
         return RadixKey(self.fill_ids[: len(self.fill_ids) - 1], self.extra_key)
 
@@ -283,27 +283,27 @@ class Req:
         self.extend_input_len = 0
 
     def append_token(self, token_id: int) -> None:
-        """Take the next output token and decide whether it was the last."""
+        """Append the next output token and decide whether it was the last."""
         output_ids = self.output_ids
         output_ids.append(token_id)
-        # As ``end_with``, without its call: this runs for every token.
+        # ``end_with`` inlined: this runs for every token.
         if token_id in self.stop_token_ids:
             self.finished_reason = FinishReason(FinishKind.STOP)
         elif len(output_ids) >= self.sampling_params.max_new_tokens:
             self.finished_reason = FinishReason(FinishKind.LENGTH)
 
     def end_with(self, token_id: int, count: int) -> FinishKind | None:
-        """How the request ends if ``token_id`` is its output token number ``count``, if it does."""
+        """How ``token_id`` as output token number ``count`` would end the request; else None."""
         if token_id in self.stop_token_ids:
             return FinishKind.STOP
         return FinishKind.LENGTH if count >= self.sampling_params.max_new_tokens else None
 
 
 class Session:
-    """One conversation: its tokens, the turn under way, and whether it is to be closed after it.
+    """One conversation: its tokens, the current turn, and whether to close it after that turn.
 
-    ``tokens`` are the prompts and answers of all turns that finished; a turn that was aborted or
-    refused has left no trace in them.
+    ``tokens`` are the prompts and answers of all finished turns; an aborted or rejected turn
+    leaves no trace in them.
     """
 
     __slots__ = (
@@ -316,7 +316,7 @@ class Session:
     )
 
     def __init__(self, session_id: str, timeout_s: float | None, now_s: float) -> None:
-        """An open session without a turn; ``timeout_s`` None never ends it."""
+        """Open a session without a turn; ``timeout_s`` None disables the time-out."""
         self.session_id = session_id
         self.timeout_s = timeout_s
         self.last_active_s = now_s
@@ -330,39 +330,39 @@ class Session:
         return self.req is not None
 
     def is_timed_out(self, now_s: float) -> bool:
-        """Whether it has been idle for longer than it may; never while a turn is under way."""
+        """Whether it was idle for longer than ``timeout_s``; never while a turn is in progress."""
         if self.timeout_s is None or self.is_inflight:
             return False
         return now_s - self.last_active_s > self.timeout_s
 
     def expiry_s(self, now_s: float) -> float:
-        """Until when it surely stays open; a turn under way puts that off."""
+        """The earliest time at which it may expire; a turn in progress postpones it."""
         assert self.timeout_s is not None, f"session {self.session_id} never times out"
         return (now_s if self.is_inflight else self.last_active_s) + self.timeout_s
 
     def begin_req(self, req: Req, now_s: float) -> None:
-        """``req`` is the next turn; its prompt begins with ``tokens``."""
+        """Make ``req`` the current turn; its prompt begins with ``tokens``."""
         assert self.req is None, f"session {self.session_id} has a turn under way"
         self.req = req
         req.session = self
         self.last_active_s = now_s
 
     def finish_req(self, req: Req, now_s: float) -> None:
-        """The turn has been answered: from now on its prompt and its answer are the history."""
+        """End an answered turn: its prompt and its answer become the history."""
         self.tokens = [*req.origin_input_ids, *req.output_ids]
         self._end_req(req, now_s)
 
     def abort_req(self, req: Req, now_s: float) -> None:
-        """The turn ended without an answer: the history is what it was before."""
+        """End a turn without an answer: the history stays as it was."""
         self._end_req(req, now_s)
 
     def _end_req(self, req: Req, now_s: float) -> None:
-        # Both ways: the two would wait for the collector otherwise.
+        # Both references: otherwise the cycle would wait for the garbage collector.
         self.req = None
         req.session = None
         self.last_active_s = now_s
 
 
 def payload_digest(payload: bytes) -> bytes:
-    """The hash of ``payload``, eight bytes for each token that it stands for."""
+    """The hash of ``payload``, eight bytes for each token that it replaces."""
     return hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()

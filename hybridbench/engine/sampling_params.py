@@ -1,4 +1,4 @@
-"""How the next token of one request is chosen, and when the request is done."""
+"""How the next token of a request is chosen, and when the request is done."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hybridbench.foundation.errors import UsageError
 
 ALL_TOKENS = -1
-"""The value of ``top_k`` that switches the filter off."""
+"""The value of ``top_k`` that disables the filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Checked once when it is made; shared freely afterwards.
+    """Validated once, at construction; safe to share afterwards.
 
     Args:
         max_new_tokens: output length at which the request finishes.
@@ -21,14 +21,14 @@ class SamplingParams:
         top_k: only the k most probable tokens; -1 is all of them.
         top_p: only the fewest most probable tokens whose mass reaches top_p.
         stop_token_ids: a request ends after one of these, unless ``ignore_eos``.
-        ignore_eos: run to ``max_new_tokens`` whatever comes.
+        ignore_eos: always run to ``max_new_tokens``.
         seed: names the request's random stream.  The token at a position depends on the logits, the
             seed and the position alone, never on the other requests of the step.
-        logprobs: of how many of the most probable tokens at each place the logprobs are wanted,
-            beside that of the output token itself; None computes none.
+        logprobs: at each position, list this many most probable tokens with their logprobs, in
+            addition to that of the output token itself; None computes none.
 
     Raises:
-        UsageError: one sentence on the first value that cannot be.
+        UsageError: names the first invalid value, in one sentence.
     """
 
     max_new_tokens: int = 128
@@ -60,5 +60,5 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most probable token is taken, so that no randomness is needed."""
+        """Whether the most probable token is always chosen, without randomness."""
         return self.temperature == 0.0 or self.top_k == 1

@@ -1,4 +1,4 @@
-"""When an engine has warmed up, counted in work done and never in time."""
+"""Detect that an engine has warmed up, measured in work done, never in time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
-    """What one step looked like; all O(1) to know.
+    """The shape of one step; every field takes O(1) to compute.
 
-    ``used`` are the slots not free in each pool, ``evictions`` and ``finished`` cumulative counts.
+    ``used`` are the allocated slots of each pool, ``evictions`` and ``finished`` cumulative counts.
     """
 
     mode: Literal["extend", "decode", "verify", "idle"]
@@ -24,8 +24,8 @@ class StepLoad:
 class SteadyDetector:
     """Latches ``is_steady`` once a longer run would show nothing new about the engine's size.
 
-    A *new maximum* is a pool whose used slots exceed the highest count noted so far by more than
-    ``tolerance`` of its size (creeping growth adds up, since the noted count moves only then), or a
+    A *new maximum* is a pool whose used slots exceed the highest recorded count by more than
+    ``tolerance`` of its size (slow growth adds up, since the recorded count moves only then), or a
     higher number of requests in one step.  A *new shape* is a step whose mode, tokens and requests,
     the latter two rounded up to powers of two, were not seen before.
 
@@ -34,10 +34,10 @@ class SteadyDetector:
     * *evicting*: since the last new maximum at least ``quiet_requests`` requests have finished and
       at least ``quiet_evictions`` tree nodes or states were evicted;
     * *unfilled*: since the last new maximum and the last new shape at least
-      ``unfilled_factor * quiet_requests`` requests have finished.  This is for pools that traffic
-      never fills, where evictions would be waited for in vain.
+      ``unfilled_factor * quiet_requests`` requests have finished.  This is for pools that the
+      traffic never fills, where evictions would never occur.
 
-    It stays steady after a flush: what grows again then has been that large before.
+    It stays steady after a flush: anything that grows again has been that large before.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class SteadyDetector:
 
     @property
     def shapes_seen(self) -> int:
-        """Different step shapes so far."""
+        """Number of distinct step shapes so far."""
         return len(self._shapes)
 
     def observe(self, load: StepLoad) -> bool:
-        """Take one step into account; True on the step that made it steady."""
+        """Record one step; True on the step that made the engine steady."""
         if self.is_steady:
             return False
         if self._is_new_maximum(load):
