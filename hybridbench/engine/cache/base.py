@@ -1,4 +1,4 @@
-"""What a scheduler may ask of any prefix cache, and the records that go back and forth."""
+"""The scheduler's interface to any prefix cache, and its parameter and result records."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hybridbench.engine.memory.req_to_token import ReqToTokenPool, RowHolder, Ro
 
 
 class KVAllocator(Protocol):
-    """What a cache needs of an allocator of KV positions.
+    """The allocator interface that a cache needs.
 
     Attributes:
-        device: where index tensors that are given to it live.
+        device: the device of index tensors passed to it.
     """
 
     device: torch.device
@@ -37,18 +37,18 @@ class KVAllocator(Protocol):
 
 
 class KvRecord(RowRecord, Protocol):
-    """What a cache reads and writes in the record of a request, beside its row.
+    """The fields of a request's record that a cache uses, besides its row.
 
     Attributes:
-        mamba_pool_idx: the request's own state slot.  ``match_prefix`` with ``cow_mamba`` may take
-            one; ``cache_finished_req`` gives it to the tree or back, and leaves None.
+        mamba_pool_idx: the request's own state slot.  ``match_prefix`` with ``cow_mamba`` may
+            allocate it; ``cache_finished_req`` gives it to the tree or frees it, and sets None.
         last_node: node whose lock the request holds.  ``cache_unfinished_req`` moves the lock and
-            sets it; ``cache_finished_req`` gives the lock back and sets None.
+            sets it; ``cache_finished_req`` releases the lock and sets None.
         prefix_indices: KV indices of the prefix that is in the tree (or already computed).
-        lock_receipt: what gives that lock back; None without one.
+        lock_receipt: what releases that lock; None without one.
         cache_protected_len: positions held by that lock, not by the request.
-        swa_evicted_seqlen: positions before this have left the window of all sliding layers; of
-            the request's own among them only the full pool has KV.
+        swa_evicted_seqlen: positions before this are outside the window of all sliding layers; of
+            these, the request's own ones have KV only in the full pool.
         kv_committed_len: positions whose KV is final.
         kv_allocated_len: positions that have a KV index.
     """
@@ -63,12 +63,12 @@ class KvRecord(RowRecord, Protocol):
 
 
 class CacheableReq(RowHolder, Protocol):
-    """A request as a cache sees it; the rest of the request is not its business.
+    """The part of a request that a cache uses.
 
     Attributes:
         kv: what it holds.
         extra_key: namespace of its prefixes; None is the common one.
-        writers: itself, and whom it went on from; ``goes_on_from`` tells it of more.
+        writers: itself, and the requests it builds on; ``goes_on_from`` adds more.
     """
 
     @property
@@ -94,14 +94,14 @@ class CacheableReq(RowHolder, Protocol):
 
 @dataclass(frozen=True)
 class CacheInitParams:
-    """What a cache is built from.
+    """The parameters of a cache.
 
-    ``state_refresh`` says which states a hit makes the youngest, where a tree has states alone:
-    "path" those of all nodes on the way, "used" only the one that is read.
-    ``enable_mamba_extra_buffer`` has a hybrid tree take states from the track buffers of requests;
-    the rows must have such buffers.
+    ``state_refresh`` selects the states that a hit makes the youngest in a tree with states:
+    "path" those of all nodes on the matched path, "used" only the one that is read.
+    ``enable_mamba_extra_buffer`` makes a hybrid tree take states from the track buffers of
+    requests; the rows must have such buffers.
     ``mamba_cache_chunk_size`` is the grid of lengths at which a prefill can save a state.
-    ``sliding_window_size`` is how many tokens a query of a sliding layer sees, its own included.
+    ``sliding_window_size`` is the number of tokens that a sliding layer's query sees, itself too.
     """
 
     req_to_token_pool: ReqToTokenPool
@@ -118,7 +118,7 @@ class CacheInitParams:
 
 @dataclass(slots=True)
 class MatchPrefixParams:
-    """Look up ``key``; with ``cow_mamba``, copy a state that was hit into a slot of ``req``."""
+    """Look up ``key``; with ``cow_mamba``, copy the state of a hit into a slot of ``req``."""
 
     key: RadixKey
     cow_mamba: bool = False
@@ -129,15 +129,15 @@ class MatchResult(NamedTuple):
     """The longest reusable prefix.
 
     Attributes:
-        device_indices: its KV indices, int64, a copy that belongs to the caller; the positions
+        device_indices: its KV indices, int64, a copy owned by the caller; the positions
             themselves stay the tree's, and are safe to read only while the node is locked.
         last_device_node: deepest node of the prefix; the root if nothing was found.
         last_host_node: the same without a host tier; with one, the deepest node whose KV, and in a
             hybrid tree its state, is on the device or on the host.
-        mamba_branching_seqlen: a longer prefix is there but has no state: the aligned length at
-            which a state would have made it a hit; else None.
+        mamba_branching_seqlen: the aligned length at which a saved state would have extended the
+            hit, if a longer prefix exists without a state; else None.
         cache_protected_len: length of ``device_indices``.
-        host_hit_length: tokens behind them, down to ``last_host_node``, that must be loaded first.
+        host_hit_length: tokens after them, down to ``last_host_node``, that must be loaded first.
     """
 
     device_indices: IntArray
@@ -155,19 +155,19 @@ class MatchResult(NamedTuple):
 
 @dataclass(slots=True)
 class InsertParams:
-    """Put ``value`` under ``key``; held by REQ from ``prev_prefix_len`` on.
+    """Insert ``value`` under ``key``; REQ owns it from ``prev_prefix_len`` on.
 
     Attributes:
         key: tokens; those after the last whole page are not kept, and stay the caller's.
         value: KV index of each token; None uses the token ids (only without an allocator).
-        mamba_value: state slot after the last token, alone or as the one entry of a list, array
+        mamba_value: state slot after the last token, alone or as the only entry of a list, array
             or tensor; a hybrid tree needs one.
-        prev_prefix_len: positions that were the tree's before and are not freed as duplicates.
-        swa_evicted_seqlen: positions before this come without their part in the window pool.
+        prev_prefix_len: positions that the tree already owned; not freed as duplicates.
+        swa_evicted_seqlen: positions before this have no part in the window pool.
         chunked: the request is between two chunks of its prefill.
         priority: for the eviction policy of that name.
-        mamba_owner: who gives the state slot: REQ, or TRACK for one of a track buffer.
-        writers: who computed it.
+        mamba_owner: the owner of the state slot: REQ, or TRACK for one of a track buffer.
+        writers: the requests that computed it.
     """
 
     key: RadixKey
@@ -182,12 +182,12 @@ class InsertParams:
 
 
 class InsertResult(NamedTuple):
-    """What became of an insert.
+    """The outcome of an insert.
 
     Attributes:
         prefix_len: tokens that were in the tree before.
         total_len: tokens of the key that are in the tree now.
-        mamba_exist: the caller's state slot was not taken and stays the caller's.
+        mamba_exist: whether the caller's state slot was not taken and stays the caller's.
     """
 
     prefix_len: int
@@ -197,7 +197,7 @@ class InsertResult(NamedTuple):
 
 @dataclass(slots=True)
 class EvictParams:
-    """Make free at least so many KV tokens, state slots, and tokens of the window pool."""
+    """Free at least this many KV tokens, state slots, and tokens of the window pool."""
 
     num_tokens: int = 0
     mamba_num: int = 0
@@ -205,7 +205,7 @@ class EvictParams:
 
 
 class EvictResult(NamedTuple):
-    """What was made free; less than asked if the rest is locked, more since nodes go whole."""
+    """The amounts freed: less than requested if the rest is locked, more as nodes go whole."""
 
     num_tokens_evicted: int = 0
     mamba_num_evicted: int = 0
@@ -218,7 +218,7 @@ class DecLockRefParams(NamedTuple):
     Attributes:
         mamba_locked: whether the node had a state to lock.
         swa_locked_len: tokens up to the node's end whose window part is locked; they stay the same
-            tokens when nodes among them are cut.
+            tokens when nodes are split.
     """
 
     mamba_locked: bool = False
@@ -238,7 +238,7 @@ class IncLockRefResult(NamedTuple):
     swa_locked_len: int = 0
 
     def to_dec_params(self) -> DecLockRefParams:
-        """What ``dec_lock_ref`` wants in order to undo exactly this."""
+        """The receipt with which ``dec_lock_ref`` undoes exactly this lock."""
         return DecLockRefParams(self.mamba_locked, self.swa_locked_len)
 
 
@@ -246,7 +246,7 @@ class DecLockRefResult(NamedTuple):
     """What an unlock changed.
 
     Attributes:
-        delta: KV tokens that became evictable; those evicted at once are among them.
+        delta: KV tokens that became evictable, including those evicted at once.
     """
 
     delta: int
@@ -254,7 +254,7 @@ class DecLockRefResult(NamedTuple):
 
 @dataclass(slots=True)
 class CacheEvents:
-    """How often what happened, since the cache was built; ``reset`` does not touch it."""
+    """Event counts since the cache was built; ``reset`` keeps them."""
 
     prefix_hits: int = 0
     prefix_hit_tokens: int = 0
@@ -287,10 +287,10 @@ class CacheEvents:
 
 
 class TreeSlots(NamedTuple):
-    """What the tree's own nodes say it holds, found by walking them.
+    """What the tree holds according to its nodes, found by walking them.
 
-    ``swa_indices`` are locations in the window pool, ``host_indices`` in the host's pool of KV;
-    ``host_slots`` are those in its other pools, by name.
+    ``swa_indices`` are locations in the window pool, ``host_indices`` in the host's KV pool;
+    ``host_slots`` are the slots in its other pools, by name.
     """
 
     kv_indices: IntArray
@@ -302,7 +302,7 @@ class TreeSlots(NamedTuple):
 
 @dataclass
 class CacheSanityError(RuntimeError):
-    """The cache contradicts itself; ``node_ids`` are the nodes concerned, as far as known."""
+    """The cache is inconsistent; ``node_ids`` are the nodes concerned, as far as known."""
 
     message: str
     node_ids: list[int] = field(default_factory=list)
@@ -313,7 +313,7 @@ class CacheSanityError(RuntimeError):
 
 
 class BasePrefixCache(ABC):
-    """The interface; sizes of what a cache does not have are 0.
+    """The interface of prefix caches; sizes of anything a cache lacks are 0.
 
     Attributes:
         root_node: where every walk begins; locking it does nothing.
@@ -330,22 +330,22 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget everything.  The allocators are not told: the caller clears them as well."""
+        """Forget everything.  The caller must clear the allocators as well."""
 
     @abstractmethod
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         """The longest reusable prefix of a key.  Takes no lock.
 
-        With ``cow_mamba`` a hit takes a state slot (owner REQ) for a request that has none and
-        copies the state into it; if no slot can be had, the answer is "no reuse".
+        With ``cow_mamba`` a hit allocates a state slot (owner REQ) for a request without one and
+        copies the state into it; if there is no slot, nothing is reused.
         """
 
     @abstractmethod
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
-        """Take over a request's KV and state, or free them, and give its lock back.
+        """Take over or free a request's KV and state, and release its lock.
 
-        Everything in [cache_protected_len, kv_allocated_len) of its row is the tree's or free
-        afterwards, and the request has no state slot.  The row itself stays the caller's to free.
+        Afterwards everything in [cache_protected_len, kv_allocated_len) of its row is the tree's
+        or free, and the request has no state slot.  The caller frees the row itself.
         """
 
     @abstractmethod
@@ -366,11 +366,11 @@ class BasePrefixCache(ABC):
     ) -> DecLockRefResult:
         """Undo one ``inc_lock_ref`` of the same node, by its receipt.
 
-        Without a receipt the node's present state decides; a tree with windows must have it.
+        Without a receipt the node's present state decides; a tree with windows requires one.
         """
 
     def dec_swa_lock_only(self, node: TreeNode, receipt: DecLockRefParams) -> DecLockRefParams:
-        """Unlock the window part alone, which nobody behind the lock reads any more.
+        """Release only the window part of a lock, which its holder no longer reads.
 
         Returns:
             The receipt of what is still locked.
@@ -380,7 +380,7 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def tree_slots(self) -> TreeSlots:
-        """Every KV index and state slot the nodes hold, by walking them: the holder's own word."""
+        """Every KV index and state slot that the nodes hold, found by walking them."""
 
     @abstractmethod
     def iter_nodes(self) -> Iterator[TreeNode]:
@@ -388,22 +388,22 @@ class BasePrefixCache(ABC):
 
     @abstractmethod
     def sanity_check(self) -> None:
-        """Walk everything and raise CacheSanityError at the first contradiction."""
+        """Walk everything and raise CacheSanityError at the first inconsistency."""
 
     def insert(self, params: InsertParams) -> InsertResult:
-        """Put a prefix in; the cache owns what it keeps and frees what was there already."""
+        """Insert a prefix; the cache owns what it keeps and frees what it already had."""
         raise NotImplementedError(f"{type(self).__name__} does not keep prefixes")
 
     def take_events(self) -> list[KvEvent]:
-        """What the tree stored and removed since the last call; empty unless that is enabled."""
+        """What the tree stored and removed since the last call; empty unless enabled."""
         return self.kv_events.take()
 
     def node_count(self) -> int:
-        """Nodes in the tree, the root not counted."""
+        """Nodes in the tree, without the root."""
         return sum(1 for _ in self.iter_nodes())
 
     def live_node_count(self) -> int:
-        """TreeNode objects that may be alive because of this cache: root and list ends included."""
+        """TreeNode objects that this cache may keep alive, including root and list sentinels."""
         return 0
 
     def evictable_size(self) -> int:
@@ -431,27 +431,27 @@ class BasePrefixCache(ABC):
         return 0
 
     def session_held_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
-        """KV tokens that sessions hold between turns: none without sessions."""
+        """KV tokens that sessions hold between turns; 0 without sessions."""
         del active_pool_idxs
         return 0
 
     def session_held_swa_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
-        """Tokens of the window pool that sessions hold between turns: none without sessions."""
+        """Tokens of the window pool that sessions hold between turns; 0 without sessions."""
         del active_pool_idxs
         return 0
 
     def session_held_mamba_slots(self, active_pool_idxs: set[int] | None = None) -> int:
-        """State slots that sessions hold between turns: none without sessions."""
+        """State slots that sessions hold between turns; 0 without sessions."""
         del active_pool_idxs
         return 0
 
     def session_held_req_count(self, active_pool_idxs: set[int] | None = None) -> int:
-        """Request rows that sessions hold between turns: none without sessions."""
+        """Request rows that sessions hold between turns; 0 without sessions."""
         del active_pool_idxs
         return 0
 
     def supports_mamba(self) -> bool:
-        """Whether recurrent states are kept, too."""
+        """Whether recurrent states are kept as well."""
         return False
 
     def supports_swa(self) -> bool:
@@ -460,5 +460,5 @@ class BasePrefixCache(ABC):
 
 
 def no_indices() -> IntArray:
-    """An empty index array of its own."""
+    """A new empty index array."""
     return np.empty(0, dtype=np.int64)

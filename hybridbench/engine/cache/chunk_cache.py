@@ -1,4 +1,4 @@
-"""No reuse at all: every request computes and frees its own KV.
+"""No reuse: every request computes and frees its own KV.
 
 The oracle: an engine with a prefix cache must produce exactly what it produces with this one.
 """
@@ -33,7 +33,7 @@ from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 
 
 class ChunkCache(BasePrefixCache):
-    """A cache that never has anything; its root is there so that locking needs no special case."""
+    """A cache that is always empty; it has a root so that locking needs no special case."""
 
     def __init__(self, params: CacheInitParams) -> None:
         self.req_to_token_pool = params.req_to_token_pool
@@ -42,12 +42,12 @@ class ChunkCache(BasePrefixCache):
         self.device = params.token_to_kv_pool_allocator.device
         self.disable = True
         self.events = CacheEvents()
-        # Nothing is ever stored here, so there is nothing to tell.
+        # Nothing is ever stored here, so there are no events.
         self.kv_events = KvEventRecorder(params.enable_kv_cache_events, params.page_size)
         self.root_node = empty_root()
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is nothing to forget."""
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         del params
@@ -73,7 +73,7 @@ class ChunkCache(BasePrefixCache):
         req.kv.last_node = req.kv.lock_receipt = None
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
-        """The next chunk continues where this one ended; nobody else can."""
+        """Let the next chunk of the request continue here; no other request can."""
         del chunked
         assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
         row = self.req_to_token_pool.req_to_token[req.kv.req_pool_idx]
@@ -104,13 +104,13 @@ class ChunkCache(BasePrefixCache):
         return 1
 
     def sanity_check(self) -> None:
-        """Nothing that could contradict itself."""
+        """Do nothing: there is nothing to check."""
 
 
 class SWAChunkCache(ChunkCache):
     """The same for a model with sliding windows, whose KV is in two pools.
 
-    What its requests leave behind their windows goes back while they run.
+    KV that its running requests have left behind their windows is freed.
     """
 
     def __init__(self, params: CacheInitParams) -> None:

@@ -1,7 +1,7 @@
-"""Which entry goes next, without looking at those that cannot go.
+"""Find the next entry to evict without visiting entries that cannot be evicted.
 
 A queue holds exactly the nodes that may be evicted now: leaves without a lock, or states without
-one.  Finding the next costs the same in a tree of a thousand nodes and of a million.
+one.  Finding the next takes the same time in a tree of a thousand nodes or a million.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hybridbench.engine.cache.tree_node import TreeNode
 Priority = tuple[int, ...]
 Strategy = Callable[[TreeNode], Priority]
 
-# A heap is rebuilt when this many of its entries, and half of all, are out of date.
+# A heap is rebuilt when this many of its entries, and half of all, are stale.
 _STALE_MIN = 64
 
 
@@ -35,32 +35,32 @@ class EvictionQueue(Protocol):
     def __iter__(self) -> Iterator[TreeNode]: ...
 
     def add(self, node: TreeNode) -> None:
-        """A node that was not in the queue may be evicted from now on."""
+        """Add a node, not yet in the queue, that may be evicted from now on."""
 
     def discard(self, node: TreeNode) -> None:
-        """A node may no longer be evicted; harmless if it could not be before."""
+        """Remove a node that may no longer be evicted; harmless if it is not in the queue."""
 
     def touch(self, node: TreeNode) -> None:
-        """A node was used just now: it is the youngest.  Harmless if it is not in the queue."""
+        """Make a node that was just used the youngest; harmless if it is not in the queue."""
 
     def first(self) -> TreeNode | None:
-        """The node to evict next; it stays in the queue until it is discarded."""
+        """The node to evict next, which stays in the queue until it is discarded."""
 
 
 class RecencyQueue:
     """Least recently used first.
 
-    Nearly all nodes come in at one of the two ends (used just now, or a parent whose last child
-    was the oldest of all) and sit in an ordered dict.  The others, which had a lock while younger
-    nodes came and went, wait in a small heap by their access time.
+    Nearly all nodes enter at one of the two ends (just used, or a parent whose last child
+    was the oldest of all) and are kept in an ordered dict.  The others, which were locked while
+    younger nodes came and went, are kept in a small heap by their access time.
     """
 
     def __init__(self, time_of: Callable[[TreeNode], int] = last_use) -> None:
-        """``time_of`` a node: larger is younger, and no two are equal."""
+        """``time_of`` gives a node's age: larger is younger, and no two are equal."""
         self._time_of = time_of
         self._order: OrderedDict[int, TreeNode] = OrderedDict()
         self._late: dict[int, TreeNode] = {}
-        # (access time, node id): numbers only, since a node in a heap could not die.
+        # (access time, node id): numbers only, since the heap would keep nodes alive.
         self._late_heap: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class RecencyQueue:
         self.touch_all((node,))
 
     def touch_all(self, nodes: Iterable[TreeNode]) -> None:
-        """Touch ``nodes`` one after the other, the last one last."""
+        """Touch ``nodes`` in order, the last one last."""
         order, late = self._order, self._late
         move_to_end = order.move_to_end
         for node in nodes:
@@ -131,7 +131,7 @@ class PriorityQueue:
     """Smallest ``strategy(node)`` first, for policies other than LRU.
 
     A node's priority changes only when it is used, and ``touch`` then pushes a second entry; the
-    first is recognised as out of date when it comes to the top.
+    first is recognised as stale when it reaches the top.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -177,7 +177,7 @@ class PriorityQueue:
 
 
 def make_eviction_queue(policy: str) -> EvictionQueue:
-    """The queue of a policy by its name in the field.
+    """The queue for an eviction policy, by SGLang's name.
 
     Raises:
         ValueError: no such policy.
@@ -212,7 +212,7 @@ def _by_priority(node: TreeNode) -> Priority:
 
 
 def _slru(node: TreeNode) -> Priority:
-    # Segmented: nodes used at least twice go after all that were used once.
+    # Segmented: nodes used at least twice are evicted after all that were used once.
     return (int(node.hit_count >= 2), node.last_access_time)
 
 

@@ -1,12 +1,12 @@
-"""The unified tree with a host tier: KV and what components keep of a node, on either side.
+"""The unified tree with a host tier: a node's KV and components on either side.
 
-On the device the rules are those of the tree without a host tier.  What a component keeps of a node
-may be on the host while the node's KV is on the device; the other way round it is not, and what the
-host has of a component goes with the KV there.  A hit ends where every component has what it needs
-on either side; what the device lacks of that is loaded back.
+On the device the rules are those of the tree without a host tier.  A node's component may be on the
+host while its KV is on the device, but not vice versa; the host frees a component with the node's
+KV there.  A hit ends where every component has what it needs on either side; whatever the device
+lacks of that is loaded back.
 
-As on the device, a node that lost what a component keeps of it stays until the turn of its KV
-comes.  But a leaf that no request could hit with what the host has of it is not kept there.
+As on the device, a node that lost a component stays until its KV is evicted.
+But a leaf that no request could hit with what the host has of it is not kept there.
 
 Source: SGLang's UnifiedRadixCache, which has its host tier built in.
 """
@@ -45,7 +45,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         host_parts: Sequence[HostPart] = (),
         write_policy: HiCacheWritePolicy = "write_through",
     ) -> None:
-        """Raises ValueError unless there is one host part for each component."""
+        """Raise ValueError unless there is one host part for each component."""
         super().__init__(params, cache_controller, write_policy, host_parts)
         self._component_of = {component.name: component for component in self.components}
         given = [part.pool.name for part in host_parts]
@@ -57,7 +57,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         self._check_host(list(self.iter_nodes()))
 
     def _match(self, key: RadixKey) -> MatchResult:
-        """As far as the device has all that is needed, and how much further both sides have it."""
+        """Match as far as the device has all that is needed, then as far as both sides have it."""
         path, walked_len, _ = self._walk(key.page_aligned(self.page_size))
         del path[common_end(path, self.host_parts) :]
         self._touch_path(path)
@@ -83,7 +83,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         for part in self.host_parts:
             part.queue.touch_all(path)
         self._evictable_host_leaves.touch(path[-1])
-        # Those above the last on the device have a child there.
+        # The nodes above the last one on the device have a child there.
         for node in [node for node in path if not node.evicted][-1:]:
             self._evictable_leaves.touch(node)
         for component in self.components:
@@ -102,7 +102,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
     # Transfers.
 
     def _lock_for_transfer(self, node: TreeNode) -> DecLockRefParams:
-        """As for a request, but components may have nothing of the node."""
+        """Lock as for a request, although components may have nothing of the node."""
         if node is self.root_node:
             return DecLockRefParams()
         self._evictable_leaves.discard(node)
@@ -134,13 +134,13 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         self._component_of[part.pool.name].take_loaded(node, device_slots, self._tick())
 
     def _make_youngest(self, node: TreeNode) -> None:
-        """Beside a component's list what comes back is the youngest, as in the dedicated tree."""
+        """Make a loaded node the youngest if there are component lists, as the dedicated tree."""
         node.last_access_time = self._tick()
         self._evictable_leaves.touch(node)
         for part in self.host_parts:
             part.queue.touch(node)
 
-    # What goes.
+    # Eviction and removal.
 
     def _evict_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
         self._write_back(leaf)
@@ -160,7 +160,7 @@ class HiUnifiedRadixCache(HostTier, UnifiedRadixCache):
         return bool(leaf.children) or all(part.has_value(leaf) for part in self.host_parts)
 
     def _evict_backuped(self, leaf: TreeNode, evicted: Evicted) -> None:
-        """What the device has goes, the node stays for what the host has of it, or below it."""
+        """Free the device slots; the node stays for what the host has of it, or below it."""
         self.events.host_stays += 1
         self._evict_from_device(leaf, evicted)
         leaf.value = NO_TOKENS

@@ -24,7 +24,7 @@ class HiRadixCache(StorageTier, RadixCache):
         self._check_host(list(self.iter_nodes()))
 
     def _match(self, key: RadixKey) -> MatchResult:
-        """As far as the device has it, and how much further the host has."""
+        """Match as far as the device has KV, and report how much further the host has it."""
         path = self._walk(key.page_aligned(self.page_size)).path
         if not path:
             return self._no_match()
@@ -58,7 +58,7 @@ class HiRadixCache(StorageTier, RadixCache):
             self._evictable_host_leaves.add(node)
 
     def _oldest_leaves(self) -> Iterator[TreeNode]:
-        """Without those that would take protected host slots along; they stay for the next time."""
+        """Skip leaves whose removal would free protected host slots; they stay for next time."""
         refused: list[TreeNode] = []
         try:
             for leaf in super()._oldest_leaves():
@@ -81,7 +81,7 @@ class HiRadixCache(StorageTier, RadixCache):
             self._evict_backuped(leaf, freed)
 
     def _evict_backuped(self, leaf: TreeNode, freed: list[IntArray]) -> None:
-        """The device slots go, the node stays for its host slots."""
+        """Free the device slots; the node stays for its host slots."""
         self.events.host_stays += 1
         freed.append(leaf.value)
         self.full_evictable_size_ -= len(leaf.value)

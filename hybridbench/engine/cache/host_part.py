@@ -1,7 +1,7 @@
-"""What the host has of the nodes of a tree beside their KV, in a pool of its own: states, windows.
+"""What the host holds of tree nodes besides their KV, in a separate pool: states or windows.
 
-It goes to the host and comes back with the KV of its node, or alone when the other side has the KV
-already, and it goes with the KV that the host has of its node, but may go before.
+A part is copied with the KV of its node, or alone if the other side already has the KV.  The host
+frees it with the node's KV there, or earlier.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hybridbench.engine.memory.owners import TREE
 
 
 class Run(NamedTuple):
-    """The last ``tokens`` tokens down to the end of ``node``, which may be cut meanwhile."""
+    """The last ``tokens`` tokens down to the end of ``node``, which may be split later."""
 
     node: TreeNode
     tokens: int
 
 
 class HostPart(ABC):
-    """The part of one pool: which nodes have it, which loses it next, which a load reads.
+    """The part in one pool: the nodes that have it, in eviction order, and what loads read of it.
 
     Attributes:
-        pool: both sides of it.
+        pool: the pool on both sides.
         queue: the nodes that have it on the host, oldest first.
     """
 
@@ -40,14 +40,14 @@ class HostPart(ABC):
         self.start()
 
     def start(self) -> None:
-        """An empty tree."""
+        """Reset to an empty tree."""
         self.queue = RecencyQueue()
         self._held = 0
         self._protected = 0
 
     @property
     def name(self) -> str:
-        """Of the pool on the host."""
+        """The name of the pool on the host."""
         return f"host_{self.pool.name}"
 
     def evictable_size(self) -> int:
@@ -59,22 +59,22 @@ class HostPart(ABC):
         return self._protected
 
     def is_protected(self, node: TreeNode) -> bool:
-        """Whether a load reads what the host has of a node."""
+        """Whether a load reads the host's part of a node."""
         return self._readers(node) > 0
 
     def is_backed_up(self, node: TreeNode) -> bool:
-        """Whether the host has what the device has of a node."""
+        """Whether the host has everything that the device has of a node."""
         return self.has_value(node) or not self.on_device(node)
 
     def to_write(self, node: TreeNode) -> IntArray:
-        """Slots of the device whose content the host lacks of a node."""
+        """A node's device slots whose content the host lacks."""
         return NO_TOKENS if self.has_value(node) else self.device_slots(node)
 
     def attach_written(self, node: TreeNode, host_slots: IntArray) -> None:
-        """What was written for a node, which may have been cut meanwhile, is on the host."""
+        """Record the host slots written for a node, which may have been split since then."""
         for at, slots in self.divide([Run(node, len(host_slots))], host_slots):
             if self.has_value(at):
-                # The node was cut meanwhile, and that half written a second time.
+                # The node was split, and this half has been written a second time.
                 self.pool.host_account.free(slots, TREE)
             else:
                 self._set_host_slots(at, slots.copy())
@@ -82,7 +82,7 @@ class HostPart(ABC):
                 self.queue.add(at)
 
     def free(self, node: TreeNode) -> None:
-        """The host loses its part of a node, which it has."""
+        """Free the host's part of a node, which must exist."""
         slots = self.host_slots(node)
         self._set_host_slots(node, NO_TOKENS)
         self.queue.discard(node)
@@ -90,7 +90,7 @@ class HostPart(ABC):
         self.pool.host_account.free(slots, TREE)
 
     def protect(self, runs: Sequence[Run]) -> None:
-        """A load reads what the host has of runs."""
+        """Mark the host's part of ``runs`` as being read by a load."""
         for run in runs:
             for node in self.nodes_of(run):
                 if not self.is_protected(node):
@@ -98,7 +98,7 @@ class HostPart(ABC):
                 self._set_readers(node, self._readers(node) + 1)
 
     def release(self, runs: Sequence[Run]) -> None:
-        """It does no more."""
+        """Undo ``protect``."""
         for run in runs:
             for node in self.nodes_of(run):
                 assert self.is_protected(node), f"{node} is not protected in {self.name}"
@@ -107,7 +107,7 @@ class HostPart(ABC):
                     self._protected -= len(self.host_slots(node))
 
     def divide(self, runs: Sequence[Run], slots: IntArray) -> Iterator[tuple[TreeNode, IntArray]]:
-        """The nodes that have runs now, each with its part of ``slots``."""
+        """The nodes that the runs consist of now, each with its part of ``slots``."""
         start = 0
         for run in runs:
             for node in self.nodes_of(run):
@@ -145,27 +145,27 @@ class HostPart(ABC):
 
     @abstractmethod
     def on_device(self, node: TreeNode) -> bool:
-        """Whether the device has it."""
+        """Whether the device has the part of a node."""
 
     @abstractmethod
     def host_slots(self, node: TreeNode) -> IntArray:
-        """Where the host has it; empty if it has not."""
+        """The part's slots on the host; empty if there are none."""
 
     @abstractmethod
     def device_slots(self, node: TreeNode) -> IntArray:
-        """Where the device has it; empty if it has not."""
+        """The part's slots on the device; empty if there are none."""
 
     @abstractmethod
     def slots_wanted(self, node: TreeNode) -> int:
-        """How many slots it takes."""
+        """The number of slots that the part needs."""
 
     @abstractmethod
     def nodes_of(self, run: Run) -> list[TreeNode]:
-        """The nodes whose part a run is, from the top."""
+        """The nodes whose part a run covers, from the top."""
 
     @abstractmethod
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
-        """How many of the first ``end`` nodes a match may have, by what both sides have."""
+        """How many of the first ``end`` nodes a match may cover, given both sides."""
 
     @abstractmethod
     def to_load(self, last_host_node: TreeNode) -> list[Run]:
@@ -173,7 +173,7 @@ class HostPart(ABC):
 
     @abstractmethod
     def split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """A node was cut; ``lower`` is the one that it was."""
+        """Update after a split; ``lower`` is the original node."""
 
     @abstractmethod
     def _set_host_slots(self, node: TreeNode, slots: IntArray) -> None: ...
@@ -204,7 +204,7 @@ class HostStates(HostPart):
         return 1
 
     def nodes_of(self, run: Run) -> list[TreeNode]:
-        """The node itself: of one that is cut the lower half keeps the state."""
+        """The node itself: in a split the lower half keeps the state."""
         return [run.node]
 
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
@@ -217,7 +217,7 @@ class HostStates(HostPart):
         return [Run(last_host_node, 1)] if lacks_it else []
 
     def split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """The upper half is a tombstone on the host as well."""
+        """Keep ``lower`` the youngest; the upper half is a tombstone on the host as well."""
         self.queue.touch(lower)
 
     def _set_host_slots(self, node: TreeNode, slots: IntArray) -> None:
@@ -231,7 +231,7 @@ class HostStates(HostPart):
 
 
 def last_nodes(run: Run) -> list[TreeNode]:
-    """The nodes that have the tokens of a run, from the top."""
+    """The nodes that a run consists of, from the top."""
     node, tokens = run
     nodes = []
     while tokens > 0:

@@ -1,15 +1,15 @@
-"""What the prefix trees with a host tier share: transfers, the host's part of nodes, its evictions.
+"""The common part of the prefix trees with a host tier: transfers, host slots, host eviction.
 
-A node is *backed up* once the host pool has its KV, too.  When its device slots are wanted it stays
+A node is *backed up* once the host pool has its KV, too.  When its device slots are needed it stays
 in the tree without them, *evicted*, and a request that hits it waits until they are loaded back.
-So nodes with device slots reach from the root to some depth, and below them all are evicted.
+So nodes with device slots reach from the root to some depth, and all nodes below are evicted.
 
-Transfers run beside the steps.  Until one has ended and ``check_hicache_events`` has met its
-answer, what it reads is kept: a write holds a lock on its node, a load a lock on the node above its
-run and a reference on the host slots of the run.  A split meanwhile changes none of that: both
-halves have the locks, and who asks for the tokens of a transfer finds the nodes that have them now.
+Transfers run in parallel to the steps.  Until ``check_hicache_events`` has seen a transfer's
+acknowledgement, its source is protected: a write holds a lock on its node, a load a lock on the
+node above its run and a reference on the host slots of the run.  A split does not change this: both
+halves have the locks, and the tokens of a transfer are mapped to the nodes that have them by then.
 
-What a node has beside its KV, in pools of their own, goes along or alone (``host_part.py``).
+A node's slots in other pools are copied with its KV or alone (``host_part.py``).
 
 Source: SGLang's HiRadixCache.  There a step waits for loads layer by layer; here a request joins a
 step after the load.
@@ -39,18 +39,18 @@ from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.foundation.engine_config import HiCacheWritePolicy
 
-# Inserts that must have used a node before it is written to the host.
+# Number of inserts that must have used a node before it is written to the host.
 _WRITE_THROUGH_THRESHOLDS = {"write_through": 1, "write_through_selective": 2}
 
 
 class Ongoing(NamedTuple):
-    """A transfer of the KV of a run of tokens, and of what goes with it.
+    """A transfer of the KV of a run of tokens, with slots of other pools.
 
     Attributes:
         run: the tokens whose KV it copies.
         locked: the node whose lock it holds.
-        receipt: what gives the lock back.
-        loads: of a load, what it copies of each part in ``host_parts``.
+        receipt: releases that lock.
+        loads: for a load, the runs to copy for each part in ``host_parts``.
     """
 
     run: Run
@@ -64,10 +64,10 @@ class HostTier(PrefixTree):
 
     Attributes:
         cache_controller: runs the transfers.
-        write_policy: "write_through" writes a node when an insert uses it, the selective kind at
-            the second, "write_back" when its device slots are to be evicted, waiting for the copy.
+        write_policy: "write_through" writes a node when an insert uses it, the selective kind on
+            the second use, "write_back" before its device slots are evicted, waiting for the copy.
         ongoing_write_through, ongoing_load_back: transfers by the id of their deepest node.
-        host_parts: what the host has of nodes beside their KV.
+        host_parts: what the host holds of nodes besides their KV.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class HostTier(PrefixTree):
 
     @property
     def has_transfers(self) -> bool:
-        """Whether anything is under way beside the steps."""
+        """Whether any transfer is in flight."""
         return len(self.cache_controller) > 0
 
     def host_evictable_size(self) -> int:
-        """Host tokens of nodes that nobody reads there."""
+        """Host tokens of nodes that no transfer reads there."""
         return self._host_size - self._host_protected_size
 
     def host_protected_size(self) -> int:
-        """Host tokens of nodes that somebody reads there."""
+        """Host tokens of nodes that a transfer reads there."""
         return self._host_protected_size
 
     def transfer_locks(self) -> list[tuple[TreeNode, DecLockRefParams]]:
-        """The locks that transfers hold: the node, and the receipt."""
+        """The locks that transfers hold: the node and the receipt of each."""
         ongoing = (*self.ongoing_write_through.values(), *self.ongoing_load_back.values())
         return [(transfer.locked, transfer.receipt) for transfer in ongoing]
 
@@ -119,14 +119,14 @@ class HostTier(PrefixTree):
         )
 
     def check_hicache_events(self) -> None:
-        """Take the answers to transfers that have ended; once a step, and never waits."""
+        """Collect acknowledgements of finished transfers; once a step, without waiting."""
         if len(self.cache_controller):
             self.cache_controller.poll()
             self.writing_check()
             self.loading_check()
 
     def writing_check(self) -> None:
-        """Give nodes what was written for them on the host, and their locks back."""
+        """Attach finished writes to their nodes on the host, and release the locks."""
         acks = self.cache_controller.ack_write_queue
         while acks:
             ack = acks.popleft()
@@ -137,7 +137,7 @@ class HostTier(PrefixTree):
             self.dec_lock_ref(ongoing.locked, ongoing.receipt)
 
     def loading_check(self) -> None:
-        """Give nodes the device slots that were loaded for them, and their protection back."""
+        """Attach finished loads to their nodes on the device, and release the protection."""
         acks = self.cache_controller.ack_load_queue
         while acks:
             ack = acks.popleft()
@@ -152,8 +152,8 @@ class HostTier(PrefixTree):
             self.dec_lock_ref(ongoing.locked, ongoing.receipt)
 
     def write_backup(self, node: TreeNode) -> bool:
-        """Start to copy what the host lacks of a node; False if evictions make no room."""
-        # First: what the host evicts may take nodes above it along that are of no use any more.
+        """Start copying what the host lacks of a node; False if evictions make no room."""
+        # First: evictions from the host may remove nodes above it that have become useless.
         receipt = self._lock_for_transfer(node)
         operation = self._start_write(node)
         if operation is None:
@@ -167,7 +167,7 @@ class HostTier(PrefixTree):
         return True
 
     def is_loading(self, last_host_node: TreeNode) -> bool:
-        """Whether a load brings some of what the device lacks down to ``last_host_node``."""
+        """Whether a load in flight covers some of what the device lacks of ``last_host_node``."""
         if last_host_node.id in self.ongoing_load_back:
             return True
         loading = {
@@ -183,16 +183,16 @@ class HostTier(PrefixTree):
         )
 
     def load_back(self, last_host_node: TreeNode) -> bool:
-        """Start to copy to the device what it lacks down to ``last_host_node``.
+        """Start copying to the device what it lacks down to ``last_host_node``.
 
-        Nothing of that may be loading.  False if even evictions make no room there.
+        None of it may be loading already.  False if even evictions make no room there.
         """
         evicted = self._evicted_path(last_host_node)
         ancestor = evicted[0].parent if evicted else last_host_node
         assert ancestor is not None
         run = Run(last_host_node, sum(len(node.key) for node in evicted))
         loads = tuple(part.to_load(last_host_node) for part in self.host_parts)
-        # First: the room for the load may come from evictions, which may want room on the host.
+        # First: room for the load may come from evictions, which may need room on the host.
         self._protect_host(evicted, loads)
         receipt = self._lock_for_transfer(ancestor)
         operation = self._start_load(run, loads)
@@ -207,7 +207,7 @@ class HostTier(PrefixTree):
         return True
 
     def evict_host(self, num_tokens: int) -> int:
-        """Free host slots of evicted leaves, oldest first, with the leaves; how many tokens."""
+        """Free host slots of evicted leaves, oldest first; return the number of tokens."""
         evicted = 0
         victims = self._host_victims(self._evictable_host_leaves)
         while evicted < num_tokens and (leaf := next(victims, None)) is not None:
@@ -217,7 +217,7 @@ class HostTier(PrefixTree):
         return evicted
 
     def evict_host_part(self, part: HostPart, slots: int) -> int:
-        """Free slots of one part, oldest first; a leaf there goes as a whole.  How many."""
+        """Free a part's slots, oldest first, leaves as a whole; return the number of slots."""
         freed = 0
         victims = self._host_victims(part.queue)
         while freed < slots and (node := next(victims, None)) is not None:
@@ -232,32 +232,32 @@ class HostTier(PrefixTree):
 
     @abstractmethod
     def _set_device_value(self, node: TreeNode, value: IntArray) -> None:
-        """An evicted node, below one that is not, has device slots again."""
+        """Give an evicted node, whose parent is not evicted, device slots again."""
 
     @abstractmethod
     def _note_host_leaf(self, node: TreeNode) -> None:
-        """``node`` has lost a child that only the host had."""
+        """Update after ``node`` lost a child that only the host had."""
 
     def _set_device_part(self, part: HostPart, node: TreeNode, device_slots: IntArray) -> None:
-        """A node on the device, which lacks ``part`` there, has it again."""
+        """Give a node on the device its missing ``part`` again."""
         raise NotImplementedError(f"{type(self).__name__} has no {part.name}")
 
     def _lost_host_part(self, node: TreeNode) -> None:
-        """A node that stays has lost a part on the host."""
+        """Update after a node that stays has lost a part on the host."""
 
     def _lock_for_transfer(self, node: TreeNode) -> DecLockRefParams:
-        """Forbid the eviction of a node, with what it has, and of the path to it."""
+        """Forbid the eviction of a node, with all its parts, and of the path to it."""
         return self.inc_lock_ref(node).to_dec_params()
 
     def _start_write(self, node: TreeNode) -> CacheOperation | None:
-        """A write of what the host lacks of ``node``; None without room there."""
+        """Start writing what the host lacks of ``node``; None without room there."""
         kv = node.value if node.host_value is None else NO_TOKENS
         wanted = [(part.pool, part.to_write(node)) for part in self.host_parts]
         extra_pools = [(pool, slots) for pool, slots in wanted if len(slots)]
         return self.cache_controller.write(kv, node.id, extra_pools)
 
     def _make_host_room(self, node: TreeNode) -> None:
-        """Evict from the host what a write of ``node`` lacks."""
+        """Evict from the host to make room for a write of ``node``."""
         for part in self.host_parts:
             wanted = len(part.to_write(node))
             self.evict_host_part(part, wanted - part.pool.host_account.available_size())
@@ -265,7 +265,7 @@ class HostTier(PrefixTree):
         self.evict_host(tokens - self.cache_controller.mem_pool_host.available_size())
 
     def _start_load(self, run: Run, loads: Sequence[list[Run]]) -> CacheOperation | None:
-        """A load of the KV of a run, and of what else is wanted; None without room."""
+        """Start loading the KV of a run and the wanted parts; None without room."""
         extra_pools = [
             (
                 part.pool,
@@ -280,13 +280,13 @@ class HostTier(PrefixTree):
         )
 
     def _make_device_room(self, run: Run, loads: Sequence[list[Run]]) -> None:
-        """Evict from the device what such a load lacks."""
+        """Evict from the device to make room for such a load."""
         del loads
         missing = run.tokens - self.token_to_kv_pool_allocator.available_size()
         self.evict(EvictParams(num_tokens=max(0, missing)))
 
     def _host_victims(self, queue: RecencyQueue) -> Generator[TreeNode]:
-        """Nodes that no load reads, oldest first; each goes before the next is asked for."""
+        """Nodes that no load reads, oldest first; evict each before asking for the next."""
         refused: list[TreeNode] = []
         try:
             while (node := queue.first()) is not None:
@@ -313,18 +313,18 @@ class HostTier(PrefixTree):
             part.start()
 
     def _write_through(self, path: list[TreeNode]) -> None:
-        """Write those nodes of a path that inserts have used often enough."""
+        """Write the nodes of a path that enough inserts have used."""
         if self.write_policy == "write_back":
             return
         threshold = _WRITE_THROUGH_THRESHOLDS[self.write_policy]
         for node in path:
             is_written = self._is_backed_up(node) or node.id in self.ongoing_write_through
             if not is_written and node.hit_count >= threshold and not self.write_backup(node):
-                # Below a node that the host does not have, its copies would go with the node.
+                # Without this node on the host, copies of the nodes below would be removed with it.
                 break
 
     def _write_back(self, node: TreeNode) -> None:
-        """Write what is about to be evicted, and wait; it may be without a copy all the same."""
+        """Write a node about to be evicted, and wait; it may still end up without a copy."""
         is_written = self._is_backed_up(node) or node.id in self.ongoing_write_through
         if self.write_policy == "write_back" and not is_written and self.write_backup(node):
             self.cache_controller.wait()
@@ -332,7 +332,7 @@ class HostTier(PrefixTree):
             self.loading_check()
 
     def _is_backed_up(self, node: TreeNode) -> bool:
-        """Whether the host has all there is of ``node``."""
+        """Whether the host has everything that exists of ``node``."""
         return node.host_value is not None and all(p.is_backed_up(node) for p in self.host_parts)
 
     def _attach_written(self, ongoing: Ongoing, operation: CacheOperation) -> None:
@@ -343,7 +343,7 @@ class HostTier(PrefixTree):
                 node.host_value = self._clone_host_indices(indices)
                 self._host_size += len(indices)
             else:
-                # The node was split meanwhile, and that half written a second time.
+                # The node was split, and this half has been written a second time.
                 self.cache_controller.evict_host(indices)
         for part in self.host_parts:
             written = operation.of(part.pool)
@@ -351,7 +351,7 @@ class HostTier(PrefixTree):
                 part.attach_written(ongoing.run.node, written.host_slots)
 
     def _take_loaded(self, ongoing: Ongoing, operation: CacheOperation) -> None:
-        """Take what a load brought, except what requests have computed again."""
+        """Attach what a load copied, except what requests have computed again."""
         nodes = last_nodes(ongoing.run)
         duplicates = [NO_TOKENS]
         for node, indices in zip(nodes, _by_node(nodes, operation.device_indices), strict=True):
@@ -371,7 +371,7 @@ class HostTier(PrefixTree):
                     self._set_device_part(part, node, slots)
 
     def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
-        """Evicted nodes get the KV that was computed again; what the device has is freed."""
+        """Give recomputed KV to evicted nodes, and free what the device already has."""
         offset = 0
         for node in path:
             end = offset + len(node.key)
@@ -384,11 +384,11 @@ class HostTier(PrefixTree):
             offset = end
 
     def _is_leaf(self, node: TreeNode) -> bool:
-        """Whether no node below has device slots."""
+        """Whether the node is on the device and no node below it is."""
         return not node.evicted and all(child.evicted for child in node.children.values())
 
     def _remove_below(self, leaf: TreeNode) -> None:
-        """Take what the host has below a node that goes: nobody could reach it any more."""
+        """Remove everything below a node that will be removed: it would be unreachable."""
         below = list(leaf.children.values())
         for node in below:
             below += node.children.values()
@@ -399,14 +399,14 @@ class HostTier(PrefixTree):
         self._note_host_leaf(self._remove_host_leaf(leaf))
 
     def _remove_host_leaf(self, leaf: TreeNode) -> TreeNode:
-        """Take an evicted leaf and its host slots out of the tree; its parent."""
+        """Remove an evicted leaf and its host slots from the tree; return its parent."""
         self.events.host_evictions += 1
         self._evictable_host_leaves.discard(leaf)
         self._free_host(leaf)
         return self._unlink_from_parent(leaf)
 
     def _free_host(self, node: TreeNode) -> None:
-        """Free all that the host has of a node that goes, the KV at least."""
+        """Free all host slots of a node that will be removed; it has KV there."""
         for part in self.host_parts:
             if part.has_value(node):
                 part.free(node)
@@ -416,7 +416,7 @@ class HostTier(PrefixTree):
         self.cache_controller.evict_host(host_value)
 
     def _is_host_protected(self, node: TreeNode) -> bool:
-        """Whether somebody reads the host slots of ``node``."""
+        """Whether a transfer reads the host slots of ``node``."""
         return node.host_ref_counter > 0 or any(p.is_protected(node) for p in self.host_parts)
 
     def _protect_host(self, nodes: Iterable[TreeNode], loads: Sequence[list[Run]] = ()) -> None:
@@ -455,10 +455,10 @@ class HostTier(PrefixTree):
             part.split(upper, lower)
 
     def _clone_host_indices(self, host_indices: IntArray) -> IntArray:
-        """What a node may keep of ``host_indices``.
+        """Copy ``host_indices`` for a node to keep.
 
-        They are a part of the host's free list as it was when they were taken: kept as they are,
-        they would keep all of that list.
+        They are a view of the host's free list at the time of allocation: kept uncopied,
+        they would keep that whole list alive.
         """
         return host_indices.copy()
 
@@ -473,10 +473,10 @@ class HostTier(PrefixTree):
             raise CacheSanityError("an evicted node is locked, or nowhere", [node.id])
 
     def _check_loaded(self, ongoing: Ongoing, operation: CacheOperation) -> None:
-        """Before nodes get what was loaded for them.
+        """Check the nodes before loaded slots are attached to them.
 
         Raises:
-            CacheSanityError: they, or what was read of them, went meanwhile, in spite of their
+            CacheSanityError: they, or what was read of them, were removed in spite of their
                 references.
         """
         nodes = last_nodes(ongoing.run)
@@ -528,6 +528,6 @@ def _host_value(node: TreeNode) -> IntArray:
 
 
 def _by_node(nodes: list[TreeNode], indices: IntArray) -> list[IntArray]:
-    """``indices``, one for each token of ``nodes``, by node."""
+    """``indices``, one for each token of ``nodes``, divided by node."""
     ends = np.cumsum([len(node.key) for node in nodes])
     return [indices[end - len(node.key) : end] for node, end in zip(nodes, ends, strict=True)]

@@ -1,7 +1,7 @@
-"""What the host has of the windows of a tree: KV of sliding layers, one slot for each token.
+"""What the host holds of a tree's windows: KV of sliding layers, one slot for each token.
 
-A hit needs one window before its end, in which each node has its part on either side.  A load
-brings those parts of it that the device lacks.
+A hit needs one window before its end in which each node has its part on either side.  A load
+copies the parts of it that the device lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HostWindows(HostPart):
     def __init__(self, pool: WindowPool, sliding_window_size: int) -> None:
         super().__init__(pool)
         self._allocator = pool.allocator
-        # What a token behind the prefix reads of it.
+        # Tokens of the prefix that the token after it reads.
         self._before = sliding_window_size - 1
 
     def on_device(self, node: TreeNode) -> bool:
@@ -43,7 +43,7 @@ class HostWindows(HostPart):
 
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
         reusable = 0
-        # Tokens since the last node without a part; before the root nothing is missing.
+        # Tokens since the last node without a part; nothing is missing before the root.
         inside: float = math.inf
         for count, node in enumerate(path[:end], start=1):
             is_there = not node.swa_tombstone or node.swa_host_value is not None
@@ -63,7 +63,7 @@ class HostWindows(HostPart):
         return runs[::-1]
 
     def split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Both halves have what the node had; the lower one is the younger."""
+        """Divide the part between both halves; the lower one is the younger."""
         upper.swa_host_ref_counter = lower.swa_host_ref_counter
         if lower.swa_host_value is not None:
             tokens = len(upper.key)

@@ -1,7 +1,7 @@
-"""Which KV blocks a cache stored and removed, for those who route requests to where prefixes are.
+"""The KV blocks that a cache stored and removed, for routers that send requests to prefixes.
 
-A block is one page of tokens and goes by a hash of all tokens up to its end, so that two engines
-give the same prefix the same name.  What is recorded stays until somebody takes it.
+A block is one page of tokens, identified by a hash of all tokens up to its end, so that two engines
+give the same prefix the same hash.  Events are kept until they are taken.
 
 Source: SGLang's and vLLM's KV cache events, and the ``hash_value`` of SGLang's tree nodes.
 """
@@ -23,7 +23,7 @@ class BlockStored(NamedTuple):
     """A block can be reused from now on: one event for each, parents first.
 
     Attributes:
-        block_hashes: its hash; one entry, as others put several blocks into one event.
+        block_hashes: its hash; a tuple of one, since other engines put several blocks in an event.
         parent_block_hash: the hash of the block before it; None for the first of a prefix.
         token_ids: the ``block_size`` tokens of this block alone.
     """
@@ -41,18 +41,18 @@ class BlockRemoved(NamedTuple):
 
 
 class AllBlocksCleared(NamedTuple):
-    """The cache was emptied: no block told of before can be reused."""
+    """The cache was emptied: no block reported before can be reused."""
 
 
 KvEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class KvEventRecorder:
-    """Keeps one entry for each block that came or went, until ``take``; nothing if not enabled.
+    """Keeps one entry per block stored or removed, until ``take``; nothing if disabled.
 
-    ``log`` holds the hash of a block that was stored, at least 0, and the complement (``~hash``,
-    which is negative) of one that was removed, in order.  What else there is to tell of a stored
-    block stands once under its hash.
+    ``log`` holds, in order, the hash (at least 0) of each stored block, and the complement
+    (``~hash``, negative) of each removed one.  The other data of a stored block are kept once,
+    under its hash.
     """
 
     def __init__(self, enabled: bool, page_size: int) -> None:
@@ -68,24 +68,24 @@ class KvEventRecorder:
         return len(self.log)
 
     def stored(self, node: TreeNode) -> None:
-        """A node came into the tree, below its parent; it gets its ``hash_value``."""
+        """Record a node added to the tree below its parent, and set its ``hash_value``."""
         if self.enabled:
             self._note(node)
 
     def removed(self, node: TreeNode) -> None:
-        """A node went out of the tree."""
+        """Record a node removed from the tree."""
         if self.enabled and node.hash_value is not None:
             self.log += [~block_hash for block_hash in node.hash_value]
 
     def cleared(self) -> None:
-        """The tree is empty: whatever was told before does not matter any more."""
+        """Record that the tree is empty, which makes all earlier events irrelevant."""
         if self.enabled:
             self.log = []
             self._blocks = {}
             self._was_cleared = True
 
     def take(self) -> list[KvEvent]:
-        """Everything since the last call; blocks that were removed together in one event."""
+        """All events since the last call; blocks removed together share one event."""
         if not self.enabled:
             return []
         events: list[KvEvent] = [AllBlocksCleared()] if self._was_cleared else []
@@ -99,7 +99,7 @@ class KvEventRecorder:
         return events
 
     def drop(self) -> int:
-        """Forget what ``take`` would return, without making it; how many events that is."""
+        """Discard what ``take`` would return, without building it; return the number of events."""
         events = int(self._was_cleared)
         for is_removal, entries in groupby(self.log, key=lambda entry: entry < 0):
             events += 1 if is_removal else sum(1 for _ in entries)
@@ -119,19 +119,19 @@ class KvEventRecorder:
         return BlockStored((block_hash,), parent, array("q", page).tolist(), self._page_size)
 
     def block_hashes(self, node: TreeNode) -> list[int]:
-        """The hash of each page of ``node``, every one chained to the page before it."""
+        """The hash of each page of ``node``, each chained to the page before it."""
         last = _hash_before(node)
         if last is not None:
             before = last.to_bytes(_HASH_BYTES, "little")
         else:
-            # Different namespaces must not share names.
+            # Different namespaces must not share hashes.
             before = blake2b(node.key.namespace(), digest_size=_HASH_BYTES).digest()
         hashes = []
         raw = node.key.raw
         for start in range(0, len(raw), self._page_bytes):
             page = raw[start : start + self._page_bytes]
             digest = blake2b(page, digest_size=_HASH_BYTES, key=before).digest()
-            # The sign tells removals apart, so 63 bits are the hash.
+            # The sign marks removals, which leaves 63 bits for the hash.
             block_hash = int.from_bytes(digest, "little") >> 1
             before = block_hash.to_bytes(_HASH_BYTES, "little")
             hashes.append(block_hash)
@@ -139,6 +139,6 @@ class KvEventRecorder:
 
 
 def _hash_before(node: TreeNode) -> int | None:
-    """The hash of the block in front of the first of ``node``; None at the top of the tree."""
+    """The hash of the block before the first one of ``node``; None at the top of the tree."""
     parent = node.parent
     return parent.hash_value[-1] if parent is not None and parent.hash_value else None

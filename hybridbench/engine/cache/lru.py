@@ -1,17 +1,16 @@
 """The two LRU lists, linked through the nodes: the order in which KV and states are evicted.
 
-A list has two parts.  What may be evicted now stands between head and tail, the youngest at the
-head, and the victim is the one at the tail.  The other members (a node with children, a locked one)
-wait in a ring beside it, so that nobody looks at them again: finding the victim costs the same
-however many of them there are.  A member that may be evicted again goes back to the place of its
-last use.
+A list has two parts.  Members that may be evicted now are between head and tail, the youngest at
+the head; the victim is at the tail.  The other members (with children, or locked) wait in a ring
+beside it, which no search visits: finding the victim takes the same time however many there are.  A
+member that becomes evictable again returns to the position of its last use.
 
-They are linked through the nodes on purpose, as in the systems this bench is about: a node that
-keeps its pointers after it was unlinked drags its old neighbours along (sglang#25770), and that
-fault can only be put back where such pointers exist.  ``_remove_node`` is the place.
+They are linked through the nodes on purpose, as in the engines that this bench tests: a node that
+keeps its pointers after it was unlinked keeps its old neighbours alive (sglang#25770), and that
+bug can only be restored where such pointers exist: in ``_remove_node``.
 
-Two classes with the same few lines, because each works on plain attributes of its own: attribute
-names kept in strings made every touch three times as dear.  What needs no pointers is in LRUList.
+There are two classes with the same few lines, because each works on its own plain attributes:
+keeping attribute names in strings tripled the cost of a touch.  LRUList has what needs no pointers.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from itertools import pairwise
 from hybridbench.engine.cache.base import CacheSanityError
 from hybridbench.engine.cache.tree_node import TreeNode
 
-# Nodes that every list has of its own: head, tail, and the one that closes the ring.
+# Sentinel nodes of each list: head, tail, and the one that closes the ring.
 LIST_ENDS = 3
 
 
 class LRUList(ABC):
-    """What both lists have; the field's one class of this name takes the component as a flag.
+    """The common part of both lists; SGLang has one class, with the component as a flag.
 
     Attributes:
-        name: of the component, in messages.
-        prv, nxt, lock_ref: names of a node's attributes that belong to this list, for tools that
+        name: the component, for messages.
+        prv, nxt, lock_ref: names of this list's node attributes, for tools that
             walk either list the same way.
     """
 
@@ -44,30 +43,30 @@ class LRUList(ABC):
 
     @abstractmethod
     def evictable(self) -> Iterator[TreeNode]:
-        """What may be evicted, next victim first."""
+        """The members that may be evicted, next victim first."""
 
     @abstractmethod
     def held(self) -> Iterator[TreeNode]:
-        """The members that may not be evicted, in no order."""
+        """The members that may not be evicted, in no particular order."""
 
     @abstractmethod
     def hold(self, node: TreeNode) -> None:
-        """A member may not be evicted from now on."""
+        """Make a member not evictable."""
 
     @abstractmethod
     def release(self, node: TreeNode) -> None:
-        """A member may be evicted from now on, when those that were used before it are gone.
+        """Make a member evictable, after all members that were used before it.
 
-        Nearly all come back at one of the two ends, in one step.  Who was held while others came
-        and went costs a step for each that may be evicted between its place and the nearer end.
+        Nearly all return at one of the two ends, in one step.  A member held while others were
+        used costs one step per evictable member between its position and the nearer end.
         """
 
     @abstractmethod
     def reset_path_mru(self, path: Sequence[TreeNode]) -> None:
         """Move the members on a path, given from the top, to the young end, the last one last.
 
-        A node whose KV is held is passed over: its time of last use gives it its place when it is
-        released.
+        A node whose KV is held is skipped: its time of last use determines its position when it
+        is released.
         """
 
     @abstractmethod
@@ -77,8 +76,8 @@ class LRUList(ABC):
     def _remove_node(self, node: TreeNode) -> None: ...
 
     def __init__(self) -> None:
-        # Membership is kept apart from the pointers, so that a list whose unlinking is at fault
-        # still refuses a node twice.
+        # Membership is separate from the pointers, so that a list with faulty unlinking
+        # still rejects a node twice.
         self._members: set[int] = set()
 
     def __len__(self) -> int:
@@ -88,22 +87,22 @@ class LRUList(ABC):
         return node.id in self._members
 
     def __iter__(self) -> Iterator[TreeNode]:
-        """What may be evicted, from old to young, then what may not."""
+        """Evictable members from old to young, then the others."""
         yield from self.evictable()
         yield from self.held()
 
     def in_list(self, node: TreeNode | None) -> bool:
-        """Whether ``node`` is a member; None is not."""
+        """Whether ``node`` is a member; None never is."""
         return node is not None and node.id in self._members
 
     def insert_mru(self, node: TreeNode) -> None:
-        """Put a node that was not a member, and may be evicted, at the young end."""
+        """Add an evictable node, not yet a member, at the young end."""
         assert node.id not in self._members, f"{node} is in the {self.name} list already"
         self._members.add(node.id)
         self._add_node(node)
 
     def remove_node(self, node: TreeNode) -> None:
-        """Take a member out."""
+        """Remove a member."""
         try:
             self._members.remove(node.id)
         except KeyError:
@@ -158,7 +157,7 @@ class FullLRUList(LRUList):
         node.full_next.full_prev = node.full_prev
         time = node.last_access_time
         young, old = self.head.full_next, self.tail.full_prev
-        # From both ends at once; head and tail have times that end the search.
+        # From both ends at once; the times of head and tail terminate the search.
         while young.last_access_time > time and old.last_access_time < time:
             young, old = young.full_next, old.full_prev
         older = young if young.last_access_time < time else old.full_next
@@ -183,7 +182,7 @@ class FullLRUList(LRUList):
             head.full_next = node
 
     def dismantle(self) -> None:
-        """Unlink everything, so that nothing stays alive through the list."""
+        """Unlink everything, so that the list keeps nothing alive."""
         for node in list(self):
             self.remove_node(node)
         for end in (self.head, self.tail, self.ring):
@@ -207,17 +206,17 @@ class FullLRUList(LRUList):
     def _remove_node(self, node: TreeNode) -> None:
         node.full_prev.full_next = node.full_next
         node.full_next.full_prev = node.full_prev
-        # A removed node that still names its neighbours keeps them alive, and they theirs.
+        # A removed node that keeps its pointers keeps its neighbours alive, and they theirs.
         node.full_prev = None  # type: ignore[assignment]
         node.full_next = None  # type: ignore[assignment]
 
 
 class MambaLRUList(LRUList):
-    """Every node with a state; those whose state nobody has locked may be evicted.
+    """Every node with a state; those without a lock on their state may be evicted.
 
-    Tombstones are not in it.  A locked state keeps its place until an eviction meets it at the old
-    end, and only then waits in the ring: a parent's state goes while a request holds its child's,
-    and that the two were neighbours then is what makes the cycle of sglang#25770.
+    Tombstones are not members.  A locked state keeps its position until an eviction meets it at
+    the old end, and only then moves to the ring: a parent's state is evicted while a request holds
+    its child's, and since the two are neighbours then, the cycle of sglang#25770 can form.
     """
 
     name = "mamba"
@@ -249,7 +248,7 @@ class MambaLRUList(LRUList):
                 node = node.mamba_prev
 
     def get_lru_no_lock(self) -> TreeNode | None:
-        """The node with the oldest state that has no lock; who is locked is met once a lock."""
+        """The node with the oldest unlocked state; moves the locked ones it meets to the ring."""
         oldest = self.tail.mamba_prev
         while oldest.mamba_lock_ref:
             locked, oldest = oldest, oldest.mamba_prev
@@ -275,7 +274,7 @@ class MambaLRUList(LRUList):
         node.mamba_next.mamba_prev = node.mamba_prev
         time = node.state_access_time
         young, old = self.head.mamba_next, self.tail.mamba_prev
-        # From both ends at once; head and tail have times that end the search.
+        # From both ends at once; the times of head and tail terminate the search.
         while young.state_access_time > time and old.state_access_time < time:
             young, old = young.mamba_next, old.mamba_prev
         older = young if young.state_access_time < time else old.mamba_next
@@ -301,7 +300,7 @@ class MambaLRUList(LRUList):
             head.mamba_next = node
 
     def dismantle(self) -> None:
-        """Unlink everything, so that nothing stays alive through the list."""
+        """Unlink everything, so that the list keeps nothing alive."""
         for node in list(self):
             self.remove_node(node)
         for end in (self.head, self.tail, self.ring):
@@ -316,7 +315,7 @@ class MambaLRUList(LRUList):
                 raise CacheSanityError("mamba list: neighbours disagree", [node.id])
             if node.mamba_value is None:
                 raise CacheSanityError("mamba list: a tombstone is in it", [node.id])
-        # No eviction ever meets what the ring keeps.
+        # An eviction never visits members in the ring.
         kept = [node.id for node in self.held() if not node.mamba_lock_ref]
         if kept:
             raise CacheSanityError("mamba list: the ring keeps states without a lock", kept)
@@ -331,13 +330,13 @@ class MambaLRUList(LRUList):
     def _remove_node(self, node: TreeNode) -> None:
         node.mamba_prev.mamba_next = node.mamba_next
         node.mamba_next.mamba_prev = node.mamba_prev
-        # A removed node that still names its neighbours keeps them alive, and they theirs.
+        # A removed node that keeps its pointers keeps its neighbours alive, and they theirs.
         node.mamba_prev = None  # type: ignore[assignment]
         node.mamba_next = None  # type: ignore[assignment]
 
 
 def _list_ends() -> tuple[TreeNode, TreeNode, TreeNode]:
-    """Head, tail and ring: younger than all, older than all, and neither."""
+    """Head, tail and ring: younger than all nodes, older than all nodes, and neither."""
     head, tail, ring = TreeNode(-1), TreeNode(-2), TreeNode(-3)
     head.last_access_time = head.state_access_time = sys.maxsize
     tail.last_access_time = tail.state_access_time = -1

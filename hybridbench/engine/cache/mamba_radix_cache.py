@@ -1,18 +1,18 @@
 """The prefix tree of hybrid models: KV shared by the token, recurrent states at nodes.
 
-A state cannot be cut in two, so KV and states age apart: a node may lose its state and keep its
-KV (a tombstone), and a match ends at the deepest node that has a state.
+A state cannot be cut in two, so KV and states are evicted independently: a node may lose its state
+and keep its KV (a tombstone), and a match ends at the deepest node that has a state.
 
-Where the states come from is the strategy.  Without extra buffers a request's own slot goes into
-the tree when it ends, or a copy of it between two chunks, after whatever token that is; hence pages
-of one token.  With them a request brings copies that steps have saved at aligned lengths: the tree
-takes the slot of the last one, the KV up to there, and nothing behind.  Then pages can be of any
-size, and a request's own state is never what the tree holds.
+The strategy determines the source of the states.  Without extra buffers a request's own slot moves
+into the tree when it ends, or a copy of it between two chunks, after any token; hence pages
+of one token.  With them a request provides copies that steps have saved at aligned lengths: the
+tree takes the slot of the last one, the KV up to there, and nothing beyond.  Then pages can have
+any size, and the tree never holds a request's own state.
 
 Evicting KV takes the oldest unlocked leaf with its state.  Evicting a state takes the oldest
-unlocked state anywhere: inside the tree the node stays as a tombstone, a leaf goes as a whole.
-Which is the oldest, the LRU lists say, and nothing else.  After a leaf, tombstones above it that
-have no child left go too, since nothing can hit them.
+unlocked state anywhere: an inner node stays as a tombstone, a leaf is evicted as a whole.
+The LRU lists alone determine which is the oldest.  After a leaf, tombstones above it without
+children are evicted too, since nothing can hit them.
 
 Source: SGLang's MambaRadixCache, whose behaviour this follows.
 """
@@ -47,7 +47,7 @@ from hybridbench.engine.memory.req_to_token import HybridReqToTokenPool
 
 
 class MambaRadixCache(PrefixTree):
-    """Match with copy-on-write of the state, insert, locks, eviction, the hand-over from requests.
+    """Match with copy-on-write of the state, insert, locks, eviction, transfer from requests.
 
     Attributes:
         full_lru_list: all nodes but the root; mamba_lru_list: those with a state.
@@ -55,7 +55,7 @@ class MambaRadixCache(PrefixTree):
     """
 
     def __init__(self, params: CacheInitParams) -> None:
-        """Raises ValueError if pages, track buffers and chunk size do not fit together."""
+        """Raise ValueError if pages, track buffers and chunk size are inconsistent."""
         super().__init__(params)
         rows = hybrid_rows(params)
         if params.eviction_policy != "lru":
@@ -86,11 +86,11 @@ class MambaRadixCache(PrefixTree):
         return result
 
     def insert(self, params: InsertParams) -> InsertResult:
-        """Put a prefix and the state after it in.
+        """Insert a prefix and the state after it.
 
         Raises:
-            ValueError: not one state slot, not one KV index per token, or a state after a token
-                that does not end a page.
+            ValueError: not exactly one state slot, not one KV index per token, or a state after a
+                token that does not end a page.
         """
         key = params.key
         if params.mamba_value is None:
@@ -106,7 +106,7 @@ class MambaRadixCache(PrefixTree):
         if total % self.page_size:
             raise ValueError(f"a state after {total} tokens is inside a page of {self.page_size}")
         path, prefix_len, split_off = self._walk(key)
-        # The split-off end is touched after the half above it: children are younger.
+        # The split-off end is touched after the half above it: children must be younger.
         below = [] if split_off is None else [split_off]
         self._touch_path(path)
         self._take_or_free(path, value[:prefix_len], params.prev_prefix_len)
@@ -157,9 +157,9 @@ class MambaRadixCache(PrefixTree):
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
         """Give the tree a state, and move the request's lock to the longer prefix.
 
-        Without extra buffers the state is a copy of the request's, after all that is computed; with
-        them it is the last one saved, and the request keeps the KV behind it.  Without a free slot
-        for the copy, or in place of the one given away, nothing is cached.
+        Without extra buffers the state is a copy of the request's, after everything computed; with
+        them it is the last one saved, and the request keeps the KV beyond.  Without a free slot
+        for the copy, or to replace the one given away, nothing is cached.
         """
         value = self._row_indices(req, req.kv.kv_committed_len)
         req.kv.prefix_indices = value
@@ -196,7 +196,7 @@ class MambaRadixCache(PrefixTree):
         return self.mamba_protected_size_
 
     def evict(self, params: EvictParams) -> EvictResult:
-        """Free at least ``num_tokens`` KV tokens, then what is still missing of ``mamba_num``."""
+        """Free at least ``num_tokens`` KV tokens, then whatever is missing of ``mamba_num``."""
         self.events.evict_calls += 1
         tokens, states, _ = self.evict_full(params.num_tokens)
         if params.mamba_num > states:
@@ -256,10 +256,10 @@ class MambaRadixCache(PrefixTree):
                 f"{counted[0]} evictable and {counted[1]} protected"
             )
 
-    # What requests hand over.
+    # Transfer from requests.
 
     def _len_with_state(self, req: CacheableReq) -> int:
-        """Tokens of ``req`` after which there is a state for the tree; 0 if there is none."""
+        """The length of ``req`` at which it has a state for the tree; 0 without one."""
         if self.enable_mamba_extra_buffer:
             return req.kv.mamba_last_track_seqlen or 0
         return req.kv.kv_committed_len if req.kv.mamba_pool_idx is not None else 0
@@ -270,7 +270,7 @@ class MambaRadixCache(PrefixTree):
         if copy is None:
             return False
         assert req.kv.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
-        # First: once the tree has the slot, a host tier may begin to read it.
+        # First: once the tree has the slot, a host tier may start reading it.
         self.mamba_pool.copy_from(req.kv.mamba_pool_idx, copy)
         params.mamba_value = copy
         params.prev_prefix_len = req.kv.cache_protected_len
@@ -279,7 +279,7 @@ class MambaRadixCache(PrefixTree):
         return True
 
     def _share_tracked(self, req: CacheableReq, params: InsertParams) -> bool:
-        """Insert with the last state that was saved, and replace its slot in the track buffer.
+        """Insert with the last saved state, and replace its slot in the track buffer.
 
         False if there is no slot to replace it.
         """
@@ -294,7 +294,7 @@ class MambaRadixCache(PrefixTree):
         return True
 
     def _insert_tracked(self, req: CacheableReq, params: InsertParams) -> bool:
-        """Insert with the last state that was saved; whether the tree took its slot."""
+        """Insert with the last saved state; return whether the tree took its slot."""
         buffer, start = req.kv.mamba_ping_pong_track_buffer, req.kv.cache_protected_len
         assert buffer is not None, f"request {req.rid} has a saved state but no track buffer"
         assert len(params.key) > start, f"request {req.rid} kept a state that the tree has"
@@ -306,7 +306,7 @@ class MambaRadixCache(PrefixTree):
         return taken
 
     def _match(self, key: RadixKey) -> MatchResult:
-        """Walk, then make what is reusable the youngest of all."""
+        """Walk, then make the reusable nodes the youngest of all."""
         path, matched, _ = self._walk(key.page_aligned(self.page_size))
         reusable = len(path)
         while reusable and path[reusable - 1].mamba_value is None:
@@ -325,7 +325,7 @@ class MambaRadixCache(PrefixTree):
         )
 
     def _copy_state(self, req: CacheableReq, node: TreeNode) -> bool:
-        """Copy a hit node's state into the request's slot; False if it has none and gets none."""
+        """Copy a hit node's state into the request's slot; False if no slot can be allocated."""
         if req.kv.mamba_pool_idx is None:
             slot = self._alloc_state_beside(node)
             if slot is None:
@@ -337,7 +337,7 @@ class MambaRadixCache(PrefixTree):
         return True
 
     def _alloc_state_beside(self, node: TreeNode) -> int | None:
-        """One slot for REQ; making room for it never takes the state of ``node``."""
+        """Allocate one slot for REQ without ever evicting the state of ``node``."""
         slots = self.mamba_allocator.alloc(1, REQ)
         if slots is not None:
             return slots[0]
@@ -347,7 +347,7 @@ class MambaRadixCache(PrefixTree):
         return slot
 
     def _alloc_state(self, owner: Owner) -> int | None:
-        """One slot for ``owner``, evicting a state if none is free; None if that does not help."""
+        """Allocate one slot for ``owner``, evicting a state if necessary; None if that fails."""
         slots = self.mamba_allocator.alloc(1, owner)
         if slots is None:
             self.evict_mamba(1)
@@ -355,12 +355,12 @@ class MambaRadixCache(PrefixTree):
         return None if slots is None else slots[0]
 
     def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
-        """The tree has the tokens of ``value`` in ``path``: from ``start`` on they are too many."""
+        """Free the KV of ``value`` from ``start`` on: the tree already has it in ``path``."""
         del path
         self._free_duplicates(value, start, len(value))
 
     def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
-        """The nodes of ``path`` have been used by an insert."""
+        """Update after an insert used the nodes of ``path``."""
 
     def _add_leaf(
         self, path: list[TreeNode], key: RadixKey, value: IntArray, prefix_len: int
@@ -379,7 +379,7 @@ class MambaRadixCache(PrefixTree):
         return node
 
     def _give_state(self, node: TreeNode, slot: int, giver: Owner) -> None:
-        """A new leaf gets its state, or a tombstone is revived; the path was touched just now."""
+        """Give a state to a new leaf or a tombstone, whose path was touched just now."""
         self.mamba_allocator.transfer([slot], giver, TREE)
         node.mamba_value = slot
         node.state_access_time = node.last_access_time
@@ -409,9 +409,9 @@ class MambaRadixCache(PrefixTree):
             self._hybrid_rows.forget_mamba_cache(req)
 
     def _insert_finished_tracked(self, req: CacheableReq) -> None:
-        """The tree takes the last saved state and the KV up to it; all the rest is freed.
+        """Give the tree the last saved state and the KV up to it; free everything else.
 
-        That includes the request's own state, which is as far as its last token.
+        That includes the request's own state, which covers its last token.
         """
         length = self._len_with_state(req)
         keep_idx = None
@@ -423,18 +423,18 @@ class MambaRadixCache(PrefixTree):
         self._free_row_from(req, max(length, req.kv.cache_protected_len))
         self._hybrid_rows.free_mamba_cache(req, keep_idx)
 
-    # What goes, and in which order.
+    # Eviction, and its order.
 
     def _oldest_leaves(self) -> Iterator[TreeNode]:
-        """Leaves without a lock, oldest first; each is to be evicted before the next is asked for.
+        """Leaves without a lock, oldest first; evict each before asking for the next.
 
-        Finding one costs the same however many there are.
+        Finding one takes the same time however many there are.
         """
         while (leaf := self.full_lru_list.get_leaf_lru_no_lock()) is not None:
             yield leaf
 
     def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> int:
-        """Evict an unlocked leaf and the childless tombstones above it; the tokens they held."""
+        """Evict an unlocked leaf and childless tombstones above it; return the tokens freed."""
         self.events.evict_leaf += 1
         tokens = len(leaf.value)
         if leaf.mamba_value is not None:
@@ -443,7 +443,7 @@ class MambaRadixCache(PrefixTree):
         return tokens + self._evict_cascade(parent, freed)
 
     def _evict_cascade(self, node: TreeNode, freed: list[IntArray]) -> int:
-        """Evict ``node`` and its parents as long as they are childless, unlocked tombstones."""
+        """Evict ``node`` and its parents while they are childless, unlocked tombstones."""
         tokens = 0
         while node.full_lock_ref == 0 and self._is_leaf(node) and node is not self.root_node:
             if self._is_wanted(node):
@@ -455,15 +455,15 @@ class MambaRadixCache(PrefixTree):
         return tokens
 
     def _is_leaf(self, node: TreeNode) -> bool:
-        """Whether evicting ``node`` takes no other KV from the device."""
+        """Whether evicting ``node`` removes no other KV from the device."""
         return not node.children
 
     def _is_wanted(self, node: TreeNode) -> bool:
-        """Whether a request can hit a leaf, or something below it."""
+        """Whether a request can hit this leaf, or something below it."""
         return node.mamba_value is not None
 
     def _evict_internal_state(self, node: TreeNode) -> None:
-        """Make a tombstone: the state goes, the KV stays for the longer prefixes."""
+        """Make a tombstone: free the state, keep the KV for the longer prefixes."""
         self.events.evict_internal_state += 1
         self.events.tombstones += 1
         self._free_state(node)
@@ -477,14 +477,14 @@ class MambaRadixCache(PrefixTree):
         self.mamba_evictable_size_ -= 1
 
     def _remove_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> TreeNode:
-        """Take an unlocked leaf without a state out of everything; its parent."""
+        """Remove an unlocked leaf without a state from all structures; return its parent."""
         freed.append(leaf.value)
         self.full_evictable_size_ -= len(leaf.value)
         self.full_lru_list.remove_node(leaf)
         return self._unlink_from_parent(leaf)
 
     def _became_evictable_leaf(self, node: TreeNode) -> None:
-        """A leaf lost its last lock; without a state nothing can hit it, and it goes at once."""
+        """Handle a leaf that lost its last lock; without a state it is evicted at once."""
         freed: list[IntArray] = []
         self._evict_cascade(node, freed)
         self._free_kv(freed)
@@ -513,12 +513,12 @@ class MambaRadixCache(PrefixTree):
         if not path:
             return
         self._stamp_path(path)
-        # Those above the last have children.
+        # The nodes above the last have children.
         self.full_lru_list.reset_path_mru(path[-1:])
         self._refresh_states(path)
 
     def _refresh_states(self, path: list[TreeNode]) -> None:
-        """Make the states a hit has used the youngest: all on its path, or only the last."""
+        """Make the states that a hit used the youngest: all on its path, or only the last."""
         self._make_states_youngest(path if self._refresh_path else path[-1:])
 
     def _make_states_youngest(self, path: list[TreeNode]) -> None:
@@ -528,7 +528,7 @@ class MambaRadixCache(PrefixTree):
         self.mamba_lru_list.reset_path_mru(path)
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """The upper half is a tombstone; the lower is touched to stay the younger of the two."""
+        """Count the upper half, a tombstone, and keep the lower half the younger of the two."""
         self.events.tombstones += 1
         self.full_lru_list.insert_mru(upper)
         self.full_lru_list.hold(upper)
@@ -547,11 +547,11 @@ class MambaRadixCache(PrefixTree):
 
 
 def hybrid_rows(params: CacheInitParams) -> HybridReqToTokenPool:
-    """The rows of a tree that keeps states.
+    """The rows for a tree that keeps states.
 
     Raises:
         TypeError: rows without states.
-        ValueError: pages, track buffers and chunk size do not fit together.
+        ValueError: pages, track buffers and chunk size are inconsistent.
     """
     rows, page_size = params.req_to_token_pool, params.page_size
     if not isinstance(rows, HybridReqToTokenPool):
@@ -569,6 +569,6 @@ def hybrid_rows(params: CacheInitParams) -> HybridReqToTokenPool:
 
 
 def check_same(walked: set[int], listed: set[int], name: str) -> None:
-    """Raise CacheSanityError with the nodes that only one of the two has."""
+    """Raise CacheSanityError, naming the nodes in only one of the sets, unless they are equal."""
     if walked != listed:
         raise CacheSanityError(f"{name}: not what the tree says", sorted(walked ^ listed))

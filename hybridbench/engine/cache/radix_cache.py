@@ -1,6 +1,6 @@
 """The prefix tree of attention-only models: KV shared in whole pages of any size.
 
-Source: SGLang's RadixCache; there is no linked list here, in theirs neither.
+Source: SGLang's RadixCache; like that one, it has no linked list.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hybridbench.engine.memory.req_to_token import ReqToTokenPool
 
 
 class RadixCache(PrefixTree):
-    """Match, insert, locks, eviction by any of the field's policies."""
+    """Match, insert, locks, and eviction by any of SGLang's policies."""
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
@@ -63,7 +63,7 @@ class RadixCache(PrefixTree):
 
     @property
     def evictable_leaves(self) -> set[TreeNode]:
-        """The leaves that can be evicted now; a set made for the caller."""
+        """The leaves that can be evicted now, as a new set."""
         return set(self._evictable_leaves)
 
     def reset(self) -> None:
@@ -78,7 +78,7 @@ class RadixCache(PrefixTree):
         return self._node_count + 1
 
     def insert(self, params: InsertParams) -> InsertResult:
-        """Put a prefix in, as far as it fills whole pages; the rest stays the caller's.
+        """Insert the whole pages of a prefix; the rest stays the caller's.
 
         Raises:
             ValueError: fewer KV indices than tokens.
@@ -113,8 +113,8 @@ class RadixCache(PrefixTree):
         return EvictResult(tokens)
 
     def _oldest_leaves(self) -> Iterator[TreeNode]:
-        """Leaves without a lock, next victim first; each is to be evicted before the next is asked
-        for.  Finding one costs the same however many there are.
+        """Leaves without a lock, next victim first; evict each before asking for the next.  Finding
+        one takes the same time however many there are.
         """
         while (leaf := self._evictable_leaves.first()) is not None:
             yield leaf
@@ -154,20 +154,20 @@ class RadixCache(PrefixTree):
         return MatchResult(indices, path[-1], path[-1], None, len(indices))
 
     def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
-        """The tree has the tokens of ``value`` in ``path``: from ``start`` on they are too many."""
+        """Free the KV of ``value`` from ``start`` on: the tree already has it in ``path``."""
         del path
         self._free_duplicates(value, start, len(value))
 
     def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
-        """The nodes of ``path`` have been used by an insert."""
+        """Update after an insert used the nodes of ``path``."""
 
     def _is_leaf(self, node: TreeNode) -> bool:
-        """Whether evicting ``node`` takes no other KV from the device."""
+        """Whether evicting ``node`` removes no other KV from the device."""
         return not node.children
 
     def _note_leaf(self, node: TreeNode) -> None:
-        """``node`` may have become one that can be evicted."""
-        # As ``_is_leaf``, without its call: this runs in each eviction and unlock.
+        """Queue ``node`` if it has become evictable."""
+        # ``_is_leaf`` inlined: this runs in each eviction and unlock.
         if not node.children and node.full_lock_ref == 0 and node is not self.root_node:
             self._evictable_leaves.add(node)
 
@@ -207,7 +207,7 @@ class RadixCache(PrefixTree):
         self._note_leaf(self._unlink_from_parent(leaf))
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """The upper half has a child, so it is no leaf, and the lower one keeps its place."""
+        """Keep the age: the upper half has a child and is no leaf, the lower keeps its place."""
         upper.creation_time = lower.creation_time
 
     def _value_of(self, params: InsertParams) -> IntArray:
@@ -218,7 +218,7 @@ class RadixCache(PrefixTree):
 
 
 class _NoAllocator:
-    """Stands in where a tree is used alone: nobody keeps an account of its KV indices."""
+    """Replaces the allocator of a tree used alone: KV indices have no owners."""
 
     device = torch.device("cpu")
 
@@ -226,7 +226,7 @@ class _NoAllocator:
         return 0
 
     def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
-        """Forget ``idx``."""
+        """Do nothing."""
 
     def transfer(self, idx: SlotInput, giver: Owner, taker: Owner) -> None:
-        """Nobody keeps the account."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""The key of a prefix: token ids and a namespace, held as bytes so that comparing is a memcmp."""
+"""The key of a prefix: token ids and a namespace, stored as bytes so that comparing is a memcmp."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 TOKEN_BYTES = 8  # one token id is a 64-bit integer in the machine's byte order
 
 TokenIds = Sequence[int] | NDArray[np.int64] | NDArray[np.int32]
-# How a node finds its child: the bytes of the child's first page, below the root together with
-# the namespace.  A namespace holds for a whole path, so it need not be repeated further down.
+# The key of a child in its parent: the bytes of the child's first page; below the root, with
+# the namespace.  A namespace applies to a whole path, so deeper nodes need not repeat it.
 ChildKey = bytes | tuple[str, bytes]
 
 
@@ -36,7 +36,7 @@ class RadixKey:
         self.extra_key = extra_key
 
     def namespace(self) -> bytes:
-        """``extra_key`` as bytes to hash, whatever characters a client has put into it."""
+        """``extra_key`` as bytes to hash, whatever characters a client put into it."""
         return (self.extra_key or "").encode("utf-8", "surrogatepass")
 
     @classmethod
@@ -49,7 +49,7 @@ class RadixKey:
 
     @property
     def token_ids(self) -> list[int]:
-        """The ids, made anew at each call."""
+        """The ids, as a new list."""
         return array("q", self.raw).tolist()
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class RadixKey:
         return common_tokens(self.raw, 0, other.raw, page_size)
 
     def child_key(self, page_size: int = 1) -> ChildKey:
-        """What a root files this key under: its first page, with the namespace if it has one."""
+        """The key under which the root stores this: its first page, with the namespace if any."""
         first = self.raw[: page_size * TOKEN_BYTES]
         return first if self.extra_key is None else (self.extra_key, first)
 

@@ -1,10 +1,10 @@
-"""A host tier with storage behind it: what the host has is written there, and prefetched from it.
+"""A host tier with storage behind it: host contents are written there, and prefetched from there.
 
-A node that the host has got is written to the storage, too; meanwhile a reference protects its host
-slots.  A new request that finds less in the tree than it asks for starts a prefetch of the rest
-into host slots, and is not admitted before the prefetch ends, or may end.  What it brought goes
-into the tree below what was found there, the *anchor*, which a reference protects meanwhile; from
-there it is loaded like all that only the host has.
+A node written to the host is written to storage, too; a reference protects its host slots until
+that is done.  A new request that finds less in the tree than it asks for starts a prefetch of the
+rest into host slots, and is not admitted before the prefetch ends, or may end.  The result is
+inserted into the tree below what was found there, the *anchor*, which a reference protects until
+then; from there it is loaded like everything that only the host has.
 
 Source: SGLang's HiRadixCache with a storage backend.
 """
@@ -33,13 +33,13 @@ from hybridbench.engine.memory.storage_controller import PrefetchOperation, Stor
 from hybridbench.foundation.engine_config import HiCacheWritePolicy, PrefetchPolicy
 
 _HASH_BYTES = 16
-# Prefetches hold at most this share of the host pool: what they bring has to stay for a while.
+# Prefetches hold at most this share of the host pool: what they fetch has to stay for a while.
 _PREFETCH_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class StorageRules:
-    """When prefetches may end, by which clock."""
+    """When prefetches may end, and by which clock."""
 
     prefetch_policy: PrefetchPolicy
     prefetch_timeout_s: float
@@ -47,7 +47,7 @@ class StorageRules:
 
 
 class Prefetch(NamedTuple):
-    """A prefetch of the tokens of ``key`` behind the first ``start``, which end at the anchor."""
+    """A prefetch of the tokens of ``key`` after the first ``start``, which end at the anchor."""
 
     operation: PrefetchOperation
     anchor: Run
@@ -61,8 +61,8 @@ class StorageTier(HostTier):
 
     Attributes:
         storage_controller: reads and writes; None without storage.
-        ongoing_prefetch: by request id.
-        ongoing_backup: what is being written, by the number of the write.
+        ongoing_prefetch: prefetches by request id.
+        ongoing_backup: the runs being written, by the number of the write.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class StorageTier(HostTier):
             self.drain_storage_control_queues()
 
     def drain_storage_control_queues(self) -> None:
-        """Take what has been prefetched, and the protection from what has been written."""
+        """Insert finished prefetches, and release the protection of finished writes."""
         controller = self.storage_controller
         assert controller is not None
         while controller.ack_backup_queue:
@@ -109,7 +109,7 @@ class StorageTier(HostTier):
             self._end_prefetch(rid)
 
     def write_backup_storage(self, node: TreeNode) -> None:
-        """Start to write what the host has of ``node`` to the storage."""
+        """Start writing the host's KV of ``node`` to storage."""
         controller, host_value = self.storage_controller, node.host_value
         if controller is None or host_value is None:
             return
@@ -121,10 +121,10 @@ class StorageTier(HostTier):
         self.ongoing_backup[number] = Run(node, len(node.key))
 
     def prefetch_from_storage(self, rid: str, key: RadixKey) -> None:
-        """Start to bring what the storage has of ``key`` and the tree has not.
+        """Start fetching what the storage has of ``key`` and the tree does not.
 
-        Nothing begins for less than the threshold, behind a node that the host does not have, or
-        without room for it on the host.
+        Does nothing below the threshold, behind a node that the host does not have, or without
+        room on the host.
         """
         controller = self.storage_controller
         key = key.page_aligned(self.page_size)
@@ -137,7 +137,7 @@ class StorageTier(HostTier):
         if missing < controller.prefetch_threshold or not on_host:
             return
         covered = Run(anchor, len(anchor.key))
-        # First: what the host evicts for it must not be the anchor.
+        # First: evictions from the host to make room must not remove the anchor.
         self._protect_host(last_nodes(covered))
         host_indices = self._alloc_for_prefetch(controller, missing)
         if host_indices is None:
@@ -150,7 +150,7 @@ class StorageTier(HostTier):
         self.events.storage_prefetches += 1
 
     def check_prefetch_progress(self, rid: str) -> bool:
-        """Whether a request need not wait for its prefetch any longer; if so, that has ended."""
+        """Whether a request's prefetch is over, or may be and has now been ended."""
         prefetch = self.ongoing_prefetch.get(rid)
         if prefetch is None:
             return True
@@ -161,7 +161,7 @@ class StorageTier(HostTier):
         return True
 
     def release_aborted_request(self, rid: str) -> None:
-        """A request has gone: its prefetch ends, and the tree keeps what there is of it."""
+        """End the prefetch of a request that is gone; the tree keeps what has arrived."""
         if rid in self.ongoing_prefetch:
             self.events.storage_early_stops += 1
             self._end_prefetch(rid)
@@ -172,7 +172,7 @@ class StorageTier(HostTier):
         return self._rules
 
     def _alloc_for_prefetch(self, controller: StorageController, tokens: int) -> IntArray | None:
-        """Slots for a prefetch; what is not used as well goes for them."""
+        """Allocate slots for a prefetch, evicting from the host if necessary."""
         host = controller.mem_pool_host
         if controller.prefetching_size() + tokens > _PREFETCH_SHARE * host.size:
             return None
@@ -183,7 +183,7 @@ class StorageTier(HostTier):
         return host_indices
 
     def _can_terminate_prefetch(self, prefetch: Prefetch) -> bool:
-        """Whether a prefetch whose thread is still at it may be ended for its request."""
+        """Whether a prefetch that is still running may be ended for its request."""
         rules = self._storage_rules
         if rules.prefetch_policy == "best_effort":
             return True
@@ -199,7 +199,7 @@ class StorageTier(HostTier):
         self._release_host(last_nodes(prefetch.anchor))
 
     def _take_prefetched(self, prefetch: Prefetch, tokens: int) -> None:
-        """Give the tree what it lacks of the first ``tokens`` that came, and free the rest."""
+        """Insert what the tree lacks of the first ``tokens`` fetched, and free the rest."""
         host = self.cache_controller.mem_pool_host
         host_indices = prefetch.operation.host_indices[:tokens]
         path, length, _ = self._walk(prefetch.key[: prefetch.start + tokens])
@@ -213,7 +213,7 @@ class StorageTier(HostTier):
             self._add_host_leaf(parent, rest, host_indices[present:])
 
     def _add_host_leaf(self, parent: TreeNode, key: RadixKey, host_indices: IntArray) -> None:
-        """A node that only the host has; it takes over slots of a prefetch."""
+        """Add a node that only the host has; it takes over slots of a prefetch."""
         node = self._new_node(key, NO_TOKENS, parent)
         node.host_value = self._clone_host_indices(host_indices)
         self.cache_controller.mem_pool_host.allocator.transfer(node.host_value, HOST, TREE)
@@ -259,12 +259,12 @@ class StorageTier(HostTier):
 
 
 def page_hashes(key: RadixKey, page_size: int) -> list[PageHash]:
-    """The name of each page of a prefix, every one chained to the page before it.
+    """The key of each page of a prefix, each chained to the page before it.
 
     ``key`` begins at the root and is whole pages long.
     """
     width = page_size * TOKEN_BYTES
-    # Different namespaces must not share names.
+    # Different namespaces must not share keys.
     before = blake2b(key.namespace(), digest_size=_HASH_BYTES).digest()
     hashes = []
     for start in range(0, len(key.raw), width):

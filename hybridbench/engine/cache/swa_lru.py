@@ -9,10 +9,10 @@ from hybridbench.engine.cache.tree_node import TreeNode
 
 
 class SWALRUList:
-    """Every node that has KV in the window pool, the youngest at the head; no tombstones.
+    """Every node with KV in the window pool, the youngest at the head; no tombstones.
 
     Locked nodes keep their place, and an eviction walks past them: they are few, since a request
-    locks one window.  Linked through the nodes, like the lists of ``lru.py`` and for their reason.
+    locks one window.  Linked through the nodes for the same reason as the lists of ``lru.py``.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class SWALRUList:
         return next((node for node in self if not node.swa_lock_ref), None)
 
     def insert_mru(self, node: TreeNode) -> None:
-        """Put a node that was not a member at the young end."""
+        """Add a node, not yet a member, at the young end."""
         assert node.id not in self._members, f"{node} is in the swa list already"
         self._members.add(node.id)
         self._add_node(node)
 
     def insert_lru(self, node: TreeNode) -> None:
-        """Put a node that was not a member at the old end."""
+        """Add a node, not yet a member, at the old end."""
         assert node.id not in self._members, f"{node} is in the swa list already"
         self._members.add(node.id)
         last = self.tail.swa_prev
@@ -52,7 +52,7 @@ class SWALRUList:
         self.tail.swa_prev = node
 
     def remove_node(self, node: TreeNode) -> None:
-        """Take a member out."""
+        """Remove a member."""
         assert node.id in self._members, f"{node} is not in the swa list"
         self._members.remove(node.id)
         self._remove_node(node)
@@ -66,7 +66,7 @@ class SWALRUList:
                 self._add_node(node)
 
     def dismantle(self) -> None:
-        """Unlink everything, so that nothing stays alive through the list."""
+        """Unlink everything, so that the list keeps nothing alive."""
         for node in list(self):
             self.remove_node(node)
         self.head.swa_next = self.tail.swa_prev = None  # type: ignore[assignment]
@@ -87,7 +87,7 @@ class SWALRUList:
             older = node
 
     def _age(self, node: TreeNode) -> int:
-        """What the list is in the order of."""
+        """The key of the list's order."""
         return node.last_access_time
 
     def _add_node(self, node: TreeNode) -> None:
@@ -100,6 +100,6 @@ class SWALRUList:
     def _remove_node(self, node: TreeNode) -> None:
         node.swa_prev.swa_next = node.swa_next
         node.swa_next.swa_prev = node.swa_prev
-        # A removed node that still names its neighbours keeps them alive, and they theirs.
+        # A removed node that keeps its pointers keeps its neighbours alive, and they theirs.
         node.swa_prev = None  # type: ignore[assignment]
         node.swa_next = None  # type: ignore[assignment]

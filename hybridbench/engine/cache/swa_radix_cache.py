@@ -1,7 +1,7 @@
-"""The prefix tree of models with sliding windows: KV in two pools, which age apart.
+"""The prefix tree of models with sliding windows: KV in two pools, evicted independently.
 
-What the window pool has of the nodes, ``swa_window.py`` keeps.  A leaf without locks is never a
-tombstone here, since nothing could hit it: it goes with the last child, or the last lock.
+``swa_window.py`` keeps the nodes' parts in the window pool.  A leaf without locks is never a
+tombstone here, since nothing could hit it: it is evicted with its last child, or the last lock.
 
 Source: SGLang's SWARadixCache.
 """
@@ -38,11 +38,11 @@ class SWARadixCache(PrefixTree):
     """Match within windows, insert, locks with receipts, eviction from either pool.
 
     Attributes:
-        full_lru_list: all nodes but the root; swa_lru_list: those that are no tombstones.
+        full_lru_list: all nodes but the root; swa_lru_list: those that are not tombstones.
     """
 
     def __init__(self, params: CacheInitParams) -> None:
-        """Raises ValueError if there is no window, or evictions are not to be by age."""
+        """Raise ValueError if there is no window, or the eviction policy is not lru."""
         super().__init__(params)
         if params.eviction_policy != "lru":
             raise ValueError(
@@ -71,10 +71,10 @@ class SWARadixCache(PrefixTree):
         return super().tree_slots()._replace(swa_indices=self._window.indices())
 
     def insert(self, params: InsertParams) -> InsertResult:
-        """Put a prefix in, as far as it fills whole pages; the rest stays the caller's.
+        """Insert the whole pages of a prefix; the rest stays the caller's.
 
-        Of ``value`` the window pool has what follows ``swa_evicted_seqlen``.  Where the tree has a
-        tombstone and the caller a window part, the tree takes that.
+        The window pool has the part of ``value`` from ``swa_evicted_seqlen`` on.  Where the tree
+        has a tombstone and the caller a window part, the tree takes that.
 
         Raises:
             ValueError: fewer KV indices than tokens.
@@ -131,7 +131,7 @@ class SWARadixCache(PrefixTree):
         return receipt._replace(swa_locked_len=0)
 
     def evict(self, params: EvictParams) -> EvictResult:
-        """Free KV tokens in both pools, then what is still missing in the window pool alone."""
+        """Free KV tokens in both pools, then whatever is missing in the window pool alone."""
         self.events.evict_calls += 1
         full = self.evict_full(params.num_tokens)
         swa = self.evict_swa(params.swa_num_tokens - full.swa_num_tokens_evicted)
@@ -205,7 +205,7 @@ class SWARadixCache(PrefixTree):
     def _add_leaf(
         self, parent: TreeNode, key: RadixKey, value: IntArray, span: tuple[int, int]
     ) -> TreeNode:
-        """A new node below ``parent`` with the tokens ``span`` of ``key``."""
+        """Add a node below ``parent`` with the tokens ``span`` of ``key``."""
         start, end = span
         kept = value[start:end].copy()
         self.token_to_kv_pool_allocator.transfer(kept, REQ, TREE)
@@ -220,14 +220,14 @@ class SWARadixCache(PrefixTree):
         return node
 
     def _evict_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> int:
-        """Evict an unlocked leaf and the childless tombstones above it; the tokens they held."""
+        """Evict an unlocked leaf and childless tombstones above it; return the tokens freed."""
         self.events.evict_leaf += 1
         self._window.leave(leaf)
         tokens = len(leaf.value)
         return tokens + self._evict_tombstones(self._remove_leaf(leaf, freed), freed)
 
     def _evict_tombstones(self, node: TreeNode, freed: list[IntArray]) -> int:
-        """Evict ``node`` and its parents as long as they are childless, unlocked tombstones."""
+        """Evict ``node`` and its parents while they are childless, unlocked tombstones."""
         tokens = 0
         while not node.children and node.full_lock_ref == 0 and node is not self.root_node:
             if not node.swa_tombstone:
@@ -239,7 +239,7 @@ class SWARadixCache(PrefixTree):
         return tokens
 
     def _remove_leaf(self, leaf: TreeNode, freed: list[IntArray]) -> TreeNode:
-        """Take an unlocked leaf out of the tree and its list of all nodes; its parent."""
+        """Remove an unlocked leaf from the tree and the list of all nodes; return its parent."""
         freed.append(leaf.value)
         self.full_evictable_size_ -= len(leaf.value)
         self.full_lru_list.remove_node(leaf)
@@ -253,12 +253,12 @@ class SWARadixCache(PrefixTree):
         """Make a path the youngest in both lists, each child younger than its parent."""
         if path:
             self._stamp_path(path)
-            # Those above the last have children.
+            # The nodes above the last have children.
             self.full_lru_list.reset_path_mru(path[-1:])
             self.swa_lru_list.reset_path_mru(path)
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Both halves are what the node was, locks included; the lower is the younger."""
+        """Give both halves the node's window part and locks; the lower one is the younger."""
         lower.last_access_time = self._tick()
         self.full_lru_list.insert_mru(upper)
         self.full_lru_list.hold(upper)

@@ -1,15 +1,15 @@
-"""Which nodes of a prefix tree the window pool has KV of: their order, locks and tombstones.
+"""The part of a prefix tree in the window pool: eviction order, locks and tombstones.
 
-Layers with a window read no further back than that, so the KV that the window pool has of a node
-may go while longer prefixes still share the node's KV in the full pool: then the node is a
-tombstone.  A prefix is reusable up to a node if the window pool has a whole window before its end,
-or everything from the root on.
+Layers with a window read no further back than that, so a node's KV in the window pool may be
+evicted while longer prefixes still share its KV in the full pool: then the node is a tombstone.  A
+prefix is reusable up to a node if the window pool has a whole window before its end, or everything
+from the root on.
 
-A request locks the full KV of its whole prefix, and that of one window in the window pool; the
-receipt says how far the latter reaches.
+A request locks the full KV of its whole prefix, and the KV of one window in the window pool; the
+receipt records how far the latter reaches.
 
-Source: SGLang's SWARadixCache.  Where theirs replaces a tombstone's KV by that of a request that
-has computed it again, only the window part moves here: others may be reading the full one.
+Source: SGLang's SWARadixCache.  It replaces a tombstone's KV by that of a request that
+has computed it again; here only the window part moves, since others may be reading the full KV.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import REQ, TREE
 from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 
-# Ends of the list, which has no ring.
+# Sentinels of the list, which has no ring.
 LIST_ENDS = 2
 
 
@@ -41,7 +41,7 @@ class TreeWindow:
     """The window pool's part of a tree.
 
     Attributes:
-        lru_list: the nodes that are no tombstones.
+        lru_list: the nodes that are not tombstones.
         evictable_size, protected_size: tokens of these, without and with a lock on their KV in
             the window pool.
     """
@@ -52,7 +52,7 @@ class TreeWindow:
         events: CacheEvents,
         list_class: type[SWALRUList] = SWALRUList,
     ) -> None:
-        """Raises TypeError if there is one pool only, ValueError if there is no window."""
+        """Raise TypeError if there is only one pool, ValueError if there is no window."""
         allocator = params.token_to_kv_pool_allocator
         if not isinstance(allocator, SWATokenToKVPoolAllocator):
             raise TypeError(f"a tree with windows needs two pools, not {type(allocator).__name__}")
@@ -61,27 +61,27 @@ class TreeWindow:
         self._allocator = allocator
         self._events = events
         self._list_class = list_class
-        # What a token behind the prefix reads of it in the window pool.
+        # Tokens of the prefix in the window pool that the token after it reads.
         self._before = params.sliding_window_size - 1
         self.start()
 
     def start(self) -> None:
-        """An empty tree."""
+        """Reset to an empty tree."""
         self.lru_list = self._list_class()
         self.evictable_size = 0
         self.protected_size = 0
 
     def indices(self) -> IntArray:
-        """Locations in the window pool of all nodes that it has."""
+        """Window-pool locations of all nodes that have any."""
         inside = [node.value for node in self.lru_list]
         if not inside:
             return no_indices()
         return self._allocator.translate_loc_from_full_to_swa(np.concatenate(inside))
 
     def reusable(self, path: Sequence[TreeNode]) -> int:
-        """How many nodes of a path are a prefix that the window pool allows to go on from."""
+        """The number of leading nodes of a path that are reusable, given the window pool."""
         reusable = 0
-        # Tokens since the last tombstone; before the root nothing is missing.
+        # Tokens since the last tombstone; nothing is missing before the root.
         inside: float = math.inf
         for count, node in enumerate(path, start=1):
             inside = 0 if node.swa_tombstone else inside + len(node.value)
@@ -90,8 +90,8 @@ class TreeWindow:
         return reusable
 
     def read_of(self, path: Sequence[TreeNode]) -> Sequence[TreeNode]:
-        """The nodes of one window up to the end of a path, which is what goes on from there reads;
-        the last one in any case.
+        """The nodes of one window up to the end of a path, which the tokens after it read; always
+        includes the last one.
         """
         start, left = len(path), max(1, self._before)
         while start and left > 0:
@@ -106,9 +106,9 @@ class TreeWindow:
         params: InsertParams,
         split: Callable[[TreeNode, int], TreeNode],
     ) -> list[TreeNode]:
-        """Give tombstones on ``path`` the window part that ``value`` has; the path, perhaps cut.
+        """Give tombstones on ``path`` the window part of ``value``; return the path, after splits.
 
-        They are the oldest, until the path is touched: what nobody reads of it then goes first.
+        They are the oldest until the path is touched, so parts that are not read are evicted first.
         """
         inside_from = _inside_from(params)
         whole: list[TreeNode] = []
@@ -119,7 +119,7 @@ class TreeWindow:
                 if start < inside_from:
                     whole.append(split(node, inside_from - start))
                     start = inside_from
-                # An evicted node is to get that KV whole, with its window part.
+                # An evicted node will get that KV as a whole, with its window part.
                 if not node.evicted:
                     self._allocator.move_swa(value[start:end], node.value, REQ, TREE)
                 node.swa_tombstone = False
@@ -130,17 +130,17 @@ class TreeWindow:
         return whole
 
     def leaf_cut(self, prefix_len: int, params: InsertParams) -> int:
-        """Where new tokens from ``prefix_len`` on begin to have a window part."""
+        """The position from which new tokens, starting at ``prefix_len``, have a window part."""
         return max(prefix_len, _inside_from(params))
 
     def add(self, node: TreeNode, end: int, params: InsertParams) -> None:
-        """A new node whose key ends after ``end`` tokens from the root."""
+        """Add a new node whose key ends after ``end`` tokens from the root."""
         self._enter(node)
         if end <= _inside_from(params):
             self.become_tombstone(node)
 
     def split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Both halves are what the node was, locks included; the lower is the younger."""
+        """Give both halves the node's window part and locks; the lower one is the younger."""
         upper.swa_tombstone, upper.swa_lock_ref = lower.swa_tombstone, lower.swa_lock_ref
         if not upper.swa_tombstone:
             self.lru_list.insert_mru(upper)
@@ -152,34 +152,34 @@ class TreeWindow:
         self.become_tombstone(node)
 
     def become_tombstone(self, node: TreeNode) -> None:
-        """The window part of a node is gone."""
+        """Mark a node whose window part has been freed."""
         self._events.swa_tombstones += 1
         self.leave(node)
         node.swa_tombstone = True
 
     def attach(self, node: TreeNode, swa_indices: IntArray) -> None:
-        """Locations of the tree in the window pool are those of a tombstone, the youngest node."""
+        """Give a tombstone the tree's window-pool locations; it becomes the youngest node."""
         self._allocator.attach_swa(node.value, swa_indices)
         node.swa_tombstone = False
         self._enter(node)
 
     def leave(self, node: TreeNode) -> None:
-        """A node goes, or its window part does."""
+        """Remove a node that is evicted or loses its window part."""
         self.lru_list.remove_node(node)
         self.evictable_size -= len(node.value)
 
     def lock(self, node: TreeNode) -> int:
-        """One more lock on the nodes of one window up to the end of ``node``; their tokens."""
+        """Lock the nodes of one window up to the end of ``node``; return their tokens."""
         locked, tombstone = self._lock_up(node, self._before)
         assert tombstone is None, f"{node} cannot be gone on from: {tombstone}"
         return locked
 
     def lock_present(self, node: TreeNode) -> int:
-        """The same as far up as there is no tombstone, and ``node`` in any case if it is none."""
+        """The same up to the first tombstone, including ``node`` unless it is one."""
         return self._lock_up(node, max(1, self._before))[0]
 
     def unlock(self, node: TreeNode, locked: int) -> None:
-        """One lock less on the nodes of the last ``locked`` tokens up to the end of ``node``."""
+        """Release one lock on the nodes of the last ``locked`` tokens up to the end of ``node``."""
         while locked > 0:
             assert node.swa_lock_ref > 0, f"{node} was not locked in the window pool"
             node.swa_lock_ref -= 1
@@ -212,7 +212,7 @@ class TreeWindow:
             )
 
     def _lock_up(self, node: TreeNode, wanted: int) -> tuple[int, TreeNode | None]:
-        """How many tokens were locked, and the tombstone that ended it, if one did."""
+        """Lock upwards; return the tokens locked, and the tombstone that ended it, if any."""
         locked = 0
         above = node.parent
         while locked < wanted and above is not None:
@@ -232,5 +232,5 @@ class TreeWindow:
 
 
 def _inside_from(params: InsertParams) -> int:
-    """The first token that the caller can give a window part of."""
+    """The first token for which the caller has a window part."""
     return max(params.swa_evicted_seqlen, params.prev_prefix_len)

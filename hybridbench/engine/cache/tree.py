@@ -1,7 +1,7 @@
-"""What the prefix trees share: walking down a key, splitting, walking all nodes, table rows.
+"""The common part of the prefix trees: walking a key, splitting, walking all nodes, table rows.
 
-Nodes are numbered and accesses counted per tree; an access count is unique, so that the order of
-any two nodes is never in doubt.
+Nodes are numbered and accesses counted per tree; access counts are unique, so the order of
+any two nodes is always defined.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hybridbench.engine.memory.owners import REQ
 
 
 class Walk(NamedTuple):
-    """How far a key could be followed.
+    """How far the tree contains a key.
 
     Attributes:
         path: the nodes from the top, without the root.
         length: tokens they cover.
-        split_off: what was below the key's end of the last node, if that had to be split.
+        split_off: the lower half of the last node, if that had to be split at the key's end.
     """
 
     path: list[TreeNode]
@@ -48,7 +48,7 @@ class Walk(NamedTuple):
 
 
 class PrefixTree(BasePrefixCache):
-    """A tree of token runs.  Subclasses decide what an answer is and what may be evicted."""
+    """A tree of token runs.  Subclasses decide what a match returns and what may be evicted."""
 
     def __init__(self, params: CacheInitParams) -> None:
         self.req_to_token_pool = params.req_to_token_pool
@@ -114,12 +114,12 @@ class PrefixTree(BasePrefixCache):
                 )
             )
             kept = max(kept, inserted.total_len)
-        # Starts on a page border: the page of a partly filled end was never the tree's.
+        # Starts on a page border: the tree never owned the partly filled last page.
         self._free_row_from(req, kept)
         self._give_lock_back(req)
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
-        """Share the whole pages computed so far, and lock the longer prefix instead."""
+        """Share the whole pages computed so far, and move the lock to the longer prefix."""
         value = self._row_indices(req, req.kv.kv_committed_len)
         req.kv.prefix_indices = value
         key = self._committed_key(req).page_aligned(self.page_size)
@@ -144,14 +144,14 @@ class PrefixTree(BasePrefixCache):
 
     @abstractmethod
     def _match(self, key: RadixKey) -> MatchResult:
-        """What of ``key`` is reusable, made the youngest of all."""
+        """Find the reusable prefix of ``key``, and make it the youngest."""
 
     @abstractmethod
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """Bring the bookkeeping of the two halves of a node in order."""
+        """Update the bookkeeping of the two halves of a node."""
 
     def _walk(self, key: RadixKey) -> Walk:
-        """Follow ``key`` down, splitting the last node if the key leaves it half-way."""
+        """Follow ``key`` down, splitting the last node if the key ends or diverges inside it."""
         raw = key.raw
         end = len(raw)
         width = self._first_page
@@ -179,10 +179,10 @@ class PrefixTree(BasePrefixCache):
         return Walk(path, offset // TOKEN_BYTES, split_off)
 
     def _split_node(self, lower: TreeNode, tokens: int) -> TreeNode:
-        """Put a new node with the first ``tokens`` tokens of ``lower`` above it.
+        """Insert a new node with the first ``tokens`` tokens of ``lower`` above it.
 
-        ``lower`` stays the object it was, with its state and its id, since requests may have
-        locked it.  Both halves own their arrays: a slice would keep the whole one alive.
+        ``lower`` stays the same object, with its state and its id, since requests may have
+        locked it.  Both halves own their arrays: a slice would keep the whole array alive.
         """
         parent = _parent_of(lower)
         filed_under = self._child_key(parent, lower.key)
@@ -212,10 +212,10 @@ class PrefixTree(BasePrefixCache):
         return node
 
     def _sign(self, node: TreeNode, writers: Writers) -> None:
-        """``node`` is new, or its state is.
+        """Record the writers of ``node``, which is new or has a new state.
 
-        It comes of the KV that the tree had above it and in it, too, though the first of
-        ``writers`` may have computed that anew: its own was freed, as there was some already.
+        They include those of the KV that the tree had above it and in it, although the first of
+        ``writers`` may have recomputed that KV: its copy was freed as a duplicate.
         """
         above = _parent_of(node).writers
         if node.writers or above[: MOST_WRITERS - 1] != writers[1:]:
@@ -223,7 +223,7 @@ class PrefixTree(BasePrefixCache):
         node.writers = writers
 
     def _unlink_from_parent(self, node: TreeNode) -> TreeNode:
-        """Take a node out of the tree; its own ``parent`` stays, and is returned."""
+        """Remove a node from the tree; return its parent, to which it keeps its reference."""
         parent = _parent_of(node)
         del parent.children[self._child_key(parent, node.key)]
         self._node_count -= 1
@@ -232,7 +232,7 @@ class PrefixTree(BasePrefixCache):
         return parent
 
     def _note_stored(self, leaf: TreeNode) -> None:
-        """A new leaf brought its pages into the tree."""
+        """Count and report the pages of a new leaf."""
         self.events.blocks_stored += len(leaf.value) // self.page_size
         self.kv_events.stored(leaf)
 
@@ -246,7 +246,7 @@ class PrefixTree(BasePrefixCache):
         return self._clock
 
     def _stamp_path(self, path: Sequence[TreeNode]) -> None:
-        """The nodes of a path, from the top, were used just now; the lowest is the youngest."""
+        """Mark the nodes of a path, given from the top, as just used; the lowest is youngest."""
         clock = self._clock
         for node in path:
             clock += 1
@@ -254,14 +254,14 @@ class PrefixTree(BasePrefixCache):
         self._clock = clock
 
     def _dismantle_nodes(self) -> None:
-        """Cut every parent from its children, so that dropped nodes die without a collector."""
+        """Cut parents from children, so that dropped nodes are freed without the collector."""
         for node in [self.root_node, *self.iter_nodes()]:
             node.children = {}
             node.parent = None
         self.kv_events.cleared()
 
     def _lock_path(self, node: TreeNode) -> int:
-        """One more lock on the KV from ``node`` to the root; tokens that became evictable, <= 0."""
+        """Lock the KV from ``node`` to the root; return the change in evictable tokens, <= 0."""
         delta = 0
         on_path: TreeNode | None = node
         while on_path is not None and on_path is not self.root_node:
@@ -274,7 +274,7 @@ class PrefixTree(BasePrefixCache):
         return delta
 
     def _unlock_path(self, node: TreeNode) -> int:
-        """One lock less on the KV from ``node`` to the root; tokens that became evictable."""
+        """Unlock the KV from ``node`` to the root once; return tokens that became evictable."""
         on_path: TreeNode | None = node
         delta = 0
         while on_path is not None and on_path is not self.root_node:
@@ -297,23 +297,23 @@ class PrefixTree(BasePrefixCache):
         return RadixKey(token_ids[: req.kv.kv_committed_len if end is None else end], req.extra_key)
 
     def _row_indices(self, req: CacheableReq, end: int) -> IntArray:
-        """KV indices of positions 0 to ``end`` of a request with a row, as an array of its own."""
+        """KV indices of positions 0 to ``end`` of a request with a row, as a new array."""
         assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
         return self.req_to_token_pool.req_to_token[req.kv.req_pool_idx, :end].astype(np.int64)
 
     def _free_row_from(self, req: CacheableReq, start: int) -> None:
-        """Free what ``req`` itself holds of its row from ``start`` on."""
+        """Free the positions of ``req``'s row from ``start`` on."""
         end = max(req.kv.kv_committed_len, req.kv.kv_allocated_len)
         if start < end:
             self.token_to_kv_pool_allocator.free(self._row_indices(req, end)[start:])
 
     def _free_duplicates(self, value: IntArray, start: int, end: int) -> None:
-        """Free what the tree has already, except what was the tree's from the beginning."""
+        """Free KV that the tree already has in other positions."""
         if start < end:
             self.token_to_kv_pool_allocator.free(value[start:end], REQ)
 
     def _move_to_tree(self, req: CacheableReq, matched: MatchResult) -> None:
-        """The request now reads the tree's KV: rewrite its row, move its lock."""
+        """Make the request read the tree's KV: rewrite its row, move its lock."""
         indices, node = matched.device_indices, matched.last_device_node
         assert req.kv.req_pool_idx is not None, f"request {req.rid} has no row"
         start = req.kv.cache_protected_len
@@ -370,7 +370,7 @@ class PrefixTree(BasePrefixCache):
 
 
 def join(path: Sequence[TreeNode]) -> IntArray:
-    """The KV indices of a path, in an array that belongs to the caller."""
+    """The KV indices of a path, in a new array."""
     if len(path) == 1:
         return path[0].value.copy()
     return np.concatenate([node.value for node in path]) if path else no_indices()

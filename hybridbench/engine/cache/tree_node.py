@@ -1,4 +1,4 @@
-"""One node of a prefix tree: a run of tokens, their KV indices, perhaps a recurrent state."""
+"""A node of a prefix tree: a run of tokens, their KV indices, and possibly a recurrent state."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NO_KEY = RadixKey([])
 
 
 class TreeNode:
-    """A node; it dies by reference count when it is evicted, and nothing may keep it alive.
+    """A node; it is freed by reference count when evicted, and nothing may keep it alive.
 
-    A node in the tree is referred to by its parent, by its children and by its neighbours in the
-    lists it is in.  Eviction ends all of these, but leaves ``parent``, ``key`` and ``value`` as
-    they are.
+    A node in the tree is referenced by its parent, its children and its neighbours in its
+    lists.  Eviction removes all of these references, but leaves ``parent``, ``key`` and ``value``
+    unchanged.
 
     Attributes:
-        id: number of the node in its cache, never used again; 0 is the root.
+        id: number of the node in its cache, never reused; 0 is the root.
         children: by the first page of their key.
         key: the tokens of this node alone, not of the path to it.
         value: KV index of each token, int64, held by TREE.
@@ -30,31 +30,31 @@ class TreeNode:
         full_lock_ref: requests that read this node's KV; counted on the whole path to the root.
         mamba_lock_ref: those among them that locked this very node while it had a state.
         last_access_time: a count of accesses, not seconds; unique, and larger is younger.
-        state_access_time: the same count when the state was last used.
-        swa_access_time: when the window part was, counted in a unified tree's list of them.
-        creation_time: the same count when the node was made.
+        state_access_time: the same count at the last use of the state.
+        swa_access_time: the count of a unified tree's window list at the last use of the window.
+        creation_time: the access count at creation.
         hit_count: inserts that passed through or ended here.
         priority: largest priority of those inserts.
-        writers: the request that computed this, in a hybrid tree the state, and those that it had
-            gone on from.
+        writers: the request that computed this (in a hybrid tree, the state), then those that it
+            built on.
         hash_value: with KV cache events, the chained hash of each page of the key; else None.
-        swa_tombstone: in a tree with sliding windows, whether the window pool has nothing of this
-            node any more; longer prefixes can still share its KV in the full pool.
+        swa_tombstone: in a tree with sliding windows, whether this node has lost its part in the
+            window pool; longer prefixes can still share its KV in the full pool.
         swa_lock_ref: requests that read its KV in the window pool.
         host_value: with a host tier, its slots in the host pool, held by TREE; None until it is
             backed up.
-        host_ref_counter: those who read these slots: loads, writes to the storage, prefetches of
-            what follows.
-        mamba_host_value: its state's slot in the host pool, held by TREE; only beside host_value.
+        host_ref_counter: readers of these slots: loads, writes to storage, prefetches of
+            the following tokens.
+        mamba_host_value: its state's slot in the host pool, held by TREE; only with host_value.
         mamba_host_ref_counter: loads that read that slot.
-        swa_host_value: its slots in the host's window pool, held by TREE; only beside host_value.
+        swa_host_value: its slots in the host's window pool, held by TREE; only with host_value.
         swa_host_ref_counter: loads that read those slots.
         full_prev, full_next, mamba_prev, mamba_next, swa_prev, swa_next: neighbours in the LRU
-            lists, towards the young and the old end, or in the rings beside them; None outside of
-            the list.
+            lists, towards the young and the old end, or in the rings beside them; None if it is not
+            in the list.
     """
 
-    # __weakref__ so that tests and tools can watch a node die without keeping it alive.
+    # __weakref__ so that tests and tools can watch a node being freed without keeping it alive.
     __slots__ = (
         "__weakref__",
         "children",
@@ -127,7 +127,7 @@ class TreeNode:
         self.priority = 0
         self.writers: Writers = ()
         self.hash_value: list[int] | None = None
-        # Typed as nodes because only members of a list are ever walked; None marks the others.
+        # Typed as nodes because only members of a list are walked; None marks the others.
         self.full_prev = None  # type: ignore[assignment]
         self.full_next = None  # type: ignore[assignment]
         self.mamba_prev = None  # type: ignore[assignment]
@@ -137,7 +137,7 @@ class TreeNode:
 
     @property
     def evicted(self) -> bool:
-        """Whether only the host tier has its KV; the root has none and is not."""
+        """Whether only the host tier has its KV; False for the root, which has none."""
         return len(self.value) < len(self.key)
 
     def __lt__(self, other: TreeNode) -> bool:
@@ -151,7 +151,7 @@ class TreeNode:
 
 
 def empty_root() -> TreeNode:
-    """A root: no key, no KV, no state; in no list, and locked for good as nobody may evict it."""
+    """A root: no key, KV or state; in no list, and permanently locked against eviction."""
     root = TreeNode()
     root.full_lock_ref = root.mamba_lock_ref = 1
     return root

@@ -1,9 +1,9 @@
-"""What a unified tree asks of a component: its part of a match, an insert, a lock, an eviction.
+"""The interface of a unified tree's components: their part of match, insert, lock and eviction.
 
-KV is the base of every unified tree and no component of this kind: a node lives as long as it has
-KV.  What else a node may have, and may lose before its KV goes, is a component.
+KV is the base of every unified tree and not a component: a node lives as long as it has
+KV.  Anything else that a node may have, and may lose before its KV, is a component.
 
-Source: the TreeComponent of SGLang's UnifiedRadixCache, whose names the methods have.
+Source: the TreeComponent of SGLang's UnifiedRadixCache, whose method names are used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hybridbench.engine.memory.indices import IntArray
 
 @dataclass(slots=True)
 class Evicted:
-    """What one eviction has taken so far; ``kv`` is freed when it ends."""
+    """The result of one eviction so far; ``kv`` is freed when it ends."""
 
     tokens: int = 0
     states: int = 0
@@ -43,8 +43,8 @@ class CachingReq:
     Attributes:
         params: what will be inserted; None if the tree gets nothing.
         finished: the request ends, and keeps nothing.
-        spare_slot: replaces or copies the state that the tree gets; taken before the insert, so
-            that nothing is left to fail after it.
+        spare_slot: replaces or copies the state that the tree gets; allocated before the insert,
+            so that nothing can fail after it.
     """
 
     req: CacheableReq
@@ -54,13 +54,13 @@ class CachingReq:
 
 
 class TreeComponent(ABC):
-    """One value, one lock count and one place in an LRU list for each node.
+    """A value, a lock count and a place in an LRU list for each node.
 
-    What a component has no part in does nothing unless it says otherwise.
+    Methods do nothing unless overridden.
 
     Attributes:
-        name: of its pool.
-        list_ends: nodes that its list has of its own.
+        name: name of its pool.
+        list_ends: number of sentinels in its list.
     """
 
     name: str
@@ -68,43 +68,43 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def evictable_size(self) -> int:
-        """What the values without a lock take of the component's pool."""
+        """Amount of the component's pool that unlocked values take."""
 
     @abstractmethod
     def protected_size(self) -> int:
-        """What the values with a lock take of it."""
+        """Amount of the component's pool that locked values take."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget all nodes, which are dismantled after this."""
+        """Forget all nodes, which are dismantled afterwards."""
 
     @abstractmethod
     def has_value(self, node: TreeNode) -> bool:
-        """Whether the node is no tombstone."""
+        """Whether the node is not a tombstone."""
 
     @abstractmethod
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
-        """How many of the first ``end`` nodes of a path a match may have at most."""
+        """The maximum number of the first ``end`` nodes of a path that a match may cover."""
 
     def match_result(self, result: MatchResult, walked_len: int) -> MatchResult:
-        """``result`` with what this component has to say of a walk over ``walked_len`` tokens."""
+        """``result`` with this component's fields for a walk over ``walked_len`` tokens."""
         del walked_len
         return result
 
     def finalize_match_result(
         self, tree: BasePrefixCache, req: CacheableReq, node: TreeNode
     ) -> bool:
-        """Give a request that hit ``node`` what it needs of it; False, and no hit, if it cannot."""
+        """Give a request that hit ``node`` its part; False, which cancels the hit, if it cannot."""
         del tree, req, node
         return True
 
     @abstractmethod
     def touch(self, path: Sequence[TreeNode]) -> None:
-        """A path was used just now: what was read of it is the youngest, the lowest last."""
+        """Make the part of a path that was just read the youngest, the lowest node last."""
 
     @abstractmethod
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """A node was cut; ``lower`` is the one that it was, and the younger."""
+        """Update after a split; ``lower`` is the original node, and the younger."""
 
     def check_insert(self, params: InsertParams) -> None:
         """Raise ValueError if these values cannot belong to this key."""
@@ -117,33 +117,33 @@ class TreeComponent(ABC):
         params: InsertParams,
         split: Callable[[TreeNode, int], TreeNode],
     ) -> list[TreeNode]:
-        """Take what ``value`` brings for nodes that are there; the path, with those that were cut.
+        """Take the parts of ``value`` that existing nodes lack; return the path, after splits.
 
-        ``split`` cuts a node after so many tokens, and returns the upper half.
+        ``split`` splits a node after the given number of tokens, and returns the upper half.
         """
         del value, params, split
         return path
 
     def leaf_cut(self, prefix_len: int, params: InsertParams) -> int:
-        """Where new tokens from ``prefix_len`` on must be cut in two nodes; there if nowhere."""
+        """Where new tokens from ``prefix_len`` on must be split in two nodes; there if nowhere."""
         del params
         return prefix_len
 
     def add_node(self, node: TreeNode, end: int, params: InsertParams) -> None:
-        """A new node, whose key ends after ``end`` tokens from the root."""
+        """Add a new node, whose key ends after ``end`` tokens from the root."""
         del node, end, params
 
     def commit_insert_component_data(self, node: TreeNode, params: InsertParams) -> bool:
-        """Take over what ``params`` bring for the node where the key ends; whether it was taken."""
+        """Take over the value in ``params`` for the node at the key's end; whether it was taken."""
         del node, params
         return False
 
     @abstractmethod
     def acquire_component_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
-        """Lock the value of a node, if it has one; ``lock`` with what the receipt must say."""
+        """Lock a node's value, if it has one; return ``lock`` with this part of the receipt."""
 
     def acquire_transfer_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
-        """The same for a copy of the value, or for one of what is below; it may be missing."""
+        """The same for a copy of this value, or of one below; the value may be missing."""
         return self.acquire_component_lock(node, lock)
 
     @abstractmethod
@@ -152,11 +152,11 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def drive_eviction(self, params: EvictParams, evicted: Evicted) -> Iterator[TreeNode]:
-        """Victims, oldest first, until enough is free; each goes before the next is asked for."""
+        """Victims, oldest first, until enough is free; evict each before asking for the next."""
 
     @abstractmethod
     def evict_component(self, node: TreeNode, evicted: Evicted) -> None:
-        """A leaf goes, and its value, if it has one, with it."""
+        """Free the value, if any, of a leaf that is evicted."""
 
     @abstractmethod
     def make_tombstone(self, node: TreeNode, evicted: Evicted) -> None:
@@ -164,22 +164,22 @@ class TreeComponent(ABC):
 
     @abstractmethod
     def take_loaded(self, node: TreeNode, slots: IntArray, time: int) -> None:
-        """``slots`` of the tree are the value of a node that had none.
+        """Make ``slots`` of the tree the value of a node that had none.
 
-        It is the youngest of its list, at ``time``.
+        It becomes the youngest of its list, at ``time``.
         """
 
     @abstractmethod
     def cacheable_len(self, req: CacheableReq) -> int:
-        """Tokens of ``req`` that this component can cache now."""
+        """Number of tokens of ``req`` that this component can cache now."""
 
     def prepare_for_caching_req(self, tree: BasePrefixCache, caching: CachingReq) -> bool:
-        """Complete the parameters of the insert; False, and nothing taken, if that cannot be."""
+        """Complete the parameters of the insert; False, with nothing taken, if it is impossible."""
         del tree, caching
         return True
 
     def cleanup_after_caching_req(self, caching: CachingReq, result: InsertResult | None) -> None:
-        """Free or keep what the request had, now that the insert, if there was one, is over."""
+        """Free or keep what the request had, after the insert, if there was one."""
         del caching, result
 
     @abstractmethod

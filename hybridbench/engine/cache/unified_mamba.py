@@ -1,8 +1,8 @@
-"""The recurrent states of a unified tree: which node has one, and which goes next.
+"""The recurrent states of a unified tree: which nodes have one, and their order of eviction.
 
 A state cannot be cut in two, so the upper half of a split has none, and a match ends at the deepest
-node that has one.  When a state is evicted inside the tree, its node stays as a tombstone; when the
-last child of a tombstone goes, the tombstone stays as well, as a leaf that only its KV's turn ends.
+node that has one.  When an inner node's state is evicted, the node stays as a tombstone; when
+a tombstone loses its last child, it stays as well, as a leaf, until its KV is evicted.
 
 Source: the MambaComponent of SGLang's UnifiedRadixCache.
 """
@@ -34,7 +34,7 @@ from hybridbench.engine.memory.owners import REQ, TRACK, TREE, Owner
 
 
 class UnifiedMambaLRUList(MambaLRUList):
-    """The list of a unified tree unlinks by itself, as upstream's: one can be right alone."""
+    """A list with its own unlinking, as upstream: a defect can affect either list alone."""
 
     def _remove_node(self, node: TreeNode) -> None:
         node.mamba_prev.mamba_next = node.mamba_next
@@ -44,13 +44,13 @@ class UnifiedMambaLRUList(MambaLRUList):
 
 
 class MambaComponent(TreeComponent):
-    """States at nodes, their locks and their LRU list; the slots that requests give and get."""
+    """States at nodes, their locks and LRU list, and the exchange of state slots with requests."""
 
     name = "mamba"
     list_ends = LIST_ENDS
 
     def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
-        """Raises ValueError if pages, track buffers and chunk size do not fit together."""
+        """Raise ValueError if pages, track buffers and chunk size are inconsistent."""
         self._events = events
         self._rows = hybrid_rows(params)
         self._pool = self._rows.mamba_pool
@@ -87,7 +87,7 @@ class MambaComponent(TreeComponent):
     def finalize_match_result(
         self, tree: BasePrefixCache, req: CacheableReq, node: TreeNode
     ) -> bool:
-        """Copy the node's state into the request's slot, which it gets if it has none."""
+        """Copy the node's state into the request's slot, which is allocated if it has none."""
         if req.kv.mamba_pool_idx is None:
             slot = self._alloc_beside(tree, node)
             if slot is None:
@@ -99,14 +99,14 @@ class MambaComponent(TreeComponent):
         return True
 
     def touch(self, path: Sequence[TreeNode]) -> None:
-        """Only the state after a path is read; the others grow old."""
+        """Refresh only the state after a path, which is read; the others age."""
         used = path[-1]
         if used.mamba_value is not None:
             used.state_access_time = used.last_access_time
             self.lru_list.reset_path_mru(path[-1:])
 
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """The upper half is a tombstone: a state is that after a node's last token."""
+        """Count the upper half, a tombstone: a state belongs to a node's last token."""
         self._events.tombstones += 1
         self.touch([lower])
 
@@ -173,9 +173,9 @@ class MambaComponent(TreeComponent):
         return req.kv.kv_committed_len if req.kv.mamba_pool_idx is not None else 0
 
     def prepare_for_caching_req(self, tree: BasePrefixCache, caching: CachingReq) -> bool:
-        """Offer the request's own state if it ends, else a copy of it, or the last one saved.
+        """Offer the request's own state if it ends, otherwise a copy of it or the last saved one.
 
-        A slot for the copy, or to replace the saved one in its track buffer, is taken first.
+        A slot for the copy, or to replace the saved one in its track buffer, is allocated first.
         """
         req, params = caching.req, caching.params
         assert params is not None, f"request {req.rid} hands over nothing"
@@ -194,7 +194,7 @@ class MambaComponent(TreeComponent):
             params.mamba_value = req.kv.mamba_pool_idx
         else:
             assert req.kv.mamba_pool_idx is not None, f"request {req.rid} has no state to copy"
-            # First: once the tree has the slot, a host tier may begin to read it.
+            # First: once the tree has the slot, a host tier may start reading it.
             self._pool.copy_from(req.kv.mamba_pool_idx, caching.spare_slot)
             params.mamba_value = caching.spare_slot
         return True
@@ -223,18 +223,18 @@ class MambaComponent(TreeComponent):
             )
 
     def _give(self, node: TreeNode, slot: int, time: int) -> None:
-        """A node has a state now, in a slot of the tree; it is the youngest."""
+        """Give a node a state in a slot of the tree; it becomes the youngest."""
         node.mamba_value = slot
         node.state_access_time = time
         self.lru_list.insert_mru(node)
         self._evictable += 1
 
     def _free_slot(self, slot: int) -> None:
-        """A slot of the tree goes back."""
+        """Free a slot of the tree."""
         self._allocator.free([slot], TREE)
 
     def _free_slots_of(self, req: CacheableReq, taken: bool) -> None:
-        """A request that ended keeps no slot; what the tree has taken is the tree's."""
+        """Free the slots of a request that ended, except one that the tree has taken."""
         if self._tracked and taken:
             self._events.track_donations += 1
             self._rows.free_mamba_cache(req, self._rows.get_mamba_ping_pong_keep_idx(req))
@@ -244,8 +244,8 @@ class MambaComponent(TreeComponent):
             self._rows.free_mamba_cache(req)
 
     def _use_spare(self, req: CacheableReq, spare: int, taken: bool) -> None:
-        """The spare slot of a track buffer takes the place of the one that went; what the tree did
-        not take is free again.
+        """Put the spare slot into the track buffer in place of the one that the tree took; free it
+        if the tree took nothing.
         """
         if not taken:
             self._allocator.free([spare], TRACK if self._tracked else REQ)
@@ -256,7 +256,7 @@ class MambaComponent(TreeComponent):
             req.kv.mamba_last_track_seqlen = None
 
     def _alloc_beside(self, tree: BasePrefixCache, node: TreeNode) -> int | None:
-        """One slot for REQ; making room for it never takes the state of ``node``."""
+        """Allocate one slot for REQ without ever evicting the state of ``node``."""
         slots = self._allocator.alloc(1, REQ)
         if slots is not None:
             return slots[0]
@@ -266,7 +266,7 @@ class MambaComponent(TreeComponent):
         return slot
 
     def _alloc(self, tree: BasePrefixCache, owner: Owner) -> int | None:
-        """One slot for ``owner``, evicting a state if none is free; None if that does not help."""
+        """Allocate one slot for ``owner``, evicting a state if necessary; None if that fails."""
         slots = self._allocator.alloc(1, owner)
         if slots is None:
             tree.evict(EvictParams(mamba_num=1))

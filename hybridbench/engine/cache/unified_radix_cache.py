@@ -1,18 +1,18 @@
-"""One prefix tree for every model: KV at every node, and beside it whatever components there are.
+"""One prefix tree for every model: KV at every node, and any number of components besides.
 
-A model whose layers are all full attention has none, and the tree is RadixCache's equal.  Recurrent
-layers bring ``MambaComponent``, a pool for sliding windows ``SWAComponent``; then the tree answers
-as MambaRadixCache and SWARadixCache do, but for two things.  A tombstone that lost its last child
-stays, until the turn of its own KV comes.  It is in no LRU list of its component then and still in
-the tree, so what a removed neighbour once left in it is reachable, and no collector can free that
-(sglang#25770).  And a hit makes young what a request reads: all KV of its path, but of the states
-the last one only, and of the windows one.  What a request brings again of the windows before that
-one is the first to go.
+A model with full attention in all layers has no components, and the tree equals RadixCache.
+Recurrent layers add ``MambaComponent``, a pool for sliding windows ``SWAComponent``; then the tree
+behaves as MambaRadixCache and SWARadixCache do, with two exceptions.  A tombstone that lost its
+last child stays until its own KV is evicted.  It is then in no LRU list of its component but still
+in the tree, so a stale reference to a removed neighbour is reachable, and no collector can free
+that (sglang#25770).  And a hit refreshes what a request reads: all KV of its path, but only the
+last state and one window.  Window parts that a request restores before that one are the first to be
+evicted.
 
-A match ends where every component has what it needs.  An eviction of KV takes a leaf with all it
-has; one of another component takes a leaf as well, but inside the tree only that value.
+A match ends where every component has what it needs.  Evicting KV takes a leaf with all its
+components; evicting another component takes a leaf as well, but from an inner node only that value.
 
-Source: SGLang's UnifiedRadixCache, as of 0.5.12, and as of 0.5.23 what a hit makes young; that
+Source: SGLang's UnifiedRadixCache as of 0.5.12, and as of 0.5.23 for what a hit refreshes; that
 embeds streaming sessions, which here wrap this tree like any other.
 """
 
@@ -52,18 +52,18 @@ from hybridbench.engine.memory.swa_pages import SWATokenToKVPoolAllocator
 
 
 class MatchEnd(Protocol):
-    """Who has a say in where a match ends."""
+    """Limits where a match may end."""
 
     def match_end(self, path: Sequence[TreeNode], end: int) -> int:
-        """How many of the first ``end`` nodes of a path a match may have at most."""
+        """The maximum number of the first ``end`` nodes of a path that a match may cover."""
 
 
 class UnifiedRadixCache(PrefixTree):
-    """Match, insert, locks, eviction and the hand-over from requests, for all components at once.
+    """Match, insert, locks, eviction and transfer from requests, for all components at once.
 
     Attributes:
-        components: those that rows and allocator ask for, in the order in which they are asked.
-        mamba, swa: the one of recurrent states and that of sliding windows, or None.
+        components: those required by rows and allocator, in the order in which they are called.
+        mamba, swa: the components of recurrent states and of sliding windows, or None.
     """
 
     def __init__(self, params: CacheInitParams) -> None:
@@ -129,7 +129,7 @@ class UnifiedRadixCache(PrefixTree):
         return result
 
     def insert(self, params: InsertParams) -> InsertResult:
-        """Put a prefix in, as far as it fills whole pages, with whatever components bring for it.
+        """Insert the whole pages of a prefix, with the values that components add.
 
         Raises:
             ValueError: fewer KV indices than tokens, or a state after a token inside a page.
@@ -148,7 +148,7 @@ class UnifiedRadixCache(PrefixTree):
         path, prefix_len, split_off = self._walk(key)
         for component in self.components:
             path = component.update_on_insert_overlap(path, value, params, self._split_node)
-        # As in the dedicated trees: beside a component's list a split makes both halves younger.
+        # As in the dedicated trees: with components, a split makes both halves younger.
         below = [split_off] if split_off is not None and self.components else []
         self._touch_path(path)
         self._note_use(path, params)
@@ -165,7 +165,7 @@ class UnifiedRadixCache(PrefixTree):
         return InsertResult(prefix_len, total, mamba_exist)
 
     def evict(self, params: EvictParams) -> EvictResult:
-        """Free KV first, then what is still missing of each component."""
+        """Free KV first, then whatever is missing of each component."""
         self.events.evict_calls += 1
         evicted = Evicted()
         while evicted.tokens < params.num_tokens:
@@ -215,12 +215,12 @@ class UnifiedRadixCache(PrefixTree):
         result = self._insert_prepared(caching)
         for component in self.components:
             component.cleanup_after_caching_req(caching, result)
-        # Starts on a page border: the page of a partly filled end was never the tree's.
+        # Starts on a page border: the tree never owned the partly filled last page.
         self._free_row_from(req, max(length, req.kv.cache_protected_len))
         self._give_lock_back(req)
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
-        """Share what every component can cache, and lock the longer prefix instead."""
+        """Share what every component can cache, and move the lock to the longer prefix."""
         value = self._row_indices(req, req.kv.kv_committed_len)
         req.kv.prefix_indices = value
         length = 0 if self.disable else self._cacheable_len(req)
@@ -243,7 +243,7 @@ class UnifiedRadixCache(PrefixTree):
             component.sanity_check(nodes)
 
     def _cacheable_len(self, req: CacheableReq) -> int:
-        """The whole pages of ``req`` that every component can cache now."""
+        """The tokens of ``req``, in whole pages, that every component can cache now."""
         lengths = [component.cacheable_len(req) for component in self.components]
         return min([req.kv.kv_committed_len, *lengths]) // self.page_size * self.page_size
 
@@ -263,7 +263,7 @@ class UnifiedRadixCache(PrefixTree):
         )
 
     def _insert_prepared(self, caching: CachingReq) -> InsertResult | None:
-        """Insert what a request hands over; None if it is nothing, or a component refuses."""
+        """Insert what a request hands over; None if there is nothing, or a component refuses."""
         if caching.params is None:
             return None
         for component in self.components:
@@ -272,7 +272,7 @@ class UnifiedRadixCache(PrefixTree):
         return self.insert(caching.params)
 
     def _match(self, key: RadixKey) -> MatchResult:
-        """Walk, then make what is reusable the youngest of all."""
+        """Walk, then make the reusable nodes the youngest of all."""
         path, walked_len, _ = self._walk(key.page_aligned(self.page_size))
         used = path[: common_end(path, self.components)]
         self._touch_path(used)
@@ -286,18 +286,18 @@ class UnifiedRadixCache(PrefixTree):
     def _touch_path(self, path: list[TreeNode]) -> None:
         """Make the KV of a path the youngest, each child younger than its parent.
 
-        Components say what was read of theirs.
+        Components do the same for the values that were read.
         """
         if not path:
             return
         self._stamp_path(path)
-        # Those above the last have children.
+        # The nodes above the last have children.
         self._evictable_leaves.touch(path[-1])
         for component in self.components:
             component.touch(path)
 
     def _note_use(self, path: list[TreeNode], params: InsertParams) -> None:
-        """What the eviction policies beside LRU go by."""
+        """Record what the eviction policies other than LRU depend on."""
         for node in path:
             node.priority = max(node.priority, params.priority)
             if not params.chunked:
@@ -311,7 +311,7 @@ class UnifiedRadixCache(PrefixTree):
         start: int,
         params: InsertParams,
     ) -> None:
-        """Append a leaf for ``key`` from ``start`` on, cut where a component says."""
+        """Append a leaf for ``key`` from ``start`` on, split where a component requires."""
         cut = start
         for component in self.components:
             cut = max(cut, component.leaf_cut(start, params))
@@ -336,24 +336,24 @@ class UnifiedRadixCache(PrefixTree):
             path.append(node)
 
     def _take_or_free(self, path: list[TreeNode], value: IntArray, start: int) -> None:
-        """The tree has the tokens of ``value`` in ``path``: from ``start`` on they are too many."""
+        """Free the KV of ``value`` from ``start`` on: the tree already has it in ``path``."""
         del path
         self._free_duplicates(value, start, len(value))
 
     def _after_insert(self, path: list[TreeNode], params: InsertParams) -> None:
-        """The nodes of ``path`` have been used by an insert."""
+        """Update after an insert used the nodes of ``path``."""
 
     def _is_leaf(self, node: TreeNode) -> bool:
-        """Whether evicting ``node`` takes no other KV from the device."""
+        """Whether evicting ``node`` removes no other KV from the device."""
         return not node.children
 
     def _note_leaf(self, node: TreeNode) -> None:
-        """``node`` may have become one that can be evicted."""
+        """Queue ``node`` if it has become evictable."""
         if node.full_lock_ref == 0 and self._is_leaf(node) and node is not self.root_node:
             self._evictable_leaves.add(node)
 
     def _evict_leaf(self, leaf: TreeNode, evicted: Evicted) -> None:
-        """Evict an unlocked leaf with all that it has; a tombstone above it stays."""
+        """Evict an unlocked leaf with all its values; a tombstone above it stays."""
         if all(component.has_value(leaf) for component in self.components):
             self.events.evict_leaf += 1
         else:
@@ -370,7 +370,7 @@ class UnifiedRadixCache(PrefixTree):
             component.evict_component(leaf, evicted)
 
     def _make_tombstone(self, component: TreeComponent, node: TreeNode, evicted: Evicted) -> None:
-        """Free what a component has of a node, whose KV stays for the longer prefixes."""
+        """Free a component's value of a node whose KV stays for the longer prefixes."""
         component.make_tombstone(node, evicted)
 
     def _free_kv(self, evicted: Evicted) -> None:
@@ -379,7 +379,7 @@ class UnifiedRadixCache(PrefixTree):
             evicted.kv.clear()
 
     def _after_split(self, upper: TreeNode, lower: TreeNode) -> None:
-        """The upper half has a child, so it is no leaf; components say which half has what."""
+        """Update both halves; the upper one is no leaf, and components divide their values."""
         upper.creation_time = lower.creation_time
         if self.components:
             lower.last_access_time = self._tick()
@@ -389,9 +389,9 @@ class UnifiedRadixCache(PrefixTree):
 
 
 def common_end(path: list[TreeNode], parts: Sequence[MatchEnd]) -> int:
-    """How many nodes of ``path`` a match may have: up to the last that satisfies everybody."""
+    """The number of leading nodes of ``path`` that satisfy all ``parts``."""
     end, before = len(path), -1
-    # Who agreed to one end may not agree to a shorter one, so all are asked again.
+    # A part that accepted one end may not accept a shorter one, so all are asked again.
     while end != before:
         before = end
         for part in parts:

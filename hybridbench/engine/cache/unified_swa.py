@@ -1,8 +1,8 @@
-"""The window pool's part of a unified tree: KV of sliding layers, which ages apart from the rest.
+"""The window pool's part of a unified tree: KV of sliding layers, evicted independently.
 
 As in SWARadixCache a match ends where the window pool has a whole window, and a node whose window
 part is evicted stays as a tombstone.  One that loses its last child, or its last lock, stays as
-well, as a leaf that only its KV's turn ends, or a request that brings its window part again.
+well, as a leaf, until its KV is evicted or a request restores its window part.
 
 Source: the SWAComponent of SGLang's UnifiedRadixCache.
 """
@@ -28,9 +28,9 @@ from hybridbench.engine.memory.indices import IntArray
 
 
 class UnifiedSWALRUList(SWALRUList):
-    """The list of a unified tree unlinks by itself, as upstream's: one can be right alone.
+    """A list with its own unlinking, as upstream: a defect can affect either list alone.
 
-    Its order is that of its own moves: of a node that was used the window part may not have been.
+    It is ordered by its own moves: using a node does not always use its window part.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class SWAComponent(TreeComponent):
     list_ends = LIST_ENDS
 
     def __init__(self, params: CacheInitParams, events: CacheEvents) -> None:
-        """Raises ValueError if there is no window."""
+        """Raise ValueError if there is no window."""
         self.window = TreeWindow(params, events, UnifiedSWALRUList)
 
     def evictable_size(self) -> int:
@@ -85,7 +85,7 @@ class SWAComponent(TreeComponent):
         return self.window.reusable(path[:end])
 
     def touch(self, path: Sequence[TreeNode]) -> None:
-        """Of a path only one window is read; what lies before it grows old."""
+        """Refresh only the one window of a path that is read; parts before it age."""
         self.window.lru_list.reset_path_mru(self.window.read_of(path))
 
     def redistribute_on_node_split(self, upper: TreeNode, lower: TreeNode) -> None:
@@ -110,7 +110,7 @@ class SWAComponent(TreeComponent):
         return lock._replace(swa_locked_len=self.window.lock(node))
 
     def acquire_transfer_lock(self, node: TreeNode, lock: IncLockRefResult) -> IncLockRefResult:
-        """Of one window what is there down to the end of the node, without a gap."""
+        """Lock one window's parts up to the first gap above the node's end."""
         return lock._replace(swa_locked_len=self.window.lock_present(node))
 
     def release_component_lock(self, node: TreeNode, receipt: DecLockRefParams | None) -> None:
@@ -125,7 +125,7 @@ class SWAComponent(TreeComponent):
             yield oldest
 
     def evict_component(self, node: TreeNode, evicted: Evicted) -> None:
-        """The window part of KV that is freed goes with it."""
+        """Count the window part, which is freed with the KV."""
         if not node.swa_tombstone:
             self.window.leave(node)
             node.swa_tombstone = True
