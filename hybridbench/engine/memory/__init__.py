@@ -1,1 +1,1 @@
-"""Who holds which slot (allocators) and what the slots contain (pools)."""
+"""Slot ownership (allocators) and slot contents (pools)."""

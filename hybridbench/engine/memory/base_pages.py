@@ -1,6 +1,6 @@
-"""What the two allocators of KV positions share: pages, who holds them, and the free list.
+"""The common part of the two KV allocators: pages, their owners, and the free list.
 
-A page is one token or several; every page is given out, handed over and taken back as a whole.
+A page has one or more tokens; it is always allocated, transferred and freed as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOTHING: IntArray = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class AllocatorState:
-    """What ``backup_state`` saved; opaque to callers."""
+    """The result of ``backup_state``; opaque to callers."""
 
     free_pages: IntArray
     release_pages: tuple[IntArray, ...]
@@ -38,17 +38,17 @@ class AllocatorState:
 
 
 class BaseTokenToKVPoolAllocator:
-    """What the two allocators share: pages (of 1 or more tokens), their owners, free groups.
+    """The common part of the two allocators: pages (of 1 or more tokens), owners, free groups.
 
     Always: ``available_size() + sum of held(owner) over all owners but FREE`` is the usable size.
-    In an open free group the frees made so far are checked and recorded at once, as held by
-    RESERVED, and come back to the free list when the group ends.
+    In an open free group, frees are checked and recorded at once, as held by RESERVED, and reach
+    the free list when the group ends.
 
-    Without ``check_owners`` nothing is refused, as in allocators that keep no account: a page that
-    is freed twice stands in the free list twice, and the law above is broken.
+    Without ``check_owners`` nothing is refused, as in allocators without a ledger: a page
+    freed twice is in the free list twice, which breaks the law above.
     """
 
-    def __init__(  # noqa: PLR0913 - what its two callers are given
+    def __init__(  # noqa: PLR0913 - the union of its two callers' parameters
         self,
         size: int,
         page_size: int,
@@ -71,7 +71,7 @@ class BaseTokenToKVPoolAllocator:
         what = "KV tokens" if page_size == 1 else f"KV pages (of {page_size} tokens)"
         self._ledger = (OwnerLedger if check_owners else SilentLedger)(self.num_pages, what)
         self._free = self._new_free_list()
-        # With need_sort: pages given back, not yet merged into the sorted free list.
+        # With need_sort: freed pages, not yet merged into the sorted free list.
         self._released: list[IntArray] = []
         self._released_count = 0
         self._group: list[IntArray] = []
@@ -84,20 +84,20 @@ class BaseTokenToKVPoolAllocator:
 
     @property
     def release_pages(self) -> IntArray:
-        """A copy of the pages that wait to be merged and sorted (``need_sort`` only)."""
+        """A copy of the pages still to be merged and sorted (``need_sort`` only)."""
         return np.concatenate(self._released) if self._released else NOTHING.copy()
 
     def get_kvcache(self) -> KVCache | None:
-        """The pool whose rows are allocated here, if one was given."""
+        """The pool whose rows are allocated here, or None."""
         return self._kvcache
 
     def get_cpu_copy(
         self, indices: SlotInput, mamba_indices: SlotInput | None = None
     ) -> KVHostCopy | HybridHostCopy:
-        """A host copy of what the pool has in ``indices``; the caller owns it.
+        """A host copy of the pool's rows ``indices``, owned by the caller.
 
         Raises:
-            ValueError: there is no pool, or state slots are named and it has no states.
+            ValueError: there is no pool, or state slots are named and the pool has no states.
         """
         pool = self._pool()
         if isinstance(pool, HybridLinearKVPool):
@@ -129,11 +129,11 @@ class BaseTokenToKVPoolAllocator:
             pool.load_cpu_copy(copy, indices)
 
     def available_size(self) -> int:
-        """Tokens that can be allocated; frees held back by an open group are not among them."""
+        """Tokens that can be allocated, without those freed in an open group."""
         return (len(self._free) + self._released_count) * self.page_size
 
     def full_available_size(self) -> int:
-        """The same of the full pool alone, where layers with a window have one of their own."""
+        """The same for the full pool alone, if layers with a window have their own pool."""
         return (len(self._free) + self._released_count) * self.page_size
 
     def held(self, owner: Owner) -> int:
@@ -142,12 +142,12 @@ class BaseTokenToKVPoolAllocator:
 
     @property
     def objections(self) -> int:
-        """Tokens (whole pages) that the account would not have let pass, had it been asked to."""
+        """Tokens (whole pages) that the ledger would have refused if owners were checked."""
         ledger = self._ledger
         return ledger.objections * self.page_size if isinstance(ledger, SilentLedger) else 0
 
     def owner_of(self, idx: int) -> Owner:
-        """Who holds the page of token ``idx``.
+        """The owner of the page of token ``idx``.
 
         Raises:
             UnknownSlotError: no such token.
@@ -155,11 +155,11 @@ class BaseTokenToKVPoolAllocator:
         return self._ledger.owner_of(idx // self.page_size)
 
     def slots_of(self, owner: Owner) -> IntArray:
-        """The token indices of ``owner``, rising, the dump left out; walks the whole ledger."""
+        """The token indices of ``owner``, ascending, without the dump; walks the whole ledger."""
         return self._tokens_of(self._ledger.numbers_of(owner))
 
     def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
-        """Give the pages of ``idx`` back, each once; an empty ``idx`` is allowed.
+        """Free the pages of ``idx``, each once; an empty ``idx`` is allowed.
 
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
@@ -187,11 +187,11 @@ class BaseTokenToKVPoolAllocator:
             self._ledger.move(pages, giver, taker)
 
     def free_group_begin(self) -> None:
-        """Hold back the frees from now on; a group that is open stays open."""
+        """Defer frees from now on; an open group stays open."""
         self.is_not_in_free_group = False
 
     def free_group_end(self) -> None:
-        """Give everything back that was freed since ``free_group_begin``; harmless without one."""
+        """Free everything deferred since ``free_group_begin``; harmless without one."""
         self.is_not_in_free_group = True
         if not self._group:
             return
@@ -202,7 +202,7 @@ class BaseTokenToKVPoolAllocator:
 
     @contextmanager
     def free_group(self) -> Iterator[None]:
-        """A group of frees that ends on every way out."""
+        """A free group that ends on every way out of the ``with`` block."""
         self.free_group_begin()
         try:
             yield
@@ -210,7 +210,7 @@ class BaseTokenToKVPoolAllocator:
             self.free_group_end()
 
     def merge_and_sort_free(self) -> None:
-        """Bring the pages given back into the free list, and the list into rising order."""
+        """Merge freed pages into the free list, and sort it in ascending order."""
         if self._released:
             merged = np.sort(np.concatenate((self._free.snapshot(), *self._released)))
             self._free.reset(merged)
@@ -218,7 +218,7 @@ class BaseTokenToKVPoolAllocator:
             self._released_count = 0
 
     def clear(self) -> None:
-        """Forget all holders and any open free group: everything is free, in rising order."""
+        """Forget all owners and any open free group: everything is free, in ascending order."""
         self._ledger.clear()
         self._free = self._new_free_list()
         self._released = []
@@ -227,7 +227,7 @@ class BaseTokenToKVPoolAllocator:
         self.is_not_in_free_group = True
 
     def backup_state(self) -> AllocatorState:
-        """The whole account, to be given to ``restore_state``; not inside a free group."""
+        """The complete state, for ``restore_state``; not inside a free group."""
         self._refuse_in_group("backup_state")
         return AllocatorState(
             free_pages=self._free.snapshot(),
@@ -236,7 +236,7 @@ class BaseTokenToKVPoolAllocator:
         )
 
     def restore_state(self, state: AllocatorState) -> None:
-        """Go back to ``state``: what was allocated since is free, what was freed is held again."""
+        """Return to ``state``: later allocations are free again, later frees are held again."""
         self._refuse_in_group("restore_state")
         self._free.reset(state.free_pages)
         self._released = list(state.release_pages)
@@ -266,7 +266,7 @@ class BaseTokenToKVPoolAllocator:
         last_loc: SlotInput,
         extend_num_tokens: int,
     ) -> tuple[IntArray, IntArray, IntArray]:
-        """The three as arrays, after the check that they fit together."""
+        """The three as arrays, checked for consistency."""
         starts, ends = self._same_length(prefix_lens, seq_lens)
         ends, last = self._same_length(ends, last_loc)
         check_extend(starts, ends)
@@ -308,9 +308,9 @@ class BaseTokenToKVPoolAllocator:
         return tokens
 
     def _pages_of(self, action: str, idx: IntArray, giver: Owner) -> IntArray:
-        """The pages of ``idx``, after the check that ``giver`` holds all of them, each once.
+        """The pages of ``idx``, after checking that ``giver`` holds each and that none repeats.
 
-        Of single tokens none may be named twice.
+        For single tokens no index may repeat.
         """
         self._ledger.check(action, idx, giver)
         self._ledger.check_distinct(action, idx)

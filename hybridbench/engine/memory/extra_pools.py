@@ -1,4 +1,4 @@
-"""Pools beside that of the KV, on the device and on the host, whose contents are copied with it.
+"""Pools besides that of the KV, on device and host, whose contents are copied with it.
 
 Source: the extra pools of SGLang's HybridCacheController.
 """
@@ -21,7 +21,7 @@ from hybridbench.engine.memory.swa_pool import SWAKVPool
 
 
 class Account(Protocol):
-    """Who holds which slot of one pool."""
+    """The ownership of one pool's slots."""
 
     @property
     def size(self) -> int: ...
@@ -41,11 +41,11 @@ class Account(Protocol):
 
 
 class ExtraPool(ABC):
-    """One such pool on both sides.
+    """One such pool on both device and host.
 
     Attributes:
-        name: of the pool on the device, as statistics have it; that on the host is "host_" before.
-        device_account, host_account: who holds which slot of either.
+        name: of the device pool in statistics; the host pool's name has the prefix "host_".
+        device_account, host_account: the ownership of the slots on either side.
     """
 
     name: ClassVar[str]
@@ -54,11 +54,11 @@ class ExtraPool(ABC):
 
     @abstractmethod
     def copy_to_host(self, host_slots: IntArray, device_slots: IntArray) -> None:
-        """Copy what is in slots of the device into slots of the host, in order."""
+        """Copy device slots to host slots, in order."""
 
     @abstractmethod
     def copy_to_device(self, host_slots: IntArray, device_slots: IntArray) -> None:
-        """The other way round."""
+        """Copy host slots to device slots, in order."""
 
 
 class StatePool(ExtraPool):
@@ -87,7 +87,7 @@ class WindowPool(ExtraPool):
     name = "swa"
 
     def __init__(self, allocator: SWATokenToKVPoolAllocator, host: MHATokenToKVPoolHost) -> None:
-        """Raises TypeError if the allocator has no pool of windows."""
+        """Raise TypeError if the allocator has no window pool."""
         pool = allocator.get_kvcache()
         if not isinstance(pool, SWAKVPool):
             raise TypeError(f"a {type(pool).__name__} has no pool of sliding windows")
@@ -105,19 +105,19 @@ class WindowPool(ExtraPool):
 
 
 class PoolTransfer(NamedTuple):
-    """What a transfer copies of one pool: from slots of one side to as many of the other."""
+    """The part of a transfer in one pool: slots on one side and as many on the other."""
 
     pool: ExtraPool
     host_slots: IntArray
     device_slots: IntArray
 
 
-# A pool, and its slots on the side that is copied from.
+# A pool, and its slots on the side to copy from.
 Source: TypeAlias = tuple[ExtraPool, IntArray]
 
 
 def alloc_for(sources: Sequence[Source], *, is_load: bool) -> tuple[PoolTransfer, ...] | None:
-    """Take as many slots of the other sides for HOST; None, and nothing taken, if too few."""
+    """Allocate as many slots on the other sides for HOST; None, with none taken, if too few."""
     taken: list[PoolTransfer] = []
     for pool, slots in sources:
         account = pool.device_account if is_load else pool.host_account
@@ -131,14 +131,14 @@ def alloc_for(sources: Sequence[Source], *, is_load: bool) -> tuple[PoolTransfer
 
 
 def give_back(transfers: Sequence[PoolTransfer], *, is_load: bool) -> None:
-    """Free what ``alloc_for`` has taken."""
+    """Free what ``alloc_for`` allocated."""
     for transfer in transfers:
         account, filled = target_of(transfer, is_load=is_load)
         account.free(filled, HOST)
 
 
 def target_of(transfer: PoolTransfer, *, is_load: bool) -> tuple[Account, IntArray]:
-    """The account of the side that a transfer fills, and the slots there."""
+    """The account of the side that a transfer writes to, and the slots there."""
     if is_load:
         return transfer.pool.device_account, transfer.device_slots
     return transfer.pool.host_account, transfer.host_slots

@@ -1,7 +1,7 @@
 """First-in, first-out lists of free numbers: a ring in one array, and slices of arrays.
 
-Taking and putting k numbers costs the ring a copy of k, never of the list: rebuilding the list on
-each free, as the list of slices does, costs 8 us a thousand slots.
+In the ring, taking or putting k numbers copies k, never the whole list; rebuilding the list on
+each free, as the list of slices does, costs 8 us per thousand slots.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from hybridbench.engine.memory.indices import IntArray
 
 
 class FreeList:
-    """Numbers 1 to ``size`` that are free.
+    """The free numbers among 1 to ``size``.
 
-    The list believes what it is given: of an allocator that does not check owners it may get a
-    number twice, and then it hands it out twice.  The array grows for what is too many.
+    The list does not validate: an allocator that does not check owners may put a number twice, and
+    it is then handed out twice.  The array grows to hold the excess.
     """
 
     def __init__(self, size: int) -> None:
@@ -28,7 +28,7 @@ class FreeList:
         return self._count
 
     def take(self, count: int) -> IntArray:
-        """The ``count`` oldest numbers, owned by the caller; there must be as many."""
+        """Remove the ``count`` oldest numbers, which must exist; the caller owns the result."""
         head = self._head
         end = head + count
         if end <= self._room:
@@ -40,7 +40,7 @@ class FreeList:
         return taken
 
     def put(self, numbers: IntArray) -> None:
-        """Append ``numbers``; the array stays the caller's."""
+        """Append ``numbers``; the caller keeps its array."""
         count = len(numbers)
         if self._count + count > self._room:
             self._grow(self._count + count)
@@ -61,7 +61,7 @@ class FreeList:
         return np.concatenate((self._ring[self._head :], self._ring[: end - self._room]))
 
     def reset(self, numbers: IntArray) -> None:
-        """Make ``numbers`` the whole list."""
+        """Replace the whole list by ``numbers``."""
         self._head = 0
         self._count = 0
         self.put(numbers)
@@ -75,10 +75,10 @@ class FreeList:
 
 
 class SlicedFreeList:
-    """The same in an array of its own after each ``put``; ``take`` slices the array.
+    """The same, but each ``put`` makes a new array; ``take`` slices the array.
 
-    What ``take`` gives is a view: whoever keeps it keeps the whole array it was taken from, long
-    after the list has gone on to another.  So callers copy what they keep.
+    The result of ``take`` is a view, which keeps the whole array alive long after the list has
+    moved on to another.  Callers must copy what they keep.
 
     Source: ``free_slots`` of SGLang's HostKVCache.
     """
@@ -90,12 +90,12 @@ class SlicedFreeList:
         return len(self._free_slots)
 
     def take(self, count: int) -> IntArray:
-        """The ``count`` oldest numbers, to be read only; there must be as many."""
+        """Remove the ``count`` oldest numbers, which must exist; the result is read-only."""
         taken, self._free_slots = self._free_slots[:count], self._free_slots[count:]
         return taken
 
     def put(self, numbers: IntArray) -> None:
-        """Append ``numbers``; the array stays the caller's."""
+        """Append ``numbers``; the caller keeps its array."""
         self._free_slots = np.concatenate((self._free_slots, numbers))
 
     def snapshot(self) -> IntArray:
@@ -103,5 +103,5 @@ class SlicedFreeList:
         return self._free_slots.copy()
 
     def reset(self, numbers: IntArray) -> None:
-        """Make ``numbers`` the whole list."""
+        """Replace the whole list by ``numbers``."""
         self._free_slots = numbers.copy()

@@ -1,12 +1,11 @@
-"""Moves KV between the device pool and the host pool, and keeps the account of what is on its way.
+"""Copy KV between the device pool and the host pool, and keep track of transfers in flight.
 
-States and windows, which have pools of their own, go with the KV or without any.  A transfer holds
-the slots it fills, as HOST, until it has ended: those of the host in a write, those of the device
-in a load.  A copy that succeeds passes them on to the tree; one that fails gives them back, and
-what was copied from stays as it was.
+States and windows, which have their own pools, are copied with the KV or alone.  A transfer owns
+the slots that it fills, as HOST, until it has ended: host slots in a write, device slots in a load.
+A successful copy passes them to the tree; a failed one frees them, and its source stays unchanged.
 
-Source: SGLang's HiCacheController and HybridCacheController; what the former does with a storage
-backend is in storage_controller.
+Source: SGLang's HiCacheController and HybridCacheController; the former's storage backend is in
+storage_controller.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from hybridbench.engine.memory.transfers import Finished, Transfers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheOperation:
-    """One transfer of the KV of one run of tokens, which may be empty, and of what goes with it.
+    """One transfer: the KV of one run of tokens, which may be empty, and slots of other pools.
 
     Attributes:
-        number: a count of transfers.
-        host_indices, device_indices: where its tokens are in either pool, in order.
+        number: a sequence number.
+        host_indices, device_indices: the positions of its tokens in either pool, in order.
         node_id: the deepest node.
-        is_load: from the host to the device; the other way round otherwise.
-        started_at: how often the controller had been polled when it began.
-        extra_pools: what it copies of other pools.
+        is_load: whether it copies from host to device instead of device to host.
+        started_at: the controller's number of polls when it began.
+        extra_pools: the slots of other pools that it copies.
     """
 
     number: int
@@ -55,24 +54,24 @@ class CacheOperation:
     extra_pools: tuple[PoolTransfer, ...] = ()
 
     def of(self, pool: ExtraPool) -> PoolTransfer | None:
-        """What it copies of ``pool``, if anything."""
+        """Its part in ``pool``, if any."""
         return next((part for part in self.extra_pools if part.pool is pool), None)
 
 
 class HiCacheAck(NamedTuple):
-    """The answer to a transfer, which is to be given to ``settle``."""
+    """The acknowledgement of a finished transfer, to be passed to ``settle``."""
 
     operation: CacheOperation
     succeeded: bool
 
 
 class HiCacheController:
-    """Starts transfers, and queues an answer to each.
+    """Starts transfers, and queues an acknowledgement of each.
 
     Attributes:
         mem_pool_device_allocator: the account of the device pool.
         mem_pool_host: the host pool and its account.
-        ack_write_queue, ack_load_queue: answers that nobody has taken yet.
+        ack_write_queue, ack_load_queue: acknowledgements not yet taken.
         late_acks: transfers that were not over at the first poll after their start.
         failures: transfers that failed.
     """
@@ -83,7 +82,7 @@ class HiCacheController:
         mem_pool_host: MHATokenToKVPoolHost,
         transfers: Transfers,
     ) -> None:
-        """``transfers`` runs the copies; the allocator must have been given its pool."""
+        """``transfers`` runs the copies; the allocator must have a pool."""
         device_pool = token_to_kv_pool_allocator.get_kvcache()
         if device_pool is None:
             raise ValueError("a host tier needs the device pool that it copies from")
@@ -102,10 +101,10 @@ class HiCacheController:
     def write(
         self, device_indices: IntArray, node_id: int, extra_pools: Sequence[Source] = ()
     ) -> CacheOperation | None:
-        """Copy KV, and slots of the device in other pools, to the host.
+        """Start copying KV, and device slots of other pools, to the host.
 
-        None, and nothing begun, if a pool there has too little room.  The caller keeps what is
-        read from being freed until the answer has come.
+        None, and nothing started, if a host pool has too little room.  The caller must keep the
+        source slots allocated until the acknowledgement.
         """
         extra = alloc_for(extra_pools, is_load=False)
         if extra is None:
@@ -119,10 +118,10 @@ class HiCacheController:
     def load(
         self, host_indices: IntArray, node_id: int, extra_pools: Sequence[Source] = ()
     ) -> CacheOperation | None:
-        """Copy KV, and slots of the host in other pools, to the device.
+        """Start copying KV, and host slots of other pools, to the device.
 
-        None, and nothing begun, if a pool there has too little room.  The caller keeps what is
-        read from being freed until the answer has come.
+        None, and nothing started, if a device pool has too little room.  The caller must keep the
+        source slots allocated until the acknowledgement.
         """
         extra = alloc_for(extra_pools, is_load=True)
         if extra is None:
@@ -134,16 +133,16 @@ class HiCacheController:
         return self._start(host_indices, device_indices, node_id, extra, is_load=True)
 
     def poll(self) -> None:
-        """Queue the answers to the transfers that have ended; waits for none."""
+        """Queue acknowledgements of the transfers that have ended, without waiting."""
         self._polls += 1
         self._acknowledge(self._transfers.finished())
 
     def wait(self) -> None:
-        """The same after waiting for all of them."""
+        """Wait for all transfers, then queue their acknowledgements."""
         self._acknowledge(self._transfers.wait())
 
     def settle(self, ack: HiCacheAck) -> None:
-        """Pass the slots that a transfer filled on to the tree, or give them back if it failed."""
+        """Pass the slots that a transfer filled to the tree, or free them if it failed."""
         operation = ack.operation
         del self._ongoing[operation.number]
         filled: list[tuple[Account, IntArray]] = [
@@ -160,27 +159,27 @@ class HiCacheController:
                 account.free(slots, HOST)
 
     def evict_device(self, device_indices: IntArray) -> None:
-        """Free what the tree has in the device pool."""
+        """Free device slots of the tree."""
         self.mem_pool_device_allocator.free(device_indices, TREE)
 
     def evict_host(self, host_indices: IntArray) -> None:
-        """Free what the tree has in the host pool."""
+        """Free host slots of the tree."""
         self.mem_pool_host.free(host_indices, TREE)
 
     def ongoing(self) -> list[CacheOperation]:
-        """The transfers that are not settled, oldest first."""
+        """The transfers not yet settled, oldest first."""
         return list(self._ongoing.values())
 
     def loading_size(self) -> int:
-        """Device tokens that loads are to fill."""
+        """Device tokens reserved for loads."""
         return sum(len(ongoing.device_indices) for ongoing in self.ongoing() if ongoing.is_load)
 
     def writing_size(self) -> int:
-        """Host tokens that writes are to fill."""
+        """Host tokens reserved for writes."""
         return sum(len(ongoing.host_indices) for ongoing in self.ongoing() if not ongoing.is_load)
 
     def in_flight(self, pool: ExtraPool, *, is_load: bool) -> list[int]:
-        """Slots of an extra pool that loads are to fill on the device, or writes on the host."""
+        """Slots of an extra pool reserved for loads on the device, or for writes on the host."""
         parts = [ongoing.of(pool) for ongoing in self.ongoing() if ongoing.is_load == is_load]
         return [
             slot

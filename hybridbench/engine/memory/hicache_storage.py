@@ -1,7 +1,7 @@
-"""The storage behind the host pool: pages of KV, named by a hash of all tokens up to their end.
+"""The storage behind the host pool: pages of KV, keyed by a hash of all tokens up to their end.
 
 Source: SGLang's HiCacheStorage.  Its HiCacheFile has a file for each page and no limit; the backend
-here has a table in memory, so that a soak fills no disk, and loses the oldest page when it is full.
+here is a table in memory, so that a soak fills no disk, and evicts the oldest page when full.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ PageHash: TypeAlias = bytes
 
 
 class StorageError(RuntimeError):
-    """The storage did not do what it was asked to; what it had before, it still has."""
+    """A read or write failed; what was stored before is unchanged."""
 
 
 class HiCacheStorage(Protocol):
-    """Pages by name; called from the threads that read and write."""
+    """Pages by key; called from the threads that read and write."""
 
     def exists(self, key: PageHash) -> bool:
-        """Whether there is such a page.  Raises StorageError."""
+        """Whether the page exists.  Raises StorageError."""
 
     def get(self, key: PageHash) -> KVHostCopy | None:
         """The KV of a page, None if there is none.  Raises StorageError."""
 
     def set(self, key: PageHash, value: KVHostCopy) -> None:
-        """Keep a page.  Raises StorageError."""
+        """Store a page.  Raises StorageError."""
 
 
 class HiCacheMemory:
-    """A table of ``pages`` pages of the KV of ``like``; the page used longest ago makes room.
+    """A table of ``pages`` pages of KV like that of ``like``, evicted in LRU order.
 
-    All memory is allocated and written at construction, as that of pools is.
+    All memory is allocated and written at construction, as for the pools.
     """
 
     def __init__(self, like: MHATokenToKVPool, pages: int, page_size: int) -> None:
@@ -52,7 +52,7 @@ class HiCacheMemory:
         )
         self._free = list(range(pages, 0, -1))
         self._page_of: OrderedDict[PageHash, int] = OrderedDict()
-        # Reads and writes have a thread each.
+        # Reads and writes have one thread each.
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class HiCacheMemory:
 
 
 class UnreliableStorage:
-    """A storage of which ``error_rate`` of all reads and writes fail, chosen by ``seed``."""
+    """A storage in which a share ``error_rate`` of reads and writes fails, seeded by ``seed``."""
 
     def __init__(self, storage: HiCacheStorage, error_rate: float, seed: int) -> None:
         self._storage = storage

@@ -1,4 +1,4 @@
-"""The host tier of the pools: as many layers, in main memory, with an account of its own.
+"""The host copies of the pools: as many layers, in main memory, with their own account.
 
 Source: SGLang's MHATokenToKVPoolHost and MambaPoolHost.
 """
@@ -16,9 +16,9 @@ from hybridbench.engine.memory.slots import MambaSlotAllocator
 
 
 class HostTokenAllocator(TokenToKVPoolAllocator):
-    """Single tokens whatever the page size is, in a free list whose slices are views.
+    """Single tokens whatever the page size, in a free list whose slices are views.
 
-    All are taken and given back in whole pages of tokens.
+    Callers allocate and free whole pages of tokens.
     """
 
     def _new_free_list(self) -> SlicedFreeList:
@@ -26,9 +26,9 @@ class HostTokenAllocator(TokenToKVPoolAllocator):
 
 
 class MHATokenToKVPoolHost:
-    """Rows for the KV of ``device_pool``, of its full layers if it has others, and who holds them.
+    """Rows for the KV of ``device_pool`` (of its full layers, if it has others), and their owners.
 
-    A row belongs to HOST while a transfer reads or fills it, and to TREE once a node has it.
+    A row belongs to HOST while a transfer reads or fills it, and to TREE once it is a node's.
 
     Attributes:
         allocator: the account of the rows.
@@ -52,14 +52,14 @@ class MHATokenToKVPoolHost:
         return self.allocator.available_size()
 
     def alloc(self, need_size: int) -> IntArray | None:
-        """Take ``need_size`` tokens for a transfer; None, and nothing taken, if too few.
+        """Allocate ``need_size`` tokens for a transfer; None, with none taken, if too few.
 
-        They are a view of the free list: who keeps them copies them.
+        The result is a view of the free list: copy what you keep.
         """
         return self.allocator.alloc(need_size, HOST)
 
     def free(self, host_indices: SlotInput, owner: Owner) -> None:
-        """Give tokens of ``owner`` back."""
+        """Free tokens of ``owner``."""
         self.allocator.free(host_indices, owner)
 
     def backup_from_device_all_layer(
@@ -78,11 +78,11 @@ class MHATokenToKVPoolHost:
 
 
 class MambaPoolHost:
-    """Slots for the states of ``device_pool``, and who holds them, as in MHATokenToKVPoolHost.
+    """Slots for the states of ``device_pool``, and their owners, as in MHATokenToKVPoolHost.
 
     Attributes:
         allocator: the account of the slots.
-        states: what is in them.
+        states: the contents of the slots.
     """
 
     def __init__(self, device_pool: MambaPool, size: int, *, check_owners: bool = True) -> None:
@@ -93,7 +93,7 @@ class MambaPoolHost:
 
 
 def host_size(device_size: int, ratio: float, page_size: int) -> int:
-    """Tokens of a host pool that is ``ratio`` times as large: whole pages, one at least."""
+    """Tokens of a host pool ``ratio`` times as large, in whole pages, at least one."""
     return max(1, int(device_size * ratio) // page_size) * page_size
 
 

@@ -1,7 +1,7 @@
-"""What callers may pass as slots (int, list, array, tensor), brought into one form.
+"""Convert slots as callers may pass them (int, list, array, tensor) to one form.
 
-Bookkeeping is done on the host.  Tensors are accepted because the field's callers have them, and
-refused, before anything changes, when they live on another device than the allocator declared.
+Bookkeeping is done on the host.  Tensors are accepted because callers in the field have them, but
+refused, before anything changes, on another device than the allocator's.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SlotInput = int | np.int64 | np.int32 | Sequence[int] | AnyIntArray | torch.Tens
 
 
 def as_index_array(slots: SlotInput, device: torch.device) -> IntArray:
-    """``slots`` as a 1-D int64 array; no copy if it is one already.
+    """``slots`` as a 1-D int64 array, without a copy if it already is one.
 
     Raises:
         DeviceMismatchError: a tensor is not on ``device``.
         TypeError: the numbers are not integers.
     """
-    # By identity: to compare a dtype with a type makes a dtype of it each time.
+    # By identity: comparing a dtype with a type creates a dtype each time.
     if isinstance(slots, np.ndarray) and slots.dtype is _INT64 and slots.ndim == 1:
         return cast(IntArray, slots)
     if isinstance(slots, torch.Tensor):
@@ -42,7 +42,7 @@ def as_index_array(slots: SlotInput, device: torch.device) -> IntArray:
 
 
 def as_index_list(slots: SlotInput, device: torch.device) -> list[int]:
-    """``slots`` as a list of Python ints; the same list if it is one with a single int.
+    """``slots`` as a list of Python ints; a list of a single int is returned itself.
 
     Raises:
         DeviceMismatchError: a tensor is not on ``device``.
@@ -51,7 +51,7 @@ def as_index_list(slots: SlotInput, device: torch.device) -> list[int]:
     if isinstance(slots, list):
         if len(slots) == 1 and type(slots[0]) is int:
             return slots
-        # Its members may be numpy integers or tensors without dimensions, which must not get into
+        # Its members may be numpy integers or 0-dimensional tensors, which must not get into
         # the free list: they would keep their whole array or tensor alive.
         return list(map(index, slots))
     if isinstance(slots, int):
@@ -61,7 +61,7 @@ def as_index_list(slots: SlotInput, device: torch.device) -> list[int]:
 
 
 def as_single_index(slot: SlotInput, device: torch.device) -> int:
-    """The one slot of an int or of a list, array or tensor with one entry.
+    """The slot of an int or of a list, array or tensor with exactly one entry.
 
     Raises:
         DeviceMismatchError: a tensor is not on ``device``.
@@ -77,7 +77,7 @@ def as_single_index(slot: SlotInput, device: torch.device) -> int:
 
 
 def as_index_tensor(slots: SlotInput, device: torch.device) -> torch.Tensor:
-    """``slots`` as a 1-D int64 tensor on ``device``, to index the rows of a pool with."""
+    """``slots`` as a 1-D int64 tensor on ``device``, to index a pool's rows."""
     if isinstance(slots, torch.Tensor):
         return slots.to(device, torch.int64).reshape(-1)
     listed = np.asarray(slots, dtype=np.int64).reshape(-1)
@@ -97,6 +97,6 @@ def _tensor_to_array(slots: torch.Tensor, device: torch.device) -> AnyIntArray:
 
 
 def _same_device(given: torch.device, declared: torch.device) -> bool:
-    # "cuda" without a number means any of them, as it does in torch.
+    # "cuda" without a number means any CUDA device, as in torch.
     declared_index: int | None = declared.index
     return given.type == declared.type and declared_index in (None, given.index)

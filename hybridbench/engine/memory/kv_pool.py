@@ -1,6 +1,6 @@
 """Keys and values of the full-attention layers, one row per token position.
 
-Rows 0 to page_size - 1 are the dump page: padded tokens write there and nobody reads it.
+Rows 0 to page_size - 1 are the dump page: padded tokens write there, and nothing reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KVHostCopy:
 
 
 class HybridHostCopy(NamedTuple):
-    """The same of a hybrid pool; ``mamba`` are the states, None unless slots were named."""
+    """The same for a hybrid pool; ``mamba`` is None unless state slots were named."""
 
     kv: KVHostCopy
     mamba: MambaHostCopy | None
@@ -39,7 +39,7 @@ class MHATokenToKVPool:
     All memory is allocated and written at construction, so RSS does not grow with first use.
     """
 
-    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913 - SGLang's signature, for its callers
         self,
         size: int,
         page_size: int,
@@ -90,13 +90,13 @@ class MHATokenToKVPool:
             buffer[tgt] = buffer[src]
 
     def get_cpu_copy(self, indices: SlotInput) -> KVHostCopy:
-        """A host copy of ``indices``; the caller owns it."""
+        """A host copy of the rows ``indices``, owned by the caller."""
         rows = self._rows(indices)
         copies = to_host([buffer[rows] for buffer in (*self.k_buffer, *self.v_buffer)])
         return KVHostCopy(keys=copies[: self.layer_num], values=copies[self.layer_num :])
 
     def load_cpu_copy(self, copy: KVHostCopy, indices: SlotInput) -> None:
-        """Write a host copy into ``indices``, in the order in which it was taken."""
+        """Write a host copy to the rows ``indices``, in the order of the copy."""
         rows = self._rows(indices)
         saved = [*copy.keys, *copy.values]
         for buffer, rows_saved in zip((*self.k_buffer, *self.v_buffer), saved, strict=True):
@@ -111,12 +111,12 @@ class MHATokenToKVPool:
 
 
 class HybridLinearKVPool:
-    """KV for the full-attention layers of a hybrid model, beside the states of the others.
+    """KV for the full-attention layers of a hybrid model, and the states of the others.
 
-    Layers are named by their number in the model; a layer without KV is refused.
+    Layers are identified by their number in the model; a layer without KV is refused.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913, PLR0917 - SGLang's signature, for its callers
         self,
         size: int,
         dtype: torch.dtype,
@@ -179,7 +179,7 @@ class HybridLinearKVPool:
     def get_cpu_copy(
         self, indices: SlotInput, mamba_indices: SlotInput | None = None
     ) -> HybridHostCopy:
-        """A host copy of KV, and of states when ``mamba_indices`` is given; the caller owns it."""
+        """A host copy of KV, and of states if ``mamba_indices`` is given; owned by the caller."""
         kv = self.full_kv_pool.get_cpu_copy(indices)
         if mamba_indices is None:
             return HybridHostCopy(kv, None)
@@ -191,7 +191,7 @@ class HybridLinearKVPool:
         indices: SlotInput,
         mamba_indices: SlotInput | None = None,
     ) -> None:
-        """Write a host copy back; its states too when it has some and slots are named."""
+        """Write a host copy back, with its states if it has any and slots are named."""
         self.full_kv_pool.load_cpu_copy(copy.kv, indices)
         if copy.mamba is not None and mamba_indices is not None:
             self._states().load_cpu_copy(copy.mamba, mamba_indices)
@@ -202,7 +202,7 @@ class HybridLinearKVPool:
         return self.mamba_pool
 
     def _pool_of(self, layer_id: int) -> tuple[MHATokenToKVPool, int]:
-        """The pool that has the KV of a model layer, and the layer's number there."""
+        """The pool with the KV of a model layer, and the layer's number in it."""
         return self.full_kv_pool, self._transfer_full_attention_id(layer_id)
 
     def _transfer_full_attention_id(self, layer_id: int) -> int:

@@ -1,10 +1,10 @@
-"""Who holds each number of a pool, as one byte a number: the one account of pages, slots and rows.
+"""The owner of each number of a pool, one byte per number: a single account for pages, slots, rows.
 
-Pages come by the hundred: ``check`` and ``move`` work on whole arrays.  Slots come one by one:
+Pages arrive by the hundred: ``check`` and ``move`` work on whole arrays.  Slots arrive singly:
 ``check_each`` and ``move_each`` work on ints, on the same bytes and without numpy.
 
-The ledgers of engines in production, where they have one, do not refuse: ``SilentLedger`` is told
-the same and only counts.
+Ledgers of production engines, where they exist, do not refuse: ``SilentLedger`` has the same
+interface and only counts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from hybridbench.engine.memory.owners import (
 )
 
 # Fills the upper half of the byte array, so that a number outside the pool (negative ones wrap
-# round to it) reads as nobody's and needs no bounds check of its own.
+# around to it) reads as unowned and needs no bounds check.
 _OUTSIDE = 255
-# Each owner as the one byte that stands for it in the account.
+# The byte that represents each owner in the ledger.
 _AS_BYTES = tuple(bytes((owner,)) for owner in range(OWNER_COUNT))
 
 
 class OwnerLedger:
-    """Owner of each of the numbers 1 to ``size``; 0 is RESERVED for good.
+    """Owner of each of the numbers 1 to ``size``; 0 is always RESERVED.
 
     Counts are kept per owner, 0 left out, so they always sum to ``size``.
     """
@@ -43,7 +43,7 @@ class OwnerLedger:
     def __init__(self, size: int, what: str) -> None:
         self.size = size
         self.what = what
-        # One memory with two faces: the array for whole pages, the bytes for single numbers.
+        # One buffer, two views: the array for whole pages, the bytes for single numbers.
         self._bytes = bytearray([_OUTSIDE]) * (2 * (size + 1))
         self._owners: NDArray[np.uint8] = np.frombuffer(self._bytes, dtype=np.uint8)
         self._stamps: NDArray[np.int32] = np.zeros(size + 1, dtype=np.int32)
@@ -52,18 +52,18 @@ class OwnerLedger:
         self.clear()
 
     def clear(self) -> None:
-        """Everything is free again."""
+        """Mark everything free."""
         self._owners[: self.size + 1] = FREE
         self._owners[0] = RESERVED
         self._held = [0] * OWNER_COUNT
         self._held[FREE] = self.size
 
     def held(self, owner: Owner) -> int:
-        """How many numbers ``owner`` holds."""
+        """Count of numbers that ``owner`` holds."""
         return self._held[owner]
 
     def owner_of(self, number: int) -> Owner:
-        """Who holds ``number``.
+        """The owner of ``number``.
 
         Raises:
             UnknownSlotError: no such number.
@@ -73,26 +73,26 @@ class OwnerLedger:
         return Owner(self._bytes[number])
 
     def numbers_of(self, owner: Owner) -> IntArray:
-        """The numbers of ``owner`` in rising order, 0 left out."""
+        """The numbers of ``owner`` in ascending order, without 0."""
         found: IntArray = np.flatnonzero(self._owners[1 : self.size + 1] == owner) + 1
         return found
 
     def check(self, action: str, numbers: IntArray, giver: Owner) -> None:
-        """Raise unless ``giver`` holds every one of ``numbers``; repeats are not looked for.
+        """Raise unless ``giver`` holds all ``numbers``; does not look for repeats.
 
         Raises:
-            OwnershipError: a subclass that says what is wrong; nothing has been changed.
+            OwnershipError: a subclass that names the problem; nothing has been changed.
         """
         try:
             owners = self._owners[numbers]
         except IndexError:
             raise self._outside(action, numbers) from None
-        # As bytes: for the few hundred numbers of a turn an elementwise comparison with a Python
+        # As bytes: for the few hundred numbers of a turn, an elementwise comparison with a Python
         # int and its count cost several times as much as the gather.
         if owners.tobytes() != _AS_BYTES[giver] * len(owners):
             raise self._refused(action, numbers[owners != giver], giver)
         if giver in (FREE, RESERVED) and len(numbers):
-            # Nobody speaks for these two: their numbers move inside the allocator only.
+            # No caller owns these two: their numbers move only inside the allocator.
             raise self._refused(action, numbers, giver)
 
     def repeats(self, numbers: IntArray) -> bool:
@@ -102,7 +102,7 @@ class OwnerLedger:
             return False
         if count > len(self._order):
             return True
-        # Each number is stamped with its place; a repeat overwrites the stamp of the first one.
+        # Each number is stamped with its position; a repeat overwrites the first one's stamp.
         order = self._order[:count]
         self._stamps[numbers] = order
         return self._stamps[numbers].tobytes() != order.tobytes()
@@ -119,13 +119,13 @@ class OwnerLedger:
             raise DoubleFreeError(f"cannot {action} {self.what} {shown(twice)}: named twice")
 
     def move(self, numbers: IntArray, giver: Owner, taker: Owner) -> None:
-        """Record that ``taker`` holds ``numbers``; checks are the caller's business."""
+        """Record that ``taker`` holds ``numbers``, unchecked."""
         self._owners[numbers] = taker
         self._held[giver] -= len(numbers)
         self._held[taker] += len(numbers)
 
     def check_each(self, action: str, numbers: Sequence[int], giver: Owner) -> None:
-        """``check`` and ``check_distinct`` of a few.
+        """Do ``check`` and ``check_distinct`` for a few numbers.
 
         Raises:
             OwnershipError: as those; nothing has been changed.
@@ -144,7 +144,7 @@ class OwnerLedger:
             )
 
     def move_each(self, numbers: Sequence[int], taker: Owner) -> None:
-        """Record that ``taker`` holds a few ``numbers``, whoever held them."""
+        """Record that ``taker`` holds a few ``numbers``, regardless of their owners."""
         owners, held = self._bytes, self._held
         for number in numbers:
             held[owners[number]] -= 1
@@ -152,11 +152,11 @@ class OwnerLedger:
             held[taker] += 1
 
     def snapshot(self) -> bytes:
-        """The account as bytes, for ``restore``."""
+        """A copy of the ledger as bytes, for ``restore``."""
         return bytes(self._bytes)
 
     def restore(self, saved: bytes) -> None:
-        """Take over an account made by ``snapshot`` of a ledger of the same size."""
+        """Restore the ``snapshot`` of a ledger of the same size."""
         self._bytes[:] = saved
         counts = np.bincount(self._owners[1 : self.size + 1], minlength=OWNER_COUNT)
         self._held = counts[:OWNER_COUNT].tolist()
@@ -177,10 +177,10 @@ class OwnerLedger:
 
 
 class SilentLedger(OwnerLedger):
-    """The same account, which lets everything pass and counts what it would have refused.
+    """A ledger that refuses nothing and counts what it would have refused.
 
     Attributes:
-        objections: numbers that were given away by somebody who did not hold them, or twice in one
+        objections: numbers freed or transferred by a caller that did not own them, or twice in one
             call.
     """
 
@@ -206,7 +206,7 @@ class SilentLedger(OwnerLedger):
             self.objections += len(numbers) - len(np.unique(numbers))
 
     def move(self, numbers: IntArray, giver: Owner, taker: Owner) -> None:
-        """Record that ``taker`` holds ``numbers``, whoever held them."""
+        """Record that ``taker`` holds ``numbers``, regardless of their owners."""
         del giver
         moved = np.unique(self._inside(numbers))
         before = np.bincount(self._owners[moved], minlength=OWNER_COUNT).tolist()
@@ -215,7 +215,7 @@ class SilentLedger(OwnerLedger):
         self._owners[moved] = taker
 
     def check_each(self, action: str, numbers: Sequence[int], giver: Owner) -> None:
-        """Count those of ``numbers`` that are not ``giver``'s to give, or are named again."""
+        """Count those of ``numbers`` that ``giver`` does not hold, and repeats."""
         try:
             super().check_each(action, numbers, giver)
         except OwnershipError:
@@ -223,7 +223,7 @@ class SilentLedger(OwnerLedger):
             self.objections += len(numbers) - len(theirs)
 
     def move_each(self, numbers: Sequence[int], taker: Owner) -> None:
-        """Record it of those that are in the pool."""
+        """Record the new owner of those that are in the pool."""
         super().move_each([n for n in numbers if 0 < n <= self.size], taker)
 
     def _inside(self, numbers: IntArray) -> IntArray:

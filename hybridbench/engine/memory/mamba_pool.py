@@ -1,8 +1,8 @@
 """The recurrent state of Mamba and gated-delta-net layers: one slot is one request's whole state.
 
-Slot 0 is the dump: padded tokens write there and nobody reads it.  Memory is laid out slot by slot
-(all layers of one slot are neighbours), so copying or clearing a slot is one block move; the
-tensors shown to the model are permuted views with the layer first, as the field has them.
+Slot 0 is the dump: padded tokens write there, and nothing reads it.  Memory is laid out by slot
+(all layers of a slot are adjacent), so copying or clearing a slot is one block move; the
+tensors exposed to the model are permuted views with the layer first, as in other engines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Mamba2StateShape:
     conv_kernel: int
 
     @staticmethod
-    def create(  # noqa: PLR0913 - the field's signature, so its callers fit
+    def create(  # noqa: PLR0913 - SGLang's signature, for its callers
         *,
         tp_world_size: int = 1,
         intermediate_size: int,
@@ -77,7 +77,7 @@ class Mamba2StateShape:
 
 @dataclass(frozen=True)
 class Mamba2StateDType:
-    """Types of the two parts of a state, where a model's own are not wanted."""
+    """Dtypes of the two parts of a state, to override the model's."""
 
     conv: torch.dtype
     temporal: torch.dtype
@@ -85,12 +85,12 @@ class Mamba2StateDType:
 
 @dataclass(frozen=True)
 class Mamba2CacheParams:
-    """What a pool must know of a model.
+    """The model properties that a pool needs.
 
     Attributes:
-        shape: of one layer's state.
-        layers: those that have one.
-        dtype: types of the state; None leaves them to the pool.
+        shape: shape of one layer's state.
+        layers: the layers that have a state.
+        dtype: dtypes of the state; None lets the pool choose.
     """
 
     shape: Mamba2StateShape
@@ -100,12 +100,12 @@ class Mamba2CacheParams:
 
 @dataclass(frozen=True)
 class MambaState:
-    """Views into a pool: of all layers (layer dimension first) or of one layer (without it).
+    """Views of a pool: of all layers (layer dimension first) or of one layer (without it).
 
     Attributes:
         conv: list of ([layers,] size + 1, conv_dim, kernel - 1), in the model's dtype.
         temporal: ([layers,] size + 1, heads, K, V), float32, or float64 for a float64 model, or
-            what the cache params say.
+            the dtype of the cache params.
     """
 
     conv: list[Tensor]
@@ -114,9 +114,9 @@ class MambaState:
 
 @dataclass(frozen=True)
 class SpeculativeState:
-    """The states after each token of the chains that one step verifies; of one layer.
+    """One layer's states after each token of the chains that one step verifies.
 
-    They live within one step and belong to nobody: the first dimension is the place in the chain,
+    They last for one step and have no owner: the first dimension is the position in the chain,
     the second the request's row in the batch.
 
     Attributes:
@@ -129,7 +129,7 @@ class SpeculativeState:
 
 
 class MambaHostCopy(NamedTuple):
-    """States of some slots on the host, owned by the holder of this record; slot dimension 1."""
+    """States of some slots on the host, owned by this record's holder; slots in dimension 1."""
 
     conv: list[Tensor]
     temporal: Tensor
@@ -139,10 +139,10 @@ class MambaPool:
     """Conv and recurrent state of every slot; slots 0 (dump) to ``size``.
 
     All memory is allocated and written at construction, so that a process does not grow later
-    only because slots are used for the first time.
+    on the first use of a slot.
     """
 
-    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913 - SGLang's signature, for its callers
         self,
         size: int,
         cache_params: Mamba2CacheParams,
@@ -157,15 +157,15 @@ class MambaPool:
         """Allocate all slots.
 
         Args:
-            size: slots, the dump not counted.
-            cache_params: shape of a state, and its types if not those of the model.
+            size: slots, without the dump.
+            cache_params: shape of a state, and its dtypes if they differ from the model's.
             mamba_layer_ids: layers of the model that have a state.
-            device: where the states live.
-            dtype: the model's.
-            spec_state_size: requests in one step that verifies drafts.
-            speculative_num_draft_tokens: tokens of each in such a step; None makes no buffers for
-                the states in between.
-            kernels: stand in for those of the device.
+            device: device of the states.
+            dtype: the model's dtype.
+            spec_state_size: maximum number of requests in a verify step.
+            speculative_num_draft_tokens: tokens of each in such a step; None allocates no buffers
+                for intermediate states.
+            kernels: replace those of the device.
         """
         if size < 1:
             raise ValueError(f"a state pool needs at least 1 slot, not {size}")
@@ -198,7 +198,7 @@ class MambaPool:
         self._host_bytes = self._raw_views() if self.device.type == "cpu" and layers else None
 
     def mamba2_layer_cache(self, layer_id: int) -> MambaState:
-        """Views of one layer, slot dimension first; writing to them changes the pool.
+        """Views of one layer, slot dimension first; writes to them change the pool.
 
         Raises:
             ValueError: the layer has no recurrent state.
@@ -212,41 +212,41 @@ class MambaPool:
             ) from None
 
     def mamba2_draft_cache(self, layer_id: int) -> SpeculativeState:
-        """Views of one layer's buffers for chains of drafts.
+        """Views of one layer's buffers for draft chains.
 
         Raises:
-            KeyError: the layer has no recurrent state, or nothing is drafted.
+            KeyError: the layer has no recurrent state, or there are no draft buffers.
         """
         return self._draft_views[layer_id]
 
     def update_mamba_state_after_verify(
         self, slots: Sequence[int], accepted_steps: Sequence[int]
     ) -> None:
-        """Make the state after the last accepted token of each chain that of its request.
+        """Copy the state after the last accepted token of each chain into its request's slot.
 
-        Until then the slots have the states before the chains: the verifying step does not write
+        Until then the slots hold the states before the chains: the verify step does not write
         to them.  Source: SGLang's update_mamba_state_after_mtp_verify.
 
         Args:
             slots: of the requests, in the order of the batch's rows.
-            accepted_steps: place in its chain of the last token that was right, 0 for the first.
+            accepted_steps: position in its chain of the last accepted token, 0 for the first.
         """
         self._keep_drafted(slots, accepted_steps, range(len(slots)))
 
     def track_mamba_state_after_verify(
         self, track_indices: Sequence[int], places: Sequence[int], steps_to_track: Sequence[int]
     ) -> None:
-        """Save states that lie within chains, where decoding would have saved them.
+        """Save states from within chains, at the lengths where decoding would have saved them.
 
         Args:
-            track_indices: the slots that get them.
-            places: the rows in the batch of the requests concerned.
-            steps_to_track: place in its chain of the token after which a state is wanted.
+            track_indices: the slots to write.
+            places: the batch rows of these requests.
+            steps_to_track: position in its chain of the token after which the state is wanted.
         """
         self._keep_drafted(track_indices, steps_to_track, places)
 
     def copy_from(self, src: SlotInput, dst: SlotInput) -> None:
-        """Overwrite the state in ``dst`` with that in ``src``; both held by the caller."""
+        """Overwrite the state in ``dst`` with that in ``src``; the caller holds both."""
         if self._host_bytes is not None and isinstance(src, int) and isinstance(dst, int):
             # A block move through a byte view costs a tenth of the same copy as tensor calls.
             for raw in self._host_bytes:
@@ -255,7 +255,7 @@ class MambaPool:
         self._kernels.copy_states(self._by_slot, self._rows(dst), self._by_slot, self._rows(src))
 
     def clear_slots(self, idx: SlotInput) -> None:
-        """Set the state in ``idx`` to zero, so that a new holder does not inherit the old one's."""
+        """Zero the state in ``idx``, so that a new holder does not inherit the old one's."""
         if self._host_bytes is not None and isinstance(idx, int):
             for raw in self._host_bytes:
                 raw[idx] = 0
@@ -265,20 +265,20 @@ class MambaPool:
             blocks[rows] = 0
 
     def get_cpu_copy(self, indices: SlotInput) -> MambaHostCopy:
-        """A copy of the states in ``indices`` on the host; the caller owns it."""
+        """A host copy of the states in ``indices``, owned by the caller."""
         rows = self._rows(indices)
         copies = to_host([blocks[rows].transpose(0, 1) for blocks in self._by_slot])
         return MambaHostCopy(conv=copies[:-1], temporal=copies[-1])
 
     def load_cpu_copy(self, copy: tuple[list[Tensor], Tensor], indices: SlotInput) -> None:
-        """Write a host copy into ``indices``, in the order in which it was taken."""
+        """Write a host copy to ``indices``, in the order of the copy."""
         rows = self._rows(indices)
         conv, temporal = copy
         for blocks, saved in zip(self._by_slot, [*conv, temporal], strict=True):
             blocks[rows] = to_device(saved.transpose(0, 1), blocks.device)
 
     def mem_usage_bytes(self) -> int:
-        """Bytes of all slots, the dump slot and the buffers for drafts included."""
+        """Bytes of all slots, including the dump slot and the draft buffers."""
         return sum(blocks.nbytes for blocks in (*self._by_slot, *self._drafted))
 
     def slot_bytes(self) -> int:
@@ -303,7 +303,7 @@ class MambaPool:
     def _keep_drafted(
         self, slots: Sequence[int], steps: Sequence[int], places: Sequence[int]
     ) -> None:
-        """Make the states after ``steps`` of the chains at ``places`` those of ``slots``."""
+        """Copy the states after ``steps`` of the chains at ``places`` into ``slots``."""
         chains = self._drafted[0].shape[1]
         rows = [step * chains + place for step, place in zip(steps, places, strict=True)]
         drafted = [states.flatten(0, 1) for states in self._drafted]
@@ -324,6 +324,6 @@ class MambaPool:
 
 
 def _state_dtype(dtype: torch.dtype) -> Mamba2StateDType:
-    # The delta rule sums thousands of steps into the state: half precision would drift.
+    # The delta rule sums thousands of steps into the state; half precision would drift.
     temporal = torch.float64 if dtype == torch.float64 else torch.float32
     return Mamba2StateDType(conv=dtype, temporal=temporal)

@@ -1,7 +1,7 @@
-"""The names of those who can hold a slot, and the errors that a wrong hand-over raises.
+"""The possible owners of a slot, and the errors that a wrong transfer raises.
 
-An owner is a small int rather than an enum member: a ledger compares millions of them, and the
-enum doubled the price of a move when it was measured.
+An owner is a small int rather than an enum member: a ledger compares millions of them, and an
+enum doubled the measured cost of a move.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ RESERVED: Final = Owner(6)
 _NAMES: Final = ("FREE", "REQ", "TREE", "SESSION", "TRACK", "HOST", "RESERVED")
 OWNER_COUNT: Final = len(_NAMES)
 
-# Long lists of slots are cut in messages: the first few are enough to find the mistake.
+# Messages cut long lists of slots: the first few are enough to find the mistake.
 _SHOWN_SLOTS: Final = 8
 
 
 def owner_name(owner: Owner) -> str:
-    """The word for ``owner`` in messages and reports."""
+    """The name of ``owner`` in messages and reports."""
     return _NAMES[owner]
 
 
 class OwnershipError(RuntimeError):
-    """Someone gave away what they do not hold.  Nothing has been changed when it is raised."""
+    """A caller freed or transferred what it does not hold.  Nothing was changed."""
 
 
 class DoubleFreeError(OwnershipError):
-    """A slot was given back that is free already, or named twice in one call."""
+    """A freed slot was free already, or named twice in one call."""
 
 
 class ForeignFreeError(OwnershipError):
-    """A slot was given back by one who does not hold it."""
+    """A slot was freed by a caller that does not hold it."""
 
 
 class ReservedSlotError(OwnershipError):
-    """A slot that is never handed out (the dump slot 0), or one kept back by an open group."""
+    """The slot is never handed out (the dump slot 0), or deferred by an open group."""
 
 
 class UnknownSlotError(OwnershipError):
@@ -52,11 +52,11 @@ class UnknownSlotError(OwnershipError):
 
 
 class DeviceMismatchError(OwnershipError):
-    """An index tensor lives on another device than the allocator declared."""
+    """An index tensor is on another device than the allocator."""
 
 
 def shown(slots: Sequence[int]) -> str:
-    """``slots`` as text, cut after a few: ``[3, 4, 5] and 12 more``."""
+    """``slots`` as text, truncated after a few: ``[3, 4, 5] and 12 more``."""
     head = list(slots[:_SHOWN_SLOTS])
     more = len(slots) - len(head)
     return f"{head} and {more} more" if more else f"{head}"
@@ -65,14 +65,14 @@ def shown(slots: Sequence[int]) -> str:
 def refusal(
     what: str, action: str, slots: Sequence[int], holder: Owner, claimed: Owner
 ) -> OwnershipError:
-    """The error for ``action`` on ``slots`` that ``holder`` has, when ``claimed`` was named.
+    """The error for ``action`` on ``slots`` of ``holder`` by a caller that named ``claimed``.
 
     Args:
         what: the unit in the plural: "state slots", "KV pages".
         action: "free" or "transfer".
         slots: those of the call that ``holder`` has, at least one.
-        holder: who has them.
-        claimed: whom the caller took for the holder.
+        holder: their owner.
+        claimed: the owner that the caller named.
     """
     message = (
         f"cannot {action} {what} {shown(slots)}: "

@@ -1,7 +1,7 @@
 """Allocators of KV positions: single tokens, or whole pages of them.
 
-Both hand out token indices (numpy int64, 1-D).  Token indices run from 1 (page size 1) or
-page_size (pages are numbered from 1) upwards: everything below is the dump.
+Both return token indices (numpy int64, 1-D).  Token indices start at 1 (page size 1) or at
+page_size (pages are numbered from 1): everything below is the dump.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         super().__init__(size, 1, dtype, device, kvcache, need_sort, check_owners)
 
     def alloc(self, need_size: int, owner: Owner = REQ) -> IntArray | None:
-        """Take ``need_size`` tokens for ``owner``; None, and nothing taken, if too few.
+        """Allocate ``need_size`` tokens for ``owner``; None, with none taken, if too few.
 
         Raises:
-            AllocationSizeError: negative, or no integer.
+            AllocationSizeError: negative, or not an integer.
         """
         return self._take_pages(checked_size(need_size, "KV tokens"), owner)
 
@@ -56,9 +56,9 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         extend_num_tokens: int,
         owner: Owner = REQ,
     ) -> IntArray | None:
-        """Tokens for positions prefix_len to seq_len of each request, request-major.
+        """Allocate positions prefix_len to seq_len of each request, request after request.
 
-        ``last_loc`` matters only to pages; it is here so that a scheduler needs one code path.
+        ``last_loc`` matters only for pages; it is here so that schedulers need one code path.
         """
         self._lengths(prefix_lens, seq_lens, last_loc, extend_num_tokens)
         return self._take_pages(extend_num_tokens, owner)
@@ -66,10 +66,10 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
     def alloc_decode(
         self, seq_lens: SlotInput, last_loc: SlotInput, owner: Owner = REQ
     ) -> IntArray | None:
-        """One token per request, whose lengths with it are ``seq_lens``; None if too few.
+        """Allocate one token per request; ``seq_lens`` include it.  None if too few.
 
         Raises:
-            AllocationSizeError: a length is less than that one token.
+            AllocationSizeError: a length is less than 1.
         """
         ends, _ = self._same_length(seq_lens, last_loc)
         check_decode(ends)
@@ -79,10 +79,10 @@ class TokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
     """Whole pages of ``page_size`` tokens: pages 1 to size // page_size.
 
-    A page has one holder.  Freeing or transferring any token of a page does so to the whole page.
+    A page has one holder.  Freeing or transferring any token of a page affects the whole page.
     """
 
-    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913 - SGLang's signature, for its callers
         self,
         size: int,
         page_size: int,
@@ -96,16 +96,16 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         super().__init__(size, page_size, dtype, device, kvcache, need_sort, check_owners)
 
     def alloc(self, need_size: int, owner: Owner = REQ) -> IntArray | None:
-        """Take ``need_size`` tokens, a multiple of the page; None, nothing taken, if too few.
+        """Allocate ``need_size`` tokens, in whole pages; None, with none taken, if too few.
 
         Raises:
-            AllocationSizeError: negative, no integer, or not a multiple of the page size.
+            AllocationSizeError: negative, not an integer, or not a multiple of the page size.
         """
         pages = self._take_pages(whole_pages(need_size, self.page_size), owner)
         return None if pages is None else self._tokens_of(pages)
 
     def alloc_full(self, need_size: int, owner: Owner = REQ) -> IntArray | None:
-        """The same as ``alloc``, but in the full pool alone where there are two."""
+        """The same as ``alloc``, but only in the full pool where there are two."""
         return self.alloc(need_size, owner)
 
     def alloc_extend(
@@ -116,13 +116,13 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
         extend_num_tokens: int,
         owner: Owner = REQ,
     ) -> IntArray | None:
-        """Tokens for positions prefix_len to seq_len of each request, request-major.
+        """Allocate positions prefix_len to seq_len of each request, request after request.
 
-        Each request first fills the page that ``last_loc`` (the index of its position
-        prefix_len - 1) is in, then takes new pages, the last perhaps in part.
+        Each request first fills the page that contains ``last_loc`` (the index of its position
+        prefix_len - 1), then takes new pages, the last possibly in part.
 
         Returns:
-            ``extend_num_tokens`` indices; None, and nothing taken, if pages are too few.
+            ``extend_num_tokens`` indices; None, with nothing taken, if there are too few pages.
         """
         starts, ends, last = self._lengths(prefix_lens, seq_lens, last_loc, extend_num_tokens)
         page_size = self.page_size
@@ -138,12 +138,12 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
     def alloc_decode(
         self, seq_lens: SlotInput, last_loc: SlotInput, owner: Owner = REQ
     ) -> IntArray | None:
-        """One token per request, whose lengths with it are ``seq_lens``; None if pages are too few.
+        """Allocate one token per request; ``seq_lens`` include it.  None if pages are too few.
 
-        A page is taken only for a request that crosses into one; the others continue ``last_loc``.
+        Only a request that crosses a page border takes a page; the others continue ``last_loc``.
 
         Raises:
-            AllocationSizeError: a length is less than that one token.
+            AllocationSizeError: a length is less than 1.
         """
         ends, last = self._same_length(seq_lens, last_loc)
         check_decode(ends)
@@ -162,7 +162,7 @@ class PagedTokenToKVPoolAllocator(BaseTokenToKVPoolAllocator):
 
 
 def without_equal_neighbours(pages: IntArray) -> IntArray:
-    """The pages of some tokens; neighbours mostly share one, so that few remain to look at."""
+    """The pages of some tokens, without adjacent duplicates, which are most of them."""
     if len(pages) < 2:
         return pages
     keep = np.empty(len(pages), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Copies between a CUDA device and pinned memory of the host, which the device reads and writes."""
+"""Copies between a CUDA device and pinned host memory, which the device can access directly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def to_host(gathered: Sequence[Tensor]) -> list[Tensor]:
-    """``gathered`` in main memory, complete; tensors that are there already are not copied."""
+    """``gathered`` in main memory, complete; tensors already there are not copied."""
     if not gathered or gathered[0].device.type != "cuda":
         return list(gathered)
     copies = [torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True) for rows in gathered]
@@ -20,7 +20,7 @@ def to_host(gathered: Sequence[Tensor]) -> list[Tensor]:
 
 
 def to_device(saved: Tensor, device: torch.device) -> Tensor:
-    """``saved`` on ``device``, for what is queued after it on the current stream."""
+    """``saved`` on ``device``, valid for later work on the current stream."""
     if device.type != "cuda":
         return saved
     return saved.pin_memory().to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""The table from a request's row to the KV indices of its positions, and to its state slot."""
+"""The table from a request's row to the KV indices of its positions and to its state slot."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ NOT_TAKEN = -1
 
 
 class RowRecord(Protocol):
-    """What this table writes into the record of a request.
+    """The fields of a request's record that this table writes.
 
     Attributes:
         req_pool_idx: its row.
-        mamba_pool_idx: the slot of its state.
+        mamba_pool_idx: its state slot.
         mamba_ping_pong_track_buffer: slots for copies of that state at lengths worth caching, -1
-            where none is taken; None before the first ``alloc``.  This and the next two are looked
-            at only by a table with extra buffers.
-        mamba_next_track_idx: entry of the buffer that the next copy goes to (lazily: the entry
-            with the last complete one).
-        mamba_last_track_seqlen: length that the last complete copy belongs to; None without one.
+            for a slot not allocated; None before the first ``alloc``.  Only a table with extra
+            buffers uses this and the next two.
+        mamba_next_track_idx: the buffer entry for the next copy (lazy: the entry
+            of the last complete one).
+        mamba_last_track_seqlen: length of the last complete copy; None without one.
     """
 
     req_pool_idx: int | None
@@ -51,7 +51,7 @@ class RowHolder(Protocol):
 
 
 class ReqToTokenPool:
-    """Rows 1 to ``size``; row 0 takes the writes of padding.
+    """Rows 1 to ``size``; row 0 receives the writes of padding.
 
     Attributes:
         req_to_token: int32 (size + 1, max_context_len): KV index of each position of each row.
@@ -69,7 +69,7 @@ class ReqToTokenPool:
         self.max_context_len = max_context_len
         self.device = torch.device(device)
         self.rows = SlotAllocator(size, device, "request rows", check_owners=check_owners)
-        # full() writes every page now; zeros() would let the process grow with first use.
+        # full() touches every page now; with zeros() the process would grow on first use.
         self.req_to_token: NDArray[np.int32] = np.full(
             (size + 1, max_context_len), 0, dtype=np.int32
         )
@@ -112,10 +112,10 @@ class ReqToTokenPool:
         return [_row_of(req) for req in reqs]
 
     def free(self, req: RowHolder, owner: Owner = REQ) -> None:
-        """Take the row of ``req``, a request or whoever ``owner`` stands for, back.
+        """Free the row of ``req``, which is a request or a session, depending on ``owner``.
 
         Raises:
-            OwnershipError: it has none, or the row is not ``owner``'s.
+            OwnershipError: it has no row, or the row is not ``owner``'s.
         """
         self.rows.free([_row_of(req)], owner)
         req.kv.req_pool_idx = None
@@ -129,29 +129,29 @@ class ReqToTokenPool:
         self.rows.transfer([row], giver, taker)
 
     def clear(self) -> None:
-        """Forget all rows; the table's contents become meaningless."""
+        """Free all rows; the table's contents become meaningless."""
         self.rows.clear()
 
 
 class HybridReqToTokenPool(ReqToTokenPool):
-    """The same for hybrid models: a request also gets a state slot.
+    """The table for hybrid models, where a request also has a state slot.
 
-    With ``enable_mamba_extra_buffer`` it gets a track buffer besides: n slots (owner TRACK) in
+    With ``enable_mamba_extra_buffer`` it also has a track buffer: n slots (owner TRACK) in
     which steps save copies of the state, in turn, at lengths worth caching.  n is 2 with overlapped
-    scheduling, since a step that was planned before the last one's results are known must not
-    overwrite the copy they may need, and 1 without.  Lazily a second slot is taken only when a copy
-    is due while the first holds a complete one, and given back when the new one is complete.
+    scheduling, since a step planned before the previous results are known must not
+    overwrite the copy that they may need, and 1 without.  Lazily, the second slot is allocated only
+    when a copy is due while the first holds a complete one, and freed when the new one is complete.
 
     Attributes:
         mamba_pool: the states themselves.
-        mamba_allocator: who holds which state slot.
-        req_index_to_mamba_index_mapping: int32 (size + 1): row -> state slot, 0 where none.
+        mamba_allocator: the ownership of the state slots.
+        req_index_to_mamba_index_mapping: int32 (size + 1): row -> state slot, 0 for none.
         mamba_ping_pong_track_buffer_size: n; 0 without the extra buffer.
         req_index_to_mamba_ping_pong_track_buffer_mapping: int32 (size + 1, n): row -> its buffer,
-            0 where the row has none, -1 for an entry that is not taken.
+            0 for a row without one, -1 for a slot not allocated.
     """
 
-    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913 - SGLang's signature, for its callers
         self,
         size: int,
         mamba_size: int,
@@ -168,25 +168,25 @@ class HybridReqToTokenPool(ReqToTokenPool):
         enable_overlap_schedule: bool = True,
         check_owners: bool = True,
     ) -> None:
-        """Make the table, and the states unless they are given.
+        """Create the table, and the state pool unless it is given.
 
         Args:
             size: request rows.
             mamba_size: state slots.
             max_context_len: positions of a row.
-            device: where index tensors given to the allocators live, and a pool made here.
-            mamba_pool: the states; None has them made from ``cache_params``.
-            cache_params: shape, types and layers of the states to make.
+            device: device of a state pool created here, and of index tensors for the allocators.
+            mamba_pool: the states; None creates them from ``cache_params``.
+            cache_params: shape, dtypes and layers of the states to create.
             mamba_layer_ids: layers that have a state, if not those of ``cache_params``.
             mamba_spec_state_size, speculative_num_draft_tokens: as for ``MambaPool``.
             enable_mamba_extra_buffer: give each request a track buffer.
-            enable_mamba_extra_buffer_lazy: take its second slot only while it is needed; changes
-                nothing in a buffer of one.
-            enable_overlap_schedule: sizes the extra buffer, so it changes nothing without one.
+            enable_mamba_extra_buffer_lazy: allocate its second slot only while it is needed; no
+                effect on a buffer of one.
+            enable_overlap_schedule: determines the size of the extra buffer; no effect without one.
             check_owners: refuse to free or transfer what the giver does not hold.
 
         Raises:
-            ValueError: neither states nor what to make them from, or too few of them.
+            ValueError: neither states nor cache params are given, or the pool is too small.
         """
         if mamba_pool is None:
             if cache_params is None:
@@ -218,13 +218,13 @@ class HybridReqToTokenPool(ReqToTokenPool):
 
     @property
     def track_slots_at_alloc(self) -> int:
-        """Slots that a request gets for its track buffer together with its row."""
+        """Track-buffer slots that a request gets together with its row."""
         return 1 if self.enable_mamba_extra_buffer_lazy else self.mamba_ping_pong_track_buffer_size
 
     def alloc(self, reqs: Sequence[RowHolder]) -> list[int] | None:
-        """Rows as above, and the state slots that requests still lack; None if either is short.
+        """Allocate rows, and missing state slots and track buffers; None if anything is short.
 
-        A request that has a state slot or a track buffer already keeps it.
+        A request that already has a state slot or a track buffer keeps it.
         """
         needy = [req for req in reqs if req.kv.mamba_pool_idx is None]
         untracked = self._without_buffer(reqs)
@@ -246,7 +246,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         return rows
 
     def free(self, req: RowHolder, owner: Owner = REQ) -> None:
-        """Take a row back; the state slot that goes with it is free_mamba_cache's matter."""
+        """Free a row; the request's state slot is freed by ``free_mamba_cache``."""
         row = _row_of(req)
         super().free(req, owner)
         # A stale entry would let a later batch write into a slot that has a new holder.
@@ -260,13 +260,13 @@ class HybridReqToTokenPool(ReqToTokenPool):
         *,
         owner: Owner = REQ,
     ) -> None:
-        """Take the state slot and the track buffer of ``req`` back.
+        """Free the state slot and the track buffer of ``req``.
 
         Args:
-            req: a request or whoever ``owner`` stands for; it names no state slot afterwards.
-            mamba_ping_pong_track_buffer_to_keep: entry of the buffer whose slot has another holder
-                by now and is not freed.
-            owner: who holds the slots; a request's buffer is TRACK's.
+            req: a request or a session, depending on ``owner``; has no state slot afterwards.
+            mamba_ping_pong_track_buffer_to_keep: the buffer entry whose slot now has another
+                holder and is not freed.
+            owner: the owner of the slots; a request's buffer belongs to TRACK.
 
         Raises:
             OwnershipError: it has none (a second call), or a slot is not ``owner``'s.
@@ -282,7 +282,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
             )
 
     def forget_mamba_cache(self, req: RowHolder) -> None:
-        """The request's state slot has another holder now: neither it nor its row names it."""
+        """Drop all references to the request's state slot, which has another holder now."""
         req.kv.mamba_pool_idx = None
         if req.kv.req_pool_idx is not None:
             self._map_state(req.kv.req_pool_idx, 0)
@@ -292,16 +292,16 @@ class HybridReqToTokenPool(ReqToTokenPool):
         return 1 - mamba_next_track_idx if self.mamba_ping_pong_track_buffer_size == 2 else 0
 
     def get_mamba_ping_pong_keep_idx(self, req: RowHolder) -> int:
-        """The entry of the buffer that holds the last complete copy, if there is one."""
+        """The buffer entry of the last complete copy, if there is one."""
         if self.enable_mamba_extra_buffer_lazy:
             return req.kv.mamba_next_track_idx
         return self.get_mamba_ping_pong_other_idx(req.kv.mamba_next_track_idx)
 
     def donate_mamba_ping_pong_slot(self, req: RowHolder, new_slot: int) -> int:
-        """Take the slot of the last complete copy out of the buffer and put ``new_slot`` there.
+        """Replace the slot of the last complete copy in the buffer by ``new_slot``; return it.
 
-        Both are booked to whom they belong by the caller: ``new_slot`` is TRACK's before the call,
-        and the slot that is returned is the caller's to give away.
+        The caller does the accounting: ``new_slot`` belongs to TRACK before the call, and the
+        caller transfers the returned slot.
         """
         keep_idx = self.get_mamba_ping_pong_keep_idx(req)
         donated = _buffer_of(req)[keep_idx]
@@ -309,14 +309,14 @@ class HybridReqToTokenPool(ReqToTokenPool):
         return donated
 
     def set_mamba_ping_pong_slot(self, req: RowHolder, idx: int, slot: int) -> None:
-        """From now on entry ``idx`` of the buffer of an admitted request is ``slot``."""
+        """Set entry ``idx`` of an admitted request's buffer to ``slot``."""
         _buffer_of(req)[idx] = slot
         self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req), idx] = slot
 
     def take_track_slot(self, req: RowHolder) -> int | None:
-        """The slot for the copy that the coming step makes; None if one is wanted and none free.
+        """The slot for the copy that the next step makes; None if it needs one and none is free.
 
-        The last complete copy is left alone, except in a buffer of one, where it is overwritten.
+        The last complete copy is preserved, except in a buffer of one, where it is overwritten.
         """
         idx = req.kv.mamba_next_track_idx
         if self.enable_mamba_extra_buffer_lazy and req.kv.mamba_last_track_seqlen is not None:
@@ -329,9 +329,9 @@ class HybridReqToTokenPool(ReqToTokenPool):
         return int(self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req), idx])
 
     def complete_track(self, req: RowHolder, seqlen: int) -> None:
-        """The step has made the copy, of the state after ``seqlen`` tokens: it is the one to keep.
+        """Make the copy that the step has saved, after ``seqlen`` tokens, the one to keep.
 
-        Lazily the slot of the copy before it is free now.
+        In the lazy strategy this frees the slot of the previous copy.
         """
         idx = req.kv.mamba_next_track_idx
         other = self.get_mamba_ping_pong_other_idx(idx)
@@ -356,7 +356,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         self.req_index_to_mamba_ping_pong_track_buffer_mapping[:] = 0
 
     def _map_state(self, row: int, slot: int) -> None:
-        """From now on the state of ``row`` is in ``slot``; 0 says that it has none."""
+        """Map ``row`` to state slot ``slot``; 0 for none."""
         self.req_index_to_mamba_index_mapping[row] = slot
 
     def _without_buffer(self, reqs: Sequence[RowHolder]) -> list[RowHolder]:
@@ -365,7 +365,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
         return [req for req in reqs if req.kv.mamba_ping_pong_track_buffer is None]
 
     def _give_buffers(self, reqs: Sequence[RowHolder], slots: list[int]) -> None:
-        """Deal ``slots`` out to requests with a row; entries beyond what there is are not taken."""
+        """Write ``slots`` into the buffers of requests with a row; the rest is NOT_TAKEN."""
         each = self.track_slots_at_alloc
         missing = [NOT_TAKEN] * (self.mamba_ping_pong_track_buffer_size - each)
         for place, req in enumerate(reqs):
@@ -376,13 +376,13 @@ class HybridReqToTokenPool(ReqToTokenPool):
             self.req_index_to_mamba_ping_pong_track_buffer_mapping[_row_of(req)] = buffer
 
     def _free_track_buffer(self, req: RowHolder, keep_idx: int | None, owner: Owner) -> None:
-        """Free what is taken of the buffer but ``keep_idx``; the request refers to none of it."""
+        """Free the buffer's slots except ``keep_idx``, and every reference to the buffer."""
         buffer = req.kv.mamba_ping_pong_track_buffer
         if buffer is None:
             return
         slots = [slot for idx, slot in enumerate(buffer) if idx != keep_idx and slot != NOT_TAKEN]
         self.mamba_allocator.free(slots, owner)
-        # A reference that stays would make the next alloc skip this request (sglang#26941).
+        # A remaining reference would make the next alloc skip this request (sglang#26941).
         req.kv.mamba_ping_pong_track_buffer = None
         req.kv.mamba_next_track_idx = 0
         req.kv.mamba_last_track_seqlen = None
@@ -392,7 +392,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
     def _alloc_states(self, need_size: int, owner: Owner) -> list[int] | None:
         slots: list[int] = []
         for _ in range(need_size):
-            # One by one, because only single allocations are served from an open group.
+            # One by one, because an open group serves only single allocations.
             taken = self.mamba_allocator.alloc(1, owner)
             if taken is None:
                 self.mamba_allocator.free(slots, owner)
@@ -402,7 +402,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
 
 
 def track_buffer_owner(holder: Owner) -> Owner:
-    """To whom the track buffer of ``holder`` is booked: a request's apart from its own state."""
+    """The owner of ``holder``'s track buffer: TRACK for a request, else ``holder`` itself."""
     return TRACK if holder == REQ else holder
 
 

@@ -1,5 +1,5 @@
-"""How many slots can be asked for.  More than there are can, and are not to be had; fewer than
-none cannot: a size below 0 would turn the free list's arithmetic round.
+"""Validate the number of slots requested.  Asking for more than exist is valid and gets none; a
+negative size is not, as it would corrupt the free list.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from hybridbench.engine.memory.indices import IntArray
 
 
 class AllocationSizeError(ValueError):
-    """Slots were asked for in a number that cannot be.  Nothing was taken."""
+    """The number of slots requested is invalid.  Nothing was taken."""
 
 
 def checked_size(need_size: object, what: str) -> int:
-    """``need_size`` as an int, after the check that so many ``what`` can be asked for.
+    """``need_size`` as an int, checked to be a valid number of ``what``.
 
     Raises:
-        AllocationSizeError: negative, or no integer.
+        AllocationSizeError: negative, or not an integer.
     """
     if type(need_size) is not int:
-        # Integers of numpy and torch are taken; a truth value is nobody's number of slots.
+        # Accepts numpy and torch integers; a bool is a mistake.
         if isinstance(need_size, bool) or not isinstance(need_size, SupportsIndex):
             raise AllocationSizeError(f"{need_size!r} is not a number of {what}")
         need_size = index(need_size)
@@ -33,10 +33,10 @@ def checked_size(need_size: object, what: str) -> int:
 
 
 def whole_pages(need_size: object, page_size: int) -> int:
-    """How many pages of ``page_size`` make ``need_size`` KV tokens.
+    """Number of pages of ``page_size`` in ``need_size`` KV tokens.
 
     Raises:
-        AllocationSizeError: negative, no integer, or not a multiple of the page size.
+        AllocationSizeError: negative, not an integer, or not a multiple of the page size.
     """
     tokens = checked_size(need_size, "KV tokens")
     if tokens % page_size != 0:
@@ -45,10 +45,10 @@ def whole_pages(need_size: object, page_size: int) -> int:
 
 
 def check_extend(starts: IntArray, ends: IntArray) -> None:
-    """Requests of ``starts`` tokens are to have ``ends`` of them.
+    """Check that requests can grow from ``starts`` to ``ends`` tokens.
 
     Raises:
-        AllocationSizeError: one is to become shorter, or has fewer tokens than none.
+        AllocationSizeError: a request would become shorter, or a length is negative.
     """
     if len(starts) and (starts.min() < 0 or (ends < starts).any()):
         raise AllocationSizeError(
@@ -57,11 +57,11 @@ def check_extend(starts: IntArray, ends: IntArray) -> None:
 
 
 def check_decode(ends: IntArray) -> None:
-    """Requests are to have ``ends`` tokens, one of which is new.
+    """Check lengths ``ends``, which include one new token each.
 
     Raises:
-        AllocationSizeError: one has fewer than that token.
+        AllocationSizeError: a length is less than 1.
     """
-    # Once a step: on an array of this size ``min`` takes twice the time.
+    # Once per step: for an array of this size ``min`` takes twice the time.
     if np.count_nonzero(ends < 1):
         raise AllocationSizeError(f"one token more cannot make {ends.tolist()}")

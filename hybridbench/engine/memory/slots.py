@@ -1,7 +1,7 @@
-"""Allocators of single slots: who holds which, with a group window for admission.
+"""Allocators of single slots with their owners, and a group window for admission.
 
-The free list is first in, first out: a slot given back is the last to be handed out again, which
-makes a use after free visible late and a run repeatable.
+The free list is first in, first out: a freed slot is the last to be handed out again, which
+delays the effect of a use after free and makes runs repeatable.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hybridbench.engine.memory.sizes import checked_size
 
 
 class SlotAllocator:
-    """Slots 1 to ``size``; 0 is the dump and belongs to RESERVED for good.
+    """Slots 1 to ``size``; 0 is the dump and always belongs to RESERVED.
 
     Always: ``available_size() + sum of held(owner) over all owners but FREE == size``.
 
-    Without ``check_owners`` nothing is refused, as in allocators that keep no account: a slot that
-    is freed twice stands in the free list twice, and the law above is broken.
+    Without ``check_owners`` nothing is refused, as in allocators without a ledger: a slot
+    freed twice is in the free list twice, which breaks the law above.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SlotAllocator:
 
     @property
     def objections(self) -> int:
-        """Slots that the account would not have let pass, had it been asked to."""
+        """Slots that the ledger would have refused if owners were checked."""
         return self._ledger.objections if isinstance(self._ledger, SilentLedger) else 0
 
     def available_size(self) -> int:
@@ -54,10 +54,10 @@ class SlotAllocator:
         return len(self.free_slots)
 
     def alloc(self, need_size: int, owner: Owner = REQ) -> list[int] | None:
-        """Take ``need_size`` slots for ``owner``; None, and nothing taken, if there are too few.
+        """Allocate ``need_size`` slots for ``owner``; None, with none taken, if too few.
 
         Raises:
-            AllocationSizeError: negative, or no integer.
+            AllocationSizeError: negative, or not an integer.
         """
         need_size = checked_size(need_size, self._what)
         free_slots = self.free_slots
@@ -68,7 +68,7 @@ class SlotAllocator:
         return slots
 
     def free(self, slots: SlotInput, owner: Owner = REQ) -> None:
-        """Give ``slots`` back; an empty list is allowed.
+        """Free ``slots``; an empty list is allowed.
 
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
@@ -91,16 +91,16 @@ class SlotAllocator:
         self._ledger.move_each(listed, taker)
 
     def clear(self) -> None:
-        """Forget all holders: every slot is free, in the order 1 to ``size``."""
+        """Forget all owners: every slot is free, in the order 1 to ``size``."""
         self.free_slots = deque(range(1, self.size + 1))
         self._ledger.clear()
 
     def held(self, owner: Owner) -> int:
-        """Slots that ``owner`` holds; FREE means those that can be handed out."""
+        """Slots that ``owner`` holds; for FREE, those that can be allocated."""
         return self._ledger.held(owner)
 
     def owner_of(self, slot: int) -> Owner:
-        """Who holds ``slot``.
+        """The owner of ``slot``.
 
         Raises:
             UnknownSlotError: no such slot.
@@ -108,22 +108,22 @@ class SlotAllocator:
         return self._ledger.owner_of(slot)
 
     def slots_of(self, owner: Owner) -> list[int]:
-        """The slots of ``owner`` in rising order, without the dump slot; walks the whole ledger."""
+        """The slots of ``owner``, ascending, without the dump slot; walks the whole ledger."""
         slots: list[int] = self._ledger.numbers_of(owner).tolist()
         return slots
 
 
 class MambaSlotAllocator(SlotAllocator):
-    """State slots, with a window in which admission has a number of them set aside.
+    """State slots, with a window in which a number of them is reserved for admission.
 
-    The window: ``alloc_group_begin(n)`` takes n slots off the free list at once; inside it
-    ``alloc(1)`` is served from them, and ``alloc_group_end`` returns what was not used.
+    The window: ``alloc_group_begin(n)`` takes n slots off the free list at once; within it
+    ``alloc(1)`` is served from them, and ``alloc_group_end`` returns the unused ones.
 
-    * A group too big for the pool reserves nothing, and allocation goes the normal way.
-    * Windows nest by counting: an inner begin sets aside n more for the same window, and only the
+    * A group too big for the pool reserves nothing, and allocation works as usual.
+    * Windows nest by counting: an inner begin reserves n more for the same window, and only the
       end that closes the outermost begin returns the rest.
-    * ``clear`` inside a window closes it; the end that follows does nothing.
-    * ``with allocator.group(n):`` closes the window on every way out, an early return included.
+    * ``clear`` inside a window closes it; the following end does nothing.
+    * ``with allocator.group(n):`` closes the window on every way out, including an early return.
     """
 
     def __init__(
@@ -134,23 +134,23 @@ class MambaSlotAllocator(SlotAllocator):
         super().__init__(size, device, "state slots", check_owners=check_owners)
 
     def available_size(self) -> int:
-        """Slots that anyone can take: those set aside by an open group are not among them.
+        """Slots that any caller can take, without those reserved by an open group.
 
         Inside a group ``alloc(1)`` can succeed ``available_size() + group_size()`` times.
         """
         return len(self.free_slots)
 
     def group_size(self) -> int:
-        """Slots set aside by the open group and not yet used; 0 outside of one."""
+        """Unused slots reserved by the open group; 0 without one."""
         return len(self._group)
 
     def alloc(self, need_size: int, owner: Owner = REQ) -> list[int] | None:
-        """Take ``need_size`` slots for ``owner``; None, and nothing taken, if there are too few.
+        """Allocate ``need_size`` slots for ``owner``; None, with none taken, if too few.
 
-        A single slot comes from the open group first; more than one never do.
+        A single slot comes from the open group first; several never do.
 
         Raises:
-            AllocationSizeError: negative, or no integer.
+            AllocationSizeError: negative, or not an integer.
         """
         need_size = checked_size(need_size, self._what)
         if need_size == 1 and self._group:
@@ -160,10 +160,10 @@ class MambaSlotAllocator(SlotAllocator):
         return super().alloc(need_size, owner)
 
     def alloc_group_begin(self, num_reqs: int) -> None:
-        """Set ``num_reqs`` slots aside for single allocations, or none if there are too few.
+        """Reserve ``num_reqs`` slots for single allocations, or none if there are too few.
 
         Raises:
-            AllocationSizeError: negative, or no integer; no window was opened.
+            AllocationSizeError: negative, or not an integer; no window was opened.
         """
         taken = super().alloc(num_reqs, RESERVED)
         self._group_depth += 1
@@ -172,7 +172,7 @@ class MambaSlotAllocator(SlotAllocator):
             self._group = [*reversed(taken), *self._group]
 
     def alloc_group_end(self) -> None:
-        """Close the window; the outermost end puts what was not used back at the front."""
+        """Close the window; the outermost end returns unused slots to the front of the list."""
         if self._group_depth == 0:
             return
         self._group_depth -= 1
@@ -192,7 +192,7 @@ class MambaSlotAllocator(SlotAllocator):
             self.alloc_group_end()
 
     def clear(self) -> None:
-        """Forget all holders and the open group: every slot is free, in the order 1 to ``size``."""
+        """Forget all owners and the open group: every slot is free, in the order 1 to ``size``."""
         super().clear()
         self._group = []
         self._group_depth = 0

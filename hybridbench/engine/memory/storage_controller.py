@@ -1,8 +1,8 @@
-"""Moves KV between the host pool and the storage behind it, page by page, beside the steps.
+"""Copy KV between the host pool and the storage behind it, page by page, parallel to the steps.
 
-A prefetch holds the host slots that it is to fill, as HOST.  Its thread counts the pages that are
-there; the engine's thread may end it between two pages, and takes what is there then.  The rest is
-released by the prefetch's own thread, which alone knows when it writes there no more.
+A prefetch owns the host slots that it will fill, as HOST.  Its thread counts the pages that are
+present; the engine's thread may end it between two pages, and takes what is there by then.  The
+prefetch's own thread releases the rest, since it alone knows when it no longer writes there.
 
 Source: the part of SGLang's HiCacheController that has a storage backend.
 """
@@ -22,25 +22,25 @@ from hybridbench.engine.memory.indices import IntArray
 from hybridbench.engine.memory.owners import HOST
 from hybridbench.engine.memory.transfers import Finished, ThreadedTransfers
 
-# Work that stops for a moment after each page, so that it can be ended there.
+# Work that pauses after each page, so that it can be ended there.
 Pages: TypeAlias = Iterator[None]
 
 
 class StorageIO(Protocol):
-    """Who reads and writes pages, and tells later what is over.  Asked from one thread only."""
+    """Reads and writes pages, and reports later what has ended.  Called from one thread only."""
 
     def start(self, number: int, pages: Pages, *, reads: bool) -> None:
-        """Run ``pages`` to their end some time from now; ``number`` names them in ``finished``."""
+        """Run ``pages`` to their end asynchronously; ``number`` identifies them in ``finished``."""
 
     def finished(self) -> list[Finished]:
-        """What ended since the last call; waits for none."""
+        """What ended since the last call, without waiting."""
 
 
 class ThreadedStorageIO:
-    """A thread that reads and one that writes, so that nobody waits for a read behind a write."""
+    """One thread that reads and one that writes, so that reads never wait for writes."""
 
     def __init__(self, page_time_s: float = 0.0) -> None:
-        """A page that takes less than ``page_time_s`` is drawn out to it."""
+        """Each page takes at least ``page_time_s``."""
         self._page_time_s = page_time_s
         self._reads = ThreadedTransfers()
         self._writes = ThreadedTransfers()
@@ -60,16 +60,16 @@ class ThreadedStorageIO:
 
 
 class PrefetchOperation:
-    """Pages on their way from the storage into host slots.
+    """Pages being read from the storage into host slots.
 
     Attributes:
-        number: a count of the controller's operations.
-        host_indices: the slots to be filled, in order.
-        hashes: the names of the pages.
-        completed_tokens: how many of these slots have been filled; final once it was ended.
-        is_done: whether its thread has let go of it.
-        is_taken: whether the engine's thread has taken what was filled.
-        is_released: whether the slots that were not filled have been given back.
+        number: a sequence number.
+        host_indices: the slots to fill, in order.
+        hashes: the keys of the pages.
+        completed_tokens: number of these slots filled so far; final once the prefetch is ended.
+        is_done: whether its thread is done with it.
+        is_taken: whether the engine's thread has taken the filled slots.
+        is_released: whether the unfilled slots have been freed.
     """
 
     def __init__(self, number: int, host_indices: IntArray, hashes: Sequence[PageHash]) -> None:
@@ -84,14 +84,14 @@ class PrefetchOperation:
         self._lock = Lock()
 
     def increment(self, tokens: int) -> bool:
-        """So many more have been filled; False, and they do not count, if it was ended."""
+        """Count ``tokens`` more as filled; False, without counting them, if it was ended."""
         with self._lock:
             if not self._is_terminated:
                 self.completed_tokens += tokens
             return not self._is_terminated
 
     def mark_terminate(self) -> int:
-        """End it; how many tokens it has brought."""
+        """End it; return the number of tokens filled."""
         with self._lock:
             self._is_terminated = True
             return self.completed_tokens
@@ -104,7 +104,7 @@ class PrefetchOperation:
 
 
 class StorageOperation(NamedTuple):
-    """Pages on their way from host slots into the storage."""
+    """Pages being written from host slots to the storage."""
 
     number: int
     host_indices: IntArray
@@ -112,19 +112,19 @@ class StorageOperation(NamedTuple):
 
 
 class _HostMemRelease(NamedTuple):
-    """Slots of a prefetch that nobody will fill."""
+    """Slots of a prefetch that will not be filled."""
 
     operation: PrefetchOperation
     host_indices: IntArray
 
 
 class StorageController:
-    """Starts reads and writes of pages, and keeps the account of the slots that reads fill.
+    """Starts reads and writes of pages, and tracks the slots that reads fill.
 
     Attributes:
-        storage: where the pages are.
-        host_mem_release_queue: slots that threads have let go of, to be given back.
-        ack_backup_queue: writes that are over and that nobody has been told of yet.
+        storage: the pages.
+        host_mem_release_queue: slots that threads no longer use, to be freed.
+        ack_backup_queue: finished writes that were not yet collected.
         failures: reads and writes that ended with an error.
     """
 
@@ -136,7 +136,7 @@ class StorageController:
         io: StorageIO,
         prefetch_threshold: int,
     ) -> None:
-        """A prefetch of fewer than ``prefetch_threshold`` tokens is not worth its slots."""
+        """Prefetches of fewer than ``prefetch_threshold`` tokens are skipped."""
         self.mem_pool_host = mem_pool_host
         self.storage = storage
         self.page_size = page_size
@@ -153,7 +153,7 @@ class StorageController:
         return len(self._prefetches) + len(self._backups)
 
     def prefetch(self, host_indices: IntArray, hashes: Sequence[PageHash]) -> PrefetchOperation:
-        """Fill ``host_indices``, held by HOST, with the pages called ``hashes`` that there are."""
+        """Fill ``host_indices``, held by HOST, with those pages of ``hashes`` that are stored."""
         self._last_number += 1
         operation = PrefetchOperation(self._last_number, host_indices, hashes)
         self._prefetches[operation.number] = operation
@@ -161,14 +161,14 @@ class StorageController:
         return operation
 
     def terminate_prefetch(self, operation: PrefetchOperation) -> int:
-        """End a prefetch: the first tokens of its slots, as many as this says, are the caller's."""
+        """End a prefetch; return how many of its first slots are filled and now the caller's."""
         completed_tokens = operation.mark_terminate()
         operation.is_taken = True
         self._forget_if_over(operation)
         return completed_tokens
 
     def write_storage(self, host_indices: IntArray, hashes: Sequence[PageHash]) -> int:
-        """Write pages whose slots the caller protects until ``ack_backup_queue`` has the number."""
+        """Write pages; the caller protects the slots until ``ack_backup_queue`` has the number."""
         self._last_number += 1
         operation = StorageOperation(self._last_number, host_indices, hashes)
         self._backups[operation.number] = operation
@@ -176,7 +176,7 @@ class StorageController:
         return operation.number
 
     def poll(self) -> None:
-        """Learn what has ended, and give released slots back; waits for nothing."""
+        """Collect what has ended, and free released slots, without waiting."""
         for number, error in self._io.finished():
             self.failures += bool(error)
             prefetch = self._prefetches.get(number)
@@ -188,7 +188,7 @@ class StorageController:
         self._drain_releases()
 
     def prefetches(self) -> list[PrefetchOperation]:
-        """Those that hold slots, oldest first."""
+        """The prefetches that hold slots, oldest first."""
         return list(self._prefetches.values())
 
     def prefetching_size(self) -> int:
@@ -196,7 +196,7 @@ class StorageController:
         return sum(len(operation.held()) for operation in self._prefetches.values())
 
     def append_host_mem_release(self, operation: PrefetchOperation, host_indices: IntArray) -> None:
-        """Let go of slots of a prefetch; its thread calls this."""
+        """Queue unused slots of a prefetch for release; called on its thread."""
         if len(host_indices):
             self.host_mem_release_queue.put(_HostMemRelease(operation, host_indices))
 
@@ -215,7 +215,7 @@ class StorageController:
         if operation.is_done and operation.is_taken:
             del self._prefetches[operation.number]
 
-    # On the threads.
+    # These run on the threads.
 
     def _prefetch_io(self, operation: PrefetchOperation) -> Pages:
         try:
@@ -227,7 +227,7 @@ class StorageController:
             self.append_host_mem_release(operation, unfilled)
 
     def _page_transfer(self, operation: PrefetchOperation, hits: int) -> Pages:
-        """Read the first ``hits`` pages, until one has gone or somebody ends the prefetch."""
+        """Read the first ``hits`` pages, until one is missing or the prefetch is ended."""
         for page, key in enumerate(operation.hashes[:hits]):
             value = self.storage.get(key)
             if value is None:
@@ -239,7 +239,7 @@ class StorageController:
             yield
 
     def _storage_hit_query(self, hashes: Sequence[PageHash]) -> int:
-        """How many of the first pages the storage has."""
+        """Number of leading pages that the storage has."""
         for count, key in enumerate(hashes):
             if not self.storage.exists(key):
                 return count

@@ -1,6 +1,6 @@
 """The allocator of KV positions in two pools: every position, and those within a sliding window.
 
-A page of the full pool has at most one page of the window pool, which may be given back first.
+A page of the full pool has at most one page of the window pool, which may be freed earlier.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from hybridbench.engine.memory.swa_pool import SWAKVPool, swa_locations
 
 @dataclass(frozen=True)
 class SWAAllocatorState(AllocatorState):
-    """The same of both pools, and which page belongs to which."""
+    """The state of both pools, and the mapping between their pages."""
 
     swa: AllocatorState
     page_to_swa: IntArray
 
 
 class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
-    """Itself the account of the full pool; that of the window pool is ``swa_attn_allocator``.
+    """The account of the full pool; that of the window pool is ``swa_attn_allocator``.
 
-    ``alloc`` and its variants take pages of both pools or of neither, and answer with full
-    locations.  ``free`` and ``transfer`` take the window pages along that are still there.  So a
-    window page always has the holder of its full page.
+    ``alloc`` and its variants take pages of both pools or of neither, and return full
+    locations.  ``free`` and ``transfer`` include the window pages that still exist, so a
+    window page always has the owner of its full page.
     """
 
-    def __init__(  # noqa: PLR0913 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913 - SGLang's signature, for its callers
         self,
         size: int,
         size_swa: int,
@@ -55,31 +55,31 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.swa_attn_allocator = PagedTokenToKVPoolAllocator(
             size_swa, page_size, dtype, device, need_sort=need_sort, check_owners=check_owners
         )
-        # By full page; 0, the dump, where the window pool has none, as behind the last page.
+        # By full page; 0, the dump, if it has no window page, and as a sentinel at the end.
         self._page_to_swa: IntArray = np.zeros(self.num_pages + 2, dtype=np.int64)
         if kvcache is not None:
             kvcache.register_mapping(self._page_to_swa)
 
     def swa_available_size(self) -> int:
-        """Tokens that the window pool has free."""
+        """Free tokens of the window pool."""
         return self.swa_attn_allocator.available_size()
 
     def available_size(self) -> int:
-        """Tokens that can be allocated, since each wants a place in both pools."""
+        """Tokens that can be allocated; each needs a place in both pools."""
         return min(self.full_available_size(), self.swa_available_size())
 
     def translate_loc_from_full_to_swa(self, idx: SlotInput) -> IntArray:
-        """Locations in the window pool; in the dump (below ``page_size``) where there is none."""
+        """Locations in the window pool; in the dump (below ``page_size``) if there is none."""
         full = as_index_array(idx, self.device)
         return swa_locations(self._page_to_swa, full, self.page_size)
 
     def alloc_full(self, need_size: int, owner: Owner = REQ) -> IntArray | None:
-        """Take tokens of the full pool alone, whose window part is to come or not wanted."""
+        """Allocate in the full pool alone, for tokens whose window part comes later or never."""
         pages = super()._take_pages(whole_pages(need_size, self.page_size), owner)
         return None if pages is None else self._tokens_of(pages)
 
     def free(self, idx: SlotInput, owner: Owner = REQ) -> None:
-        """Give back the pages of ``idx`` in both pools, each once.
+        """Free the pages of ``idx`` in both pools, each once.
 
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
@@ -88,14 +88,14 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.free_swa(idx, owner)
 
     def free_swa(self, idx: SlotInput, owner: Owner = REQ) -> None:
-        """Give back the pages of ``idx`` in the window pool alone, as far as it has them.
+        """Free the pages of ``idx`` in the window pool alone, as far as it has them.
 
         Raises:
             OwnershipError: one is not ``owner``'s; nothing was freed.
         """
         pages, swa_pages = self._mapped(idx)
         self.swa_attn_allocator.free(swa_pages * self.page_size, owner)
-        # A mapping that stays would free the page under its next holder (sglang#27586).
+        # A remaining mapping would free the page under its next holder (sglang#27586).
         self._page_to_swa[pages] = 0
 
     def transfer(self, idx: SlotInput, giver: Owner, taker: Owner) -> None:
@@ -104,7 +104,7 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self.swa_attn_allocator.transfer(swa_pages * self.page_size, giver, taker)
 
     def move_swa(self, source: SlotInput, target: SlotInput, giver: Owner, taker: Owner) -> None:
-        """The window pages of ``source`` become ``target``'s, which has none, and ``taker``'s.
+        """Move the window pages of ``source`` to ``target``, which has none, and to ``taker``.
 
         Both are whole pages with the same tokens: the KV stays where it is.
 
@@ -121,9 +121,9 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         self._page_to_swa[targets] = swa_pages
 
     def attach_swa(self, idx: SlotInput, swa_idx: SlotInput) -> None:
-        """Locations ``swa_idx`` of the window pool become those of ``idx``, which has none there.
+        """Map window-pool locations ``swa_idx`` to ``idx``, which has none there.
 
-        Both are whole pages of the same holder, in the same order of tokens.
+        Both are whole pages of the same owner, in the same order of tokens.
         """
         pages, swa_pages = (
             as_index_array(locations, self.device)[:: self.page_size] // self.page_size
@@ -177,11 +177,11 @@ class SWATokenToKVPoolAllocator(PagedTokenToKVPoolAllocator):
         return pages
 
     def _mapped(self, idx: SlotInput) -> tuple[IntArray, IntArray]:
-        """The full pages of ``idx`` that have a window page, and those, each once."""
+        """The full pages of ``idx`` that have a window page, and their window pages, each once."""
         pages = as_index_array(idx, self.device)
         if self.page_size > 1:
             pages = without_equal_neighbours(pages // self.page_size)
-        # An allocator that refuses nothing may be given any number: neither end has a page.
+        # Without owner checks any number may be passed: clipping maps it to an end without a page.
         swa_pages = self._page_to_swa.take(pages, mode="clip")
         mapped = swa_pages > 0
         if mapped.all():

@@ -1,7 +1,7 @@
 """KV of a model with sliding windows: one pool for its full layers, a smaller one for the others.
 
-Both are indexed by full locations; of a location that its window has left behind the smaller pool
-keeps nothing.
+Both are indexed by full locations; the smaller pool holds nothing for locations that the window
+has passed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hybridbench.engine.memory.kv_pool import (
 
 
 class SWAKVPool(HybridLinearKVPool):
-    """Layers are named by their number in the model, as in the pool of a hybrid model.
+    """Layers are identified by their number in the model, as in the pool of a hybrid model.
 
-    A step translates its locations once, with ``translate_loc_from_full_to_swa``, and gives layers
-    with a window what came out; SGLang's pool translates in ``set_kv_buffer``, for each layer.
+    A step translates its locations once, with ``translate_loc_from_full_to_swa``, and passes the
+    result to layers with a window; SGLang's pool translates in ``set_kv_buffer``, for each layer.
 
     Attributes:
-        full_kv_pool: every position, of the layers that see all.
-        swa_kv_pool: ``size_swa`` positions, of the layers that see a window.
+        full_kv_pool: every position, for the layers with full attention.
+        swa_kv_pool: ``size_swa`` positions, for the layers with a window.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the field's signature, so its callers fit
+    def __init__(  # noqa: PLR0913, PLR0917 - SGLang's signature, for its callers
         self,
         size: int,
         size_swa: int,
@@ -74,16 +74,16 @@ class SWAKVPool(HybridLinearKVPool):
         self._page_to_swa: IntArray = np.zeros(size // page_size + 1, dtype=np.int64)
 
     def register_mapping(self, page_to_swa: IntArray) -> None:
-        """Read locations through ``page_to_swa`` from now on: it stays the allocator's."""
+        """Translate locations by ``page_to_swa``, which the allocator continues to update."""
         self._page_to_swa = page_to_swa
 
     def translate_loc_from_full_to_swa(self, loc: SlotInput) -> IntArray:
-        """Rows of the window pool for full locations; the dump where it has none."""
+        """Rows of the window pool for full locations; the dump where there are none."""
         full = as_index_array(loc, self.device)
         return swa_locations(self._page_to_swa, full, self.page_size)
 
     def get_kv_size_bytes(self) -> tuple[int, int]:
-        """Bytes of all keys and of all values, of both pools."""
+        """Bytes of all keys and of all values in both pools."""
         full, swa = self.full_kv_pool.get_kv_size_bytes(), self.swa_kv_pool.get_kv_size_bytes()
         return full[0] + swa[0], full[1] + swa[1]
 
@@ -98,7 +98,7 @@ class SWAKVPool(HybridLinearKVPool):
     def get_cpu_copy(
         self, indices: SlotInput, mamba_indices: SlotInput | None = None
     ) -> HybridHostCopy:
-        """A host copy of KV, full layers first; the caller owns it."""
+        """A host copy of KV, full layers first, owned by the caller."""
         assert mamba_indices is None, "a model with sliding windows has no states"
         full = self.full_kv_pool.get_cpu_copy(indices)
         swa = self.swa_kv_pool.get_cpu_copy(self.translate_loc_from_full_to_swa(indices))
@@ -110,7 +110,7 @@ class SWAKVPool(HybridLinearKVPool):
         indices: SlotInput,
         mamba_indices: SlotInput | None = None,
     ) -> None:
-        """Write a host copy back; what of ``indices`` has no window part is left out."""
+        """Write a host copy back, except window parts that ``indices`` do not have."""
         assert mamba_indices is None, "a model with sliding windows has no states"
         (keys, values), layers = (copy.kv.keys, copy.kv.values), self.full_kv_pool.layer_num
         self.full_kv_pool.load_cpu_copy(KVHostCopy(keys[:layers], values[:layers]), indices)
@@ -125,6 +125,6 @@ class SWAKVPool(HybridLinearKVPool):
 
 
 def swa_locations(page_to_swa: IntArray, loc: IntArray, page_size: int) -> IntArray:
-    """Window locations of full ones; below ``page_size``, in the dump, where there is none."""
+    """Window locations of full ones; below ``page_size``, in the dump, if there are none."""
     locations: IntArray = page_to_swa[loc // page_size] * page_size + loc % page_size
     return locations

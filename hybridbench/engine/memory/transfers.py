@@ -1,4 +1,4 @@
-"""Copies between the device and the host beside the steps: one thread, in order of their start."""
+"""Copies between device and host, parallel to the steps: one thread, in order of their start."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ Copy: TypeAlias = Callable[[], object]
 
 
 class Finished(NamedTuple):
-    """A copy that is over; ``error`` says why it failed, and is empty if it did not."""
+    """A copy that has ended; ``error`` is the reason if it failed, otherwise empty."""
 
     number: int
     error: str = ""
 
 
 class Transfers(Protocol):
-    """Who runs copies, and tells later which are over.  Asked from one thread only."""
+    """Runs copies, and reports later which have ended.  Called from one thread only."""
 
     def start(self, number: int, copy: Copy) -> None:
-        """Run ``copy`` some time from now; ``number`` names it in ``finished``."""
+        """Run ``copy`` asynchronously; ``number`` identifies it in ``finished``."""
 
     def finished(self) -> list[Finished]:
-        """The copies that ended since the last call; waits for none."""
+        """The copies that ended since the last call, without waiting."""
 
     def wait(self) -> list[Finished]:
-        """The same after waiting for all that were started."""
+        """The same, after waiting for all copies that were started."""
 
 
-# How long the thread waits for another copy before it ends.
+# How long the thread waits for another copy before it exits.
 _LINGER_S = 5.0
 
 
 class ThreadedTransfers:
-    """A thread of its own runs the copies; it ends when there has been none for a while."""
+    """Runs the copies on a thread, which exits when there has been none for a while."""
 
     def __init__(self, least_s: float = 0.0, linger_s: float = _LINGER_S) -> None:
-        """A copy that takes less than ``least_s`` is drawn out to it."""
+        """Each copy takes at least ``least_s``."""
         self._least_s = least_s
         self._started: SimpleQueue[tuple[int, Copy]] = SimpleQueue()
         self._ended: SimpleQueue[Finished] = SimpleQueue()
         self._linger_s = linger_s
         self._has_thread = False
-        # The thread must not end between the arrival of a copy and the decision that it has one.
+        # Without it the thread could exit between a copy's arrival and the check for a thread.
         self._lock = Lock()
         self._outstanding = 0
 
@@ -85,15 +85,15 @@ class ThreadedTransfers:
                 copy()
                 sleep(max(0.0, drawn_out_to_s - monotonic()))
             except Exception as error:
-                # Whatever it is, the engine has to learn of it, and the next copy to run.
+                # On any error the engine must be notified, and the next copy must run.
                 self._ended.put(Finished(number, f"{type(error).__name__}: {error}"))
             else:
                 self._ended.put(Finished(number))
-            # What was copied may go now, not with the next copy.
+            # Free what was copied now, not with the next copy.
             del job, copy
 
     def _next(self) -> tuple[int, Copy] | None:
-        """The oldest copy that was started; None ends the thread."""
+        """The oldest started copy; None ends the thread."""
         with suppress(Empty):
             return self._started.get(timeout=self._linger_s)
         with self._lock:
@@ -104,7 +104,7 @@ class ThreadedTransfers:
 
 
 class SideStreamTransfers(ThreadedTransfers):
-    """The same on a CUDA device: the copies are queued on a stream beside that of the steps."""
+    """The same for a CUDA device: the copies are queued on their own stream."""
 
     def __init__(self, device: torch.device, least_s: float = 0.0) -> None:
         super().__init__(least_s)
@@ -112,7 +112,7 @@ class SideStreamTransfers(ThreadedTransfers):
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def start(self, number: int, copy: Copy) -> None:
-        # A step that is queued already may still write what is read, or read what is overwritten.
+        # A queued step may still write the source, or read the target.
         queued = torch.cuda.current_stream(self._device).record_event()
         super().start(number, partial(self._copy_after, queued, copy))
 
@@ -122,6 +122,6 @@ class SideStreamTransfers(ThreadedTransfers):
             try:
                 copy()
             finally:
-                # Only now may the next step read what was copied, or, if the copy failed,
-                # others write to its slots.
+                # Only now may the next step read the copy or, if it failed, other work
+                # write to its slots.
                 self._stream.synchronize()
