@@ -37,7 +37,7 @@ class Attention:
 
     @staticmethod
     def tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
-        """Names and shapes, as checkpoints spell them below the layer's prefix."""
+        """Names and shapes, as in checkpoints below the layer's prefix."""
         hidden = config.hidden_size
         query, key = (
             heads * config.head_dim
@@ -113,10 +113,10 @@ class GatedAttention:
         return self._gated(mixed, gate)
 
     def of_last_rows(self, x: Tensor, step: ExtendStep, kv_pool: HybridLinearKVPool) -> Tensor:
-        """[T, h] -> [B, h]: the same for the last new token of each request alone.
+        """[T, h] -> [B, h]: the same for only the last new token of each request.
 
-        Keys and values of all tokens are stored; there is nothing else that the last layer owes to
-        the others.
+        Keys and values of all tokens are stored; the last layer has no other effect on other
+        tokens.
         """
         head_dim, key_width = self._head_dim, self._key_heads * self._head_dim
         begin = self._heads * head_dim
@@ -148,7 +148,7 @@ class GatedAttention:
         return functional.linear(gated, self._out, self._out_bias)
 
     def _gates_last(self, parts: list[Tensor]) -> Tensor:
-        """Stored query rows are [query | gate] per head; move all gates behind the values."""
+        """Stored query rows are [query | gate] per head; move all gates after the values."""
         query_gate = parts[0].view(self._heads, 2, self._head_dim, -1)
         query = query_gate[:, 0].reshape(self._heads * self._head_dim, -1)
         gate = query_gate[:, 1].reshape(self._heads * self._head_dim, -1)

@@ -1,7 +1,7 @@
-"""What all model families have in common: one step from index arrays to logits.
+"""The common part of all model families: one step from index arrays to logits.
 
-A decode step is computed from ``DecodeInputs`` alone, which lie on the device: it reads nothing on
-the host and waits for nothing, so that it can be recorded (``cuda_graph_runner.py``).
+A decode step is computed from ``DecodeInputs`` alone, which are on the device: it reads nothing on
+the host and never waits, so that it can be recorded (``cuda_graph_runner.py``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ StepT = TypeVar("StepT")
 
 
 class CausalLM(ABC, Generic[StepT]):
-    """A model; it owns its weights and nothing else.  What it keeps of requests is in the pools
-    that it is handed.
+    """A model, which owns only its weights.  Everything about requests is in the pools passed to
+    it.
     """
 
     dtype: torch.dtype
@@ -38,8 +38,8 @@ class CausalLM(ABC, Generic[StepT]):
     def forward(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> Tensor:
         """Logits [B, vocab] after the last new token of each request, owned by the caller.
 
-        Of a verifying batch [T, vocab], after every new token; its states go to the pool's buffers
-        for drafts.  Writes keys, values and states of the new tokens into the pools, by slot.
+        For a verify batch [T, vocab], after every new token; its states go to the pool's draft
+        buffers.  Writes keys, values and states of the new tokens into the pools, by slot.
         """
         if batch.mode == "decode":
             return self.decode(self.decode_inputs(batch, kv_pool).to(self.device), kv_pool)
@@ -47,30 +47,30 @@ class CausalLM(ABC, Generic[StepT]):
         return self._logits(input_ids, self._plan(batch, kv_pool), kv_pool)
 
     def decode_inputs(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> DecodeInputs:
-        """What ``decode`` takes for a decode batch, on the host."""
-        del kv_pool  # Most families store and see the same in all attention layers.
+        """The inputs of ``decode`` for a decode batch, on the host."""
+        del kv_pool  # In most families all attention layers store and see the same.
         return decode_inputs(batch)
 
     @torch.inference_mode()
     def decode(self, inputs: DecodeInputs, kv_pool: HybridLinearKVPool) -> Tensor:
-        """``forward`` of a decode batch, whose inputs are on the device."""
+        """``forward`` for a decode batch whose inputs are on the device."""
         return self._logits(inputs.input_ids, self._plan_decode(inputs), kv_pool)
 
     @abstractmethod
     def _plan(self, batch: ForwardBatch, kv_pool: HybridLinearKVPool) -> StepT:
-        """What all layers share of a step that does more than decode."""
+        """What all layers share in a step other than decode."""
 
     @abstractmethod
     def _plan_decode(self, inputs: DecodeInputs) -> StepT:
-        """The same of a decode step, computed on the device."""
+        """The same for a decode step, computed on the device."""
 
     @abstractmethod
     def _logits(self, input_ids: Tensor, step: StepT, kv_pool: HybridLinearKVPool) -> Tensor:
-        """From tokens [T] through all layers."""
+        """Run tokens [T] through all layers."""
 
 
 class HybridLM(CausalLM[Step]):
-    """A model whose attention layers all see everything, beside recurrent layers or alone."""
+    """A model whose attention layers all have full attention, with or without recurrent layers."""
 
     _frequencies: Frequencies
     _conv_kernel: int

@@ -1,4 +1,4 @@
-"""The shape of a model, whatever file or preset it came from: what every family has."""
+"""The shape of a model, from any file or preset: what every family has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Shape: TypeAlias = tuple[int, ...]
 class ModelConfig(ABC):
     """Field names are those of the released config.json, except where a comment says otherwise.
 
-    A family of models is a subclass with a model that is built from it; ``registry.py`` names both.
+    A model family is a subclass with a model built from it; ``registry.py`` lists both.
     """
 
     model_type: ClassVar[str]
@@ -48,19 +48,19 @@ class ModelConfig(ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, Shape]:
-        """Names and shapes of all tensors, as a checkpoint spells them, in order of depth."""
+        """Names and shapes of all tensors, as in a checkpoint, in order of depth."""
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:
         """Plausible values for the tensor ``name`` from standard normal ``noise``, in place.
 
-        Matrices scaled by their fan-in, norms off identity, decays spread.
+        Matrices are scaled by their fan-in, norms are near identity, decays are spread.
         """
         if name.endswith(("norm.weight", "norm_f.weight", ".D")):
             return noise.mul_(0.1).add_(1.0)
         if name.endswith("A_log"):
             return noise.mul_(0.7).add_(1.0)
         if name.endswith("dt_bias"):
-            # Steps from a thousandth to a half, as the released models begin with.
+            # Steps from a thousandth to a half, the initial values of the released models.
             return noise.sub_(3.0)
         if name.endswith("bias"):
             return noise.mul_(0.02)
@@ -69,7 +69,7 @@ class ModelConfig(ABC):
         return noise.mul_(noise[0].numel() ** -0.5)
 
     def hf_fields(self) -> dict[str, object]:
-        """The content of a config.json that says the same, in its newer spelling."""
+        """The content of an equivalent config.json, in its newer spelling."""
         return {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -101,7 +101,7 @@ class ModelConfig(ABC):
 
     @property
     def swa_layer_ids(self) -> tuple[int, ...]:
-        """Those of them that read no further back than the sliding window."""
+        """The layers among these that read no further back than the sliding window."""
         kinds = enumerate(self.layer_types)
         return tuple(i for i, kind in kinds if kind == "sliding_attention")
 
@@ -113,11 +113,11 @@ class ModelConfig(ABC):
 
     @property
     def cache_params(self) -> Mamba2CacheParams:
-        """What the state pool must know; only of a model with recurrent layers."""
+        """The state pool's parameters; only for a model with recurrent layers."""
         raise NotImplementedError(f"{type(self).__name__} has no recurrent layers")
 
     def kv_bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Bytes of keys and values that one token position takes over all layers."""
+        """Bytes of keys and values per token position, over all layers."""
         width = 2 * self.num_key_value_heads * self.head_dim
         return len(self.kv_layer_ids) * width * dtype.itemsize
 
@@ -132,5 +132,5 @@ class ModelConfig(ABC):
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What recurrent states, gates, norms and the router are computed in: at least float32."""
+    """The dtype of recurrent states, gates, norms and the router: at least float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32

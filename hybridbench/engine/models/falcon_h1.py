@@ -1,4 +1,4 @@
-"""Falcon-H1: in every layer attention and Mamba2 side by side, then an MLP, all with multipliers.
+"""Falcon-H1: every layer has attention and Mamba2 in parallel, then an MLP, all with multipliers.
 
 Every layer keeps KV for each token and one recurrent state for each request.
 
@@ -31,13 +31,13 @@ from hybridbench.engine.models.weights import WeightSource
 
 
 def hybrid_layers(layers: int) -> tuple[LayerKind, ...]:
-    """Each of them both attention and Mamba2."""
+    """Layer kinds: every layer is both attention and Mamba2."""
     return tuple("hybrid" for _ in range(layers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
-    """Factors of activations, named as in config.json without ``_multiplier``."""
+    """Factors for activations, named as in config.json without ``_multiplier``."""
 
     embedding: float = 1.0
     lm_head: float = 1.0
@@ -47,13 +47,13 @@ class Multipliers:
     ssm_in: float = 1.0
     ssm_out: float = 1.0
     ssm: tuple[float, ...] = (1.0,) * 5
-    """Of the gate, x, B, C and the time steps."""
+    """For the gate, x, B, C and the time steps."""
     mlp: tuple[float, ...] = (1.0,) * 2
-    """Of the gate, and of what the MLP gives."""
+    """For the gate, and for the MLP's output."""
 
     @classmethod
     def from_fields(cls, fields: ConfigFields) -> Multipliers:
-        """Those that a config.json names."""
+        """The multipliers in a config.json."""
         factors = {
             name: fields.finite_numbers(f"{name}_multiplier", (1.0,))[0]
             for name, value in vars(cls()).items()
@@ -66,7 +66,7 @@ class Multipliers:
         )
 
     def hf_fields(self) -> dict[str, object]:
-        """The same as a config.json has it."""
+        """The keys of these multipliers in a config.json."""
         return {
             f"{name}_multiplier" if isinstance(value, float) else f"{name}_multipliers": value
             for name, value in vars(self).items()
@@ -75,7 +75,7 @@ class Multipliers:
 
 @dataclass(frozen=True, kw_only=True)
 class FalconH1Config(ModelConfig):
-    """``mamba_d_ssm`` follows from heads; ``layer_types`` is not written, as all are "hybrid"."""
+    """``mamba_d_ssm`` follows from the heads; ``layer_types`` is not written: all are "hybrid"."""
 
     model_type = "falcon_h1"
     architecture = "FalconH1ForCausalLM"
@@ -88,9 +88,9 @@ class FalconH1Config(ModelConfig):
     mamba_d_conv: int = 4
     mamba_conv_bias: bool = True
     mamba_proj_bias: bool = False
-    """Of the input projection."""
+    """For the input projection."""
     projectors_bias: bool = False
-    """Of the output projection of Mamba2."""
+    """For the output projection of Mamba2."""
     mamba_rms_norm: bool = False
     mamba_norm_before_gate: bool = True
     time_step_limit: tuple[float, float] = (0.0, math.inf)
@@ -103,7 +103,7 @@ class FalconH1Config(ModelConfig):
         """The model that a config.json describes.
 
         Raises:
-            ConfigError: one sentence with the file, the key, and what is supported.
+            ConfigError: names the file, the key and the supported values in one sentence.
         """
         layers = fields.layers(32)
         hidden_size = fields.whole("hidden_size", 4096)
@@ -152,7 +152,7 @@ class FalconH1Config(ModelConfig):
 
     @property
     def mamba2(self) -> Mamba2Config:
-        """Of the recurrent half of a layer."""
+        """The configuration of a layer's recurrent half."""
         norm: Literal["after_gate", "before_gate"] | None = None
         if self.mamba_rms_norm:
             norm = "before_gate" if self.mamba_norm_before_gate else "after_gate"
@@ -228,12 +228,12 @@ class FalconH1Config(ModelConfig):
         }
 
 
-# JSON has no infinity; transformers writes this one.
+# JSON has no infinity; transformers writes this.
 _INFINITE = {"__float__": "Infinity"}
 
 
 def _mamba_heads(fields: ConfigFields, hidden_size: int) -> tuple[int, int]:
-    """Heads of Mamba2, and channels of each; both of a width that one of two keys gives."""
+    """Heads of Mamba2 and channels per head; one of two keys gives the total width."""
     heads = fields.whole("mamba_n_heads", 128)
     width = fields.whole_or_null("mamba_d_ssm", fields.whole("mamba_expand", 2) * hidden_size, 1024)
     if width % heads:
@@ -265,10 +265,10 @@ def _time_step_limit(fields: ConfigFields) -> tuple[float, float]:
 
 
 class _MultipliedWeights:
-    """Weights with the multipliers in them: a step then computes none but the embedding's.
+    """Weights that include the multipliers: a step then applies only the embedding's.
 
-    All of them are factors of what goes into a linear map or comes out of it.  That of the head is
-    in the norm before it, as a head may be tied to the embedding.
+    All other multipliers scale an input or an output of a linear map.  The head's is
+    included in the norm before it, as the head may be tied to the embedding.
     """
 
     def __init__(self, source: WeightSource, config: FalconH1Config, dtype: torch.dtype) -> None:
@@ -317,7 +317,7 @@ class _Layer:
 
 
 class FalconH1(HybridLM):
-    """The model; it owns its weights and nothing else.  States live in the pools it is handed."""
+    """The model; it owns only its weights.  States are in the pools passed to it."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class GatedDeltaNet:
     """One linear-attention layer.
 
     Rows of the input projection: [q | k | v | z | b | a]; the convolution mixes q, k and v.  States
-    and gates are float32 (float64 in a float64 model) whatever the weights are.
+    and gates are float32 (float64 in a float64 model), whatever the dtype of the weights.
     """
 
     def __init__(self, loader: Loader, layer_id: int, config: Qwen3NextConfig) -> None:
@@ -54,12 +54,12 @@ class GatedDeltaNet:
         self._dt_bias = loader.precise(f"{prefix}.dt_bias")
         self._norm = Norm.rms(loader.precise(f"{prefix}.norm.weight"), config.rms_norm_eps)
         self._out = loader.matrix(f"{prefix}.out_proj.weight")
-        # Queries and keys get unit length; queries are scaled by K^-1/2 besides.
+        # Queries and keys are normalised to unit length; queries are also scaled by K^-1/2.
         scale = torch.tensor([self._key_dim**-0.5, 1.0], dtype=self._precise, device=loader.device)
         self._qk_norm = Norm(scale.view(2, 1, 1), _L2_EPS**0.5)
 
     def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
-        """[T, h] -> [T, h]; advances the states of the step's slots, or those of its drafts."""
+        """[T, h] -> [T, h]; advances the states of the step's slots, or the draft buffers."""
         assert kv_pool.mamba_pool is not None, "a hybrid model needs a state pool"
         state = kv_pool.mamba_pool.mamba2_layer_cache(self._layer_id)
         value_width = self._heads * self._value_dim
@@ -91,7 +91,7 @@ class GatedDeltaNet:
         )
         qk, v = self._split(mixed.to(self._precise))
         repeats = self._heads // self._key_heads
-        # [B, 2, H, K] -> [B, HV, 2, K]: each value head beside the key head it shares.
+        # [B, 2, H, K] -> [B, HV, 2, K]: each value head with the key head that it shares.
         qk = qk.permute(0, 2, 1, 3).unsqueeze(2).expand(-1, -1, repeats, -1, -1)
         qk = qk.reshape(batch, self._heads, 2, self._key_dim)
         return self._kernels.gated_delta_rule_update(
@@ -107,9 +107,9 @@ class GatedDeltaNet:
         drafts: SpeculativeState,
         step: VerifyStep,
     ) -> Tensor:
-        """[T, conv_dim] -> [T, HV, V]; one place of all chains after the other.
+        """[T, conv_dim] -> [T, HV, V]; all chains advance one position at a time.
 
-        Each place continues from the states of the place before it, the first from the slots.
+        Each position continues from the states of the previous one, the first from the slots.
         """
         output = g.new_empty(qkv.shape[0], self._heads, self._value_dim)
         for tokens, source, target in chain_places(step, state, drafts):
@@ -132,7 +132,7 @@ class GatedDeltaNet:
             qkv, self._conv, state.conv[0], step.slots, step.conv, step.track_slots, None
         )
         qk, v = self._split(mixed.index_select(0, plan.conv_rows).to(self._precise))
-        # One row of zeros behind the tokens serves all padding.
+        # One row of zeros after the tokens serves all padding.
         gates = functional.pad(torch.stack((g, beta), dim=1), (0, 0, 0, 0, 0, 1))
         gates = gates.index_select(0, plan.gate_rows).view(*places, 2, self._heads)
         initial = state.temporal.index_select(0, step.sorted_slots)
@@ -162,7 +162,7 @@ class GatedDeltaNet:
         return qk, mixed[:, keys:].view(-1, self._heads, self._value_dim)
 
     def _ungrouped(self, qkvz: Tensor, ba: Tensor) -> Tensor:
-        """Stored rows come by key head, [q | k | v | z] and [b | a]; bring like together."""
+        """Reorder stored rows, which are grouped by key head: [q | k | v | z] and [b | a]."""
         repeats = self._heads // self._key_heads
         value = repeats * self._value_dim
         hidden = qkvz.shape[1]

@@ -1,6 +1,6 @@
-"""gpt-oss: attention with sinks, by turns over a sliding window and over everything, and experts.
+"""gpt-oss: attention with sinks, alternating between a sliding window and full, and experts.
 
-What a window has left behind is not read again: a pool of two (``SWAKVPool``) keeps nothing of it.
+KV that a window has passed is not read again, and a pool of two (``SWAKVPool``) does not keep it.
 
 Source: the released checkpoints' config.json, and the model of that name in transformers.
 """
@@ -41,7 +41,7 @@ from hybridbench.engine.models.weights import WeightSource
 
 @dataclass(frozen=True, kw_only=True)
 class GptOssConfig(ModelConfig):
-    """Layers of attention, all with experts; ``intermediate_size`` is the width of one expert."""
+    """All layers have attention and experts; ``intermediate_size`` is the width of one expert."""
 
     model_type = "gpt_oss"
     architecture = "GptOssForCausalLM"
@@ -58,7 +58,7 @@ class GptOssConfig(ModelConfig):
         """The model that a config.json describes.
 
         Raises:
-            ConfigError: one sentence with the file, the key, and what is supported.
+            ConfigError: names the file, the key and the supported values in one sentence.
         """
         fields = fields.with_names(num_local_experts="num_experts")
         layers = fields.layers(36)
@@ -102,7 +102,7 @@ class GptOssConfig(ModelConfig):
         return config
 
     def tensors(self) -> dict[str, Shape]:
-        """The experts of a layer are one tensor each for all gates, biases and so on."""
+        """All experts of a layer share one tensor for the gates, one for the biases, and so on."""
         hidden = self.hidden_size
         shapes: dict[str, Shape] = {"model.embed_tokens.weight": (self.vocab_size, hidden)}
         for layer in range(self.num_hidden_layers):
@@ -148,19 +148,19 @@ class GptOssConfig(ModelConfig):
         }
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:
-        """Matrices scaled by their fan-in, norms off identity, sinks that take their share."""
+        """Matrices scaled by their fan-in, norms near identity, sinks with a noticeable share."""
         if name.endswith("norm.weight"):
             return noise.mul_(0.1).add_(1.0)
         if name.endswith("bias"):
             return noise.mul_(0.02)
         if name.endswith(("sinks", "embed_tokens.weight")):
             return noise
-        # Experts are stored with their inputs before their outputs, other matrices after them.
+        # Experts are stored with their inputs before their outputs, other matrices vice versa.
         return noise.mul_(noise.shape[1] ** -0.5)
 
 
 def alternating(layers: int) -> tuple[LayerKind, ...]:
-    """Sliding and full attention by turns, as the released models have it."""
+    """Alternating sliding and full attention, as in the released models."""
     return tuple("full_attention" if i % 2 else "sliding_attention" for i in range(layers))
 
 
@@ -170,9 +170,9 @@ class _Step:
 
     rotation: Rotation
     full_loc: Tensor
-    """[T] int64: where the new tokens are stored in layers that see all."""
+    """[T] int64: where layers with full attention store the new tokens."""
     sliding_loc: Tensor
-    """[T] int64: and in layers that see a window."""
+    """[T] int64: where layers with a window store them."""
     last_rows: Tensor | None
     """[B] int64, the rows whose logits are wanted; None for all."""
     full: DecodePlan | ExtendPlan
@@ -180,7 +180,7 @@ class _Step:
 
 
 class _Attention:
-    """Grouped-query attention, each head with a sink: a logit that only joins the denominator."""
+    """Grouped-query attention, each head with a sink: a logit added only to the denominator."""
 
     def __init__(self, loader: Loader, layer_id: int, config: GptOssConfig) -> None:
         prefix = f"model.layers.{layer_id}.self_attn"
@@ -217,7 +217,7 @@ class _Attention:
 
 
 class _Experts:
-    """Routed experts with biases; their gates and ups are stored in turns, and kept apart here."""
+    """Routed experts with biases; stored gates and ups are interleaved, and separated here."""
 
     def __init__(self, loader: Loader, prefix: str, config: GptOssConfig) -> None:
         self._kernels = loader.kernels
@@ -260,7 +260,7 @@ class _Layer:
 
 
 class GptOss(CausalLM[_Step]):
-    """The model; it owns its weights and nothing else.  KV lives in the pool it is handed."""
+    """The model; it owns only its weights.  KV is in the pool passed to it."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class GptOss(CausalLM[_Step]):
         for layer in self._layers:
             x = x.add_(layer.mixer(layer.input_norm(x), step, kv_pool))
             if step.last_rows is not None and layer is self._layers[-1]:
-                # Only rows whose logits are wanted go on.
+                # Only rows whose logits are wanted continue.
                 x = x.index_select(0, step.last_rows)
             x = x.add_(layer.mlp(layer.post_norm(x)))
         return functional.linear(self._norm(x), self._head)
@@ -343,7 +343,7 @@ class GptOss(CausalLM[_Step]):
 
 
 def _window_locations(kv_pool: HybridLinearKVPool) -> Callable[[IndexArray], IndexArray]:
-    """Where sliding layers have what full layers have at given locations."""
+    """The function from full locations to those that sliding layers use."""
     if isinstance(kv_pool, SWAKVPool):
         return kv_pool.translate_loc_from_full_to_swa
     return lambda locations: locations

@@ -11,17 +11,17 @@ from hybridbench.engine.models.config import LayerKind
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.foundation.foreign import ForeignDataError, read_json
 
-# Beyond any model, and still within what a tensor's index can hold.
+# Larger than any model, and still valid as a tensor index.
 _SIZE_MAX = 2**31 - 1
 _LAYERS_MAX = 10_000
 _SHOWN_CHARS = 60
-# Of transformers, of MLX, of compressed-tensors.
+# By transformers, by MLX, by compressed-tensors.
 _QUANTISED = ("quantization_config", "quantization", "compression_config")
 
 
 @dataclass(frozen=True)
 class ConfigFields:
-    """The keys of one JSON object; what is absent or null takes the architecture's default."""
+    """The keys of one JSON object; absent or null keys take the architecture's default."""
 
     path: Path
     values: Mapping[str, object]
@@ -31,7 +31,7 @@ class ConfigFields:
         """The config.json in ``directory``.
 
         Raises:
-            ConfigError: it is missing or is no JSON object, or the weights are quantised.
+            ConfigError: it is missing or not a JSON object, or the weights are quantised.
         """
         path = directory / "config.json"
         if not path.is_file():
@@ -46,17 +46,17 @@ class ConfigFields:
         return fields
 
     def with_names(self, **older: str) -> ConfigFields:
-        """The same, in which older names of keys (``new="old"``) stand for the new ones."""
+        """A copy in which older key names (``new="old"``) are replaced by the new ones."""
         renamed = {new: self.values[old] for new, old in older.items() if old in self.values}
         return ConfigFields(self.path, {**self.values, **renamed})
 
     def with_defaults(self, **defaults: object) -> ConfigFields:
-        """The same, in which ``defaults`` stand for keys that are absent or null."""
+        """A copy in which ``defaults`` replace absent and null keys."""
         given = {key: value for key, value in self.values.items() if value is not None}
         return ConfigFields(self.path, {**self.values, **defaults, **given})
 
     def with_values(self, **values: object) -> ConfigFields:
-        """The same with these ``values``, whatever the file says of their keys."""
+        """A copy with these ``values``, overriding those of the file."""
         return ConfigFields(self.path, {**self.values, **values})
 
     def whole(self, key: str, default: int, least: int = 1) -> int:
@@ -72,7 +72,7 @@ class ConfigFields:
         return value
 
     def whole_or_null(self, key: str, null: int, absent: int) -> int:
-        """A size for which an explicit null means something else than an absent key."""
+        """A size for which an explicit null has another meaning than an absent key."""
         return self.whole(key, null if key in self.values else absent)
 
     def number(self, key: str, default: float) -> float:
@@ -86,7 +86,7 @@ class ConfigFields:
         return float(value)
 
     def finite_numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-        """As many numbers of either sign as ``default`` has; a list, unless it is one."""
+        """As many finite numbers as ``default`` has, of either sign; a single one may be bare."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -119,7 +119,7 @@ class ConfigFields:
         return tuple(items)
 
     def nested(self, *keys: str) -> tuple[str, ConfigFields]:
-        """The first of ``keys`` that is an object, with its own keys; empty without any."""
+        """The first of ``keys`` that is an object, with its fields; empty if none is."""
         for key in keys:
             value = self.values.get(key)
             if value is None or value == {}:
@@ -130,7 +130,7 @@ class ConfigFields:
         return keys[0], ConfigFields(self.path, {})
 
     def layer_types(self, layers: int, *supported: LayerKind) -> tuple[LayerKind, ...] | None:
-        """One of ``supported`` for each layer; None where the file does not list them."""
+        """One of ``supported`` for each layer; None if the file does not list them."""
         names = self.values.get("layer_types")
         if names is None:
             return None
@@ -155,7 +155,7 @@ class ConfigFields:
         return layers
 
     def one_of(self, key: str, default: str, *others: str) -> str:
-        """One of these words; ``default`` is what an absent key means."""
+        """One of these words; an absent key means ``default``."""
         given = self.values.get(key, default)
         if given is None:
             return default
@@ -165,13 +165,13 @@ class ConfigFields:
         return given
 
     def eos_token_ids(self) -> tuple[int, ...]:
-        """generation_config.json wins where it says something, as in the library that writes it."""
+        """The ids in generation_config.json, if any, else in config.json, as in transformers."""
         path = self.path.parent / "generation_config.json"
         generation = ConfigFields(path, _read_object(path) if path.is_file() else {})
         return generation.integers("eos_token_id") or self.integers("eos_token_id")
 
     def require_multiple(self, many: str, few: str, sizes: tuple[int, int]) -> None:
-        """Refuse sizes of which the first is no multiple of the second."""
+        """Raise unless the first of ``sizes`` is a multiple of the second."""
         if sizes[0] % sizes[1]:
             raise self.error(many, f"is {sizes[0]}; it must be a multiple of {few} {sizes[1]}")
 
@@ -192,6 +192,6 @@ def _read_object(path: Path) -> Mapping[str, object]:
 
 
 def excerpt(value: object) -> str:
-    """A wrong value as a sentence shows it, cut where it is long."""
+    """A wrong value as shown in a message, truncated if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -1,4 +1,4 @@
-"""Small parts that every layer uses: norms, the rotation of positions, gated units."""
+"""Small parts that all layers use: norms, rotary position factors, gated units."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hybridbench.engine.models.weights import WeightSource
 
 @dataclass(frozen=True)
 class Loader:
-    """Takes tensors from a source and puts them where and how the model computes."""
+    """Takes tensors from a source and converts them to the model's device and dtype."""
 
     source: WeightSource
     dtype: torch.dtype
     device: torch.device
     kernels: Kernels
-    """What the layers compute with."""
+    """The kernels of the layers."""
 
     def matrix(self, *names: str) -> Tensor:
-        """The rows of all ``names``, one below the other, in the model's dtype."""
+        """The rows of all ``names``, stacked, in the model's dtype."""
         parts = [self.source.take(name).to(self.device, self.dtype) for name in names]
         return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
 
@@ -36,12 +36,12 @@ class Loader:
 class Norm:
     """``scale * x / sqrt(x.x + floor^2)`` over the last dimension, in the dtype of ``scale``.
 
-    RMS and L2 norms are both of this form.  Written with ``hypot`` it takes half the passes of
-    ``rms_norm`` on a CPU, which composes that from its parts.
+    RMS and L2 norms both have this form.  With ``hypot`` it takes half the passes of
+    ``rms_norm`` on a CPU, which is composed of separate operations.
     """
 
     def __init__(self, scale: Tensor, floor: float) -> None:
-        """``scale`` is anything that broadcasts over the input, in the dtype to compute in."""
+        """``scale`` must broadcast over the input; its dtype is that of the computation."""
         self._scale = scale
         self._floor = torch.tensor(floor, dtype=scale.dtype, device=scale.device)
 
@@ -53,7 +53,7 @@ class Norm:
 
     @classmethod
     def zero_centred(cls, loader: Loader, name: str, eps: float) -> Norm:
-        """An RMS norm whose stored weight is the distance of its scale from one."""
+        """An RMS norm whose stored weight is its scale minus one."""
         return cls.rms(loader.precise(name) + 1.0, eps)
 
     def precise(self, x: Tensor) -> Tensor:
@@ -69,17 +69,17 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """How far each pair of rotated channels turns from one position to the next."""
+    """The angle by which each pair of rotated channels turns from one position to the next."""
 
     radians: Tensor
     """[rotary_dim / 2]"""
     scale: float = 1.0
-    """What is rotated is multiplied by it."""
+    """Multiplies the rotated channels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Rotary factors of the new tokens of one step, shared by all attention layers.
+    """Rotary factors for the new tokens of one step, shared by all attention layers.
 
     [T, 1, rotary_dim] each.  The first half of ``sine`` is negated, so that a rotation is
     ``x * cosine + swap_halves(x) * sine``.
@@ -100,7 +100,7 @@ class Rotation:
         )
 
     def of_rows(self, rows: Tensor) -> Rotation:
-        """That of some of the tokens."""
+        """The factors of some of the tokens."""
         return Rotation(self.cosine.index_select(0, rows), self.sine.index_select(0, rows))
 
     def apply_(self, x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A Mamba2 layer: a short convolution and a selective state space, both kept by slot."""
+"""A Mamba2 layer: a short convolution and a selective state space, both stored by slot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybridbench.engine.models.step import DecodeStep, ExtendStep, StateRows, St
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2Config:
-    """One layer: heads that share B and C by groups, and the size of each head's state."""
+    """One layer: heads, groups that share B and C, and the size of each head's state."""
 
     hidden_size: int
     heads: int
@@ -34,7 +34,7 @@ class Mamba2Config:
     time_steps: tuple[float, float]
     """Shortest and longest."""
     norm: Literal["after_gate", "before_gate"] | None
-    """Where the norm of each group is; None has no norm."""
+    """Position of the norm of each group; None for no norm."""
     rms_norm_eps: float
 
     @property
@@ -49,7 +49,7 @@ class Mamba2Config:
 
     @property
     def state_shape(self) -> Mamba2StateShape:
-        """What one slot keeps of the layer."""
+        """The shape of the layer's state in a slot."""
         return Mamba2StateShape.create(
             intermediate_size=self.width,
             n_groups=self.groups,
@@ -60,7 +60,7 @@ class Mamba2Config:
         )
 
     def tensors(self) -> Iterator[tuple[str, Shape]]:
-        """Names and shapes, as checkpoints spell them below the layer's prefix."""
+        """Names and shapes, as in checkpoints below the layer's prefix."""
         rows = self.width + self.conv_dim + self.heads
         yield "in_proj.weight", (rows, self.hidden_size)
         if self.in_bias:
@@ -81,7 +81,7 @@ class Mamba2Mixer:
     """One layer of Mamba2.
 
     Rows of the input projection: [z | x | B | C | dt].  States and steps are float32 (float64 in a
-    float64 model) whatever the weights are.
+    float64 model), whatever the dtype of the weights.
     """
 
     def __init__(self, loader: Loader, layer_id: int, prefix: str, config: Mamba2Config) -> None:
@@ -105,7 +105,7 @@ class Mamba2Mixer:
             self._norm = Norm.rms(scale, config.rms_norm_eps)
 
     def __call__(self, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
-        """[T, h] -> [T, h]; advances the states of the step's slots, or those of its drafts."""
+        """[T, h] -> [T, h]; advances the states of the step's slots, or the draft buffers."""
         assert kv_pool.mamba_pool is not None, "a hybrid model needs a state pool"
         state = kv_pool.mamba_pool.mamba2_layer_cache(self._layer_id)
         config = self._config
@@ -113,7 +113,7 @@ class Mamba2Mixer:
         z, xbc, dt = torch.split(projected, [config.width, config.conv_dim, config.heads], dim=1)
         dt = functional.softplus(dt.to(self._precise) + self._dt_bias)
         # The released implementation bounds steps in a prefill; here in every step, so that a
-        # prefix computes the same whichever way.
+        # prefix gives the same result however it is computed.
         shortest, longest = config.time_steps
         dt = dt.clamp_(min=shortest, max=longest)
         if isinstance(step, ExtendStep):
@@ -131,7 +131,7 @@ class Mamba2Mixer:
         return functional.linear(gated.to(x.dtype), self._out, self._out_bias)
 
     def _gated(self, mixed: Tensor, gate: Tensor) -> Tensor:
-        """[T, width] -> [T, width]; the norm, if there is one, is on either side of the gate."""
+        """[T, width] -> [T, width]; the norm, if any, is before or after the gate."""
         if self._norm is None:
             return mixed.mul_(gate)
         if self._config.norm == "after_gate":
@@ -165,7 +165,7 @@ class Mamba2Mixer:
             self._conv_bias,
         )
         x, bc = self._split(mixed.index_select(0, plan.conv_rows).to(self._precise))
-        # One row of zeros behind the tokens serves all padding.
+        # One row of zeros after the tokens serves all padding.
         steps = functional.pad(dt, (0, 0, 0, 1)).index_select(0, plan.gate_rows)
         places = (-1, plan.chunk_size)
         initial = state.temporal.index_select(0, step.sorted_slots)
@@ -188,7 +188,7 @@ class Mamba2Mixer:
         return output.index_select(0, plan.output_rows)
 
     def _split(self, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """[T, conv_dim] -> x [T, H, P] and B above C [T, 2, G, N]."""
+        """[T, conv_dim] -> x [T, H, P], and B above C [T, 2, G, N]."""
         config = self._config
         x, bc = mixed[:, : config.width], mixed[:, config.width :]
         return (

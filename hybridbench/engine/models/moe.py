@@ -1,4 +1,4 @@
-"""The sparse MLP: routed experts and one shared expert behind a gate of its own."""
+"""The sparse MLP: routed experts, and one shared expert with its own gate."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hybridbench.engine.models.config import state_dtype
 from hybridbench.engine.models.layers import Loader
 from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 
-# What one small product costs in overhead, in multiply-adds it could have done meanwhile.
+# Overhead of one small product, in multiply-adds that could have been done in that time.
 _CALL_MACS = 250_000
-# Above this, the weights of all experts no longer stay in a core's cache from step to step, and
-# reading those of experts not chosen costs more than the calls.
+# Above this, the weights of all experts no longer stay in a core's cache between steps, and
+# reading those of unchosen experts costs more than the calls.
 _DENSE_WEIGHTS = 2**18
 
 
@@ -64,7 +64,7 @@ class SparseMLP:
         return shared.add_(routed)
 
     def _dense(self, x: Tensor) -> Tensor:
-        """Few tokens: two products over all experts cost less than two per expert."""
+        """For few tokens: two products over all experts cost less than two per expert."""
         tokens = x.shape[0]
         both = functional.linear(x, self._first)
         weights, chosen = self._route(both)
@@ -77,7 +77,7 @@ class SparseMLP:
         return torch.mm(hidden, self._down)
 
     def _route(self, head: Tensor) -> tuple[Tensor, Tensor]:
-        """Routing weights [T, k] and the experts chosen [T, k]."""
+        """Routing weights [T, k] and the chosen experts [T, k]."""
         scores = head[:, : self._experts].to(self._precise)
         weights, chosen = self._kernels.route(scores, self._top_k, self._normalise)
         return weights.to(head.dtype), chosen
@@ -89,7 +89,7 @@ class SparseMLP:
         return hidden.mul_(head[:, self._experts : start].sigmoid())
 
     def _dense_limit(self, hidden: int) -> int:
-        """The largest T for which computing the experts not chosen is cheaper than the calls."""
+        """The largest T for which computing unchosen experts is cheaper than the calls."""
         per_expert = 3 * self._width * hidden
         if self._experts * per_expert > _DENSE_WEIGHTS:
             return 0

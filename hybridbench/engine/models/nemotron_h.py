@@ -1,6 +1,6 @@
-"""Nemotron-H: layers that are one thing each, Mamba2, attention, an MLP or routed experts.
+"""Nemotron-H: each layer is one of Mamba2, attention, an MLP or routed experts.
 
-Attention has no positions: order comes from the recurrent layers.
+Attention has no positions: the recurrent layers determine the order.
 
 Source: the released checkpoints' config.json, and the model of that name in transformers.
 """
@@ -35,12 +35,12 @@ _LETTERS: Mapping[str, LayerKind] = {
     "-": "mlp",
     "E": "moe",
 }
-# Names of layers in files that older versions of transformers wrote.
+# Names of layers in files from older versions of transformers.
 _OLD_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def pattern(letters: str) -> tuple[LayerKind, ...]:
-    """Layers as ``hybrid_override_pattern`` writes them: M, * (attention), - (MLP), E (experts)."""
+    """Layers from a ``hybrid_override_pattern``: M, * (attention), - (MLP), E (experts)."""
     return tuple(_LETTERS[letter] for letter in letters)
 
 
@@ -59,16 +59,16 @@ class NemotronHConfig(ModelConfig):
     time_step_min: float = 0.001
     use_conv_bias: bool = True
     use_bias: bool = False
-    """Of the projections of Mamba2 layers."""
+    """For the projections of Mamba2 layers."""
     mlp_bias: bool = False
     mlp_hidden_act: str = "relu2"
-    """Of MLPs and experts."""
+    """For MLPs and experts."""
     intermediate_size: int = 0
     n_routed_experts: int = 0
     moe_intermediate_size: int = 0
     moe_shared_expert_intermediate_size: int = 0
     moe_latent_size: int | None = None
-    """Width that the routed experts work in; None is that of the model."""
+    """Width in which the routed experts work; None is the model's."""
     n_group: int = 1
     topk_group: int = 1
     norm_topk_prob: bool = True
@@ -79,7 +79,7 @@ class NemotronHConfig(ModelConfig):
         """The model that a config.json describes.
 
         Raises:
-            ConfigError: one sentence with the file, the key, and what is supported.
+            ConfigError: names the file, the key and the supported values in one sentence.
         """
         fields = fields.with_names(
             n_routed_experts="num_local_experts",
@@ -89,8 +89,8 @@ class NemotronHConfig(ModelConfig):
             use_conv_bias="mamba_conv_bias",
         )
         heads = fields.whole("num_attention_heads", 32)
-        # ``attention_bias`` and ``tie_word_embeddings`` change nothing in transformers: attention
-        # has no biases, and the head is stored and used whatever they say.
+        # ``attention_bias`` and ``tie_word_embeddings`` have no effect in transformers: attention
+        # has no biases, and the head is always stored and used.
         fields.one_of("mamba_hidden_act", "silu", "swish")
         latent = fields.whole("moe_latent_size", 0, least=0)
         config = cls(
@@ -131,7 +131,7 @@ class NemotronHConfig(ModelConfig):
 
     @property
     def mamba2(self) -> Mamba2Config:
-        """Of one recurrent layer."""
+        """The configuration of a recurrent layer."""
         return Mamba2Config(
             hidden_size=self.hidden_size,
             heads=self.mamba_num_heads,
@@ -152,7 +152,7 @@ class NemotronHConfig(ModelConfig):
         return Mamba2CacheParams(shape=self.mamba2.state_shape, layers=self.linear_layer_ids)
 
     def tensors(self) -> dict[str, Shape]:
-        """Experts one by one."""
+        """All tensors; experts are separate ones."""
         shapes: dict[str, Shape] = {
             "backbone.embeddings.weight": (self.vocab_size, self.hidden_size)
         }
@@ -282,7 +282,7 @@ def _relu2(x: Tensor) -> Tensor:
 
 
 _tanh_gelu = partial(functional.gelu, approximate="tanh")
-# By their names in transformers; they may overwrite what they are given.
+# By their names in transformers; they may overwrite their input.
 _ACTIVATIONS: Mapping[str, _Activation] = {
     "relu2": _relu2,
     "relu": functional.relu_,
@@ -316,7 +316,7 @@ class _MLP:
 
 
 class _Experts:
-    """Experts chosen by sigmoid scores, group by group, beside one that serves every token."""
+    """Experts chosen by sigmoid scores within groups, plus one that serves every token."""
 
     def __init__(self, loader: Loader, prefix: str, config: NemotronHConfig) -> None:
         self._config = config
@@ -351,7 +351,7 @@ class _Experts:
         return routed + self._shared.of(x)
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Routing weights [T, k] and the experts chosen [T, k]."""
+        """Routing weights [T, k] and the chosen experts [T, k]."""
         config, tokens = self._config, x.shape[0]
         scores = functional.linear(x.to(self._precise), self._gate).sigmoid_()
         wanted = scores + self._correction
@@ -369,7 +369,7 @@ class _Experts:
 
 
 class NemotronH(HybridLM):
-    """The model; it owns its weights and nothing else.  States live in the pools it is handed."""
+    """The model; it owns only its weights.  States are in the pools passed to it."""
 
     def __init__(
         self,
@@ -393,7 +393,7 @@ class NemotronH(HybridLM):
             for i in range(config.num_hidden_layers)
         ]
         storing = [i for i, kind in enumerate(config.layer_types) if kind not in ("mlp", "moe")]
-        # From here on no layer looks at other tokens.
+        # From here on no layer reads other tokens.
         self._top = max(storing, default=-1) + 1
         self._norm = _norm(loader, "backbone.norm_f.weight", config)
         self._head = loader.matrix("lm_head.weight")

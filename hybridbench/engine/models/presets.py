@@ -1,4 +1,4 @@
-"""Shapes that need no download: random weights, the released architectures at several sizes."""
+"""Presets that need no download: random weights, the released architectures at several sizes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _NANO = replace(
 # No recurrent layers, hence no state slots: a tree of tens of thousands of leaves fits in memory.
 _ATTENTION = replace(_NANO, layer_types=("full_attention",))
 
-# Per layer this is the released model, so state slots and KV rows are life-size.
+# Per layer this is the released model, so state slots and KV rows have their real size.
 _FULL = Qwen3NextConfig(
     vocab_size=151_936,
     hidden_size=2048,
@@ -155,7 +155,7 @@ _FALCON_H1 = FalconH1Config(
 PRESETS: dict[str, ModelConfig] = {
     "qwen3-next-nano": _NANO,
     "qwen3-next-tiny": _TINY,
-    # The same block without recurrent layers: no state slots, and KV in pages of any size.
+    # The same layers without recurrence: no state slots, and KV in pages of any size.
     "attention-tiny": replace(_TINY, layer_types=("full_attention",) * 4),
     "attention-nano": _ATTENTION,
     "qwen3-next-mini": replace(_TINY, layer_types=layer_pattern(8)),
@@ -192,7 +192,7 @@ PRESETS: dict[str, ModelConfig] = {
         _GPT_OSS, vocab_size=32_768, layer_types=alternating(6), num_local_experts=4
     ),
     "gpt-oss": _GPT_OSS,
-    # All four kinds of layer, experts among them as in Nemotron 3.
+    # All four kinds of layers, with experts as in Nemotron 3.
     "nemotron-h-tiny": replace(
         _NEMOTRON_H,
         vocab_size=4096,

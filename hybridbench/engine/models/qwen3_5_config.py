@@ -1,6 +1,6 @@
-"""Qwen3.5 as files describe it: Qwen3-Next whose linear layers have four plain projections.
+"""Qwen3.5's configuration: Qwen3-Next whose linear layers have four plain projections.
 
-A released checkpoint also holds a vision tower and a draft head.  Both are left alone: the model is
+A released checkpoint also holds a vision tower and a draft head.  Both are ignored: the model is
 that of ``text_config``, and its tensors begin with ``model.language_model``.
 """
 
@@ -14,7 +14,7 @@ from hybridbench.engine.models.qwen3_next_config import Qwen3NextConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen35Config(Qwen3NextConfig):
-    """One dense MLP in each layer; defaults are those of transformers' ``Qwen3_5TextConfig``."""
+    """One dense MLP in each layer; defaults as in transformers' ``Qwen3_5TextConfig``."""
 
     model_type = "qwen3_5_text"
     architecture = "Qwen3_5ForCausalLM"
@@ -35,7 +35,7 @@ class Qwen35Config(Qwen3NextConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen35MoeConfig(Qwen3NextConfig):
-    """Experts in each layer; defaults are those of transformers' ``Qwen3_5MoeTextConfig``."""
+    """Experts in each layer; defaults as in transformers' ``Qwen3_5MoeTextConfig``."""
 
     model_type = "qwen3_5_moe_text"
     architecture = "Qwen3_5MoeForCausalLM"

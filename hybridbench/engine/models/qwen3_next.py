@@ -1,4 +1,4 @@
-"""Qwen3-Next assembled: embedding, layers that mix tokens and layers that mix channels, head."""
+"""The Qwen3-Next model: embedding, layers that mix tokens and channels, head."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Layer:
 
 
 class Qwen3Next(HybridLM):
-    """The model; it owns its weights and nothing else.  States live in the pools it is handed."""
+    """The model; it owns only its weights.  States are in the pools passed to it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Qwen3Next(HybridLM):
 
 
 def _mixed_last(top: _Layer, x: Tensor, step: Step, kv_pool: HybridLinearKVPool) -> Tensor:
-    """After the last mixer the rows whose logits are wanted; nothing needs the others."""
+    """The output of the last mixer, only in rows whose logits are wanted."""
     normed = top.input_norm(x)
     if isinstance(step, ExtendStep) and isinstance(top.mixer, GatedAttention):
         return rows_of_logits(x, step).add_(top.mixer.of_last_rows(normed, step, kv_pool))

@@ -1,4 +1,4 @@
-"""Qwen3-Next as files describe it: its config.json in both spellings, and all its tensors.
+"""Qwen3-Next's configuration: its config.json in both spellings, and all its tensors.
 
 Older files have ``rope_theta``, ``partial_rotary_factor`` and ``full_attention_interval`` at the
 top level; newer ones ``rope_parameters`` and ``layer_types``.  Defaults are the architecture's.
@@ -34,7 +34,7 @@ class Qwen3NextConfig(ModelConfig):
     model_type = "qwen3_next"
     architecture = "Qwen3NextForCausalLM"
     grouped_projections: ClassVar[bool] = True
-    """Whether the rows of a linear layer's projections come by key head, in two tensors of four."""
+    """Whether a linear layer's projections are stored by key head, in two tensors not four."""
 
     linear_num_key_heads: int
     linear_num_value_heads: int
@@ -58,7 +58,7 @@ class Qwen3NextConfig(ModelConfig):
         """The model that a config.json describes.
 
         Raises:
-            ConfigError: one sentence with the file, the key, and what is supported.
+            ConfigError: names the file, the key and the supported values in one sentence.
         """
         layers = fields.layers(48)
         layer_types = fields.layer_types(layers, "linear_attention", "full_attention")
@@ -99,7 +99,7 @@ class Qwen3NextConfig(ModelConfig):
         return config
 
     def tensors(self) -> dict[str, Shape]:
-        """Experts one by one."""
+        """All tensors; experts are separate ones."""
         schema: dict[str, Shape] = {
             "model.embed_tokens.weight": (self.vocab_size, self.hidden_size)
         }
@@ -137,7 +137,7 @@ class Qwen3NextConfig(ModelConfig):
         }
 
     def random_values(self, name: str, noise: Tensor) -> Tensor:
-        """Matrices scaled by their fan-in, norms off identity, decays spread."""
+        """Matrices scaled by their fan-in, norms near identity, decays spread."""
         if name.endswith("linear_attn.norm.weight"):
             return noise.mul_(0.1).add_(1.0)
         if name.endswith("norm.weight"):
@@ -146,7 +146,7 @@ class Qwen3NextConfig(ModelConfig):
         if name.endswith("A_log"):
             return noise.mul_(0.7)
         if name.endswith("dt_bias"):
-            # Half-lives from a few tokens to some hundred.
+            # Half-lives from a few to some hundred tokens.
             return noise.sub_(3.0)
         if name.endswith("bias"):
             return noise.mul_(0.02)
@@ -167,12 +167,12 @@ class Qwen3NextConfig(ModelConfig):
 
     @property
     def conv_dim(self) -> int:
-        """Channels that the convolution of a linear layer mixes: q, k and v."""
+        """Channels that a linear layer's convolution mixes: q, k and v."""
         return 2 * self.key_dim + self.value_dim
 
     @property
     def cache_params(self) -> Mamba2CacheParams:
-        """What the state pool must know."""
+        """The state pool's parameters."""
         shape = Mamba2StateShape.gated_delta_net(
             num_k_heads=self.linear_num_key_heads,
             num_v_heads=self.linear_num_value_heads,
@@ -211,7 +211,7 @@ def _linear_attn(config: Qwen3NextConfig) -> Iterator[tuple[str, Shape]]:
 def _self_attn(config: Qwen3NextConfig) -> Iterator[tuple[str, Shape]]:
     hidden, head_dim = config.hidden_size, config.head_dim
     query, key = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
-    # The query projection also makes the output gate: per head, query rows then gate rows.
+    # The query projection also yields the output gate: per head, query rows then gate rows.
     for name, rows, columns in (
         ("q_proj", 2 * query, hidden),
         ("k_proj", key, hidden),
@@ -251,7 +251,7 @@ def _check_ratios(fields: ConfigFields, config: Qwen3NextConfig) -> None:
     fields.require_multiple("num_attention_heads", "num_key_value_heads", heads)
     heads = config.linear_num_value_heads, config.linear_num_key_heads
     fields.require_multiple("linear_num_value_heads", "linear_num_key_heads", heads)
-    # One more channel is rotated then, if the head has it and the scaling a factor for it.
+    # Then one more channel is rotated, if the head has it and the scaling a factor for it.
     rotated = config.rope.rotary_dim(config.head_dim)
     if rotated % 2 and (
         rotated == config.head_dim or isinstance(config.rope.scaling, Yarn | LongRope)

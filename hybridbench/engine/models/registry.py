@@ -1,4 +1,4 @@
-"""From what a person writes after ``--model`` to a model that can run."""
+"""Turn the value of ``--model`` into a model that can run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """Which model a name means on a device; nothing is loaded yet."""
+    """The model that a name means on a device, before anything is loaded."""
 
     name: str
     """The preset, or the path as given."""
@@ -59,9 +59,9 @@ class ResolvedModel:
 
 
 def resolve_model(name_or_path: str, device: str | torch.device) -> ResolvedModel:
-    """The preset of that name, or the checkpoint directory at that path.
+    """The preset with this name, or the checkpoint directory at this path.
 
-    On a CPU a full-size preset means its tiny one, because its parameters do not fit.
+    On a CPU a full-size preset is replaced by its tiny one, because its parameters do not fit.
 
     Raises:
         ConfigError: neither exists, or the checkpoint's config.json is not usable.
@@ -90,7 +90,7 @@ def read_hf_config(directory: Path) -> Config:
     """The model of the checkpoint in ``directory``.
 
     Raises:
-        ConfigError: one sentence with the file, the key, and what is supported.
+        ConfigError: names the file, the key and the supported values in one sentence.
     """
     fields = _text_fields(ConfigFields.of_checkpoint(directory))
     named = fields.values.get("architectures")
@@ -116,7 +116,7 @@ def read_hf_config(directory: Path) -> Config:
 
 
 def _text_fields(fields: ConfigFields) -> ConfigFields:
-    """The text model of a multimodal config.json; any other file as it is."""
+    """The text model of a multimodal config.json; any other file unchanged."""
     model_type = fields.values.get("model_type")
     if model_type not in _MULTIMODAL:
         return fields
@@ -141,9 +141,9 @@ def build_model(
     seed: int,
     kernels: Kernels | None = None,
 ) -> Model:
-    """A model of that shape with random weights named by ``seed``.
+    """A model of this shape with random weights from ``seed``.
 
-    ``kernels`` stand in for those of the device.
+    ``kernels`` replace those of the device.
     """
     target = torch.device(device)
     return _assembled(config, RandomWeights(config, seed, target), dtype, target, kernels)
@@ -151,7 +151,7 @@ def build_model(
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model from files, and what in the files it did not use."""
+    """A model from files, and the tensors in them that it did not use."""
 
     model: Model
     unexpected_tensors: tuple[str, ...]
@@ -165,10 +165,10 @@ def load_model(
 ) -> LoadedModel:
     """The model of a Hugging Face checkpoint directory.
 
-    ``kernels`` stand in for those of the device.
+    ``kernels`` replace those of the device.
 
     Raises:
-        ConfigError: one sentence naming the file and the key or tensor that is wrong.
+        ConfigError: names the file and the wrong key or tensor in one sentence.
     """
     directory, target = Path(path), torch.device(device)
     config = read_hf_config(directory)

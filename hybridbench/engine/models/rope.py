@@ -1,6 +1,6 @@
-"""Rotary positions (RoPE): the frequencies that a config.json asks for, plain or scaled.
+"""Rotary positions (RoPE): the frequencies for a config.json, plain or scaled.
 
-Source: the RoPE types of transformers; the papers and models that brought each are named below.
+Source: the RoPE types of transformers; the papers and models that introduced each are named below.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hybridbench.engine.models.layers import Frequencies
 
 
 class Scaling(Protocol):
-    """How frequencies are changed for contexts longer than those of the training."""
+    """A change of the frequencies for contexts longer than those in training."""
 
     rope_type: ClassVar[str]
 
     @property
     def scale(self) -> float:
-        """What rotated queries and keys are multiplied by."""
+        """The factor for rotated queries and keys."""
 
     def scaled(self, frequencies: Tensor, theta: float) -> Tensor:
         """New frequencies [rotary_dim / 2] for those of base ``theta``."""
@@ -46,7 +46,7 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamic:
-    """Frequencies that change beyond ``max_position_embeddings``, which no context exceeds here."""
+    """Frequencies that change only beyond ``max_position_embeddings``, the longest context here."""
 
     rope_type: ClassVar[str] = "dynamic"
     factor: float
@@ -59,7 +59,7 @@ class Dynamic:
 
 @dataclass(frozen=True, kw_only=True)
 class Yarn:
-    """Fast frequencies as they are, slow ones divided by ``factor`` (YaRN, arXiv:2309.00071)."""
+    """Fast frequencies unchanged, slow ones divided by ``factor`` (YaRN, arXiv:2309.00071)."""
 
     rope_type: ClassVar[str] = "yarn"
     factor: float = 32.0
@@ -68,7 +68,7 @@ class Yarn:
     truncate: bool = False
     original_max_position_embeddings: int = 4096
     attention_factor: float | None = None
-    """``scale``; None follows from ``factor`` and, where both are given, the next two."""
+    """``scale``; None computes it from ``factor`` or, if both are given, from the next two."""
     mscale: float | None = None
     mscale_all_dim: float | None = None
 
@@ -94,7 +94,7 @@ class Yarn:
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, dim - 1)
-        # The width of a ramp that has none; as in the library that trained these models.
+        # The width of an empty ramp, as in transformers.
         width = high - low if high != low else 0.001
         places = torch.arange(dim // 2, dtype=frequencies.dtype, device=frequencies.device)
         slow = ((places - low) / width).clamp(0.0, 1.0)
@@ -105,7 +105,7 @@ class Yarn:
 class LongRope:
     """A factor for each frequency (LongRoPE, arXiv:2402.13753).
 
-    The long factors are for requests longer than the training's, whose cached keys would differ
+    The long factors are for requests longer than those in training, whose cached keys would differ
     from those of shorter requests with the same prefix; such contexts are refused.
     """
 
@@ -132,7 +132,7 @@ class LongRope:
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3:
-    """Slow frequencies divided by ``factor``, with a smooth passage (as in Llama 3.1)."""
+    """Slow frequencies divided by ``factor``, with a smooth transition (as in Llama 3.1)."""
 
     rope_type: ClassVar[str] = "llama3"
     factor: float
@@ -151,18 +151,18 @@ class Llama3:
 
 @dataclass(frozen=True, kw_only=True)
 class Rope:
-    """What a model rotates queries and keys with."""
+    """A model's rotation of queries and keys."""
 
     rope_theta: float = 10_000.0
     partial_rotary_factor: float = 1.0
     scaling: Scaling | None = None
 
     def rotary_dim(self, head_dim: int) -> int:
-        """Leading channels of each head that are rotated."""
+        """Number of leading channels of each head that are rotated."""
         return int(head_dim * self.partial_rotary_factor)
 
     def frequencies(self, head_dim: int, dtype: torch.dtype, device: torch.device) -> Frequencies:
-        """Those of heads of ``head_dim`` channels, in the dtype of states."""
+        """The frequencies for heads of ``head_dim`` channels, in the dtype of states."""
         dim = self.rotary_dim(head_dim)
         exponents = torch.arange(0, dim, 2, dtype=state_dtype(dtype)) / dim
         plain = (1.0 / self.rope_theta**exponents).to(device)
@@ -171,14 +171,14 @@ class Rope:
         return Frequencies(self.scaling.scaled(plain, self.rope_theta), self.scaling.scale)
 
     def longest_context(self, max_position_embeddings: int) -> int:
-        """Positions that these frequencies are for."""
+        """The number of positions for which these frequencies are valid."""
         if isinstance(self.scaling, LongRope):
             return min(max_position_embeddings, self.scaling.original_max_position_embeddings)
         return max_position_embeddings
 
     def hf_fields(self) -> dict[str, object]:
-        """``rope_parameters`` of a config.json."""
-        # The fraction as well where it is 1: a family may mean another one by its absence.
+        """The ``rope_parameters`` of a config.json."""
+        # The fraction even if it is 1: some families have another default.
         fields: dict[str, object] = {
             "rope_type": "default",
             "rope_theta": self.rope_theta,
@@ -201,22 +201,22 @@ def read_rope(
 ) -> Rope:
     """The rotary positions of a config.json, in either spelling.
 
-    Newer files have all of it in ``rope_parameters``; older ones have base and fraction at the top
+    Newer files have everything in ``rope_parameters``; older ones have base and fraction at the top
     level, and the scaling in ``rope_scaling``.
 
     Args:
         fields: the config.json.
         head_dim: channels of a head.
         longest: its ``max_position_embeddings``.
-        theta: the base where the file names none.
-        partial: the rotated fraction where it names none; None if the architecture rotates all.
-        unset: the scaling where it has neither of the two objects.
+        theta: the base if the file has none.
+        partial: the rotated fraction if it has none; None if the architecture rotates all.
+        unset: the scaling if it has neither of the two objects.
 
     Raises:
         ConfigError: a type, a fraction or a key that is not supported.
     """
     key, rope = fields.nested("rope_scaling", "rope_parameters")
-    # An old file may have a scaling without the base, and a new one both objects.
+    # An old file may have a scaling without the base, and a new one may have both objects.
     inner = fields.nested("rope_parameters")[1]
     base = rope.number("rope_theta", inner.number("rope_theta", fields.number("rope_theta", theta)))
     name = "partial_rotary_factor"
@@ -244,7 +244,7 @@ def read_rope(
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """What a scaling depends on beside its own keys."""
+    """The sizes that a scaling depends on besides its own keys."""
 
     rotary_dim: int
     longest: int

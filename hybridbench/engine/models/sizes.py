@@ -1,4 +1,4 @@
-"""What a model and its pools take, and how much of it fits into the memory that is free."""
+"""Memory needs of a model and its pools, and the pool sizes that fit into free memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.foundation.units import format_bytes, format_percent
 
-# The rest is for activations, for Python, and for what a run is there to find.
+# The rest is for activations, for Python, and for the growth that a run looks for.
 MEMORY_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Of one model in one data type."""
+    """The sizes of one model in one dtype."""
 
     parameters: int
     weight_bytes: int
@@ -27,7 +27,7 @@ class ModelSizes:
     """0 without recurrent layers."""
     kv_bytes_per_token: int
     swa_bytes_per_token: int
-    """The part of them for sliding layers."""
+    """The part of these for sliding layers."""
     sliding_window: int
 
     @classmethod
@@ -45,31 +45,31 @@ class ModelSizes:
         )
 
     def room_beside_weights(self, free_bytes: int) -> int:
-        """Bytes that pools may have."""
+        """Bytes available to the pools."""
         return max(0, int(free_bytes * MEMORY_SHARE) - self.weight_bytes)
 
 
 def pools_that_fit(config: EngineConfig, sizes: ModelSizes, free_bytes: int) -> EngineConfig | None:
-    """``config`` with both pools reduced by one ratio, if there is not room for all of them.
+    """``config`` with both pools reduced by the same ratio if they do not fit.
 
-    The KV pools keep what one request of full length needs.  None where not even that fits beside
-    the states of one request that hits.
+    The KV pools keep what one request of full length needs.  None if not even that fits together
+    with the states of one request that hits.
     """
     state, kv = float(sizes.state_bytes_per_slot), float(sizes.kv_bytes_per_token)
     page = config.page_size
     request_tokens = page * (1 + math.ceil(config.max_context_len / page))
     sliding = sizes.swa_bytes_per_token > 0
     if sliding and config.keeps_windows_only(sliding=True):
-        # Sliding layers have a pool of their own, with this share of the tokens.
+        # Sliding layers have their own pool, with this share of the tokens.
         share = config.swa_full_tokens_ratio
         kv -= (1.0 - share) * sizes.swa_bytes_per_token
         least_swa = config.least_swa_tokens(sizes.sliding_window)
         request_tokens = max(request_tokens, page * math.ceil((least_swa + page) / share / page))
     if config.device == "cpu":
-        # The host tier's pools, and the storage behind it, are in the same memory.
+        # The pools of the host tier, and the storage behind it, are in the same memory.
         kv *= 1.0 + config.hicache.ratio + config.hicache_storage.ratio
         state *= 1.0 + config.hicache.ratio
-    # The dump slot, and the states of a step that keeps them apart.
+    # The dump slot, and the draft buffers for the states of a verify step.
     apart = 1 + config.longest_chain * config.max_running_requests
     room = sizes.room_beside_weights(free_bytes) - apart * state
     wanted = config.mamba_slots * state + config.kv_tokens * kv
@@ -91,8 +91,8 @@ def fit_to_memory(
     """``config`` with pools that fit beside the model's weights.
 
     Raises:
-        ConfigError: not even the smallest do; says which preset would fit, if possible of the same
-            family.
+        ConfigError: not even the smallest do; names a preset that would fit, of the same
+            family if possible.
     """
     sizes = ModelSizes.of(model, dtype)
     fitting = pools_that_fit(config, sizes, free_bytes)
@@ -112,5 +112,5 @@ def fit_to_memory(
 
 
 def _family(model: ModelConfig) -> str:
-    """A model's family, whether its layers have experts or not: qwen3_5 of qwen3_5_moe_text."""
+    """A model's family, with or without experts: qwen3_5 for qwen3_5_moe_text."""
     return model.model_type.removesuffix("_text").removesuffix("_moe")

@@ -1,4 +1,4 @@
-"""What all layers of one step share: index tensors and the plans of the kernels."""
+"""Data that all layers of one step share: index tensors and kernel plans."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, Ext
 from hybridbench.engine.memory.mamba_pool import MambaState, SpeculativeState
 from hybridbench.engine.models.layers import Frequencies, Rotation
 
-# Rows of ``DecodeInputs``: three of the step, then three for each kind of attention.
+# Rows of ``DecodeInputs``: three for the step, then three for each kind of attention.
 _OF_STEP = 3
 _OF_ATTENTION = 3
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeInputs:
-    """All that a decode step reads beside weights and pools, in two tensors of int64.
+    """Everything that a decode step reads besides weights and pools, in two int64 tensors.
 
-    They are few and of known sizes, so that one copy brings them to the device, and a recorded step
-    finds those of the next step in the same place.
+    They are few and of known sizes, so that one copy moves them to the device, and a recorded step
+    finds the next step's inputs at the same addresses.
     """
 
     rows: Tensor
     """[3 + 3 K, B]: tokens, positions, state slots; then for each of K kinds of attention layers
-    where it stores the new keys and values, where in ``kv_indices`` the slots begin that a request
-    sees, and how many they are."""
+    where it stores the new keys and values, where in ``kv_indices`` a request's visible slots
+    begin, and how many there are."""
     kv_indices: Tensor
     """[n]: KV slots of all positions, request after request, kind after kind."""
 
@@ -58,34 +58,34 @@ class DecodeInputs:
         return self.rows[_OF_STEP + _OF_ATTENTION * kind]
 
     def seen(self, kind: int = 0) -> tuple[Tensor, Tensor]:
-        """[B] each: where in ``kv_indices`` the slots that a request sees begin; how many."""
+        """[B] each: where in ``kv_indices`` a request's visible slots begin, and how many."""
         row = _OF_STEP + _OF_ATTENTION * kind
         return self.rows[row + 1], self.rows[row + 2]
 
     def padded(self, size: int) -> DecodeInputs:
-        """The same for a batch of ``size``; the requests that are added see slot 0, write to it,
-        and have one token.
+        """The inputs padded to a batch of ``size``; the added requests have one token, and read
+        and write slot 0.
         """
         height, batch = self.rows.shape
         rows = self.rows.new_zeros(height, size)
         rows[:, :batch] = self.rows
-        # The slot that they see stands behind all others.
+        # Their visible slot is after all others.
         rows[_OF_STEP + 1 :: _OF_ATTENTION, batch:] = len(self.kv_indices)
         rows[_OF_STEP + 2 :: _OF_ATTENTION, batch:] = 1
         return DecodeInputs(rows, functional.pad(self.kv_indices, (0, 1)))
 
     def to(self, device: torch.device) -> DecodeInputs:
-        """The same on ``device``."""
+        """A copy on ``device``."""
         return DecodeInputs(self.rows.to(device), self.kv_indices.to(device))
 
 
 class KindOfAttention(NamedTuple):
-    """What attention layers of one kind store and see, where a model has several kinds."""
+    """How attention layers of one kind store and see tokens, if a model has several kinds."""
 
     locations: Callable[[IndexArray], IndexArray]
-    """From locations in the KV pool to those of this kind's layers."""
+    """Maps locations in the KV pool to those of this kind's layers."""
     window: int | None
-    """The tokens that a query sees, its own included; None is all."""
+    """Number of tokens that a query sees, itself included; None is all."""
 
 
 ALL_TOKENS = KindOfAttention(lambda locations: locations, None)
@@ -120,7 +120,7 @@ class DecodeStep:
     def build(
         cls, inputs: DecodeInputs, frequencies: Frequencies, dtype: torch.dtype
     ) -> DecodeStep:
-        """The plans of a decode step of a model with one kind of attention."""
+        """The plans of a decode step for a model with one kind of attention."""
         return cls(
             rotation=Rotation.build(inputs.positions, frequencies, dtype),
             out_cache_loc=inputs.out_cache_loc(),
@@ -131,33 +131,33 @@ class DecodeStep:
 
 @dataclass(frozen=True, slots=True)
 class ChainPlace:
-    """One place of the chains that a step verifies: the requests whose chains are that long."""
+    """One position in the chains of a verify step, for the requests with chains that long."""
 
     tokens: Tensor
-    """[b] int64 into the step's T tokens."""
+    """[b] int64, indices into the step's T tokens."""
     rows: Tensor
-    """[b] int64 into its B requests."""
+    """[b] int64, indices into its B requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyStep:
     """A chain of new tokens for each request, of which only the first is known to be right.
 
-    To attention it is a batch of T decodes, some of them on one row.  The recurrent layers go from
-    place to place, so that each state is computed exactly as decoding would.
+    Attention sees a batch of T decodes, some sharing a row.  The recurrent layers advance one
+    position at a time, so that each state is computed exactly as in decoding.
     """
 
     rotation: Rotation
     out_cache_loc: Tensor
     """[T] int64."""
     slots: Tensor
-    """[B] int64, state slots; all chains have a first place, in the order of the batch."""
+    """[B] int64, state slots; all chains have a first position, in the order of the batch."""
     places: tuple[ChainPlace, ...]
     attention: DecodePlan
 
     @classmethod
     def build(cls, batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype) -> VerifyStep:
-        """The plans of a verifying batch, on the device of ``frequencies``."""
+        """The plans of a verify batch, on the device of ``frequencies``."""
         device = frequencies.radians.device
         positions = torch.from_numpy(batch.positions).to(device)
         lens = np.asarray(batch.extend_lens, dtype=np.int64)
@@ -193,9 +193,9 @@ class StateRows:
 def chain_places(
     step: VerifyStep, state: MambaState, drafts: SpeculativeState
 ) -> Iterator[tuple[Tensor, StateRows, StateRows]]:
-    """For each place of all chains: its tokens, and the states before and after them.
+    """For each position of all chains: its tokens, and the states before and after them.
 
-    Each place continues from the states of the place before it, the first from the slots.
+    Each position continues from the states of the previous one, the first from the slots.
     """
     windows, temporal = drafts.intermediate_conv_window[0], drafts.intermediate_ssm
     source = StateRows(state.conv[0], state.temporal, step.slots)
@@ -206,8 +206,8 @@ def chain_places(
 
 
 def verified_chains(batch: ForwardBatch) -> tuple[list[int], IndexArray]:
-    """A verifying batch as T decodes: what each sees, [T], and the KV slots of that, one after
-    the other.
+    """A verify batch as T decodes: the number of tokens that each sees, [T], and their KV slots,
+    concatenated.
     """
     lens = np.asarray(batch.extend_lens, dtype=np.int64)
     starts = np.cumsum(batch.seq_lens) - np.asarray(batch.seq_lens)
@@ -227,18 +227,18 @@ class ExtendStep:
     slots: Tensor
     """[B] int64, state slots."""
     sorted_slots: Tensor
-    """[B] int64: the same in the order of the chunk plan."""
+    """[B] int64: the same, in the order of the chunk plan."""
     last_rows: Tensor
     """[B] int64: the last new token of each request."""
     attention: ExtendPlan
     last_rotation: Rotation
-    """Of ``last_rows``."""
+    """For ``last_rows``."""
     last_attention: DecodePlan
-    """What those see."""
+    """For the same rows."""
     conv: ConvPlan
     chunks: ChunkPlan
     track_slots: Tensor | None
-    """[S] int64: where the states go that the two plans want besides; None if they want none."""
+    """[S] int64: the slots for the additional states of the two plans; None without any."""
 
     @classmethod
     def build(
@@ -278,22 +278,22 @@ Step: TypeAlias = ExtendStep | DecodeStep | VerifyStep
 def plan_step(
     batch: ForwardBatch, frequencies: Frequencies, dtype: torch.dtype, conv_kernel: int
 ) -> ExtendStep | VerifyStep:
-    """The plans of a batch that does not decode, on the device of ``frequencies``."""
+    """The plans of a batch other than decode, on the device of ``frequencies``."""
     if batch.mode == "verify":
         return VerifyStep.build(batch, frequencies, dtype)
     return ExtendStep.build(batch, frequencies, dtype, conv_kernel)
 
 
 def rows_of_logits(x: Tensor, step: Step) -> Tensor:
-    """Of [T, h] the rows whose logits are wanted: of a prefill the last of each request, [B, h].
+    """The rows of [T, h] whose logits are wanted: in a prefill the last of each request, [B, h].
 
-    The layers above the last that stores keys, values or states need no others.
+    Layers above the last one that stores keys, values or states need no others.
     """
     return x.index_select(0, step.last_rows) if isinstance(step, ExtendStep) else x
 
 
 def _tracked(batch: ForwardBatch, device: torch.device) -> tuple[list[int] | None, Tensor | None]:
-    """After how many new tokens of each request a state is wanted (0: none), and in which slots."""
+    """New tokens of each request after which to save a state (0: none), and the slots for it."""
     seqlens, slots = batch.mamba_track_seqlens, batch.mamba_track_indices
     if seqlens is None or slots is None:
         return None, None

@@ -1,6 +1,6 @@
-"""Where the tensors of a model come from: a seed, or safetensors files.
+"""Sources of a model's tensors: a seed, or safetensors files.
 
-Both give tensors by their checkpoint name, so one builder serves both.
+Both return tensors by their checkpoint name, so one builder serves both.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _LEFT_ALONE = ("mtp.", "model.visual.")
 
 
 class WeightSource(Protocol):
-    """Gives each tensor of a model by name."""
+    """Returns each tensor of a model by name."""
 
     def take(self, name: str) -> Tensor:
         """The tensor ``name``, in its stored dtype, on the source's device, owned by the caller."""
 
 
 class RandomWeights:
-    """Seeded weights of plausible size, as the model's family knows them.
+    """Seeded weights of plausible size, defined by the model's family.
 
-    Each tensor has a stream of its own, named by seed and tensor, so values do not depend on the
-    order of building.  They do depend on the kind of device, whose generator makes them.
+    Each tensor has its own random stream, named by seed and tensor, so values do not depend on the
+    order of building.  They do depend on the kind of device, whose generator is used.
     """
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device) -> None:
@@ -56,10 +56,10 @@ class CheckpointWeights:
     """The tensors of ``model.safetensors``, or of the shards that its index lists.
 
     Experts may be stored one by one or packed per layer, a text model as part of a multimodal one.
-    ``mtp.*`` (the draft head) and ``model.visual.*`` (the vision tower) are left alone.
+    ``mtp.*`` (the draft head) and ``model.visual.*`` (the vision tower) are ignored.
 
     Raises:
-        ConfigError: one sentence naming the path and the tensor, for anything missing or misshapen.
+        ConfigError: names the path and the missing or misshapen tensor in one sentence.
     """
 
     def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
@@ -67,7 +67,7 @@ class CheckpointWeights:
         self._schema = config.tensors()
         self._device = device
         self._files = _locate_tensors(directory)
-        # A file stays open as long as its source; reopening would parse its header per tensor.
+        # Files stay open as long as the source; reopening would parse the header for each tensor.
         self._readers: dict[Path, _Reader] = {}
         self.unexpected = self._check_names()
 
@@ -95,7 +95,7 @@ class CheckpointWeights:
         return _unpack_expert(reader.get_slice(stored), name)
 
     def _check_names(self) -> tuple[str, ...]:
-        """Names that no part of the model uses; missing ones are an error."""
+        """Return names that no part of the model uses; raise if one is missing."""
         used = set()
         for name in self._schema:
             stored = self._stored_name(name)
@@ -112,7 +112,7 @@ class CheckpointWeights:
         )
 
     def _stored_name(self, name: str) -> str:
-        """What the files call ``name``; ``name`` itself if they have it under no name."""
+        """The name of ``name`` in the files; ``name`` itself if they do not have it."""
         names = [name, _packed_name(name)] if ".experts." in name else [name]
         names += [_multimodal_name(name) for name in names]
         return next((stored for stored in names if stored in self._files), name)
@@ -132,7 +132,7 @@ def _locate_tensors(directory: Path) -> dict[str, Path]:
 
 
 class _Index(msgspec.Struct):
-    """What we need of an index: which file has which tensor."""
+    """The part of an index that is read: the file of each tensor."""
 
     weight_map: dict[str, str]
 
