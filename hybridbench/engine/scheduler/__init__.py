@@ -1,1 +1,1 @@
-"""Which requests run in the next step, what they hold while they do, and how they let go of it."""
+"""Which requests run in the next step, what they hold, and how they release it."""

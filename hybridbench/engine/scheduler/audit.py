@@ -1,6 +1,6 @@
-"""Slot by slot: what every holder says it holds, against each other and against the ledger.
+"""Slot by slot: compare what every holder claims with the other holders and with the ledger.
 
-Slow (it walks pools and tree) and exact: for tests, checkpoints, and to name what a sum misses.
+Slow (it walks pools and tree) and exact: for tests, for checkpoints, and to name missing slots.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from hybridbench.engine.scheduler.pools import Pools
 
 _STATE_POOLS = ("mamba", "host_mamba")
 
-# Long lists of slots are cut in messages; the violation itself carries all of them.
+# Messages cut long lists of slots; the violation itself has all of them.
 SHOWN_SLOTS = 8
 
 
 class ViolationKind(StrEnum):
     """Which law is broken."""
 
-    RESIDUAL = "residual"  # slots nobody accounts for, or counted twice
+    RESIDUAL = "residual"  # slots unaccounted for, or counted twice
     WAITING_HELD = "waiting_held"  # a waiting request holds something between steps
     IN_FLIGHT_AT_IDLE = "in_flight_at_idle"
     LOCKED_AT_IDLE = "locked_at_idle"
     ALIAS = "alias"  # one slot, two holders
     LEDGER = "ledger"  # the holder's record and the allocator's account differ
-    TREE = "tree"  # the cache's own check objects
+    TREE = "tree"  # the cache's own check failed
 
 
 @dataclass(frozen=True)
 class InvariantViolation:
     """One broken law.
 
-    ``slots`` names those concerned, rising; empty if nobody looked.  ``count`` is how many there
-    are: for a residual it is signed, negative when something is counted twice.
+    ``slots`` names those concerned, ascending; empty if they were not determined.  ``count`` is how
+    many there are: for a residual it is signed, negative when something is counted twice.
     """
 
     kind: ViolationKind
@@ -66,7 +66,7 @@ class InvariantViolation:
 
 @dataclass(frozen=True)
 class Claim:
-    """One holder's word that it holds some slots of a pool."""
+    """A holder's claim to some slots of a pool."""
 
     holder: str
     owner: Owner
@@ -80,7 +80,7 @@ class SlotAudit:
         self._pools = pools
 
     def audit(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[InvariantViolation]:
-        """Every slot of every pool: one holder by the holders' word, and the ledger agrees.
+        """Check every slot of every pool: its holders claim it once, and the ledger agrees.
 
         A balanced sum can hide one slot with two holders and one with none; this cannot.
         """
@@ -99,7 +99,7 @@ class SlotAudit:
     def missing_slots(
         self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
     ) -> tuple[int, ...]:
-        """Slots of ``pool`` neither free nor claimed by anybody; the ledger is not asked."""
+        """Slots of ``pool`` neither free nor claimed by a holder; does not use the ledger."""
         known = set(self._free_slots(pool))
         tree = self._pools.tree_cache.tree_slots()
         for claim in self._claims(pool, tree, admitted, waiting):
@@ -107,7 +107,7 @@ class SlotAudit:
         return tuple(slot for slot in self._all_slots(pool) if slot not in known)
 
     def last_owner(self, pool: str, slot: int) -> str:
-        """Whom the ledger of ``pool`` names as the holder of ``slot``: of a lost one, the last."""
+        """The holder of ``slot`` according to the ledger of ``pool``; of a lost one, the last."""
         if pool in _STATE_POOLS:
             return owner_name(self._state_allocator(pool).owner_of(slot))
         if pool == "req":
@@ -115,7 +115,7 @@ class SlotAudit:
         return owner_name(self._kv_allocator(pool).owner_of(slot))
 
     def req_slots(self, pool: str, req: Req) -> list[int]:
-        """What the record of ``req`` says it must give back; of KV, the tokens of whole pages."""
+        """The slots that ``req`` must free by its record; for KV, the tokens of whole pages."""
         return self._slots_of(pool, req.kv)
 
     def _slots_of(self, pool: str, kv: ReqKv) -> list[int]:
@@ -128,7 +128,7 @@ class SlotAudit:
             return [kv.req_pool_idx]
         table, page_size = self._pools.req_to_token_pool.req_to_token, self._pools.page_size
         own_from = kv.swa_held_from if pool == "swa" else kv.cache_protected_len
-        # One position of each page, since what the request does not fill is its own as well.
+        # One position per page, since the rest of a partly filled page is the request's as well.
         span = slice(own_from, kv.kv_allocated_len, page_size)
         locations = table[kv.req_pool_idx, span].astype(np.int64)
         if pool == "swa":
@@ -169,7 +169,7 @@ class SlotAudit:
         return claims
 
     def _transfer_claims(self, *, loads: bool) -> list[Claim]:
-        """What transfers are to fill: loads the KV pool, writes the host pool."""
+        """Slots that transfers will fill: loads in the KV pool, writes in the host pool."""
         host_tier = self._pools.host_tier
         if host_tier is None:
             return []
@@ -184,7 +184,7 @@ class SlotAudit:
         ]
 
     def _prefetch_claims(self) -> list[Claim]:
-        """What prefetches are to fill, and no more than that."""
+        """Slots that prefetches will fill."""
         storage_tier = self._pools.storage_tier
         controller = None if storage_tier is None else storage_tier.storage_controller
         prefetches = [] if controller is None else controller.prefetches()
@@ -194,7 +194,7 @@ class SlotAudit:
         ]
 
     def _part_claims(self, pool: str, *, loads: bool) -> list[Claim]:
-        """The same of a pool beside that of KV, by its name on the device."""
+        """Slots that transfers will fill in a pool other than KV, by its name on the device."""
         host_tier = self._pools.host_tier
         part = self._pools.host_parts.get(f"host_{pool}")
         if host_tier is None or part is None:
@@ -221,12 +221,12 @@ class SlotAudit:
         return range(page_size, (allocator.num_pages + 1) * page_size)
 
     def _state_allocator(self, pool: str) -> MambaSlotAllocator:
-        """The account of "mamba" or "host_mamba"."""
+        """The allocator of "mamba" or "host_mamba"."""
         on_host = pool == "host_mamba"
         return self._pools.host_mamba_allocator if on_host else self._pools.mamba_allocator
 
     def _kv_allocator(self, pool: str) -> BaseTokenToKVPoolAllocator:
-        """The account of "kv", "swa", "host_kv" or "host_swa"."""
+        """The allocator of "kv", "swa", "host_kv" or "host_swa"."""
         if pool == "host_kv":
             return self._pools.host_allocator
         if pool == "host_swa":
@@ -257,7 +257,7 @@ class SlotAudit:
         return slots
 
     def _against_ledger(self, pool: str, claims: Sequence[Claim]) -> list[InvariantViolation]:
-        """Both directions: who claims a slot has it in the ledger, and the other way round."""
+        """Compare both ways: claimed slots must be in the ledger, and ledger slots claimed."""
         found: list[InvariantViolation] = []
         free = set(self._free_slots(pool))
         for owner in (REQ, TREE, SESSION, TRACK, HOST, FREE):
@@ -279,16 +279,16 @@ class SlotAudit:
         return found
 
     def _records(self, admitted: Sequence[Req]) -> list[tuple[str, ReqKv]]:
-        """Who has a row, by name: the admitted requests, and the sessions between their turns."""
+        """Records with a row, by name: admitted requests, and sessions between their turns."""
         records = [(f"request {req.rid}", req.kv) for req in admitted]
         idle = self._pools.sessions.idle_slots()
         records += [(f"session {slot.session_id}", slot.kv) for slot in idle]
         return [(name, kv) for name, kv in records if kv.req_pool_idx is not None]
 
     def _locks(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
-        """Each node has as many locks on its KV as there are holders of a lock at or below it.
+        """Check that each node's KV lock count is the number of holders at or below it.
 
-        Of locks in the window pool only those count whose receipt reaches that far.
+        In the window pool only locks count whose receipt reaches that far.
         """
         tree = self._pools.tree_cache
         full: Counter[int] = Counter()
@@ -318,7 +318,7 @@ class SlotAudit:
     def _prefixes(
         self, records: Sequence[tuple[str, ReqKv]], tree: TreeSlots
     ) -> list[InvariantViolation]:
-        """The protected part of a row must be the tree's."""
+        """Check that the protected part of each row is the tree's."""
         in_tree = set(tree.kv_indices.tolist())
         table = self._pools.req_to_token_pool.req_to_token
         found = []
@@ -330,7 +330,7 @@ class SlotAudit:
         return found
 
     def _places_in_pages(self, records: Sequence[tuple[str, ReqKv]]) -> list[InvariantViolation]:
-        """The positions of a row fill page after page, each page from its first place on."""
+        """Check that the positions of each row fill pages in order, from their first place on."""
         table, page_size = self._pools.req_to_token_pool.req_to_token, self._pools.page_size
         found = []
         for name, kv in records if page_size > 1 else ():
@@ -347,7 +347,7 @@ class SlotAudit:
 
 
 def _up_to_root(node: TreeNode, root: TreeNode) -> Iterator[TreeNode]:
-    """``node`` and all above it, the root left out."""
+    """``node`` and all nodes above it, without the root."""
     on_path: TreeNode | None = node
     while on_path is not None and on_path is not root:
         yield on_path
@@ -370,6 +370,6 @@ def _aliases(pool: str, claims: Sequence[Claim]) -> list[InvariantViolation]:
 
 
 def shown_slots(slots: Sequence[int]) -> str:
-    """``slots`` as text, cut after a few."""
+    """``slots`` as text, truncated after a few."""
     more = f" and {len(slots) - SHOWN_SLOTS} more" if len(slots) > SHOWN_SLOTS else ""
     return f"{list(slots[:SHOWN_SLOTS])}{more}"

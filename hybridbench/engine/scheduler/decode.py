@@ -1,4 +1,4 @@
-"""Room for one more token of every running request, and who is pushed back when there is none."""
+"""Room for one more token per running request, and the order of retracts when there is none."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class NewTokenRatioTracker:
         self.value = config.init
 
     def decay(self) -> None:
-        """A decode step went by without a retract: dare a little more."""
+        """Lower the ratio a little after a decode step without a retract."""
         self.value = max(self.value - self._config.decay, self._config.min)
 
     def reestimate(self, remaining: Sequence[Req]) -> None:
-        """Requests were retracted: expect of the others what they have shown so far."""
+        """Re-estimate after a retract, from what the remaining requests have produced so far."""
         decoded = sum(len(req.output_ids) for req in remaining)
         promised = sum(req.sampling_params.max_new_tokens for req in remaining)
         if promised:
@@ -34,19 +34,18 @@ class NewTokenRatioTracker:
 
 
 def decode_room_needed(running: Sequence[Req], page_size: int) -> int:
-    """KV tokens the next decode step takes: a page for each request at a page border."""
+    """KV tokens that the next decode step takes: a page for each request at a page border."""
     if page_size == 1:
         return len(running)
     return page_size * sum(req.kv.kv_allocated_len % page_size == 0 for req in running)
 
 
 def retract_order(running: Sequence[Req], rank: Callable[[Req], int] = lambda _: 0) -> list[Req]:
-    """First to go first: fewest outputs, and of those the longest prompt.
+    """The order of retracts: fewest outputs first, and of those the longest prompt.
 
-    The least work is lost that way.  Source: SGLang's retract_decode.  Whoever matters less (a
-    larger ``rank``) goes before all of that, or the one sent back would at once send back another.
-    Turns of sessions go last: their KV stays with the session, so that it makes no room to push one
-    back.
+    This loses the least work.  Source: SGLang's retract_decode.  Lower priority (a larger ``rank``)
+    precedes all of that; otherwise a retracted request could immediately preempt another.  Turns of
+    sessions come last: their KV stays with the session, so that retracting one makes no room.
     """
     return sorted(
         running,
@@ -60,12 +59,12 @@ def retract_order(running: Sequence[Req], rank: Callable[[Req], int] = lambda _:
 
 
 class DecodeRoom:
-    """Decides whom the next decode step cannot carry; it releases nobody itself."""
+    """Finds out whether the next decode step fits; releases no request itself."""
 
     def __init__(self, pools: Pools, page_size: int) -> None:
         self._pools = pools
         self._page_size = page_size
 
     def fits(self, running: Sequence[Req]) -> bool:
-        """Evict if need be; whether each of ``running`` can then get room for one more token."""
+        """Evict if necessary; return whether each of ``running`` has room for one more token."""
         return self._pools.make_kv_room(decode_room_needed(running, self._page_size))

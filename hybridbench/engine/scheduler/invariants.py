@@ -1,7 +1,7 @@
-"""The laws of the pools: every slot has exactly one holder, and who waits holds nothing.
+"""The laws of the pools: every slot has exactly one holder, and waiting requests hold nothing.
 
-The terms of the sum come from the holders' own records, each from the one who would give the slots
-back, and never from a literal: a hard-coded 0 for sessions once made an idle engine report a leak.
+The terms of the sum come from the holders' own records, each from the holder that would free the
+slots, and never from a literal: a hard-coded 0 for sessions once made an idle engine report a leak.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InvariantError(RuntimeError):
 
 
 class InvariantChecker:
-    """The laws, between two steps.  ``check`` costs O(requests), ``audit`` walks every slot."""
+    """Checks the laws between steps.  ``check`` costs O(requests), ``audit`` walks all slots."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
@@ -46,7 +46,7 @@ class InvariantChecker:
         idle: bool,
         name_missing: bool = True,
     ) -> list[InvariantViolation]:
-        """Conservation in every pool, and nothing held by who waits; with ``idle`` nobody may run.
+        """Check that every pool adds up and waiting requests hold nothing; ``idle``: none may run.
 
         With ``name_missing`` pools and tree are walked once a sum is wrong, to name the slots.
         """
@@ -72,27 +72,27 @@ class InvariantChecker:
         return []
 
     def audit(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> list[InvariantViolation]:
-        """Slot by slot; see :class:`SlotAudit`."""
+        """Check slot by slot; see :class:`SlotAudit`."""
         return self._audit.audit(admitted, waiting)
 
     def missing_slots(
         self, pool: str, admitted: Sequence[Req], waiting: Sequence[Req]
     ) -> tuple[int, ...]:
-        """Slots of ``pool`` that nobody knows of; walks the pool and the tree."""
+        """Slots of ``pool`` without a known holder; walks the pool and the tree."""
         return self._audit.missing_slots(pool, admitted, waiting)
 
     def last_owner(self, pool: str, slot: int) -> str:
-        """Whom the ledger names as the holder of ``slot``; it decides nothing."""
+        """The holder of ``slot`` according to the ledger; for information only."""
         return self._audit.last_owner(pool, slot)
 
     def _account(self, admitted: Sequence[Req], waiting: Sequence[Req]) -> dict[str, PoolStats]:
-        """The terms that this check adds up; each must come from the one who holds it."""
+        """The terms that this check adds up; each must come from its holder."""
         return self._observer.stats(admitted, waiting)
 
     def _states_by_map(self, admitted: Sequence[Req]) -> list[InvariantViolation]:
-        """The state a step reads for a request must be its own: no sum shows a wrong one.
+        """Check that each request's state by row is its own: no sum shows a wrong one.
 
-        One gather for all requests, so that a check of every step can afford it.
+        One gather for all requests, cheap enough to run in every step.
         """
         hybrid_rows = self._pools.hybrid_rows
         running = [req for req in admitted if req.kv.req_pool_idx is not None]
@@ -125,7 +125,7 @@ class InvariantChecker:
 
 
 def _wrong_track_buffers(rows: HybridReqToTokenPool, running: Sequence[Req]) -> list[str]:
-    """A step saves states where the map of track buffers says: it must be what requests hold."""
+    """Compare the map of track buffers, by which a step saves states, with the requests'."""
     by_row = rows.req_index_to_mamba_ping_pong_track_buffer_mapping
     mapped: list[list[int]] = by_row[[req.kv.row for req in running]].tolist()
     return [
@@ -137,7 +137,7 @@ def _wrong_track_buffers(rows: HybridReqToTokenPool, running: Sequence[Req]) -> 
 
 
 def _repeated(slots: Sequence[int]) -> list[int]:
-    """The slots named more than once, the dump left out: who has no state shares nothing."""
+    """The slots that occur more than once, without the dump, which stands for "no state"."""
     if len(set(slots)) == len(slots):
         return []
     return sorted(slot for slot in set(slots) if slot and slots.count(slot) > 1)
@@ -157,7 +157,7 @@ def _residual(pool: str, stats: PoolStats, missing: tuple[int, ...]) -> Invarian
 
 
 def _busy_at_idle(pool: str, stats: PoolStats, sessions: bool) -> list[InvariantViolation]:
-    """With ``sessions`` that hold something locks are no sign: the audit counts them one by one."""
+    """With ``sessions`` that hold something, locks are normal: the audit checks each of them."""
     found = []
     if stats.in_flight:
         message = f"{pool} pool: {stats.in_flight} slot(s) in flight with nothing running"
@@ -171,7 +171,7 @@ def _busy_at_idle(pool: str, stats: PoolStats, sessions: bool) -> list[Invariant
 
 
 def _records_of_waiting(waiting: Sequence[Req]) -> list[InvariantViolation]:
-    """A waiting request must not keep a tree node alive, or a lock on one."""
+    """Check that waiting requests keep no tree node alive, and no lock on one."""
     rids = [req.rid for req in waiting if req.kv.last_node is not None]
     if not rids:
         return []

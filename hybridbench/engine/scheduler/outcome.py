@@ -9,9 +9,9 @@ from hybridbench.engine.req import Req
 
 @dataclass(slots=True)
 class StepOutcome:
-    """What one step did to requests, for the front end to tell."""
+    """What one step did to requests, for the front end to report."""
 
     admitted: list[Req] = field(default_factory=list)
-    produced: list[Req] = field(default_factory=list)  # one entry for each token
+    produced: list[Req] = field(default_factory=list)  # one entry per token
     finished: list[Req] = field(default_factory=list)
     aborted: list[Req] = field(default_factory=list)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hybridbench.engine.req import Req
 from hybridbench.foundation.engine_config import SchedulePolicyName
 
-# Matching every waiting prompt costs a tree walk each; past this many the order is not worth it.
+# Matching every waiting prompt costs a tree walk each; in longer queues the order is not worth it.
 # Source: SGLang falls back to FCFS at the same length.
 LPM_LONGEST_QUEUE = 128
 
@@ -21,7 +21,7 @@ class SchedulePolicy:
         cached_prefix_len: Callable[[Req], int],
         rank: Callable[[Req], int] = lambda _: 0,
     ) -> None:
-        """``cached_prefix_len`` answers without taking a slot or a lock for the request.
+        """``cached_prefix_len`` must not take a slot or a lock for the request.
 
         ``rank`` is the priority, smaller first; the policy decides among equals.
         """
@@ -30,9 +30,9 @@ class SchedulePolicy:
         self._rank = rank
 
     def sort(self, waiting_queue: list[Req]) -> None:
-        """Put the request to be tried first at the front; ties and FCFS go by arrival.
+        """Put the request to try first at the front; FCFS, and ties, go by arrival.
 
-        A retracted request keeps its arrival number, so under FCFS it comes before all that
+        A retracted request keeps its arrival number, so under FCFS it precedes all that
         arrived later.
         """
         if len(waiting_queue) < 2:

@@ -1,4 +1,4 @@
-"""Where the slots of each pool are, told by those who hold them and never by the ledger."""
+"""Where the slots of each pool are, according to their holders and never to the ledger."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hybridbench.engine.scheduler.pools import Pools
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """One pool: ``total`` is the usable size (slot 0 is outside it); the rest should add up to it.
+    """One pool: ``total`` is the usable size (without slot 0); the rest should add up to it.
 
     ``kv`` and ``swa`` count tokens in whole pages, ``mamba`` state slots, ``req`` rows, and the
-    pools of the host the same as their equals on the device.  What a request holds counts for it
-    alone: the prefix that it reads is the tree's, and protected there.  What a transfer of the host
-    tier fills is in flight, too.
+    host pools the same as their counterparts on the device.  A request counts only what it
+    holds: the prefix that it reads is the tree's, and protected there.  Slots that a transfer of
+    the host tier fills are in flight, too.
     """
 
     total: int
@@ -31,27 +31,27 @@ class PoolStats:
     waiting_held: int
 
     def as_dict(self) -> dict[str, int]:
-        """All amounts by name, the residual among them."""
+        """All amounts by name, including the residual."""
         return {**asdict(self), "residual": self.residual}
 
     @property
     def used(self) -> int:
-        """Slots that cannot be had now, not even by evicting."""
+        """Slots that cannot be allocated now, even by evicting."""
         return self.total - self.available - self.evictable
 
     @property
     def usage(self) -> float:
-        """The used part, 0 to 1."""
+        """The used share, 0 to 1."""
         return self.used / self.total
 
     @property
     def uncached(self) -> int:
-        """SGLang's word for what admitted requests hold beside the tree."""
+        """SGLang's name for what admitted requests hold outside the tree."""
         return self.in_flight
 
     @property
     def residual(self) -> int:
-        """Slots that nobody accounts for; negative if something is counted twice."""
+        """Slots unaccounted for; negative if something is counted twice."""
         return self.total - (
             self.available
             + self.evictable
@@ -65,7 +65,7 @@ class PoolStats:
 class PoolStatsObserver:
     """Adds up each pool from the free lists, the tree, the sessions and the requests.
 
-    Costs O(requests) a call and walks no pool.
+    Costs O(requests) per call and walks no pool.
     """
 
     def __init__(self, pools: Pools) -> None:
@@ -76,7 +76,7 @@ class PoolStatsObserver:
 
         Args:
             admitted: requests that may hold slots, between two steps.
-            waiting: requests that must not; what they hold all the same is ``waiting_held``.
+            waiting: requests that must not; anything they hold is ``waiting_held``.
         """
         # A healthy waiting request's record is empty; this keeps a long queue cheap.
         holding = [req for req in waiting if not req.kv.is_empty]
@@ -103,9 +103,9 @@ class PoolStatsObserver:
         return stats
 
     def active_pool_idxs(self, admitted: Sequence[Req]) -> set[int]:
-        """Rows of the requests that count what they hold themselves: in flight, not with a session.
+        """Rows of the requests in flight, which count what they hold instead of their session.
 
-        While a session's record is lent it would be counted twice otherwise (sglang#22753).
+        Otherwise a session's record would be counted twice while it is lent (sglang#22753).
         """
         if not self._pools.sessions.slots:
             return set()
@@ -149,7 +149,7 @@ class PoolStatsObserver:
         allocator = self._pools.mamba_allocator
         return PoolStats(
             total=allocator.size,
-            # What a group has set aside is missing: between two steps none is open.
+            # Slots reserved by a group are not included: between two steps no group is open.
             available=allocator.available_size(),
             evictable=tree.mamba_evictable_size(),
             protected=tree.mamba_protected_size(),

@@ -34,13 +34,13 @@ from hybridbench.engine.sessions.streaming_session import StreamingSession
 class Pools:
     """Request rows, KV positions, the tree that shares them, and the sessions around the tree.
 
-    What a request asks of a cache goes through ``sessions``; room is the tree's own matter.
-    With a ``HybridReqToTokenPool`` there are state slots too.  An attention-only model has none and
-    needs none: its requests want 0 of them, and there is room for 0.  With a
-    ``SWATokenToKVPoolAllocator`` there is a second KV pool, for layers that see
-    ``sliding_window_size`` tokens; each KV token is given out in both: "KV room" is that of both.
+    Requests use the cache through ``sessions``; making room concerns only the tree.  With a
+    ``HybridReqToTokenPool`` there are state slots too.  An attention-only model has none: its
+    requests need 0 of them, and there is room for 0.  With a ``SWATokenToKVPoolAllocator`` there is
+    a second KV pool, for layers that see ``sliding_window_size`` tokens; each KV token is allocated
+    in both: "KV room" means both.
 
-    Which pools there are does not change, so that is found out once: a step asks a dozen times.
+    The set of pools never changes, so it is cached: a step asks for it a dozen times.
     """
 
     req_to_token_pool: ReqToTokenPool
@@ -52,23 +52,23 @@ class Pools:
 
     @cached_property
     def page_size(self) -> int:
-        """KV tokens that are given out and taken back together."""
+        """KV tokens that are allocated and freed together."""
         return self.token_to_kv_pool_allocator.page_size
 
     @cached_property
     def hybrid_rows(self) -> HybridReqToTokenPool | None:
-        """The rows, if they come with state slots."""
+        """The rows, if they have state slots."""
         rows = self.req_to_token_pool
         return rows if isinstance(rows, HybridReqToTokenPool) else None
 
     @cached_property
     def has_states(self) -> bool:
-        """Whether there are state slots at all."""
+        """Whether there are state slots."""
         return self.hybrid_rows is not None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The pools there are: "kv", "swa" only with windows, "mamba" with state slots, "req".
+        """The existing pools: "kv", "swa" only with windows, "mamba" with state slots, "req".
 
         With a host tier also "host_kv", and "host_mamba" with state slots.
         """
@@ -79,12 +79,12 @@ class Pools:
 
     @cached_property
     def host_tier(self) -> HostTier | None:
-        """The tree, if it has one."""
+        """The tree, if it has a host tier."""
         return self.tree_cache if isinstance(self.tree_cache, HostTier) else None
 
     @cached_property
     def host_parts(self) -> dict[str, HostPart]:
-        """What the host has beside KV, by the name of its pool."""
+        """The host's parts besides KV, by the name of their pool."""
         host_tier = self.host_tier
         return {} if host_tier is None else {part.name: part for part in host_tier.host_parts}
 
@@ -98,20 +98,20 @@ class Pools:
 
     @property
     def host_allocator(self) -> HostTokenAllocator:
-        """Who holds which slot of the host pool; only where there is one."""
+        """The allocator of the host pool; only with a host tier."""
         assert self.host_tier is not None, "this engine has no host tier"
         return self.host_tier.cache_controller.mem_pool_host.allocator
 
     @property
     def host_mamba_allocator(self) -> MambaSlotAllocator:
-        """Who holds which state slot of the host; only where there are any."""
+        """The allocator of the host's state slots; only with such slots."""
         account = self.host_parts["host_mamba"].pool.host_account
         assert isinstance(account, MambaSlotAllocator), "states have slots"
         return account
 
     @property
     def host_swa_allocator(self) -> BaseTokenToKVPoolAllocator:
-        """Who holds which slot of the host's window pool; only where there is one."""
+        """The allocator of the host's window pool; only with such a pool."""
         account = self.host_parts["host_swa"].pool.host_account
         assert isinstance(account, BaseTokenToKVPoolAllocator), "windows have pages"
         return account
@@ -124,12 +124,12 @@ class Pools:
 
     @cached_property
     def mamba_allocator(self) -> MambaSlotAllocator:
-        """Who holds which state slot; only where there are any."""
+        """The allocator of the state slots; only with such slots."""
         return self._state_rows().mamba_allocator
 
     @property
     def mamba_pool(self) -> MambaPool:
-        """The states themselves; only where there are any."""
+        """The states themselves; only with state slots."""
         return self._state_rows().mamba_pool
 
     def sizes(self) -> tuple[int, ...]:
@@ -137,16 +137,16 @@ class Pools:
         return tuple(account.size for account in self._accounts)
 
     def used(self) -> tuple[int, ...]:
-        """Slots of each pool that are not free, in the order of ``names``."""
+        """Allocated slots of each pool, in the order of ``names``."""
         return tuple(account.size - account.held(FREE) for account in self._accounts)
 
     def objections(self) -> dict[str, int]:
-        """Slots of each pool that the account would have refused, in an engine that only counts."""
+        """Slots of each pool that the ledger would have refused, in an engine that only counts."""
         counts = (account.objections for account in self._accounts)
         return dict(zip(self.names, counts, strict=True))
 
     def held_slots(self, kv: ReqKv) -> dict[str, int]:
-        """Slots by pool that a request's record names; only pools with any."""
+        """Slots by pool in a request's record; only pools with any."""
         held = {
             "mamba": kv.state_slots_held,
             "req": int(kv.req_pool_idx is not None),
@@ -156,17 +156,17 @@ class Pools:
         return {pool: slots for pool, slots in held.items() if slots}
 
     def rows_wanted(self, req: Req) -> int:
-        """How many rows ``req`` still has to get; a session's later turn comes with one."""
+        """Number of rows that ``req`` still needs; a session's later turn has one."""
         if req.kv.req_pool_idx is not None:
             return 0
         return int(self.sessions.find_active_slot(req) is None)
 
     def free_rows(self) -> int:
-        """Request rows that nobody holds."""
+        """Request rows that are free."""
         return self.req_to_token_pool.available_size()
 
     def full_room(self) -> int:
-        """KV tokens that are free or can be made free in the pool that keeps all positions."""
+        """KV tokens that are free or evictable in the pool that keeps all positions."""
         allocator = self.token_to_kv_pool_allocator
         return allocator.full_available_size() + self.tree_cache.evictable_size()
 
@@ -178,18 +178,18 @@ class Pools:
         return allocator.swa_available_size() + self.tree_cache.swa_evictable_size()
 
     def kv_room(self) -> int:
-        """KV tokens that can be allocated now, evictions included."""
+        """KV tokens that can be allocated now, by eviction if necessary."""
         if self.swa_allocator is None:
             return self.full_room()
         return min(self.full_room(), self.swa_room())
 
     def scarcest_kv_pool(self) -> str:
-        """Which pool ``kv_room`` is that of, for messages."""
+        """The pool that limits ``kv_room``, for messages."""
         is_window = self.swa_allocator is not None and self.swa_room() < self.full_room()
         return "window" if is_window else "KV"
 
     def mamba_room(self) -> int:
-        """State slots that are free, reserved by an open group, or can be made free."""
+        """State slots that are free, reserved by an open group, or evictable."""
         if not self.has_states:
             return 0
         allocator = self.mamba_allocator
@@ -200,7 +200,7 @@ class Pools:
         )
 
     def state_slots_wanted(self, req: Req) -> int:
-        """How many state slots ``req`` still has to get: its own, and those of its track buffer."""
+        """Number of state slots that ``req`` still needs: its own and its track buffer's."""
         rows = self.hybrid_rows
         if rows is None:
             return 0
@@ -209,14 +209,14 @@ class Pools:
         return own + (rows.track_slots_at_alloc if without_buffer else 0)
 
     def state_slot_group(self, most: int) -> AbstractContextManager[None]:
-        """A window in which up to ``most`` state slots are set aside for single allocations."""
+        """A window that reserves up to ``most`` state slots for single allocations."""
         return self.mamba_allocator.group(most) if self.has_states else nullcontext()
 
     def empty_tree(self) -> None:
-        """Give back every slot of the tree and forget the tree; nobody may hold a lock.
+        """Free every slot of the tree and reset the tree; nothing may hold a lock.
 
-        Through the allocators, slot by slot, rather than by clearing them: a slot that was lost
-        must not come back unnoticed.
+        Slots are freed one by one through the allocators, which are not cleared: a lost slot
+        must not become free unnoticed.
         """
         held = self.tree_cache.tree_slots()
         self.token_to_kv_pool_allocator.free(held.kv_indices, TREE)
@@ -229,7 +229,7 @@ class Pools:
         self.tree_cache.reset()
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
-        """The longest reusable prefix, as the cache answers it."""
+        """The longest reusable prefix, according to the cache."""
         timings = self.timings
         started_s = timings.cpu_s()
         result = self.sessions.match_prefix(params)
@@ -238,7 +238,7 @@ class Pools:
         return result
 
     def cache_finished_req(self, req: Req, *, is_insert: bool) -> None:
-        """The cache takes over a request's KV and state, or frees them."""
+        """Let the cache take over a request's KV and state, or free them."""
         timings = self.timings
         started_s = timings.cpu_s()
         self.sessions.cache_finished_req(req, is_insert=is_insert)
@@ -246,7 +246,7 @@ class Pools:
         timings.insert_calls += 1
 
     def cache_unfinished_req(self, req: Req, *, chunked: bool = False) -> None:
-        """The cache shares what a request has computed so far."""
+        """Let the cache share what a request has computed so far."""
         timings = self.timings
         started_s = timings.cpu_s()
         self.sessions.cache_unfinished_req(req, chunked=chunked)
@@ -254,7 +254,7 @@ class Pools:
         timings.insert_calls += 1
 
     def count_cache_work(self, counters: EngineCounters) -> None:
-        """Bring what the cache counts by itself into the engine's counters."""
+        """Copy the cache's own counts into the engine's counters."""
         events = self.tree_cache.events
         counters.match_calls = self.timings.match_calls
         counters.evict_calls = self.timings.evict_calls
@@ -278,7 +278,7 @@ class Pools:
         """Evict until ``need_size`` KV tokens are free; False if they cannot be."""
         allocator, swa = self.token_to_kv_pool_allocator, self.swa_allocator
         if allocator.available_size() < need_size:
-            # Of each pool what it lacks, and no more.
+            # Evict from each pool only what it lacks.
             missing = max(0, need_size - allocator.full_available_size())
             swa_missing = 0 if swa is None else max(0, need_size - swa.swa_available_size())
             self._evict(EvictParams(num_tokens=missing, swa_num_tokens=swa_missing))
@@ -343,7 +343,7 @@ def _count_storage_work(tree: StorageTier, counters: EngineCounters) -> None:
 
 
 def no_room_message(req: Req, pools: Pools) -> str:
-    """What ``req`` needs and what there is, for the client of a request that is given up."""
+    """What ``req`` needs and what there is, for the client of a request that is aborted."""
     need = len(req.origin_input_ids) + req.sampling_params.max_new_tokens
     wanted, room = f"{need} KV tokens", f"{pools.full_room()}"
     if pools.swa_allocator is not None:

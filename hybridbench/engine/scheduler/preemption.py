@@ -1,4 +1,4 @@
-"""Who makes room when a more important request does not fit: no more than that takes, or nobody."""
+"""Choose requests to retract when one of higher priority does not fit: as few as needed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hybridbench.foundation.engine_config import EngineConfig
 
 
 class Preemption:
-    """Chooses running requests for a waiting one that matters more; it retracts nobody itself.
+    """Chooses running requests to retract for one of higher priority; retracts none itself.
 
     SGLang adds up only what the victims would still have produced.  Here what they hold counts too,
-    down to prefixes that only they lock, so that whoever is sent back is sent back for something:
-    the request that asked is admitted in the same step.
+    including prefixes that only they lock, so that no request is retracted in vain: the request
+    that needs the room is admitted in the same step.
     """
 
     def __init__(self, config: EngineConfig, rules: WaitingRules, pools: Pools) -> None:
@@ -28,10 +28,10 @@ class Preemption:
         self._pools = pools
 
     def victims(self, req: Req, running: Sequence[Req], adder: PrefillAdder) -> list[Req]:
-        """Running requests that must go so that ``req`` fits; empty if all of them would not do.
+        """Running requests to retract so that ``req`` fits; empty if even all would not suffice.
 
-        Only those count whose priority is lower by more than the threshold: the lowest goes first,
-        and of equals the last that came.  Turns of sessions stay: what they hold would go to their
+        Only requests count whose priority is lower by more than the threshold: lowest first,
+        the newest among equals.  Turns of sessions stay: what they hold would go to their
         session and make no room.  One victim is enough for a row.
         """
         candidates = self._candidates(req, running)
@@ -56,11 +56,11 @@ class Preemption:
 
 
 class _Forecast:
-    """Room for one waiting request as others are taken out one by one, in thought.
+    """The room for one waiting request if others were retracted one by one.
 
-    A victim gives back what it holds and what it was expected to produce, and unlocks its prefix in
-    the tree: each node that nobody else locks can be evicted then, unless it is of the waiting
-    request's own prefix, which that will lock instead.
+    A victim frees what it holds and what it was expected to produce, and unlocks its prefix in
+    the tree: each node without other locks becomes evictable, unless it is in the waiting
+    request's own prefix, which that request will lock instead.
     """
 
     def __init__(self, pools: Pools, req: Req, adder: PrefillAdder) -> None:
@@ -74,10 +74,10 @@ class _Forecast:
         self._unlocked: dict[TreeNode, int] = {}
 
     def without(self, victim: Req) -> None:
-        """Take ``victim`` out."""
+        """Assume that ``victim`` is retracted."""
         self._states_missing -= victim.kv.state_slots_held
         self._room += victim.kv.held_len(self._page_size) + self._adder.kv_expected(victim)
-        # The windows that it locks in the tree would be more room; whether, admission will see.
+        # Windows that it locks in the tree may be more room; admission will find out.
         self._swa_missing -= victim.kv.swa_held_len(self._page_size)
         self._swa_missing -= self._adder.swa_expected(victim)
         if not victim.kv.is_locked:
@@ -88,13 +88,13 @@ class _Forecast:
                 self._room += len(node.value)
 
     def fits(self) -> bool:
-        """Whether the waiting request fits now; asked as admission asks, after its own locks."""
+        """Whether the waiting request now fits; like admission, after taking its own locks."""
         to_lock = sum(
             len(node.value)
             for node in self._own
             if node.full_lock_ref == self._unlocked.get(node, 0)
         )
-        # Of the window pool no more than these either.
+        # These are also an upper limit for the window pool.
         swa_fits = self._swa_missing + self._swa_to_lock() <= 0
         return self._need < self._room - to_lock and swa_fits and self._states_missing <= 0
 
@@ -107,9 +107,9 @@ class _Forecast:
 
 
 def _reusable(pools: Pools, req: Req) -> tuple[int, list[TreeNode]]:
-    """Tokens of ``req`` that need not be computed, and the nodes that it will lock for them.
+    """Tokens of ``req`` that need no computing, and the nodes that it will lock for them.
 
-    What its session holds is held and locked already.
+    What its session holds is already held and locked.
     """
     req.init_next_round_input()
     session = req.session

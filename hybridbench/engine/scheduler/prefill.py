@@ -1,4 +1,4 @@
-"""Admission: which waiting requests join the next prefill step, and how much of each runs."""
+"""Admission: which waiting requests join the next prefill step, and how many tokens of each run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hybridbench.engine.scheduler.pools import Pools
 from hybridbench.engine.scheduler.release import RequestRelease
 
 # A request that may produce more than this is counted as if it produced this much.
-# Source: SGLang's clip, so that one generous max_new_tokens does not close the door.
+# Source: SGLang's clip, so that one large max_new_tokens does not block admission.
 CLIP_MAX_NEW_TOKENS = 4096
 
 
 class AddReqResult(Enum):
-    """Whether the admission loop goes on."""
+    """Whether the admission loop continues."""
 
     CONTINUE = "continue"
     NO_TOKEN = "no_token"  # noqa: S105 - the pools cannot hold it, or not yet
@@ -29,11 +29,11 @@ class AddReqResult(Enum):
 
 @dataclass(frozen=True)
 class PrefillLimits:
-    """What one prefill step may compute; ``rem_chunk_tokens`` None computes prompts whole.
+    """The limits of one prefill step; ``rem_chunk_tokens`` None computes prompts whole.
 
-    ``decode_tokens`` is what a running request may take in one decode step: guesses count.  With
-    ``cut_at_branching`` a prompt is cut where it leaves the cached KV, as states are saved only at
-    the end of a step.
+    ``decode_tokens`` is what a running request may take in one decode step, draft tokens included.
+    With ``cut_at_branching`` a prompt is cut where it diverges from the cached KV, as states are
+    saved only at the end of a step.
     """
 
     rem_input_tokens: int
@@ -48,13 +48,13 @@ class PrefillAdder:
     Budgets: ``rem_total_tokens`` KV room for prompts and expected outputs, ``rem_swa_tokens`` room
     for chunks and windows, ``rem_mamba_slots`` state slots, ``rem_rows`` request rows,
     ``rem_input_tokens`` and ``rem_chunk_tokens`` work of this step.  SGLang leaves the state slots
-    out and asserts when they run dry.
+    out and asserts when they run out.
 
-    All tokens are counted in whole pages: a request's prefix is whole pages, so what it computes
-    begins a page, and the page it ends in is nobody else's.
+    All tokens are counted in whole pages: a request's prefix is whole pages, so its new tokens
+    begin a page, and it shares the page it ends in with no other request.
 
-    A match comes before the decision, and a hit takes a state slot during it; whoever is refused
-    after that gives it back through ``_return_unadmitted``.
+    A match comes before the decision, and a hit takes a state slot during it; a request that is
+    refused after that returns the slot through ``_return_unadmitted``.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PrefillAdder:
         self._page_size = pools.page_size
         self._decode_tokens = limits.decode_tokens
         self._new_token_ratio = new_token_ratio
-        # KV that running requests are still expected to fill, and what this step promises.
+        # KV that running requests are still expected to fill, plus what this step has promised.
         self._kv_promised: float = sum(map(self.kv_expected, running))
         self._swa_promised = sum(map(self.swa_expected, running))
         self._slots_promised = 0
@@ -81,7 +81,7 @@ class PrefillAdder:
         self.can_run_list: list[Req] = []
         self.new_chunked_req: Req | None = None
         self.refused: Req | None = None
-        self.sent_back = 0  # running requests that made room in this step
+        self.sent_back = 0  # running requests retracted in this step
 
     def rem_total_tokens(self) -> float:
         """KV tokens left for prompts and outputs of further requests."""
@@ -100,7 +100,7 @@ class PrefillAdder:
         return self._pools.free_rows() - self._rows_promised
 
     def would_compute(self, req: Req, prefix_len: int) -> bool:
-        """Whether this step's work still has room for ``req``, were its pools not in the way."""
+        """Whether this step's compute budget still has room for ``req``, ignoring the pools."""
         prompt_len = len(req.fill_ids) - prefix_len
         if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
             return False
@@ -110,13 +110,13 @@ class PrefillAdder:
         return prompt_len <= self._rem_chunk_tokens or self.new_chunked_req is None
 
     def kv_need(self, req: Req, prefix_len: int) -> int:
-        """KV tokens that ``req`` needs for the prompt behind its prefix and for its outputs."""
+        """KV tokens that ``req`` needs for the prompt after its prefix and for its outputs."""
         return self._kv_need(req, len(req.fill_ids) - prefix_len)
 
     def swa_need(self, req: Req, prefix_len: int) -> int:
-        """The most of the window pool that ``req`` needs at a time for the same; 0 without one.
+        """The most window-pool tokens that ``req`` needs at a time for the same; 0 without one.
 
-        That is its window and what a step adds to it; between two chunks the tree locks the window
+        This is its window plus what a step adds; between two chunks the tree locks the window
         for it in whole nodes, which are at most a chunk longer.
         """
         prompt_len = len(req.fill_ids) - prefix_len
@@ -126,16 +126,16 @@ class PrefillAdder:
         return self._swa_in_pages(min(all_of_it, at_once + self._swa_peak))
 
     def forget_running(self, req: Req) -> None:
-        """``req`` is about to leave the running batch: nothing is kept free for it any more."""
+        """Release the room kept for ``req``, which is about to leave the running batch."""
         self._kv_promised -= self.kv_expected(req)
         self._swa_promised -= self.swa_expected(req)
         self.sent_back += 1
 
     def add_chunked_req(self, req: Req) -> bool:
-        """Add the next chunk of a request that is partly computed; False if it does not fit.
+        """Add the next chunk of a partly computed request; False if it does not fit.
 
         Its whole prompt was promised at admission, so it fits unless slots were lost or an
-        allocation failed meanwhile; then the caller must take back all it holds.
+        allocation has failed; then the caller must retract it.
         """
         start = req.kv.kv_committed_len
         extend_input_len = self._chunk_len(len(req.fill_ids) - start)
@@ -147,8 +147,8 @@ class PrefillAdder:
     def admit_from(self, waiting_queue: Sequence[Req]) -> AddReqResult:
         """Match and add from the front of the queue until one is refused or the queue ends.
 
-        The window reserves state slots for the matches of this loop; leaving it in any way
-        returns those that were not used.
+        The window reserves state slots for the matches of this loop; every way out of it
+        returns the unused ones.
         """
         result = AddReqResult.CONTINUE
         most = min(len(waiting_queue), self.rem_rows())
@@ -162,16 +162,16 @@ class PrefillAdder:
         return result
 
     def add_one_req(self, req: Req) -> AddReqResult:
-        """Add a matched request if every budget allows it; anything else leaves it as it was.
+        """Add a matched request if every budget allows it; otherwise leave it unchanged.
 
-        CONTINUE says that the request was added *and* that there is room for more; with the other
+        CONTINUE means that the request was added *and* that there is room for more; with the other
         results it may have been added too (see ``can_run_list``).
         """
         if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
             return AddReqResult.OTHER
         start = len(req.kv.prefix_indices)
         prompt_len = len(req.fill_ids) - start
-        # The first request passes whatever its length, or a long prompt would never run.
+        # The first request passes at any length, or a long prompt would never run.
         if (
             self.can_run_list
             and self._rem_chunk_tokens is None
@@ -201,7 +201,7 @@ class PrefillAdder:
         )
         req.kv.prefix_indices = result.device_indices
         if not req.kv.is_locked:
-            # A session's record has the node that the session holds a lock on, and its writers.
+            # A session's record has the node that the session has locked, and its writers.
             req.kv.last_node = result.last_device_node
             req.went_on_from = result.last_device_node.writers
         req.mamba_branching_seqlen = result.mamba_branching_seqlen
@@ -209,22 +209,22 @@ class PrefillAdder:
             self._put_back(req)
             return AddReqResult.CONTINUE
         added = self.add_one_req(req)
-        # A chunked request is added with a result other than CONTINUE: look whether it was.
+        # A chunked request is added with a result other than CONTINUE, so check the list.
         if not (self.can_run_list and self.can_run_list[-1] is req):
             self.refused = req
             self._put_back(req)
         return added
 
     def _awaits_prefetch(self, req: Req) -> bool:
-        """Whether more of the prefix of ``req`` is on its way from the storage to the host."""
+        """Whether more of the prefix of ``req`` is being fetched from storage to the host."""
         storage_tier = self._pools.storage_tier
         return storage_tier is not None and not storage_tier.check_prefetch_progress(req.rid)
 
     def _awaits_load_back(self, req: Req, last_host_node: TreeNode) -> bool:
-        """Whether more of the prefix of ``req`` is on its way from the host.
+        """Whether more of the prefix of ``req`` is being loaded from the host.
 
-        A request begins one load, at most, before it is admitted: what has come may be evicted
-        again, or not come at all, and then it computes those tokens.
+        A request starts at most one load before it is admitted: loaded KV may be evicted
+        again, or the load may fail, and then it computes those tokens.
         """
         host_tier = self._pools.host_tier
         if host_tier is None or req.began_load_back:
@@ -232,7 +232,7 @@ class PrefillAdder:
         locked = self._lock(req)
         has_room = self._has_room(req, len(req.fill_ids) - len(req.kv.prefix_indices))
         if self._pools.has_states:
-            # The load takes a slot beside that of the request.
+            # The load takes a slot in addition to the request's.
             has_room &= self._pools.state_slots_wanted(req) < self.rem_mamba_slots()
         self._unlock(req, locked)
         if not has_room:
@@ -243,14 +243,14 @@ class PrefillAdder:
         return req.began_load_back
 
     def _put_back(self, req: Req) -> None:
-        """``req`` is not admitted in this step, and holds nothing."""
-        # Of a session's turn nothing is freed here: its session holds it again.
+        """Return ``req``, which is not admitted in this step, with nothing held."""
+        # For a session's turn nothing is freed here: its session holds it again.
         if not self._pools.sessions.take_back(req):
             self._return_unadmitted(req)
         req.forget_match()
 
     def _return_unadmitted(self, req: Req) -> None:
-        """Give back the state slot that matching took for a request that is not admitted.
+        """Free the state slot that matching took for a request that is not admitted.
 
         A waiting request holds nothing between steps.  Without this the slot is in no free list,
         no tree node and no running request (sglang#21404).
@@ -258,7 +258,7 @@ class PrefillAdder:
         self._release.return_mamba_slot(req)
 
     def _has_room(self, req: Req, prompt_len: int) -> bool:
-        """Ask after locking: what the lock protects is no longer evictable."""
+        """Whether all pools have room; call after locking, since locked nodes are not evictable."""
         return (
             self._kv_need(req, prompt_len) < self.rem_total_tokens()
             and self.swa_need(req, len(req.fill_ids) - prompt_len) <= self.rem_swa_tokens()
@@ -267,9 +267,9 @@ class PrefillAdder:
         )
 
     def _to_branching(self, req: Req, start: int, prompt_len: int) -> int:
-        """Stop where the prompt leaves the cached KV, so that the tree gets a state there.
+        """Stop where the prompt diverges from the cached KV, so that the tree gets a state there.
 
-        Such a prompt is cut like a long one; while another request is between chunks it is not.
+        Such a prompt is cut like a long one, but not while another request is between chunks.
         """
         branching = req.mamba_branching_seqlen
         can_chunk = self._rem_chunk_tokens is not None and self.new_chunked_req is None
@@ -278,9 +278,9 @@ class PrefillAdder:
         return min(branching - start, prompt_len) if branching > start else prompt_len
 
     def _chunk_len(self, extend_len: int) -> int:
-        """How much of ``extend_len`` this step computes; what is cut is cut at a page border.
+        """How much of ``extend_len`` this step computes; cuts are at page borders.
 
-        The chunk budget is whole pages from the beginning, and is charged whole pages.
+        The chunk budget starts as whole pages and is charged in whole pages.
         """
         if self._rem_chunk_tokens is None:
             return extend_len
@@ -289,20 +289,20 @@ class PrefillAdder:
     def _kv_need(self, req: Req, prompt_len: int) -> int:
         """KV tokens for the rest of a prompt and for its outputs, in new pages.
 
-        A prefix ends on a page border, but for a session's: the rest of its last page is its own.
+        A prefix ends on a page border, except a session's, which owns the rest of its last page.
         """
         start = len(req.fill_ids) - prompt_len
         end = len(req.fill_ids) + min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS)
         return self._in_pages(end) - self._in_pages(start)
 
     def kv_expected(self, req: Req) -> float:
-        """KV tokens that a running request is expected to take yet; its own page is used up first.
+        """KV tokens that a running request is expected to take, beyond the rest of its own page.
 
-        With a ratio of 1 it is never more than that.
+        With a ratio of 1 it never takes more.
         """
         tokens = min(req.remaining_new_tokens, CLIP_MAX_NEW_TOKENS) * self._new_token_ratio
         if self._decode_tokens > 1:
-            # The next step takes room for its guesses at once, however few of them are right.
+            # The next step takes room for its draft tokens at once, however few are accepted.
             tokens = max(tokens, min(req.remaining_new_tokens, self._decode_tokens))
         if self._page_size == 1:
             return tokens
@@ -310,14 +310,14 @@ class PrefillAdder:
         return self._in_pages(max(0, math.ceil(tokens) - rest_of_page))
 
     def swa_expected(self, req: Req) -> int:
-        """What a running request may take yet in the window pool; less as its window is full."""
+        """What a running request may still take in the window pool; less with a full window."""
         held = req.kv.swa_held_len(self._page_size)
         tokens = min(req.remaining_new_tokens, self._swa_peak - held)
         return self._swa_in_pages(max(0, tokens))
 
     @property
     def _swa_peak(self) -> int:
-        """The window, a step, and a broken page at either end."""
+        """The window, a step, and a partial page at either end."""
         return self._pools.sliding_window_size + self._decode_tokens + 2 * self._page_size
 
     def _swa_in_pages(self, tokens: int) -> int:
@@ -327,7 +327,7 @@ class PrefillAdder:
         return ceil_align(tokens, self._page_size)
 
     def _add(self, req: Req, extend_input_len: int, prompt_len: int) -> None:
-        """Promise the whole prompt and its outputs, charge this step for what it computes."""
+        """Promise the whole prompt and its outputs; charge this step for what it computes."""
         req.extend_input_len = extend_input_len
         if extend_input_len < prompt_len:
             self.new_chunked_req = req
@@ -340,7 +340,7 @@ class PrefillAdder:
         self.can_run_list.append(req)
 
     def _budget_state(self) -> AddReqResult:
-        # Not the rows: who is next may bring one.
+        # Not the rows: the next request may have one already.
         if self.rem_total_tokens() <= 0 or min(self.rem_mamba_slots(), self.rem_swa_tokens()) < 0:
             return AddReqResult.NO_TOKEN
         if self._rem_input_tokens <= 0 or self._rem_chunk_tokens == 0:
@@ -348,7 +348,7 @@ class PrefillAdder:
         return AddReqResult.CONTINUE
 
     def _lock(self, req: Req) -> bool:
-        """Lock the matched node; False if that is done: a session's record comes with its lock."""
+        """Lock the matched node; False if it is locked already, as in a session's record."""
         kv = req.kv
         if kv.is_locked or kv.last_node is None:
             return False
@@ -356,7 +356,7 @@ class PrefillAdder:
         return True
 
     def _unlock(self, req: Req, locked: bool) -> None:
-        """Undo ``_lock``, which said ``locked``."""
+        """Undo ``_lock``, given its result ``locked``."""
         if locked and req.kv.last_node is not None:
             self._pools.tree_cache.dec_lock_ref(req.kv.last_node, req.kv.lock_receipt)
             req.kv.lock_receipt = None

@@ -1,7 +1,7 @@
-"""Every way a request lets go of what it holds: one walk over all fields of its ``ReqKv``.
+"""Every way a request releases what it holds: one walk over all fields of its ``ReqKv``.
 
-Finish, abort at any stage, retract, refusal and disconnect all end here.  Nothing is freed by a
-destructor, so that a field that is forgotten stays visible as a leak.
+Finish, abort at any stage, retract, refusal and disconnect all end here.  No destructor frees
+anything, so that a forgotten field stays visible as a leak.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from hybridbench.engine.scheduler.pools import Pools
 
 
 class RequestRelease:
-    """Gives back what requests hold; each give-back is its own method, called through self."""
+    """Frees what requests hold; each kind of slot has its own method, called through self."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
 
     def release(self, req: Req, *, is_insert: bool) -> None:
-        """Give back all that ``req`` holds; its record is empty afterwards.
+        """Free all that ``req`` holds; its record is empty afterwards.
 
         With ``is_insert`` the prefix cache is offered the committed KV and the state; without, it
-        gets nothing new.  A request that holds nothing may be released again: nothing happens.
-        What a session's turn holds goes to its session, unless the turn is aborted.
+        gets nothing new.  Releasing a request that holds nothing has no effect.  What a session's
+        turn holds goes to its session, unless the turn is aborted.
         """
         if req.kv.req_pool_idx is not None:
             self._give_back_kv(req, is_insert=is_insert)
@@ -37,17 +37,17 @@ class RequestRelease:
         self._forget(req)
 
     def retract(self, req: Req) -> None:
-        """Give back all that a request holds which will be prefilled again; nothing is cached.
+        """Free all that a request holds, to be prefilled again; nothing is cached.
 
-        The KV goes from ``cache_protected_len`` on, which is a page border.  Its prefix may end
-        inside a page, and must not decide where to begin: that page is the request's own.
+        KV is freed from ``cache_protected_len`` on, which is a page border.  The prefix may end
+        inside a page and must not determine the start: that page is the request's own.
         """
         self.release(req, is_insert=False)
 
     def free_draft_tail(self, req: Req) -> None:
-        """Free the pages behind the last token that was right, if there are any.
+        """Free the pages after the last accepted token, if there are any.
 
-        What is left of that token's own page stays the request's, and its next tokens fill it.
+        The rest of that token's own page stays the request's, and its next tokens fill it.
         """
         kv, pools = req.kv, self._pools
         start = ceil_align(kv.kv_committed_len, pools.page_size)
@@ -63,9 +63,9 @@ class RequestRelease:
             rows.free_mamba_cache(req)
 
     def _give_back_kv(self, req: Req, *, is_insert: bool) -> None:
-        """Let the cache take or free the KV and the state; it unlocks the prefix too.
+        """Let the cache take or free the KV and the state, and unlock the prefix.
 
-        Positions allocated for a step that never ran hold no KV, so the cache frees them.  It alone
+        Positions allocated for a step that never ran hold no KV, so the cache frees them.  Only it
         can: they may share their first page with committed ones.
         """
         self._pools.cache_finished_req(req, is_insert=is_insert)
@@ -75,22 +75,22 @@ class RequestRelease:
         self._pools.req_to_token_pool.free(req)
 
     def _release_prefetch(self, req: Req) -> None:
-        """End what still comes from the storage for a request that waited."""
+        """End the prefetch from storage of a request that waited."""
         storage_tier = self._pools.storage_tier
         if storage_tier is not None:
             storage_tier.release_aborted_request(req.rid)
 
     def _unlock(self, req: Req) -> None:
-        """Take back the lock of a request that was admitted but never got a row."""
+        """Release the lock of a request that was admitted but never got a row."""
         kv = req.kv
         if kv.is_locked and kv.last_node is not None:
             self._pools.tree_cache.dec_lock_ref(kv.last_node, kv.lock_receipt)
         kv.lock_receipt = None
 
     def _forget(self, req: Req) -> None:
-        """A fresh record: whatever still had a holder's number in it would otherwise look held.
+        """Reset the record: leftover values would look like slots still held.
 
-        Slots that are not given back stay in the record, so that the leak keeps its holder.
+        Slots that were not freed stay in the record, so that a leak keeps its holder.
         """
         req.kv = ReqKv(
             req_pool_idx=req.kv.req_pool_idx,

@@ -12,14 +12,14 @@ from hybridbench.engine.req import Req, ReqKv
 class ScheduleBatch:
     """The requests of one step, in the order of the forward batch's rows.
 
-    ``records`` are what the requests held when the batch was formed.  A request that has let go of
-    everything since then has another record, even if it was admitted again meanwhile: that is how
-    a late result is told from one that is waited for.
+    ``records`` are what the requests held when the batch was formed.  A request that was released
+    since then has another record, even if it has been admitted again: this distinguishes
+    a late result from one that is waited for.
 
     ``chunked_req``, if any, is among ``reqs`` and stays between chunks after this step: its logits
-    mean nothing.
+    are meaningless.
 
-    ``drafts``, if not None, are the guesses of each request that the step verifies behind its last
+    ``drafts``, if not None, are each request's draft tokens, which the step verifies after its last
     token; some may be empty.
     """
 
@@ -37,15 +37,15 @@ class ScheduleBatch:
         chunked_req: Req | None = None,
         drafts: list[list[int]] | None = None,
     ) -> ScheduleBatch:
-        """The batch of ``reqs`` as they are now; the list is kept, not copied."""
+        """The batch of ``reqs`` in their present state; keeps the list, without a copy."""
         return cls(reqs, [req.kv for req in reqs], forward, chunked_req, drafts)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainsToCome:
-    """A step with room for chains that are not known before the results of the step before it.
+    """A step with room for chains that depend on the results of the previous step.
 
-    ``guesses`` is how many a chain may have; the requests have KV for as many.
+    ``guesses`` is the maximum of draft tokens in a chain; the requests have KV for as many.
     """
 
     reqs: list[Req]

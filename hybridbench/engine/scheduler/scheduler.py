@@ -1,4 +1,4 @@
-"""The loop's decisions: what runs next, who may join it, and how requests leave."""
+"""The scheduler's decisions: what runs next, which requests join, and how requests leave."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from hybridbench.engine.sessions.session_controller import AbortStage, SessionCo
 from hybridbench.engine.speculative.drafter import Drafter
 from hybridbench.foundation.engine_config import EngineConfig
 
-# In the place of the last token of a request that got none.
+# Replaces the last token of a request that got none.
 NO_TOKEN = 0
 
 
 class Scheduler:
-    """Decides which requests run next, and takes what their steps gave.
+    """Decides which requests run next, and processes the results of their steps.
 
     One step is: ``settle_aborts``, ``schedule``, ``lay_out``, the model, ``accept``, ``settle``.
 
-    With overlap ``accept``, ``lay_out`` and ``settle`` get the batch of the step before, and
-    ``launched`` is told of this step's.  What runs on a device runs in order, so that a slot may be
-    given back, and a state copied, as soon as the last step that uses it was launched: nobody waits
+    With overlap ``accept``, ``lay_out`` and ``settle`` get the previous step's batch, and
+    ``launched`` gets this step's.  A device executes its work in order, so a slot may be
+    freed, and a state copied, as soon as the last step that uses it was launched, without waiting
     for its result.
 
     Between steps a waiting request holds nothing, and every other request is in ``running`` or is
@@ -69,12 +69,12 @@ class Scheduler:
         # A refusal is not repeated until a request leaves the running batch.
         self._batch_is_full = False
         self._abort_requested: list[Req] = []
-        self._turned_away = StepOutcome()  # by a full queue since the last step, which will tell
+        self._turned_away = StepOutcome()  # by a full queue; the next step reports them
         self.is_paused = False
         self.waiting_queue: list[Req] = []
         self.running: list[Req] = []
         self.chunked_req: Req | None = None
-        # Launched, and its results not settled yet; only with overlap, and only between steps.
+        # Launched, but its results are not settled; only with overlap, and only between steps.
         self.in_flight: ScheduleBatch | None = None
         self.sessions = SessionController(pools.sessions, counters, pools.timings.now_s)
         self._decode_tokens = 1 if drafter is None else config.speculative_num_draft_tokens
@@ -91,7 +91,7 @@ class Scheduler:
         )
 
     def add(self, req: Req) -> None:
-        """Queue a new request; if the queue is full, the next step tells who was turned away."""
+        """Queue a new request; if the queue is full, the next step reports which was refused."""
         self._enqueue(req)
         refused = self._rules.too_many(req, self.waiting_queue)
         if refused is not None:
@@ -101,22 +101,22 @@ class Scheduler:
             self._prefetch(req)
 
     def request_abort(self, req: Req, message: str) -> None:
-        """Ask that ``req`` ends with the next step; it keeps what it holds until then."""
+        """End ``req`` with the next step; it keeps what it holds until then."""
         if req.to_abort is None and not req.finished:
             req.to_abort = FinishReason(FinishKind.ABORT, message)
             self._abort_requested.append(req)
 
     def request_abort_all(self, message: str) -> int:
-        """Ask that every request ends with the next step; how many had not been asked before."""
+        """End every request with the next step; return how many were not being aborted already."""
         pending = self.aborts_pending
         for req in (*self.waiting_queue, *self.admitted()):
             self.request_abort(req, message)
         return self.aborts_pending - pending
 
     def pause(self, *, retract: bool) -> None:
-        """Schedule nothing until ``resume``; with ``retract`` all who run wait from now on.
+        """Schedule nothing until ``resume``; with ``retract`` running requests return to the queue.
 
-        Without it they keep what they hold, and go on from there.  Aborts are settled all the same.
+        Without it they keep what they hold, and resume from there.  Aborts are still settled.
         """
         self.is_paused = True
         self._counters.pauses += 1
@@ -128,22 +128,22 @@ class Scheduler:
             self._retract(req)
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Resume after ``pause``."""
         self.is_paused = False
 
     @property
     def has_requests(self) -> bool:
-        """Whether a request is waiting or running, or the result of one outstanding."""
+        """Whether a request is waiting or running, or the result of one is outstanding."""
         return bool(self.waiting_queue or self.running or self.chunked_req or self.in_flight)
 
     @property
     def has_transfers(self) -> bool:
-        """Whether KV is on its way between device, host and storage."""
+        """Whether a transfer between device, host and storage is in flight."""
         return self._host_tier is not None and self._host_tier.has_transfers
 
     @property
     def only_waits(self) -> bool:
-        """Whether the engine is paused, nobody runs, and no result or transfer is outstanding."""
+        """Whether the engine is paused with nothing running, and no result or transfer pending."""
         running = self.running or self.chunked_req or self.in_flight or self.has_transfers
         return self.is_paused and not running
 
@@ -166,7 +166,7 @@ class Scheduler:
         return [*self.running, self.chunked_req] if self.chunked_req else list(self.running)
 
     def outrun(self) -> list[Req]:
-        """Requests of the batch in flight that have let go of everything since it was formed."""
+        """Requests of the batch in flight that were released since it was formed."""
         batch = self.in_flight
         if batch is None:
             return []
@@ -174,7 +174,7 @@ class Scheduler:
         return [req for req, record in pairs if req.kv is not record]
 
     def settle_aborts(self, outcome: StepOutcome) -> None:
-        """End the requests that were asked to, wherever they are, and who waited too long."""
+        """End the requests that were aborted, at any stage, and those that waited too long."""
         if self._turned_away.aborted:
             outcome.aborted += self._turned_away.aborted
             self._turned_away = StepOutcome()
@@ -188,7 +188,7 @@ class Scheduler:
             self._abort_admitted(req, outcome)
 
     def schedule(self, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
-        """The next step's batch: a prefill if there is one, or else one token for all; or None."""
+        """The next step's batch: a prefill if possible, otherwise a token for all; or None."""
         if self._host_tier is not None:
             self._host_tier.check_hicache_events()
         if self.is_paused:
@@ -204,22 +204,22 @@ class Scheduler:
         previous: ScheduleBatch | None = None,
         tokens: Sequence[Sequence[int]] = (),
     ) -> ScheduleBatch:
-        """``planned`` with what the step before it gave: ``tokens``, by request of ``previous``."""
+        """``planned`` completed with the results ``tokens`` of the ``previous`` step's requests."""
         if isinstance(planned, ChainsToCome):
             records = () if previous is None else previous.records
             news = zip(records, tokens, strict=True)
             return self._verifier.lay_out(planned, {id(record): new for record, new in news})
         if previous is None:
             return planned
-        # Nobody waits for the token of a request that has let go meanwhile.
+        # The token of a request that was released since then is not needed.
         last = [new[-1] if new else NO_TOKEN for new in tokens]
         return replace(planned, forward=resolve_future_token_ids(planned.forward, last))
 
     def launched(self, batch: ScheduleBatch | None) -> None:
-        """With overlap only: ``batch`` is on its way, and its results come with the next step.
+        """With overlap only: note that ``batch`` is launched; its results come with the next step.
 
         What a prefill computes is known without them, so the tree gets the prompts now: by the time
-        of the results the next step may have moved the state on.  None says that nothing runs.
+        of the results the next step may have advanced the state.  None means that nothing runs.
         """
         self.in_flight = batch
         if batch is None or batch.forward.mode != "extend":
@@ -234,13 +234,13 @@ class Scheduler:
                 self._join_running(req)
 
     def accept(self, batch: ScheduleBatch, chosen: NextTokens) -> Sequence[Sequence[int]]:
-        """What each request of a batch that ran gets of its tokens: with drafts those that are
-        right, whose states become the requests' here.
+        """The tokens that each request of a batch gets: with drafts the accepted ones, whose
+        states are made the requests' here.
 
-        The next step reads those states, so that this comes before it, settled or not.
+        The next step reads those states, so this comes before it, settled or not.
 
         Args:
-            batch: what ran in this step, or with overlap in the step before.
+            batch: ran in this step, or with overlap in the previous one.
             chosen: a token per request of the batch, with drafts one for each of its new tokens.
                 Their logprobs are stored with the requests here.
         """
@@ -257,22 +257,22 @@ class Scheduler:
     def settle(
         self, batch: ScheduleBatch, tokens: Sequence[Sequence[int]], outcome: StepOutcome
     ) -> None:
-        """Take the tokens of a batch that ran: commit its KV, finish what is done.
+        """Process the tokens of a batch that ran: commit its KV, finish what is done.
 
         Args:
-            batch: what ran in this step, or with overlap in the step before.
-            tokens: what ``accept`` gave; that of ``chunked_req`` is ignored.
-            outcome: filled with who got a token and who is done.
+            batch: ran in this step, or with overlap in the previous one.
+            tokens: the result of ``accept``; that of ``chunked_req`` is ignored.
+            outcome: receives the requests that got a token and those that finished.
         """
         is_prefill = batch.forward.mode == "extend"
         to_share = is_prefill and not self._config.enable_overlap_schedule
         if to_share or not is_prefill:
             self._tracker.complete(batch)
         chunked_req, produced = batch.chunked_req, outcome.produced
-        # Without overlap, room for guesses goes back at once.
+        # Without overlap, room for draft tokens is freed at once.
         frees_tails = self._drafts and not self._config.enable_overlap_schedule
         rows = zip(batch.reqs, batch.records, _seq_lens(batch, tokens), tokens, strict=True)
-        # What ends here goes to the free list in one piece, as nothing of it is wanted before.
+        # Frees are grouped into one, since nothing is allocated before the end.
         with self._pools.token_to_kv_pool_allocator.free_group():
             for req, record, seq_len, new in rows:
                 if req is chunked_req:
@@ -292,7 +292,7 @@ class Scheduler:
                 if req.finished_reason is not None:
                     self._finish(req, outcome)
                 elif to_share:
-                    # From here on others may reuse the prompt.
+                    # From here on other requests may reuse the prompt.
                     self._pools.cache_unfinished_req(req)
                     self._join_running(req)
         self._end_settling(outcome)
@@ -363,8 +363,8 @@ class Scheduler:
             self._counters.refusals += 1
 
     def _admit_by_preemption(self, adder: PrefillAdder) -> AddReqResult:
-        """Go on admitting where the queue was blocked, while somebody can be sent back for it."""
-        # Not those who are sent back: they wait at least one step.
+        """Continue admitting where the queue was blocked, while requests can be preempted."""
+        # Without the preempted ones, which wait at least one step.
         queue = list(self.waiting_queue)
         result = AddReqResult.NO_TOKEN
         while result is AddReqResult.NO_TOKEN:
@@ -376,7 +376,7 @@ class Scheduler:
         return result
 
     def _preempt(self, req: Req, adder: PrefillAdder) -> bool:
-        """Send back who must go so that ``req`` fits; False if nobody can, or it would not do."""
+        """Retract running requests so that ``req`` fits; False if that is impossible."""
         victims = self._preemption.victims(req, self.running, adder)
         for victim in victims:
             adder.forget_running(victim)
@@ -403,11 +403,11 @@ class Scheduler:
             self.waiting_queue = [req for req in self.waiting_queue if id(req) not in taken]
 
     def _give_up_on_head(self, adder: PrefillAdder, outcome: StepOutcome) -> None:
-        """End a request that was refused although nobody else holds anything.
+        """Abort a request that was refused although no other holds anything.
 
-        It would be refused for ever.  Requests that do not fit an empty engine are refused at
-        submission, so this happens only when slots have been lost.  Before that, what idle sessions
-        hold is taken from them, one session a step.
+        It would be refused forever.  Requests that do not fit an empty engine are rejected at
+        submission, so this happens only when slots have been lost.  Before that, idle sessions
+        are evicted, one per step.
         """
         if self.running or self.chunked_req is not None or adder.sent_back or self.has_transfers:
             return
@@ -421,7 +421,7 @@ class Scheduler:
         self._counters.abort_no_room += 1
 
     def _roll_back(self, admitted: Sequence[Req]) -> None:
-        """An allocation failed although admission saw room: everybody waits again."""
+        """Return all to the queue: an allocation failed although admission saw room."""
         for req in admitted:
             if req is self.chunked_req:
                 self.chunked_req = None
@@ -431,13 +431,13 @@ class Scheduler:
         self._counters.rollbacks += 1
 
     def _stash_chunk(self, req: Req) -> None:
-        """Between chunks the tree gets what is computed, so that others may reuse it."""
+        """Give the tree what is computed between chunks, so that others may reuse it."""
         self._pools.cache_unfinished_req(req, chunked=True)
         req.passed |= Passed.CHUNKED
         self._counters.prefill_chunks += 1
 
     def _cached_prefix_len(self, req: Req) -> int:
-        """How much of ``req`` the cache has now; takes nothing."""
+        """The length of ``req`` that the cache has now; takes nothing."""
         if req.session is not None and req.session.session_id in self._pools.sessions.slots:
             return self._pools.sessions.cached_len(req.session.session_id)
         req.init_next_round_input()
@@ -450,7 +450,7 @@ class Scheduler:
         retracted = self._make_room_for_decode(outcome)
         batch = self._decode_batch()
         while batch is None and self.running and not self._awaits_last():
-            # There was room, and still an allocation failed: one request less may do.
+            # There was room, but an allocation failed: one request less may succeed.
             if not self._retract_one():
                 break
             retracted = True
@@ -465,8 +465,8 @@ class Scheduler:
         return batch
 
     def _decode_batch(self) -> ScheduleBatch | ChainsToCome | None:
-        """The next token of each running request, and with drafts perhaps more; None if there is
-        nobody, or no room.
+        """The next token of each running request, with drafts possibly more; None without
+        requests or room.
         """
         if not self.running:
             return None
@@ -479,10 +479,10 @@ class Scheduler:
         return None if forward is None else ScheduleBatch.of(list(self.running), forward)
 
     def _must_be_revocable(self) -> bool:
-        """Whether the next decode step is one whose states are kept apart until its results are in.
+        """Whether the next decode step keeps its states apart until its results are in.
 
-        Overlapped guesses are, since nobody knows yet how many are right.  So are the steps of a
-        session's turn: pushed back meanwhile, it goes on from the token before.
+        Overlapped draft tokens do, since it is not known yet how many are accepted.  So do steps of
+        a session's turn: if it is retracted before the results, it resumes from the token before.
         """
         if not self._config.enable_overlap_schedule:
             return False
@@ -496,15 +496,15 @@ class Scheduler:
         return self._decode_room.fits(self.running)
 
     def _awaits_last(self) -> bool:
-        """Whether the only running request may be over already, as its last result will say, or
-        get room when a transfer has ended.
+        """Whether the only running request may have finished, which its pending result will tell,
+        or get room when a transfer ends.
         """
         return len(self.running) == 1 and (self.in_flight is not None or self.has_transfers)
 
     def _make_room_for_decode(self, outcome: StepOutcome) -> bool:
-        """Retract until the rest can go on; the last one, if even it cannot, is aborted.
+        """Retract until the rest can continue; abort the last one if even that cannot.
 
-        Before that idle sessions lose what they hold; retracted turns are idle then, too.
+        Before that, idle sessions are evicted; retracted turns are idle then, too.
         """
         retracted = False
         while self.running and not self._next_token_fits():
@@ -527,7 +527,7 @@ class Scheduler:
             self._counters.abort_no_room += 1
         return retracted
 
-    # In, back and out.
+    # Admit, retract, release.
 
     def _join_running(self, req: Req) -> None:
         if self.running:
@@ -536,11 +536,11 @@ class Scheduler:
             req.passed |= Passed.LOADED_BACK
         self.running.append(req)
         if self._preemption.enabled:
-            # Whoever is blocked may take its place.
+            # A blocked request may preempt it.
             self._batch_is_full = False
 
     def _retract_one(self) -> bool:
-        """Push one running request back; False if nobody can go before the next results."""
+        """Retract one running request; False if none can go before the next results."""
         able = [req for req in self.running if not self._awaits_first(req)]
         if not able:
             return False
@@ -548,10 +548,10 @@ class Scheduler:
         return True
 
     def _awaits_first(self, req: Req) -> bool:
-        """Whether the prefill of a session's turn is in flight, and its state has all of it in.
+        """Whether a session's turn has its prefill in flight, and its state includes all of it.
 
-        To go on without that result, it would have to compute the prompt's last token again, from
-        the state before it, which is gone.
+        To resume without that result, it would have to recompute the prompt's last token, from
+        the state before it, which no longer exists.
         """
         batch = self.in_flight
         if batch is None or batch.forward.mode != "extend" or req.session is None:
@@ -563,7 +563,7 @@ class Scheduler:
         self._retract(req)
 
     def _retract(self, req: Req) -> None:
-        """Push a request back into the queue; its outputs stay and are prefilled again."""
+        """Return a request to the queue; its outputs stay and are prefilled again."""
         self._release.retract(req)
         req.is_retracted = True
         req.passed |= Passed.RETRACTED
@@ -573,7 +573,7 @@ class Scheduler:
         self.sessions.note_retract(req)
 
     def _prefetch(self, req: Req) -> None:
-        """Have the storage bring what the tree lacks; a session's turn has its own prefix."""
+        """Start fetching from storage what the tree lacks; not for a session's turn."""
         storage_tier = self._pools.storage_tier
         if storage_tier is not None and req.session is None:
             req.init_next_round_input()
@@ -584,7 +584,7 @@ class Scheduler:
         req.began_load_back = False
         self.waiting_queue.append(req)
         if self._preemption.enabled:
-            # It may take the place of somebody who runs.
+            # It may preempt a running request.
             self._batch_is_full = False
 
     def _finish(self, req: Req, outcome: StepOutcome) -> None:
@@ -601,9 +601,9 @@ class Scheduler:
             counters.finish_length += 1
 
     def _drop_late_token(self, req: Req) -> None:
-        """A result for a request that has let go of everything since the batch was formed.
+        """Count a result for a request that was released since the batch was formed.
 
-        The KV position of that step went with all the others: here is nothing left to give back.
+        The KV position of that step was freed with all the others: nothing is left to free here.
         """
         counters = self._counters
         counters.late_tokens += 1
@@ -611,22 +611,22 @@ class Scheduler:
             counters.surplus_steps += 1
 
     def _commit_launched(self, req: Req) -> None:
-        """``req`` ends: all steps that were launched for it are final, a surplus step among them.
+        """Commit all steps launched for ``req``, which ends, including a surplus step.
 
-        That step was given the last token of the request, which is known by now, so KV and state
+        That step was given the request's last token, which is known by now, so KV and state
         are those of the whole text, and the tree may take both.  A step that keeps its states apart
-        has moved nothing yet, and never will.
+        has changed nothing, and never will.
         """
         if self.in_flight is not None and self.in_flight.forward.mode == "decode":
             req.kv.kv_committed_len = req.kv.kv_allocated_len
 
     def _abort(self, req: Req, outcome: StepOutcome) -> None:
-        """End ``req`` at whatever stage it is; it holds nothing afterwards."""
+        """Abort ``req`` at any stage; it holds nothing afterwards."""
         for admitted in self._abort_waiting([req], outcome):
             self._abort_admitted(admitted, outcome)
 
     def _abort_waiting(self, leaving: Sequence[Req], outcome: StepOutcome) -> list[Req]:
-        """End those who wait, in one walk over the queue however many they are; the others."""
+        """Abort the waiting ones in a single walk over the queue; return the others."""
         ids = set(map(id, leaving))
         queued = {id(req) for req in self.waiting_queue if id(req) in ids}
         if not queued:
@@ -650,7 +650,7 @@ class Scheduler:
         self._let_go(req, "decode", outcome)
 
     def _let_go(self, req: Req, stage: AbortStage, outcome: StepOutcome) -> None:
-        # What a decoding request has computed is whole and worth keeping for the next turn.
+        # What a decoding request has computed is complete and worth keeping for the next turn.
         self._release.release(req, is_insert=stage == "decode")
         self.sessions.abort_req(req, stage)
         self._batch_is_full = False
@@ -661,7 +661,7 @@ class Scheduler:
 def _store_logprobs(
     logprobs: Mapping[int, TokenLogprobs], batch: ScheduleBatch, tokens: Sequence[Sequence[int]]
 ) -> None:
-    """Store with the requests of ``batch`` the logprobs of the ``tokens`` that they get."""
+    """Store the logprobs of the ``tokens`` that the requests of ``batch`` get."""
     row = 0
     for place, (req, record) in enumerate(zip(batch.reqs, batch.records, strict=True)):
         gets_tokens = req.kv is record and req is not batch.chunked_req
@@ -671,7 +671,7 @@ def _store_logprobs(
 
 
 def _seq_lens(batch: ScheduleBatch, tokens: Sequence[Sequence[int]]) -> Sequence[int]:
-    """How long the requests of ``batch`` are after it; of chains what was right counts."""
+    """The lengths of the requests of ``batch`` after it; in chains, accepted tokens count."""
     if batch.drafts is None:
         return batch.forward.seq_lens
     pairs = zip(batch.forward.prefix_lens, tokens, strict=True)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: seconds and calls since the engine was built, by kind of work."""
+"""The time of a step by kind of work: seconds and calls since the engine was built."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from time import perf_counter, thread_time
 
 @dataclass(slots=True)
 class EngineTimings:
-    """Cumulative seconds on the engine's own clocks, written by the engine's thread alone.
+    """Cumulative seconds on the engine's own clocks, written only by the engine's thread.
 
-    Measured where the scheduler calls the cache, so that what a cache does within a call belongs to
-    that call: making room for the copy of a state is part of the match that wanted it.
+    Measured where the scheduler calls the cache, so that everything a cache does within a call
+    counts for that call: making room for a copied state is part of the match that needs it.
 
-    Calls of microseconds are measured in processor time: one preemption within them is longer than
-    they are, and a busy neighbour would look like an engine that decays.
+    Calls of microseconds are measured in processor time: a preemption within one takes longer than
+    the call itself, and a busy neighbour would look like an engine that degrades.
 
     Attributes:
-        now_s: the clock on the wall; only differences are used.
+        now_s: the wall clock; only differences are used.
         cpu_s: processor time of the engine's thread; only differences are used.
         match_s: processor time in prefix matches.
-        insert_s: processor time in handing requests' KV and states to the cache.
+        insert_s: processor time in passing requests' KV and states to the cache.
         evict_s: processor time in evictions that make room for a step.
         schedule_s: processor time in settling aborts, forming batches and settling them; cache
             calls included.
         forward_s: time in the model and in choosing tokens.
-        forward_cpu_s: processor time of that.
+        forward_cpu_s: processor time of the same.
         check_s: processor time in the engine's own checks after its steps.
-        match_calls, insert_calls, evict_calls: how often.
+        match_calls, insert_calls, evict_calls: numbers of calls.
     """
 
     now_s: Callable[[], float] = field(default=perf_counter)
@@ -45,7 +45,7 @@ class EngineTimings:
     evict_calls: int = 0
 
     def count_forward(self, began_s: float, began_cpu_s: float) -> None:
-        """The model ran since these readings of ``now_s`` and ``cpu_s``."""
+        """Add the time since these readings of ``now_s`` and ``cpu_s``, when the model ran."""
         self.forward_s += self.now_s() - began_s
         self.forward_cpu_s += self.cpu_s() - began_cpu_s
 
@@ -54,7 +54,7 @@ class EngineTimings:
         return self.cpu_s() - self.forward_cpu_s
 
     def seconds(self) -> dict[str, float]:
-        """The times by their metric's name."""
+        """The times by metric name."""
         return {
             "match_s": self.match_s,
             "insert_s": self.insert_s,

@@ -1,11 +1,11 @@
-"""Which states are saved when, so that the tree can have them at aligned lengths.
+"""Decide which states are saved when, so that the tree can have them at aligned lengths.
 
-A state changes in place with every token, so one worth caching must be copied at the moment it is
-right.  A prefill copies at the last multiple of the chunk size within its step, or where the prompt
-leaves what is cached; a decode step copies where a request reaches a multiple of the interval.
-A session keeps what its turns compute after the first prompt, so that nobody would read a copy.
+A state changes in place with every token, so one worth caching must be copied at the right moment.
+A prefill copies at the last multiple of the chunk size within its step, or where the prompt
+diverges from the cache; a decode step copies where a request reaches a multiple of the interval.
+A session keeps what its turns compute after the first prompt, so a copy would never be read.
 
-Source: SGLang's extra_buffer strategy; its prefill counts multiples from where the step starts,
+Source: SGLang's extra_buffer strategy; its prefill counts multiples from the start of the step,
 ours from the beginning of the request, so that short steps and odd prefixes reach them, too.
 """
 
@@ -27,10 +27,10 @@ from hybridbench.foundation.engine_config import EngineConfig
 
 @dataclass(frozen=True, slots=True)
 class TrackLimits:
-    """At which lengths states are saved, in tokens; both are whole pages.
+    """The lengths at which states are saved, in tokens; both are whole pages.
 
     ``chunk_size`` is the grid of prefills, ``interval`` that of decode steps.  With ``branching``
-    a prefill saves where the prompt leaves the cached KV, rather than at its end.
+    a prefill saves where the prompt diverges from the cached KV, rather than at its end.
     """
 
     chunk_size: int
@@ -39,7 +39,7 @@ class TrackLimits:
 
     @classmethod
     def of(cls, config: EngineConfig) -> TrackLimits:
-        """The limits that ``config`` asks for."""
+        """The limits for ``config``."""
         return cls(
             chunk_size=config.cache_chunk_size,
             interval=config.mamba_track_interval,
@@ -49,7 +49,7 @@ class TrackLimits:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """What a step saves: the two fields of a ``ForwardBatch`` of these names."""
+    """The copies of a step: the two fields of a ``ForwardBatch`` of these names."""
 
     mamba_track_seqlens: list[int] | None = None
     mamba_track_indices: IndexArray | None = None
@@ -59,7 +59,7 @@ NOTHING = Tracked()
 
 
 class StateTracker:
-    """Plans the copies of a step and takes note of them when it has run."""
+    """Plans the copies of a step and records them when it has run."""
 
     def __init__(self, pools: Pools, limits: TrackLimits, counters: EngineCounters) -> None:
         self._pools = pools
@@ -69,7 +69,7 @@ class StateTracker:
         self._rows = rows if rows is not None and rows.enable_mamba_extra_buffer else None
 
     def extend(self, reqs: Sequence[Req], prefix_lens: Sequence[int]) -> Tracked:
-        """What a prefill step of ``reqs`` saves; it is about to run, and all have rows."""
+        """The copies of a prefill step of ``reqs`` that is about to run; all have rows."""
         if self._rows is None:
             return NOTHING
         seqlens = [
@@ -79,7 +79,7 @@ class StateTracker:
         return self._with_slots(self._rows, reqs, seqlens)
 
     def decode(self, reqs: Sequence[Req], seq_lens: Sequence[int]) -> Tracked:
-        """What a decode step saves that brings ``reqs`` to ``seq_lens``."""
+        """The copies of a decode step that brings ``reqs`` to ``seq_lens``."""
         if self._rows is None:
             return NOTHING
         interval = self._limits.interval
@@ -92,11 +92,11 @@ class StateTracker:
         return self._with_slots(self._rows, reqs, seqlens)
 
     def complete(self, batch: ScheduleBatch) -> None:
-        """The copies that ``batch`` has made are those to keep from now on.
+        """Record the copies that ``batch`` has made as the ones to keep from now on.
 
-        For a prefill that is so once it was launched, for a decode step only with its results:
-        until then a request may turn out to have ended one step before.  One that has another
-        record than the batch was formed with has let go of its buffer.
+        For a prefill this is valid after its launch, for a decode step only with its results:
+        until then a request may turn out to have ended one step earlier.  A request whose record
+        has changed since the batch was formed has released its buffer.
         """
         seqlens = batch.forward.mamba_track_seqlens
         if self._rows is None or seqlens is None:
@@ -109,16 +109,16 @@ class StateTracker:
     def complete_verified(self, batch: ScheduleBatch, taken: Sequence[int]) -> None:
         """Save the states that lie within the accepted parts of the chains of ``batch``.
 
-        How far a chain was right is known only after its step, so nothing was planned for it.
+        How much of a chain is accepted is known only after its step, so nothing was planned for it.
 
         Args:
-            batch: what was verified; all of its requests still have what they had.
-            taken: tokens of each chain that were right, its first one included.
+            batch: the verified batch; all of its requests still have their records.
+            taken: accepted tokens of each chain, including its first one.
         """
         if self._rows is None:
             return
         interval = self._limits.interval
-        due: list[tuple[int, int, int]] = []  # slot, row in the batch, place in the chain
+        due: list[tuple[int, int, int]] = []  # slot, row in the batch, position in the chain
         for place, (req, prefix_len, count) in enumerate(
             zip(batch.reqs, batch.forward.prefix_lens, taken, strict=True)
         ):
@@ -134,7 +134,7 @@ class StateTracker:
         self._counters.states_tracked += len(due)
 
     def _due_in_prefill(self, req: Req, prefix_len: int) -> int:
-        """The length in (prefix, end of this step] to save the state at, or NOT_TRACKED."""
+        """The length in (prefix, end of this step] at which to save the state, or NOT_TRACKED."""
         if self._pools.sessions.find_active_slot(req) is not None:
             return NOT_TRACKED
         end = prefix_len + req.extend_input_len
@@ -147,7 +147,7 @@ class StateTracker:
     def _with_slots(
         self, rows: HybridReqToTokenPool, reqs: Sequence[Req], seqlens: list[int]
     ) -> Tracked:
-        """The slots for the copies that are due; one that cannot be had is not made this time."""
+        """Allocate slots for the copies that are due; a copy without a slot is skipped."""
         if all(seqlen == NOT_TRACKED for seqlen in seqlens):
             return NOTHING
         slots = np.zeros(len(reqs), dtype=np.int64)
@@ -162,7 +162,7 @@ class StateTracker:
         return Tracked(seqlens, slots)
 
     def _take_slot(self, rows: HybridReqToTokenPool, req: Req) -> int | None:
-        """A slot of the request's buffer; lazily it may have to be taken, and room be made."""
+        """A slot of the request's buffer; the lazy strategy may allocate it, evicting a state."""
         slot = rows.take_track_slot(req)
         if slot is None and self._pools.make_mamba_room(1):
             slot = rows.take_track_slot(req)

@@ -1,13 +1,13 @@
-"""Steps that bring chains: each request's last token and guesses of what follows it.
+"""Verify steps: each request's last token and draft tokens that may follow it.
 
-A guess is right if it is the very token that plain decoding would choose at its place.  Drawn
-tokens depend on logits, seed and position alone, so this holds with temperature as without, and the
+A draft token is accepted if it is the very token that plain decoding would choose there.  Sampled
+tokens depend on logits, seed and position alone, so this holds at any temperature, and the
 outputs are those of the engine without speculation.
 
-Such a step leaves the state slots as they are and keeps the states after each token apart.  So with
-overlapped scheduling a step can still be taken back while its results are out.  How many tokens it
-gives is not known yet when the next one is formed, so that its KV is taken for the most there can
-be, and stays the request's: ``kv_allocated_len`` runs ahead of ``kv_committed_len``.
+Such a step leaves the state slots unchanged and keeps the states after each token in separate
+buffers.  So with overlapped scheduling a step can still be undone while its results are out.  How
+many tokens it yields is unknown when the next one is formed, so its KV is allocated for the
+maximum and stays the request's: ``kv_allocated_len`` runs ahead of ``kv_committed_len``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hybridbench.engine.speculative.drafter import Drafter
 
 
 class DraftVerifier:
-    """Proposes chains before a step, and says what was right of them after it."""
+    """Proposes chains before a step, and determines afterwards what was accepted."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class DraftVerifier:
         release: RequestRelease,
         counters: EngineCounters,
     ) -> None:
-        """``num_draft_tokens`` is the longest chain: the last token of a request and guesses.
+        """``num_draft_tokens`` is the longest chain: the last token of a request and its drafts.
 
-        Without a ``drafter`` nobody guesses, and a chain is the last token alone.
+        Without a ``drafter`` a chain is the last token alone.
         """
         self._drafter = drafter
         self._most_guesses = 0 if drafter is None else num_draft_tokens - 1
@@ -49,10 +49,10 @@ class DraftVerifier:
         self._release = release
         self._counters = counters
 
-    # A step whose results come before the next one is formed.
+    # Steps whose results arrive before the next one is formed.
 
     def batch(self, running: Sequence[Req]) -> ScheduleBatch | None:
-        """A chain for each of ``running``; None if nobody has a guess, or none fits."""
+        """A chain for each of ``running``; None if there are no draft tokens, or none fit."""
         drafts = self._propose(running)
         forward = self._builder.verify(running, drafts) if any(drafts) else None
         if forward is None:
@@ -61,23 +61,23 @@ class DraftVerifier:
         return ScheduleBatch.of(list(running), forward, drafts=drafts)
 
     def free_tail(self, req: Req) -> None:
-        """Give back the pages of ``req`` that only wrong guesses reached, if there are any."""
+        """Free the pages of ``req`` that only rejected draft tokens reached, if there are any."""
         kv = req.kv
         if ceil_align(kv.kv_committed_len, self._pools.page_size) < kv.kv_allocated_len:
             self._counters.draft_tails += 1
         self._release.free_draft_tail(req)
 
-    # With overlap: room first, the chains once the results before them are in.
+    # With overlap: room first, the chains once the previous results are in.
 
     def fits(self, running: Sequence[Req], in_flight: ScheduleBatch | None) -> bool:
-        """Evict if need be; whether each of ``running`` can then get a chain without guesses."""
+        """Evict if necessary; return whether each of ``running`` has room for a plain decode."""
         return self._pools.make_kv_room(self._missing(running, _ends(running, in_flight, 0)))
 
     def reserve(
         self, running: Sequence[Req], in_flight: ScheduleBatch | None
     ) -> ChainsToCome | None:
-        """KV for a chain of each; fewer guesses where room is short.  None, nothing taken, if even
-        chains without any do not fit.
+        """Allocate KV for a chain each, with fewer drafts if room is short; None, with none taken,
+        if even chains without drafts do not fit.
         """
         guesses = self._most_guesses
         ends = _ends(running, in_flight, guesses)
@@ -89,11 +89,11 @@ class DraftVerifier:
         return ChainsToCome(list(running), guesses)
 
     def lay_out(self, planned: ChainsToCome, news: Mapping[int, Sequence[int]]) -> ScheduleBatch:
-        """The batch itself, now that the results before it are in.
+        """Build the planned batch, now that the previous results are in.
 
         Args:
-            planned: what ``reserve`` gave.
-            news: by the id of a request's record, the tokens that it is about to be given.
+            planned: the result of ``reserve``.
+            news: tokens about to be given to requests, by the id of their records.
         """
         begins, drafts, last_tokens = [], [], []
         for req in planned.reqs:
@@ -107,16 +107,16 @@ class DraftVerifier:
         self._counters.verify_steps += any(map(bool, drafts))
         return ScheduleBatch.of(planned.reqs, forward, drafts=drafts)
 
-    # What came of it.
+    # Results.
 
     def accept(self, batch: ScheduleBatch, token_ids: Sequence[int]) -> list[list[int]]:
-        """The tokens that each request of a verified batch gets; its state is that after them.
+        """Return the tokens that each request of a verified batch gets, and set their states.
 
-        That is one token at least, and none for a request that has let go of what it held since the
-        batch was formed: its state slot may be somebody else's.
+        At least one token each, but none for a request that was released since the batch was
+        formed: its state slot may belong to another request.
 
         Args:
-            batch: what was verified; ``batch.drafts`` are the guesses.
+            batch: the verified batch, with its ``drafts``.
             token_ids: the tokens that the model chose after each token of the batch.
         """
         assert batch.drafts is not None, "only a batch with drafts is verified"
@@ -134,17 +134,17 @@ class DraftVerifier:
         return taken
 
     def _propose(self, running: Sequence[Req]) -> list[list[int]]:
-        """Guesses for each of ``running``; fewer where the pools have no room for more."""
+        """Draft tokens for each of ``running``; fewer if the pools have no room for more."""
         drafts = [self._guesses(req, req.output_ids, self._most_guesses) for req in running]
         longest = max(map(len, drafts), default=0)
-        # Room for one token of each is there already, so this ends with no guesses at the latest.
+        # There is room for one token each already, so this ends at zero drafts at the latest.
         while longest and self._missing(running, _with(running, drafts)) > self._pools.kv_room():
             longest -= 1
             drafts = [guesses[:longest] for guesses in drafts]
         return drafts
 
     def _guesses(self, req: Req, outputs: Sequence[int], most: int) -> list[int]:
-        """Never more than the request may still use, so that admission has promised their room."""
+        """Propose at most what the request may still use, for which admission promised room."""
         most = min(most, req.sampling_params.max_new_tokens - len(outputs) - 1)
         is_over = req.end_with(outputs[-1], len(outputs)) is not None
         if self._drafter is None or most < 1 or is_over:
@@ -152,7 +152,7 @@ class DraftVerifier:
         return self._drafter.propose(req.origin_input_ids, outputs, most)[:most]
 
     def _missing(self, running: Sequence[Req], ends: Sequence[int]) -> int:
-        """KV tokens of whole pages that bring each of ``running`` to its length in ``ends``."""
+        """KV tokens, in whole pages, to bring each of ``running`` to its length in ``ends``."""
         page_size = self._pools.page_size
         return sum(
             max(0, ceil_align(end, page_size) - ceil_align(req.kv.kv_allocated_len, page_size))
@@ -160,10 +160,10 @@ class DraftVerifier:
         )
 
     def _update_states(self, batch: ScheduleBatch, taken: Sequence[Sequence[int]]) -> None:
-        """The state of each request is the one after the last token that was fed to it rightly."""
+        """Copy the state after each request's last accepted input into its slot."""
         if not self._pools.has_states:
             return
-        # The dump takes what a request that is gone would have got.
+        # The dump receives the state of a request that was released.
         rows = zip(batch.reqs, taken, strict=True)
         self._pools.mamba_pool.update_mamba_state_after_verify(
             [req.kv.state_slot if tokens else 0 for req, tokens in rows],
@@ -179,14 +179,14 @@ class DraftVerifier:
         for req, guesses, tokens in zip(batch.reqs, drafts, taken, strict=True):
             if tokens:
                 self._counters.drafts_proposed += len(guesses)
-                # The last token that was taken is the model's own.
+                # The last token taken is the model's own.
                 self._counters.drafts_accepted += len(tokens) - 1
                 if len(tokens) > 1:
                     req.passed |= Passed.GUESSED
 
 
 def _right(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]:
-    """What the model chose up to its first disagreement, or to the end of the request."""
+    """The model's tokens up to the first disagreement, or to the end of the request."""
     count = len(req.output_ids)
     for place, token_id in enumerate(chosen):
         is_last = req.end_with(token_id, count + place + 1) is not None
@@ -196,15 +196,15 @@ def _right(req: Req, guesses: Sequence[int], chosen: Sequence[int]) -> list[int]
 
 
 def _with(running: Sequence[Req], drafts: Sequence[Sequence[int]]) -> list[int]:
-    """Lengths after chains with these guesses."""
+    """Lengths after chains with these draft tokens."""
     pairs = zip(running, drafts, strict=True)
     return [req.kv.kv_allocated_len + 1 + len(guesses) for req, guesses in pairs]
 
 
 def _ends(running: Sequence[Req], in_flight: ScheduleBatch | None, guesses: int) -> list[int]:
-    """Lengths after chains with so many guesses, if all that is in flight turns out to be right.
+    """Lengths after chains with this many drafts, if everything in flight is accepted.
 
-    No request becomes longer than its last output token, whatever is guessed.
+    No request becomes longer than its last output token, whatever is drafted.
     """
     reached: dict[int, int] = {}
     if in_flight is not None:

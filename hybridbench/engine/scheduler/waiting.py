@@ -1,4 +1,4 @@
-"""Rules of the waiting queue: whose turn comes first, who is too many, who has waited too long."""
+"""Rules of the waiting queue: the order, its length limit, and the time-out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAITED_TOO_LONG = "the request waited too long for its admission"
 
 
 class WaitingRules:
-    """Answers questions about waiting requests; it holds none of them and ends none."""
+    """Answers questions about waiting requests; holds none of them and ends none."""
 
     def __init__(self, config: EngineConfig, now_s: Callable[[], float]) -> None:
         """``now_s`` is the engine's clock, in seconds."""
@@ -23,28 +23,28 @@ class WaitingRules:
         self._by_priority = config.enable_priority_scheduling
         self._sign = 1 if config.schedule_low_priority_values_first else -1
         self._now_s = now_s
-        # Not before this is anybody overdue, so that most steps need not look at the queue.
+        # No request is overdue before this, so that most steps need not search the queue.
         self._next_due_s = math.inf
 
     def rank(self, req: Req) -> int:
-        """Smaller goes first; 0 for all without priority scheduling."""
+        """The rank of a request, smaller first; 0 for all without priority scheduling."""
         return self._sign * req.priority if self._by_priority else 0
 
     def entered(self, req: Req) -> None:
-        """``req`` begins to wait: when it is submitted, and again when it is retracted."""
+        """Note that ``req`` begins to wait: on submission, and again when it is retracted."""
         req.queued_s = self._now_s()
         if self._timeout_s is not None:
             self._next_due_s = min(self._next_due_s, req.queued_s + self._timeout_s)
 
     def too_many(self, newest: Req, waiting_queue: Sequence[Req]) -> Req | None:
-        """The request that a full queue refuses, with its reason noted; None while there is room.
+        """The request that a full queue refuses, with its reason noted; None if there is room.
 
-        ``newest`` is in the queue already.  It is refused itself, unless with priority scheduling
-        somebody waits who matters less: then the least important goes, and of several the last that
-        came.  Those whose end was asked for no longer count.  Source: SGLang's
-        ``_abort_on_queued_limit``; retracted requests may overfill our queue, since they have been
-        served in part.  For the same reason none of them is refused: newcomers would take the
-        places that are beyond the limit, and the next retracts overfill it once more.
+        ``newest`` is in the queue already.  It is refused itself, unless with priority scheduling a
+        request of lower priority waits: then the lowest is refused, the newest among equals.
+        Requests being aborted do not count.  Source: SGLang's ``_abort_on_queued_limit``; retracted
+        requests may overfill our queue, since they have been served in part.  For the same reason
+        none of them is refused: new requests would take the places beyond the limit, and the next
+        retracts would overfill it again.
         """
         if self._max_queued is None or len(waiting_queue) <= self._max_queued:
             return None
@@ -59,10 +59,10 @@ class WaitingRules:
         return refused
 
     def overdue(self, waiting_queue: Sequence[Req]) -> list[Req]:
-        """Requests that have waited for longer than they may, with their reason noted.
+        """Requests that have waited too long, with their reason noted.
 
-        Costs nothing before the first can be overdue.  Time counts from the submission or the
-        last retract, and goes on while the engine is paused.
+        Costs nothing before the first can be overdue.  Time counts from submission or the
+        last retract, also while the engine is paused.
         """
         if self._timeout_s is None:
             return []
