@@ -1,4 +1,4 @@
-"""A prefix cache around another one: every question goes to the inner cache."""
+"""A prefix cache that wraps another and forwards every call."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from hybridbench.engine.cache.tree_node import TreeNode
 
 
 class CacheAround(BasePrefixCache):
-    """Forwards the whole interface to ``inner``; subclasses take over what they change.
+    """Forwards the whole interface to ``inner``; subclasses override what they change.
 
-    Nothing is looked up by name at run time: a test holds that every method of the interface is
-    here, so that one which is added there cannot silently answer for an empty cache.
+    Nothing is looked up by name at run time: a test checks that every method of the interface is
+    here, so that a new one cannot silently answer for an empty cache.
     """
 
     def __init__(self, inner: BasePrefixCache) -> None:
@@ -41,7 +41,7 @@ class CacheAround(BasePrefixCache):
 
     @property
     def root_node(self) -> TreeNode:  # type: ignore[override]
-        """The root of ``inner``; a flush gives that a new one, and nobody may hold the old."""
+        """The root of ``inner``, which a flush replaces; do not keep the old one."""
         return self.inner.root_node
 
     def reset(self) -> None:

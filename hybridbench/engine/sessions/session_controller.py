@@ -1,7 +1,7 @@
-"""Which sessions are open, what each has said so far, and when one may be closed.
+"""Which sessions are open, what each conversation contains so far, and when one may be closed.
 
 Source: SGLang's SessionController, for sessions of its streaming kind: one turn at a time, each of
-which appends to what was said before.
+which appends to the conversation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AbortStage: TypeAlias = Literal["queued", "prefill", "decode"]
 
 
 class SessionController:
-    """Opens, finds, closes and times out sessions; their slots are ``StreamingSession``'s."""
+    """Opens, finds, closes and times out sessions; ``StreamingSession`` keeps their slots."""
 
     def __init__(
         self, cache: StreamingSession, counters: EngineCounters, now_s: Callable[[], float]
@@ -27,7 +27,7 @@ class SessionController:
         self._cache = cache
         self._counters = counters
         self._now_s = now_s
-        # No session times out before this, whatever happens: turns only put it off.
+        # No session times out before this: turns only postpone it.
         self._earliest_reap_s = math.inf
         self.sessions: dict[str, Session] = {}
 
@@ -38,11 +38,11 @@ class SessionController:
         return session_id in self.sessions
 
     def get(self, session_id: str) -> Session | None:
-        """The open session of that name; one that is closed after its turn is still there."""
+        """The open session with this id, including one that will close after its turn."""
         return self.sessions.get(session_id)
 
     def open(self, session_id: str, timeout_s: float | None = None) -> bool:
-        """Open a session; False if there is one of that name."""
+        """Open a session; False if the id is taken."""
         if session_id in self.sessions:
             return False
         now_s = self._now_s()
@@ -53,10 +53,10 @@ class SessionController:
         return True
 
     def close(self, session_id: str) -> bool:
-        """Close a session and give back what it holds; False if there is none of that name.
+        """Close a session and free what it holds; False if there is no such session.
 
-        While a turn is under way its KV must stay: then the close waits for the turn's end, and the
-        session takes no further turn.
+        While a turn is in progress its KV must stay: then the close waits for the turn's end, and
+        the session accepts no further turn.
         """
         session = self.sessions.get(session_id)
         if session is None:
@@ -81,11 +81,11 @@ class SessionController:
         return ""
 
     def begin_req(self, session_id: str, req: Req) -> None:
-        """``req`` is the session's next turn from now on."""
+        """Make ``req`` the session's current turn."""
         self.sessions[session_id].begin_req(req, self._now_s())
 
     def finish_req(self, req: Req) -> None:
-        """A request has finished and been released; if it was a turn, its session goes on."""
+        """End the turn of a request that has finished and been released, if it was a turn."""
         session = req.session
         if session is None:
             return
@@ -94,7 +94,7 @@ class SessionController:
         self._close_deferred(session)
 
     def note_admission(self, req: Req, reused: int) -> bool:
-        """Count that a turn resumes with ``reused`` tokens; False if ``req`` is none that does."""
+        """Count a turn that resumes with ``reused`` tokens; False if ``req`` is not one."""
         if self._cache.find_active_slot(req) is None:
             return False
         self._counters.session_restores += 1
@@ -103,20 +103,20 @@ class SessionController:
         return True
 
     def note_retract(self, req: Req) -> None:
-        """Count a retract if it was of a turn."""
+        """Count a retract if ``req`` is a turn."""
         self._counters.session_retracts += req.session is not None
 
     def evict(self) -> bool:
-        """Release what the session that is idle longest holds; False if there is none."""
+        """Release what the session idle longest holds; False if there is none."""
         evicted = self._cache.evict_session()
         self._counters.session_evictions += evicted
         return evicted
 
     def abort_req(self, req: Req, stage: AbortStage) -> None:
-        """A request was aborted in ``stage`` and has been released.
+        """End the turn of a request that was aborted in ``stage`` and released, if it was a turn.
 
-        If it was a turn, its session is as it was before the turn: a slot that has grown beyond
-        that (the turn was retracted, and aborted while it waited to go on) cannot be used again.
+        The session returns to its state before the turn.  A slot that has grown beyond that (by
+        a turn that was retracted, then aborted while waiting to resume) cannot be reused.
         """
         session = req.session
         if session is None:
@@ -130,7 +130,7 @@ class SessionController:
         self._close_deferred(session)
 
     def maybe_reap(self) -> None:
-        """Close the sessions that have been idle for too long; costs nothing until one may be."""
+        """Close sessions that were idle for too long; costs nothing until one may be."""
         now_s = self._now_s()
         if now_s <= self._earliest_reap_s:
             return
@@ -140,7 +140,7 @@ class SessionController:
         self._earliest_reap_s = min((s.expiry_s(now_s) for s in self._timed()), default=math.inf)
 
     def seconds_to_reap(self) -> float | None:
-        """Until ``maybe_reap`` has something to do, at the earliest; None if it may never have."""
+        """Seconds until ``maybe_reap`` may have something to do; None if it never will."""
         now_s = self._now_s()
         soonest_s = min((s.expiry_s(now_s) for s in self._timed()), default=None)
         return None if soonest_s is None else max(0.0, soonest_s - now_s)
@@ -149,7 +149,7 @@ class SessionController:
         return (s for s in self.sessions.values() if s.timeout_s is not None)
 
     def _close_deferred(self, session: Session) -> None:
-        """The turn that a close waited for has ended."""
+        """Close the session if a close was waiting for the turn that has ended."""
         if session.close_on_finish:
             self._close(session.session_id)
 

@@ -1,16 +1,16 @@
 """Sessions around any prefix cache: the first turn is the cache's, later ones resume from a slot.
 
-What becomes of a turn, and of what its session holds:
+The outcome of a turn, and of what its session holds:
 
-    finished                the slot takes the request's record over; nothing goes to the tree
-    retracted               the same; the turn goes on from there when it is admitted again
-    refused after a match   the slot has its record back, as if nothing had happened
-    rejected at the door    (too long, for example) the slot is not touched
+    finished                the slot takes over the request's record; nothing goes to the tree
+    retracted               the same; the turn resumes from there when it is admitted again
+    refused after a match   the slot gets its record back unchanged
+    rejected on submission  (too long, for example) the slot is not touched
     aborted while queued    the slot is not touched; one that a retracted turn has grown is released
     aborted in the first turn, in a later one, or between chunks
-                            everything goes back and the slot is gone; the tokens stay, so that the
-                            next turn computes them again
-    closed, timed out       everything goes back
+                            everything is freed and the slot is removed; the tokens stay, so that
+                            the next turn computes them again
+    closed, timed out       everything is freed
 
 Source: SGLang's StreamingSession.
 """
@@ -40,13 +40,13 @@ from hybridbench.engine.sessions.session_slot import SessionSlot
 
 @dataclass(slots=True)
 class SessionEvents:
-    """How often what happened to slots, since the cache was built."""
+    """Counts of slot events since the cache was built."""
 
     saves: int = 0  # a finished or retracted turn left its record
-    restores: int = 0  # a turn was matched with a slot; a refused one is, each time
-    tail_frees: int = 0  # a turn resumed before the end of what its session held
-    tail_tokens: int = 0  # and so many were freed
-    overshoot_tokens: int = 0  # freed behind the answer of a turn that ended
+    restores: int = 0  # matches of a turn with a slot, including those refused later
+    tail_frees: int = 0  # turns that resumed before the end of what their session held
+    tail_tokens: int = 0  # tokens freed by these
+    overshoot_tokens: int = 0  # freed past the answer of a turn that ended
     releases: int = 0
 
 
@@ -58,11 +58,11 @@ class StreamingSession(CacheAround):
 
     def __init__(self, inner: BasePrefixCache) -> None:
         super().__init__(inner)
-        # The session whose record was saved longest ago first.
+        # In order of saving, the oldest first.
         self.slots: dict[str, SessionSlot] = {}
         self.session_events = SessionEvents()
 
-    # What a turn does.
+    # Turns.
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
         slot = self.find_active_slot(params.req)
@@ -75,22 +75,22 @@ class StreamingSession(CacheAround):
         return self._resume(slot, params.req, params.key)
 
     def find_active_slot(self, req: CacheableReq | None) -> SessionSlot | None:
-        """The slot that a match of ``req`` resumes from; None if the inner cache is to answer."""
+        """The slot that a match of ``req`` resumes from; None if the inner cache handles it."""
         session = req.session if isinstance(req, Req) else None
         return None if session is None else self.slots.get(session.session_id)
 
     def cache_unfinished_req(self, req: CacheableReq, chunked: bool = False) -> None:
-        """A first turn shares its prompt through the inner cache; a later one shares nothing."""
+        """Share a first turn's prompt through the inner cache; a later turn shares nothing."""
         if self.find_active_slot(req) is None:
             self.inner.cache_unfinished_req(req, chunked)
         else:
             req.kv.prefix_indices = self._row(req, 0, req.kv.kv_committed_len)
 
     def cache_finished_req(self, req: CacheableReq, is_insert: bool = True) -> None:
-        """The end of a turn, or a retract: the slot takes the record over, row and lock included.
+        """End a turn, or retract it: the slot takes over the record, including row and lock.
 
-        Of an aborted turn, and of a first one that has computed nothing of its own, everything goes
-        back; the row then stays the caller's to free, as with any request.
+        For an aborted turn, and a first one that has computed nothing itself, everything is
+        freed; the caller then frees the row, as for any request.
         """
         if not isinstance(req, Req) or req.session is None:
             self.inner.cache_finished_req(req, is_insert)
@@ -108,7 +108,7 @@ class StreamingSession(CacheAround):
         self.session_events.saves += 1
 
     def take_back(self, req: Req) -> bool:
-        """A turn was refused: its session holds the record again.  False if it was not resumed."""
+        """Return a refused turn's record to its session.  False if it was not resumed."""
         slot = self.find_active_slot(req)
         if slot is None or slot.borrower is not req:
             return False
@@ -117,23 +117,23 @@ class StreamingSession(CacheAround):
         return True
 
     def release_session(self, session_id: str) -> None:
-        """Give back everything the session's slot holds; harmless if it has none.
+        """Free everything that the session's slot holds; harmless if it has none.
 
-        What is the tree's and what is the session's own, its record says: ``last_node`` with the
+        The record says what is the tree's and what is the session's own: ``last_node`` with the
         receipt of its lock, and ``cache_protected_len``.  The prompt must not be matched again to
-        find them out.  Other requests may have split the locked node since, or made the tree's
+        find out.  Other requests may have split the locked node since, or made the tree's
         path longer: the match would end at another node, whose lock is not the session's, and at
-        another length, from which KV would be freed twice or not at all.  A split leaves the
-        record right: the locked node stays the lower half, and the upper one inherits the lock.
+        another length, from which KV would be freed twice or not at all.  A split keeps the
+        record valid: the locked node stays the lower half, and the upper one inherits the lock.
 
         Raises:
-            AssertionError: a request has the record in hand.
+            AssertionError: a request holds the record.
         """
         slot = self.slots.pop(session_id, None)
         if slot is None:
             return
         assert slot.borrower is None, f"{slot.rid} is released under a turn"
-        # The KV first: the row says which it is.
+        # The KV first: the row lists it.
         self._free_slot_kv(slot)
         self._free_slot_mamba(slot)
         self._free_slot_row(slot)
@@ -144,7 +144,7 @@ class StreamingSession(CacheAround):
     def evict_session(self) -> bool:
         """Release the slot that has been idle longest; False if there is none.
 
-        Its session stays open, and its next turn computes everything again: the last resort when
+        Its session stays open, and its next turn recomputes everything: the last resort when
         idle sessions hold what the only requests need.  Upstream has none (sglang#27024).
         """
         idle = next((slot for slot in self.slots.values() if slot.borrower is None), None)
@@ -161,11 +161,11 @@ class StreamingSession(CacheAround):
         return 0 if slot is None else slot.kv.kv_committed_len
 
     def idle_slots(self) -> Iterator[SessionSlot]:
-        """The slots whose record no request has in hand: what sessions themselves hold."""
+        """The slots whose record is not lent to a request: what sessions themselves hold."""
         return (slot for slot in self.slots.values() if slot.borrower is None)
 
     def any_holding_kv(self) -> bool:
-        """Whether any session holds KV, rows, states or locks, lent ones included."""
+        """Whether any session holds KV, rows, states or locks, including lent ones."""
         return bool(self.slots)
 
     def session_held_tokens(self, active_pool_idxs: set[int] | None = None) -> int:
@@ -185,7 +185,7 @@ class StreamingSession(CacheAround):
         return sum(kv.req_pool_idx is not None for kv in self._held(active_pool_idxs))
 
     def _held(self, active_pool_idxs: set[int] | None) -> Iterable[ReqKv]:
-        """The records of all slots, but for those whose row an admitted request counts already."""
+        """The records of all slots, except those whose row an admitted request counts already."""
         records = [slot.kv for slot in self.slots.values()]
         if not active_pool_idxs:
             return records
@@ -194,10 +194,10 @@ class StreamingSession(CacheAround):
     # Resuming.
 
     def _resume(self, slot: SessionSlot, req: Req, key: RadixKey) -> MatchResult:
-        """Hand the slot's record to ``req``, cut to what its prompt begins with.
+        """Lend the slot's record to ``req``, truncated to what its prompt begins with.
 
-        The result's node is the root, whose lock does nothing: the session has a lock of its own on
-        what is the tree's.
+        The result's node is the root, whose lock does nothing: the session has its own lock on
+        the tree's part.
         """
         prefix_len = self._prefix_len(slot, key)
         kv = slot.kv
@@ -205,7 +205,7 @@ class StreamingSession(CacheAround):
             f"{slot.rid} is append-only: {req.rid} begins with {prefix_len} of the "
             f"{kv.cache_protected_len} tokens that the tree holds for it"
         )
-        # Not lowered to the prefix, as upstream does: that would claim window KV that is free.
+        # Not lowered to the prefix, as upstream does: that would claim window KV that was freed.
         assert kv.swa_evicted_seqlen <= prefix_len, (
             f"{slot.rid}: {req.rid} begins with {prefix_len} tokens, the window has left "
             f"{kv.swa_evicted_seqlen} behind"
@@ -221,37 +221,37 @@ class StreamingSession(CacheAround):
         return MatchResult(indices, root, root, None, kv.cache_protected_len)
 
     def _is_behind(self, slot: SessionSlot, key: RadixKey) -> bool:
-        """Whether ``key`` ends before the slot's state, which cannot go back.
+        """Whether ``key`` ends before the slot's state, which cannot be rolled back.
 
-        So it is when a turn was pushed back while its prefill was in flight
-        (``pause_generation("retract")`` does): that had taken the last token in, which has to be
-        computed again for its logits.  Then all is.
+        This happens when a turn was retracted while its prefill was in flight (as by
+        ``pause_generation("retract")``): the state includes the last token, which has to be
+        computed again for its logits.  Then everything is recomputed.
         """
         return slot.kv.mamba_pool_idx is not None and len(key) < slot.kv.kv_committed_len
 
     def _prefix_len(self, slot: SessionSlot, key: RadixKey) -> int:
-        """Tokens of ``key`` that need not be computed again.
+        """Number of tokens of ``key`` that need not be computed again.
 
-        The key is without the token that has to be computed for its logits.
+        The key excludes the token that has to be computed for its logits.
         """
         return min(slot.kv.kv_committed_len, len(key))
 
     def _free_tail(self, slot: SessionSlot, prefix_len: int) -> None:
-        """Free [prefix_len, kv_allocated_len): the next prefill writes new indices over it.
+        """Free [prefix_len, kv_allocated_len): the next prefill overwrites these indices.
 
-        Such a tail is left by steps that were launched and did not count any more.  Before
+        Steps that were launched and no longer count leave such a tail.  Before
         sglang#22862 its indices were overwritten and lost.
         """
         self._free_kv_aligned(slot.kv, prefix_len)
 
     def _note_tail(self, kv: ReqKv, prefix_len: int) -> None:
-        """Count the tail that is about to be freed; within a page there is nothing to free."""
+        """Count the tail about to be freed; a tail within one page frees nothing."""
         end, start = (ceil_align(n, self.page_size) for n in (kv.kv_allocated_len, prefix_len))
         self.session_events.tail_frees += start < end
         self.session_events.tail_tokens += max(0, end - start)
 
     def _trim_overshoot(self, req: Req) -> None:
-        """Free what lies behind the answer: room for guesses that nobody needs any more."""
+        """Free the positions past the answer, which were reserved for draft tokens."""
         kv, target = req.kv, len(req.origin_input_ids) + len(req.output_ids)
         if kv.kv_allocated_len > target:
             self.session_events.overshoot_tokens += self._free_kv_aligned(kv, target)
@@ -259,8 +259,8 @@ class StreamingSession(CacheAround):
             kv.kv_committed_len = min(kv.kv_committed_len, target)
 
     def _free_kv_aligned(self, kv: ReqKv, start: int) -> int:
-        """Free the positions of ``kv`` from ``start`` on, which a request has in hand; how many."""
-        # Round up: the allocator frees whole pages, and the first page still holds what is kept.
+        """Free a request's positions of ``kv`` from ``start`` on; return how many."""
+        # Round up: the allocator frees whole pages, and the first page still holds kept tokens.
         start = ceil_align(start, self.page_size)
         if start >= kv.kv_allocated_len:
             return 0
@@ -268,10 +268,10 @@ class StreamingSession(CacheAround):
         self.token_to_kv_pool_allocator.free(tail, REQ)
         return len(tail)
 
-    # Giving back.
+    # Freeing.
 
     def _give_up(self, req: Req) -> None:
-        """Nothing is kept of the turn, nor of what the session held; the tree gets nothing new."""
+        """Free everything of the turn and the session; the tree gets nothing new."""
         self.inner.cache_finished_req(req, is_insert=False)
 
     def _free_slot_kv(self, slot: SessionSlot) -> None:
@@ -281,7 +281,7 @@ class StreamingSession(CacheAround):
             self.token_to_kv_pool_allocator.free(own, SESSION)
 
     def _free_slot_mamba(self, slot: SessionSlot) -> None:
-        """The states that the session took over from its last request (sglang#23496)."""
+        """Free the states that the session took over from its last request (sglang#23496)."""
         rows = self.req_to_token_pool
         if isinstance(rows, HybridReqToTokenPool) and slot.kv.mamba_pool_idx is not None:
             rows.free_mamba_cache(slot, owner=SESSION)
@@ -290,13 +290,13 @@ class StreamingSession(CacheAround):
         self.req_to_token_pool.free(slot, owner=SESSION)
 
     def _unlock_slot(self, slot: SessionSlot) -> None:
-        """The lock that the first turn took, and that the session has held since."""
+        """Release the lock that the first turn took and the session has held since."""
         kv = slot.kv
         if kv.is_locked and kv.last_node is not None:
             self.inner.dec_lock_ref(kv.last_node, kv.lock_receipt)
 
     def _hand_over(self, kv: ReqKv, giver: Owner, taker: Owner) -> None:
-        """Tell the ledgers who holds all of ``kv`` from now on."""
+        """Transfer everything in ``kv`` in the ledgers."""
         rows = self.req_to_token_pool
         rows.transfer(kv.row, giver, taker)
         if isinstance(rows, HybridReqToTokenPool) and kv.mamba_pool_idx is not None:
@@ -313,5 +313,5 @@ class StreamingSession(CacheAround):
         return self._indices(req.kv.req_pool_idx, start, end)
 
     def _indices(self, row: int, start: int, end: int) -> IntArray:
-        """KV indices of some positions of a row, as an array of its own."""
+        """KV indices of some positions of a row, as a new array."""
         return self.req_to_token_pool.req_to_token[row, start:end].astype(np.int64)

@@ -1,1 +1,1 @@
-"""Guessing tokens ahead: what a drafter is, and the drafters there are."""
+"""Speculative decoding: the drafter interface, and the available drafters."""

@@ -1,7 +1,7 @@
-"""What a drafter is, and which there are by name.
+"""The drafter interface, and the available drafters by name.
 
-A new one is a file beside ``ngram.py`` and a line in ``DRAFTERS``: drafts are verified by the model
-whatever they come from, so that a drafter can cost time but never change a token.
+A new one is a file beside ``ngram.py`` and a line in ``DRAFTERS``: the model verifies drafts
+from any source, so a drafter can cost time but never change a token.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hybridbench.engine.speculative.ngram import NgramDrafter
 
 
 class Drafter(Protocol):
-    """Guesses how texts go on; keeps nothing about a request between two calls."""
+    """Predicts how texts continue; keeps nothing about a request between two calls."""
 
     def propose(self, prompt: Sequence[int], output: Sequence[int], most: int) -> list[int]:
-        """At most ``most`` (1 or more) tokens that may follow ``prompt + output``; [] for no idea.
+        """At most ``most`` (1 or more) tokens that may follow ``prompt + output``; [] if none.
 
-        Every token must be one of the model's vocabulary.
+        Every token must be in the model's vocabulary.
         """
 
 

@@ -1,22 +1,22 @@
-"""Prompt lookup: what followed the last few tokens when they occurred before, may follow again.
+"""Prompt lookup: tokens that followed an earlier occurrence of the last few may follow again.
 
 Source: Saxena 2023, "Prompt Lookup Decoding"; SGLang's algorithm NGRAM and vLLM's "ngram" do it
-with a corpus or an index.  Here the request's own text is searched anew each time: there is nothing
-to keep, and so nothing that could outlive a request.
+with a corpus or an index.  Here the request's own text is searched anew each time: nothing is
+kept, so nothing can outlive a request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Of a longer text only the end is searched, so that a step's cost does not grow with it.
+# Only the end of a longer text is searched, so that a step's cost is bounded.
 SEARCH_TOKENS = 2048
 
 
 class NgramDrafter:
-    """Looks for the longest end of a text, of ``longest`` to ``shortest`` tokens, in the text.
+    """Searches a text for its own ending, of ``longest`` to ``shortest`` tokens.
 
-    One equal token is enough unless told otherwise, as for SGLang's NGRAM.
+    By default one equal token is enough, as for SGLang's NGRAM.
     """
 
     def __init__(self, longest: int = 8, shortest: int = 1) -> None:
@@ -26,9 +26,9 @@ class NgramDrafter:
         self._shortest = shortest
 
     def propose(self, prompt: Sequence[int], output: Sequence[int], most: int) -> list[int]:
-        """What followed the last occurrence of the longest n-gram that occurred before.
+        """The tokens that followed the last earlier occurrence of the longest matching ending.
 
-        A text that ended in the middle of a repetition is taken to go on repeating.
+        A text that ends in the middle of a repetition is assumed to continue it.
         """
         text = [*prompt[-SEARCH_TOKENS:], *output[-SEARCH_TOKENS:]]
         text.reverse()
@@ -36,7 +36,7 @@ class NgramDrafter:
         return [text[period - 1 - place % period] for place in range(most)] if period else []
 
     def _period(self, backwards: list[int]) -> int:
-        """How many tokens ago the end of the text occurred before; 0 if it never did."""
+        """Distance in tokens to the earlier occurrence of the text's end; 0 if there is none."""
         last, length = backwards[0], len(backwards)
         best, found = self._shortest - 1, 0
         ago = 0
