@@ -1,4 +1,4 @@
-"""Which implementation of each operation runs: Triton on a CUDA device, else the references."""
+"""Choose the implementation of each operation: Triton on a CUDA device, else the references."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hybridbench.engine.kernels.paged_attention.reference import DecodePlan, Ext
 from hybridbench.engine.kernels.state_copy import reference as state_copy
 
 DEVICE_TYPES = ("cpu", "cuda")
-"""What the engine runs on."""
+"""The devices that the engine supports."""
 HOST_OPERATIONS = ("alloc_extend", "alloc_decode")
 """Run by the allocators, which keep their indices on the host: the reference on every device."""
 
@@ -80,7 +80,7 @@ REFERENCE = Kernels(
 
 @cache
 def triton_kernels() -> Kernels:
-    """The same in Triton, which this imports.
+    """The Triton implementations; imports triton.
 
     Raises:
         ImportError: triton is not installed.
@@ -111,7 +111,7 @@ def triton_kernels() -> Kernels:
 
 
 def kernels_for(device: str | torch.device) -> Kernels:
-    """What runs on ``device``.  Only a CUDA device makes anything import triton."""
+    """The kernels for ``device``.  Triton is imported only for a CUDA device."""
     if torch.device(device).type == "cuda" and find_spec("triton") is not None:
         return triton_kernels()
     return REFERENCE

@@ -1,4 +1,4 @@
-"""Whole rows of a pool, which are blocks of memory: the slots of states."""
+"""Stores of whole pool rows, which are contiguous blocks: the slots of states."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 def store_rows(pool: Tensor, rows: Tensor, values: Tensor) -> None:
     """``pool[rows] = values``, where each row of either is one block.
 
-    ``index_copy_`` does the same; on a CPU it goes from number to number, and takes three times as
+    ``index_copy_`` does the same; on a CPU it copies one number at a time, and takes three times as
     long for the states of a decode step.
 
     Args:
-        pool: [S, ...]; rows may be apart.
+        pool: [S, ...]; there may be gaps between rows.
         rows: [n] int64, distinct except for the dump slot.
         values: [n, ...] in the pool's dtype, contiguous.
     """

@@ -19,7 +19,7 @@ from hybridbench.engine.kernels.rows import store_rows
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """Where the rows of a ragged step lie in the buffer ``[window_0 | tokens_0 | window_1 | ...]``.
+    """The rows of a ragged step in the buffer ``[window_0 | tokens_0 | window_1 | ...]``.
 
     All index tensors are int64 on the device of the step.
     """
@@ -31,7 +31,7 @@ class ConvPlan:
     output_starts: np.ndarray[tuple[int], np.dtype[np.int64]]
     """[R]: row of each request's first output; its other outputs follow."""
     track_rows: Tensor | None = None
-    """[S*(K-1)]: the K-1 buffer rows before each place where a window is wanted."""
+    """[S*(K-1)]: the K-1 buffer rows before each position whose window is wanted."""
 
     @classmethod
     def build(
@@ -41,10 +41,10 @@ class ConvPlan:
         device: torch.device,
         track_offsets: Sequence[int] | None = None,
     ) -> ConvPlan:
-        """The layout for requests that bring ``extend_lens`` tokens each (at least one).
+        """The layout for requests with ``extend_lens`` new tokens each (at least one).
 
-        ``track_offsets`` has for each request the number of its new tokens after which its window
-        is wanted besides; 0 for none.
+        ``track_offsets`` is, for each request, the number of new tokens after which a copy of its
+        window is wanted; 0 for none.
         """
         width = kernel_size - 1
         lens = np.asarray(extend_lens, dtype=np.int64)
@@ -59,12 +59,12 @@ class ConvPlan:
         track_rows = None
         if track_offsets is not None:
             offsets = np.asarray(track_offsets, dtype=np.int64)
-            # The window comes first, so that after n tokens the last K-1 rows begin at row n.
+            # The window comes first, so after n tokens the last K-1 rows begin at row n.
             first = (starts + offsets)[offsets > 0]
             track_rows = torch.from_numpy((first[:, None] + window).ravel()).to(device)
         return cls(
             source_rows=torch.from_numpy(source_rows).to(device),
-            # Counted from the end: fewer than K-1 tokens leave a part of the old window.
+            # Counted from the end: fewer than K-1 tokens keep a part of the old window.
             tail_rows=torch.from_numpy(((ends - width)[:, None] + window).ravel()).to(device),
             output_starts=starts,
             track_rows=track_rows,
@@ -88,12 +88,12 @@ def causal_conv1d_varlen(
         pool: [S, D, K-1], windows by slot; rows ``slots`` are read and overwritten.
         slots: [R] int64, distinct except for the dump slot.
         plan: built from the lengths of the same requests.
-        track_slots: [S] int64, where the windows go that the plan wants besides; None if none.
+        track_slots: [S] int64, slots for the window copies that the plan asks for; None without.
         bias: [D], added before silu.
 
     Returns:
         [T + (K-1)(R-1), D], silu applied: the outputs of request r start at
-        ``plan.output_starts[r]``; the K-1 rows between two requests mean nothing but are finite.
+        ``plan.output_starts[r]``; the K-1 rows between two requests are meaningless but finite.
     """
     kernel_size, channels = weight.shape
     width = kernel_size - 1
@@ -129,7 +129,7 @@ def causal_conv1d_update(
         weight: [K, D], contiguous.
         pool: [S, D, K-1]; rows ``slots`` are read, and overwritten unless ``into`` is given.
         slots: [B] int64.
-        into: a pool like ``pool`` and the [B] rows of it that get the new windows instead.
+        into: a pool like ``pool`` and its [B] rows for the new windows, which replace ``slots``.
         bias: [D], added before silu.
 
     Returns:
@@ -146,7 +146,7 @@ def causal_conv1d_update(
 
 
 def causal_conv1d_reference(x: Tensor, weight: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
-    """The meaning of both forms above, for one request and token by token.
+    """The definition of both forms above, for one request and token by token.
 
     Args:
         x: [T, D]; may be empty.

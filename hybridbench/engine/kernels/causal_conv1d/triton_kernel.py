@@ -61,7 +61,7 @@ def causal_conv1d_varlen(
         HAS_BIAS=bias is not None,
         **shape,
     )
-    # The order matters: the last of these overwrites the windows that all of them read.
+    # The order matters: the last call overwrites the windows that all of them read.
     if track_slots is not None and plan.track_rows is not None and len(track_slots):
         _store_windows[(len(track_slots), blocks)](*sources, plan.track_rows, track_slots, **shape)
     _store_windows[(len(slots), blocks)](*sources, plan.tail_rows, slots, **shape)
@@ -109,7 +109,7 @@ def _update(
     old = tl.load(pool + slot * pool_stride + window, mask=in_window, other=0.0)
     new = tl.load(x + request * x_stride + channel[None, :] + tap * 0, mask=is_new, other=0.0)
     inputs = tl.where(is_new, new, old)
-    # The window moves by one within the same memory: all reads come before the first write.
+    # The window shifts by one within the same memory: all reads come before the first write.
     tl.debug_barrier()
     row = tl.load(rows + request)
     kept = (tap >= 1) & (tap < TAPS) & in_channel

@@ -1,4 +1,4 @@
-"""The gated delta rule over whole chunks: what a prefill runs in plain PyTorch.
+"""The gated delta rule over whole chunks, for prefills in plain PyTorch.
 
 Inside a chunk of C tokens, with G = cumsum(g) and D_ij = e^{G_i - G_j} for i >= j, let
 ``A = strictly_lower(beta_i (K K') . D)`` and solve ``(I + A) [U|W] = [beta V | beta e^G K]``.
@@ -6,10 +6,10 @@ Then, from chunk to chunk, ``V' = U - W S``, ``O = (Q e^G) S + ((Q K') . D) V'``
 ``S <- e^{G_C} S + (K e^{G_C-G})' V'``.
 
 Requests are sorted by chunks and their chunks stored chunk-index-major, so the j-th chunks of all
-requests still alive are one contiguous slice and a step of the scan is a batched product.
+remaining requests are one contiguous slice and a step of the scan is a batched product.
 
-The state between two chunks falls out of the scan.  Where the state after a certain token is wanted
-(a snapshot for a prefix cache), the request's chunks are laid so that one ends there: its first
+The scan yields the state between two chunks.  If the state after a certain token is wanted
+(a snapshot for a prefix cache), the request's chunks are placed so that one ends there: its first
 chunk is padded on the left, which changes nothing, because a write strength of 0 writes nothing.
 
 Source: Yang et al. 2024, arXiv 2412.06464, section 3; the layout is ours.
@@ -31,13 +31,13 @@ _Integers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 _CHUNK_SIZE = 64
 _CPU_CHUNK_SIZE = 32
 _BLOCK_SIZE = 16
-# A chunk of one block computes least; up to so many in a row it is fastest on a CPU.
+# A chunk of one block computes least; for up to this many in a row it is fastest on a CPU.
 _BLOCKS_IN_A_ROW = 8
 
 
 @dataclass(frozen=True)
 class Snapshots:
-    """States to copy out between two chunks: of which sorted requests, and to which rows."""
+    """States to copy between two chunks: the sorted requests, and the rows of the copies."""
 
     ranks: Tensor
     """[n] int64: places in the order of the plan."""
@@ -47,21 +47,21 @@ class Snapshots:
 
 @dataclass(frozen=True)
 class ChunkScan:
-    """Where the chunks of each request are; int64 tensors on the device of the step."""
+    """The chunks of each request; int64 tensors on the device of the step."""
 
     starts: Tensor
-    """[J]: the first of the j-th chunks; that of the request of rank r is r behind it."""
+    """[J]: the first of the j-th chunks; that of the request of rank r is r further."""
     counts: Tensor
     """[R]: chunks of each request."""
     snapshot_chunks: Tensor
-    """[R]: after which of its chunks a request's state is wanted; -1 for none."""
+    """[R]: the chunk after which a request's state is wanted; -1 for none."""
     snapshot_rows: Tensor
-    """[R]: the row of the copies that gets it."""
+    """[R]: the row of the copies for it."""
 
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """How the tokens of one ragged step are spread over N chunks of C rows, with padding."""
+    """The distribution of a ragged step's tokens over N chunks of C rows, with padding."""
 
     alive: tuple[int, ...]
     """Requests that have a j-th chunk, for j = 0, 1, ...; the sum is N."""
@@ -75,18 +75,18 @@ class ChunkPlan:
     """[T] int64: chunk place of each token."""
     chunk_size: int
     snapshot_chunks: _Integers
-    """[R], in ``order``: after which of its chunks a request's state is wanted; -1 for none."""
+    """[R], in ``order``: the chunk after which a request's state is wanted; -1 for none."""
     snapshot_rows: _Integers
-    """[R], in ``order``: the row of the copies that gets it."""
+    """[R], in ``order``: the row of the copies for it."""
 
     @property
     def snapshot_count(self) -> int:
-        """S: requests whose state is wanted."""
+        """S: number of requests whose state is wanted."""
         return int(np.count_nonzero(self.snapshot_chunks >= 0))
 
     @cached_property
     def snapshots(self) -> Mapping[int, Snapshots]:
-        """By chunk index j: whose state is wanted between the j-th chunk and the next."""
+        """By chunk index j: the states wanted between the j-th chunk and the next."""
         after, device = self.snapshot_chunks, self.order.device
         wanted = {j: np.flatnonzero(after == j) for j in sorted(set(after[after >= 0].tolist()))}
         return {
@@ -99,7 +99,7 @@ class ChunkPlan:
 
     @cached_property
     def scan(self) -> ChunkScan:
-        """The layout of the Triton kernels, which go through the chunks request by request."""
+        """The layout for the Triton kernels, which process the chunks request by request."""
         alive = np.asarray(self.alive, dtype=np.int64)
         counts = (alive > np.arange(alive[0])[:, None]).sum(axis=1)
         arrays = np.cumsum(alive) - alive, counts, self.snapshot_chunks, self.snapshot_rows
@@ -119,8 +119,8 @@ class ChunkPlan:
         Args:
             extend_lens: new tokens of each request, at least one.
             source_starts: [R], the row of q|k|v where each request's tokens begin.
-            device: where the index tensors live.
-            chunk_size: C; by default what suits the device and the longest request.
+            device: device of the index tensors.
+            chunk_size: C; by default a size suited to the device and the longest request.
             track_offsets: [R], for each request the number of its new tokens after which its state
                 is wanted, at most all of them; 0 for none.
         """
@@ -158,7 +158,7 @@ class ChunkPlan:
             gate_rows=torch.from_numpy(tokens.ravel()).to(device),
             output_rows=torch.from_numpy(places).to(device),
             chunk_size=chunk_size,
-            # A request that is not tracked has a lead of 0, which gives -1.
+            # A request that is not tracked has a lead of 0, which yields -1.
             snapshot_chunks=(tracked[order] + lead) // chunk_size - 1,
             snapshot_rows=(np.cumsum(tracked > 0) - 1)[order],
         )
@@ -172,7 +172,7 @@ def chunk_gated_delta_rule(
     plan: ChunkPlan,
     snapshots: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """All new tokens of several requests, in chunks.
+    """Process all new tokens of several requests, in chunks.
 
     Args:
         qk: [N, C, 2, H, K]: queries (scaled) and keys, normalised, laid out by the plan.
@@ -181,7 +181,7 @@ def chunk_gated_delta_rule(
         state: [R, HV, K, V], in the order of the plan; overwritten with the final states.
         plan: the layout.
         snapshots: [S, HV, K, V]; filled with the states that the plan wants, in the order of the
-            requests.  None if it wants none.
+            requests.  None if there are none.
 
     Returns:
         Output [N, C, HV, V] in the state's dtype, owned by the caller, and ``state``.
@@ -220,7 +220,7 @@ def chunk_gated_delta_rule(
 
 
 def _suitable_size(longest: int, device: torch.device) -> int:
-    """Arithmetic grows with the size of a chunk, and calls with the number of them in a row.
+    """Arithmetic grows with the chunk size, the number of calls with the chunks in a row.
 
     A GPU has two sizes, because its kernels are compiled for each.
     """
@@ -232,7 +232,7 @@ def _suitable_size(longest: int, device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class _ScanInputs:
-    """What the pass from chunk to chunk needs; the first two dimensions are [N, HV]."""
+    """Inputs of the pass from chunk to chunk; the first two dimensions are [N, HV]."""
 
     reads: Tensor
     """[.., 2C, K]: Q e^G above W."""
@@ -266,7 +266,7 @@ def _scan(inputs: _ScanInputs, state: Tensor, plan: ChunkPlan, snapshots: Tensor
 
 
 def _scaled(rows: Tensor, factor: Tensor, repeats: int) -> Tensor:
-    """[N, H, 1, C, K] times [N, HV, C] -> [N, HV, C, K]: heads are repeated by the product."""
+    """[N, H, 1, C, K] times [N, HV, C] -> [N, HV, C, K]: the product repeats the heads."""
     chunks, heads, size = factor.shape
     scaled = rows * factor.view(chunks, heads // repeats, repeats, size, 1)
     return scaled.view(chunks, heads, size, rows.shape[-1])
@@ -276,7 +276,7 @@ def _solve_unit_lower(lower: Tensor, right: Tensor) -> Tensor:
     """Solve ``(I + strictly_lower(lower)) X = right`` for many small systems, in ``right``.
 
     Forward substitution by blocks: LAPACK inverts the diagonal blocks, products do the rest.
-    No power series: the norm of ``lower`` can reach the chunk size, and its powers cancel.
+    Not a power series: the norm of ``lower`` can reach the chunk size, and its powers cancel.
     """
     count, size, _ = lower.shape
     block = _BLOCK_SIZE if size % _BLOCK_SIZE == 0 else size

@@ -1,4 +1,4 @@
-"""The gated delta rule token by token: its meaning, and the decode step in place by slot.
+"""The gated delta rule token by token: its definition, and the decode step in place by slot.
 
 Per value head, with state S of shape [K, V]:
 ``S <- e^g S;  d = beta (v - S'k);  S <- S + k d';  o = S'q``.
@@ -18,7 +18,7 @@ from hybridbench.engine.kernels.rows import store_rows
 def gated_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One recurrent pass, token by token: slow, and the meaning of the other forms.
+    """One recurrent pass, token by token: slow, and the definition of the other forms.
 
     Args:
         q, k: [B, T, H, K], already L2-normalised, q already scaled.
@@ -48,7 +48,7 @@ def gdn_gating(a: Tensor, b: Tensor, decay: Tensor, dt_bias: Tensor) -> tuple[Te
     """The gates of new tokens.
 
     Args:
-        a, b: [T, HV], what the input projection gives for decay and write strength.
+        a, b: [T, HV], the input projection's outputs for decay and write strength.
         decay: [HV], ``-exp(A_log)``, in the state's dtype.
         dt_bias: [HV], in the state's dtype.
 
@@ -69,7 +69,7 @@ def gated_delta_rule_update(
     slots: Tensor,
     into: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """One token per request, the states read by slot and written in place or elsewhere.
+    """Process one token per request, reading states by slot, writing them in place or elsewhere.
 
     Args:
         qk: [B, HV, 2, K] in the state's dtype: the query (scaled) and the key of each value head.
@@ -78,7 +78,7 @@ def gated_delta_rule_update(
         beta: [B, HV], write strength in (0, 1).
         pool: [S, HV, K, V]; rows ``slots`` are read, and overwritten unless ``into`` is given.
         slots: [B] int64.
-        into: a pool like ``pool`` and the [B] rows of it that get the new states instead.
+        into: a pool like ``pool`` and its [B] rows for the new states, which replace ``slots``.
 
     Returns:
         [B, HV, V] in the state's dtype, owned by the caller.
@@ -88,7 +88,7 @@ def gated_delta_rule_update(
     state = pool.index_select(0, slots).view(batch * heads, key_dim, value_dim)
     qk = qk.reshape(batch * heads, 2, key_dim)
     decay = g.exp().view(-1, 1, 1)
-    # Both reads use the state before the write; o = e^g S'q + (q.k) d then spares a second pass.
+    # Both reads use the state before the write; o = e^g S'q + (q.k) d then saves a second pass.
     reads = torch.bmm(qk, state).mul_(decay)
     delta = (v.reshape(-1, value_dim) - reads[:, 1]).mul_(beta.reshape(-1, 1))
     key = qk[:, 1]

@@ -1,9 +1,9 @@
 """The gated delta rule in Triton: gates, the decode step in place by slot, chunks of a prefill.
 
-A program has some value channels of one head of one request; a prefill keeps their state in
-registers from chunk to chunk.  A product of float32 is the sum of three of tf32, which keeps its
-digits; multiplied out, the code would take a minute to compile.  Source: Yang et al. 2024, arXiv
-2412.06464; the decode step divides the work as fla's ``fused_recurrent_gated_delta_rule`` does.
+A program handles some value channels of one head of one request; in a prefill it keeps their state
+in registers from chunk to chunk.  A float32 product is the sum of three tf32 products, which keeps
+its precision; written out, the code would take a minute to compile.  Source: Yang et al. 2024,
+arXiv 2412.06464; the decode step divides the work as fla's ``fused_recurrent_gated_delta_rule``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _gating(
     bias = tl.load(dt_bias + head, mask=inside, other=0.0)
     step = tl.load(a + token * a_stride + head, mask=inside, other=0.0).to(rate.dtype) + bias
     strength = tl.load(b + token * b_stride + head, mask=inside, other=0.0).to(rate.dtype)
-    # log(1 + x) with the digits of x that 1 + x has not (Kahan); slow decays live in them.
+    # log(1 + x) with the digits of x that 1 + x loses (Kahan), on which slow decays depend.
     grown = tl.exp(tl.minimum(step, 20.0))
     sum_ = 1.0 + grown
     exact = sum_ == 1.0
@@ -174,7 +174,7 @@ def chunk_gated_delta_rule(
         *(scan.starts, scan.counts, scan.snapshot_chunks, scan.snapshot_rows, output, v.stride(1)),
         VALUE_DIM=value_dim,
         BLOCK_V=_VALUES_PER_BLOCK,
-        # Loads ahead of their use gain nothing here and take twice the shared memory.
+        # Prefetching loads gains nothing here and takes twice the shared memory.
         num_stages=1,
         **sizes,
     )
@@ -195,7 +195,7 @@ def _within_chunks(
     BLOCK_K: tl.constexpr,
     LEVELS: tl.constexpr,
 ):
-    """What needs no state, for all chunks at once: ``(I + A)^-1`` and ``(Q K') . D``."""
+    """The part that needs no state, for all chunks at once: ``(I + A)^-1`` and ``(Q K') . D``."""
     chunk = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     row = tl.arange(0, BLOCK_C)
@@ -288,7 +288,7 @@ def _from_chunk_to_chunk(
 
 @triton.jit
 def _load_gates(gates, gate, in_row, HEADS: tl.constexpr):
-    """Log decay and write strength of the rows of a chunk."""
+    """Log decay and write strength of a chunk's rows."""
     log_decay = tl.load(gates + gate, mask=in_row, other=0.0)
     return log_decay, tl.load(gates + gate + HEADS, mask=in_row, other=0.0)
 
@@ -297,7 +297,7 @@ def _load_gates(gates, gate, in_row, HEADS: tl.constexpr):
 def _place_of_queries(
     token, head, key, HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, KEY_DIM: tl.constexpr
 ):
-    """Where the queries of ``head`` are; its keys are ``KEY_HEADS * KEY_DIM`` further."""
+    """Offsets of the queries of ``head``; its keys are ``KEY_HEADS * KEY_DIM`` further."""
     key_head = head // (HEADS // KEY_HEADS)
     return (token * 2 * KEY_HEADS + key_head)[:, None] * KEY_DIM + key[None, :]
 
@@ -309,7 +309,7 @@ def _place_of_square(number, row, SIZE: tl.constexpr):
 
 @triton.jit
 def _decay_within(grown, row):
-    """[C, C], lower triangular: what the state of token j has faded to at token i."""
+    """[C, C], lower triangular: the decay factor from token j to token i."""
     lower = row[:, None] >= row[None, :]
     # Masked before exp, because above the diagonal the exponent is positive.
     decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0))
@@ -320,8 +320,8 @@ def _decay_within(grown, row):
 def _invert_unit_lower(matrix, BLOCK_C: tl.constexpr, LEVELS: tl.constexpr):
     """The inverse of ``I + strictly_lower(matrix)``, by diagonal blocks of 1, 2, 4, ... rows.
 
-    Of two blocks ``X`` and ``Z`` of the inverse, with ``Y`` of the matrix below the first and
-    before the second, the corner of the block twice as large is ``-Z Y X``.
+    For two diagonal blocks ``X`` and ``Z`` of the inverse, with the block ``Y`` of the matrix below
+    ``X`` and left of ``Z``, the corner of the block twice as large is ``-Z Y X``.
     """
     row = tl.arange(0, BLOCK_C)
     inverse = tl.where(row[:, None] == row[None, :], 1.0, 0.0).to(matrix.dtype)

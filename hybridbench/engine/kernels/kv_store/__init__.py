@@ -1,1 +1,1 @@
-"""Keys and values of new tokens into their slots of a pool."""
+"""Stores of new keys and values into their slots of a pool."""

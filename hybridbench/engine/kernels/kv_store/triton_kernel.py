@@ -1,4 +1,4 @@
-"""Stores keys and values of new tokens by slot: one program per token."""
+"""Store keys and values of new tokens by slot: one program per token."""
 
 from __future__ import annotations
 

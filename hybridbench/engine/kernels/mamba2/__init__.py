@@ -1,1 +1,1 @@
-"""The selective state space of Mamba2: one token, whole chunks, and what both mean."""
+"""The selective state space of Mamba2: one token, whole chunks, and the definition of both."""

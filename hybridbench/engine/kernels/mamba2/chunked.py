@@ -1,8 +1,8 @@
-"""Mamba2 over whole chunks: what a prefill runs in plain PyTorch.
+"""Mamba2 over whole chunks, for prefills in plain PyTorch.
 
 Inside a chunk of C tokens, with G = cumsum(dt A) and D_ij = e^{G_i - G_j} dt_j for i >= j:
 ``Y = ((C B') . D) X + (C e^G) S'``, and ``S <- e^{G_C} S + (X dt e^{G_C-G})' B`` from chunk to
-chunk.  Chunks are laid out and snapshots taken by the plan of the gated delta rule; a dt of 0 in
+chunk.  The plan of the gated delta rule lays out chunks and snapshots; a dt of 0 in
 padding neither writes nor decays.
 
 Source: Dao and Gu 2024, arXiv 2405.21060, section 6.
@@ -25,17 +25,17 @@ def mamba2_chunk_scan(
     plan: ChunkPlan,
     snapshots: Tensor | None = None,
 ) -> Tensor:
-    """All new tokens of several requests, in chunks.
+    """Process all new tokens of several requests, in chunks.
 
     Args:
         x: [M, C, H, P] in the state's dtype, laid out by the plan.
         dt: [M, C, H], at least 0; 0 in padding.
         a: [H], below 0.
-        bc: [M, C, 2, G, N], what writes above what reads; H is a multiple of G.
+        bc: [M, C, 2, G, N], B (written) above C (read); H is a multiple of G.
         state: [R, H, P, N], in the order of the plan; overwritten with the final states.
         plan: the layout.
         snapshots: [S, H, P, N]; filled with the states that the plan wants, in the order of the
-            requests.  None if it wants none.
+            requests.  None if there are none.
 
     Returns:
         [M, C, H, P] in the state's dtype, owned by the caller.
@@ -58,7 +58,7 @@ def mamba2_chunk_scan(
     output = torch.matmul(attention, values)
     grown = log_decay.exp()
     last = (log_decay[..., -1:] - log_decay).exp_().mul_(steps)
-    # [M, G, H/G * P, C]: a group's heads write with one product.
+    # [M, G, H/G * P, C]: the heads of a group write with one product.
     written = (values * last.unsqueeze(3)).transpose(2, 3).reshape(chunks, groups, -1, size)
     written = torch.matmul(written, write).view(chunks, heads, head_dim, width)
     start = 0

@@ -1,6 +1,6 @@
 """Mamba2's recurrence token by token: ``S <- e^{dt A} S + dt x B'``, ``y = S C``.
 
-Heads share B and C by groups.  Source: Dao and Gu 2024, arXiv 2405.21060.
+Groups of heads share B and C.  Source: Dao and Gu 2024, arXiv 2405.21060.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hybridbench.engine.kernels.rows import store_rows
 def mamba2_reference(
     x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The meaning of the other forms, for one request.
+    """The definition of the other forms, for one request.
 
     Args:
         x: [T, H, P]; may be empty.
@@ -46,16 +46,16 @@ def mamba2_state_update(
     slots: Tensor,
     into: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """One token per request, the states read by slot and written in place or elsewhere.
+    """Process one token per request, reading states by slot, writing them in place or elsewhere.
 
     Args:
         x: [R, H, P] in the state's dtype.
         dt: [R, H], at least 0.
         a: [H], below 0.
-        bc: [R, 2, G, N], what writes above what reads.
+        bc: [R, 2, G, N], B (written) above C (read).
         pool: [S, H, P, N]; rows ``slots`` are read, and overwritten unless ``into`` is given.
         slots: [R] int64.
-        into: a pool like ``pool`` and the [R] rows of it that get the new states instead.
+        into: a pool like ``pool`` and its [R] rows for the new states, which replace ``slots``.
 
     Returns:
         [R, H, P] in the state's dtype, owned by the caller.
@@ -70,6 +70,6 @@ def mamba2_state_update(
     state.view(shape).addcmul_(scaled, write[:, :, None, None])
     target, rows = (pool, slots) if into is None else into
     store_rows(target, rows, state)
-    # [R*G, H/G * P, N] times [R*G, N, 1]: a group's heads read with one product.
+    # [R*G, H/G * P, N] times [R*G, N, 1]: the heads of a group read with one product.
     rows_of_group = state.view(requests * groups, heads // groups * head_dim, size)
     return torch.bmm(rows_of_group, read.reshape(-1, size, 1)).view(requests, heads, head_dim)

@@ -1,8 +1,8 @@
 """Mamba2 in Triton: the decode step in place by slot, and the chunks of a prefill.
 
-A program has some channels of one head of one request; a prefill keeps their state in registers
-from chunk to chunk.  Products are as in the gated delta rule.  Source: Dao and Gu 2024, arXiv
-2405.21060.
+A program handles some channels of one head of one request; in a prefill it keeps their state in
+registers from chunk to chunk.  Products are as in the gated delta rule.  Source: Dao and Gu 2024,
+arXiv 2405.21060.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def mamba2_chunk_scan(
         BLOCK_C=max(_LEAST_BLOCK, triton.next_power_of_2(size)),
         BLOCK_P=_CHANNELS_PER_BLOCK,
         BLOCK_N=max(_LEAST_BLOCK, triton.next_power_of_2(width)),
-        # Loads ahead of their use would take more shared memory than there is at a width of 256.
+        # Prefetching loads would exceed the shared memory at a width of 256.
         num_stages=1,
         num_warps=8,
     )

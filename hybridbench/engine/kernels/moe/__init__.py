@@ -1,1 +1,1 @@
-"""Experts chosen per token, beside one shared expert."""
+"""Experts chosen per token, plus one shared expert."""

@@ -1,8 +1,8 @@
-"""Routed experts with a gated-linear unit each: two forms of one operation, in plain PyTorch.
+"""Routed experts with a gated linear unit each: two forms of one operation, in plain PyTorch.
 
 ``sum_e w_te * down_e(silu(gate_e x_t) * up_e x_t)`` over the experts e chosen for token t.  The
 dense form computes every expert for every token: more arithmetic, few calls.  The sorted form
-computes the chosen ones, two products per expert.  Which is faster is the caller's knowledge.
+computes the chosen ones, two products per expert.  The caller decides which is faster.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from torch.nn import functional
 
 
 def route(scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
-    """The experts of each token, and how much each of them counts.
+    """The experts of each token, and their weights.
 
     Args:
         scores: [T, E], logits of the router.
         top_k: experts per token.
-        normalise: whether the weights of a token's experts add up to 1; else they are their shares
-            of a softmax over all experts.
+        normalise: whether the weights of a token's experts add up to 1; otherwise they are their
+            shares of a softmax over all experts.
 
     Returns:
         Weights [T, k] in the scores' dtype and experts [T, k] int64, the best first.
     """
     best, chosen = scores.topk(top_k, dim=-1)
     if normalise:
-        # Normalised over the chosen experts, a softmax over all is one over the chosen.
+        # Normalised over the chosen experts, a softmax over all equals one over the chosen.
         return best.softmax(dim=-1), chosen
     return scores.softmax(dim=-1).gather(1, chosen), chosen
 
 
 def experts_dense(gate_up: Tensor, weights: Tensor, chosen: Tensor, out: Tensor) -> None:
-    """The hidden rows of all experts, weighted; those not chosen get zeros.
+    """Compute the weighted hidden rows of all experts; unchosen ones are zero.
 
     Args:
-        gate_up: [T, E, 2, I], ``x`` after the gate and up matrices of all experts.
+        gate_up: [T, E, 2, I], ``x`` times the gate and up matrices of all experts.
         weights: [T, k], routing weights.
         chosen: [T, k] int64, distinct experts of each token.
         out: [T, E, I], written: rows to be multiplied by the stacked down matrices.
@@ -48,15 +48,15 @@ def experts_dense(gate_up: Tensor, weights: Tensor, chosen: Tensor, out: Tensor)
 
 
 def swiglu(both: Tensor) -> Tensor:
-    """``silu(gate) * up`` of [n, 2*I], gate before up: [n, I]."""
+    """``silu(gate) * up`` for [n, 2*I], gate before up: [n, I]."""
     width = both.shape[1] // 2
     return functional.silu(both[:, :width]).mul_(both[:, width:])
 
 
 def clamped_swiglu(both: Tensor, alpha: float, limit: float) -> Tensor:
-    """``gate * sigmoid(alpha gate) * (up + 1)`` of [n, 2*I], gate before up: [n, I].
+    """``gate * sigmoid(alpha gate) * (up + 1)`` for [n, 2*I], gate before up: [n, I].
 
-    The gate is at most ``limit``, and up between that and its negative.
+    The gate is clamped to at most ``limit``, and ``up`` to plus or minus ``limit``.
     """
     width = both.shape[1] // 2
     gate = both[:, :width].clamp(max=limit)
@@ -73,7 +73,7 @@ def experts_sorted(
     biases: tuple[Tensor, Tensor] | None = None,
     unit: Callable[[Tensor], Tensor] = swiglu,
 ) -> Tensor:
-    """Only the chosen experts, one after the other over the tokens sorted by expert.
+    """Compute only the chosen experts, one after the other, over the tokens sorted by expert.
 
     Args:
         x: [T, h].
@@ -81,8 +81,8 @@ def experts_sorted(
         chosen: [T, k] int64, distinct experts of each token.
         gate_up: [E, 2*I, h]; rows are gate then up.
         down: [E, I, h].
-        biases: of the two, [E, 2*I] and [E, h].
-        unit: from [n, 2*I] to hidden rows [n, I] that the caller may change.
+        biases: for the two matrices, [E, 2*I] and [E, h].
+        unit: maps [n, 2*I] to hidden rows [n, I] that the caller may modify.
 
     Returns:
         [T, h], owned by the caller.

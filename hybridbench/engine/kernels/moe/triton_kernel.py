@@ -1,7 +1,7 @@
-"""The choice of experts and the products of the chosen ones, in Triton.
+"""The choice of experts, and the products of the chosen ones, in Triton.
 
-Tokens are sorted by expert, so that an expert's rows are neighbours; a program multiplies some of
-them.  Which expert a program serves follows from the counts, on the device: nothing waits for them.
+Tokens are sorted by expert, so that an expert's rows are adjacent; a program multiplies some of
+them.  The expert of a program follows from the counts on the device, so the host need not wait.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def experts_sorted(
     mixed = _per_expert(unit(both).mul_(shares), down, counts)
     if biases is not None:
         mixed.addcmul_(biases[1].index_select(0, owners), shares)
-    # Back in the order of the tokens, so that sums do not depend on who adds first.
+    # Back in the order of the tokens, so that sums do not depend on the order of the programs.
     by_token = torch.empty_like(mixed).index_copy_(0, order, mixed)
     return by_token.view(tokens, per_token, -1).sum(dim=1)
 
@@ -70,7 +70,7 @@ def _per_expert(rows: Tensor, matrices: Tensor, counts: Tensor) -> Tensor:
     """``rows[segment e] @ matrices[e]`` for segments of ``counts`` rows: [n, in] -> [n, out]."""
     experts, inputs, outputs = matrices.shape
     out = rows.new_empty(len(rows), outputs)
-    # No more tiles than this, whatever the counts; those too many do nothing.
+    # An upper limit for the number of tiles, whatever the counts; excess tiles do nothing.
     tiles = len(rows) // _ROWS_PER_TILE + min(experts, len(rows))
     if tiles:
         double, single = rows.dtype == torch.float64, rows.dtype == torch.float32
@@ -151,7 +151,7 @@ def _multiply(
     member = (tile - tl.sum(tl.where(earlier, tiles, 0), axis=0)) * BLOCK_M
     member += tl.arange(0, BLOCK_M)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Behind the last tile there is no expert, whose size is then 0.
+    # After the last tile there is no expert, and the size is 0.
     in_row, in_column = member < size, column < OUTPUTS
     row = first + member
     matrix = matrices + expert * expert_stride

@@ -1,1 +1,1 @@
-"""Where new tokens go, of pages that an allocator has taken."""
+"""The slots of new tokens within the pages allocated for them."""

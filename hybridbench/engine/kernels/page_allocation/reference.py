@@ -1,6 +1,6 @@
-"""Which slots new tokens get in the pages taken for them: plain numpy.
+"""The slots of new tokens within the pages allocated for them: plain numpy.
 
-The engine's allocators keep their indices on the host, whatever the device; so this form runs
+The engine's allocators keep their indices on the host, whatever the device, so this form runs
 everywhere.
 """
 
@@ -26,8 +26,8 @@ def alloc_extend(
 
     Args:
         prefix_lens, seq_lens: [B], lengths before and after.
-        last_loc: [B], slot of each request's position prefix_len - 1; any if there is none.
-        pages: at least as many as the requests need together.
+        last_loc: [B], slot of each request's position prefix_len - 1; arbitrary if there is none.
+        pages: at least as many as the requests need in total.
         page_size: tokens of a page.
         extend_num_tokens: sum of the differences of the lengths, at least 1.
 
@@ -35,7 +35,7 @@ def alloc_extend(
         [extend_num_tokens] int64.
     """
     lengths = seq_lens - prefix_lens
-    # For each token: its position in its request, and the place of its page among `pages`.
+    # For each token: its position in its request, and the index of its page in `pages`.
     segment_start = np.cumsum(lengths) - lengths
     position = np.arange(extend_num_tokens) + np.repeat(prefix_lens - segment_start, lengths)
     continued: _Ints = position + np.repeat(last_loc + 1 - prefix_lens, lengths)
@@ -58,7 +58,7 @@ def alloc_decode(
 
     Args:
         begins_page: [B], whether that token begins a page.
-        last_loc: [B], slot of the token before it; any if there is none.
+        last_loc: [B], slot of the previous token; arbitrary if there is none.
         pages: one for each request that begins a page.
         page_size: tokens of a page.
 

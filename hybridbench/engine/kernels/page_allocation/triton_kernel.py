@@ -1,7 +1,7 @@
-"""Which slots new tokens get in the pages taken for them, for an allocator on the device.
+"""The slots of new tokens within the pages allocated for them, for an allocator on the device.
 
 The arguments are those of the reference, as tensors.  Source: SGLang's ``alloc_extend_kernel`` and
-``alloc_decode_kernel``: a program per request, which adds up what the requests before it take.
+``alloc_decode_kernel``: one program per request, which adds up the needs of the requests before it.
 """
 
 from __future__ import annotations

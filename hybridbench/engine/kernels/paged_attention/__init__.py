@@ -1,1 +1,1 @@
-"""Attention whose keys and values lie scattered in a pool."""
+"""Attention over keys and values that are scattered in a pool."""

@@ -1,6 +1,6 @@
-"""Grouped-query attention over keys and values kept by slot in a pool: plain PyTorch.
+"""Grouped-query attention over keys and values stored by slot in a pool: plain PyTorch.
 
-Both forms gather the slots a query may see and call PyTorch's fused attention.  The queries that
+Both forms gather the slots that a query may see and call PyTorch's fused attention.  Queries that
 share a key head are folded into another dimension, so keys are never repeated in memory.
 """
 
@@ -19,41 +19,41 @@ from torch.nn import functional
 
 _QUERY_BLOCK = 256
 QUERIES_PER_TILE = 16
-"""New tokens of one request that a Triton program serves."""
-# A decode batch is cut into groups of like length: at most this factor is gathered in vain.
+"""New tokens of one request per Triton program."""
+# A decode batch is cut into groups of similar length: padding gathers at most this factor more,
 _PADDING_FACTOR = 1.5
-# ... unless the group is so small that another call costs more than its padding.
+# unless the group is so small that another call costs more than its padding.
 _PADDING_FREE = 512
 
 
 @dataclass(frozen=True)
 class DecodeGroup:
-    """Requests of like length that share one padded gather."""
+    """Requests of similar length that share one padded gather."""
 
     requests: Tensor | None
-    """[b] int64 into the batch; None is all of it, in order."""
+    """[b] int64, indices into the batch; None is the whole batch, in order."""
     slots: Tensor
     """[b * longest] int64; padding repeats a slot of the same request."""
     mask: Tensor | None
-    """[b, 1, 1, longest]: 0, or -inf over padding; None when there is no padding."""
+    """[b, 1, 1, longest]: 0, or -inf over padding; None without padding."""
     longest: int
 
 
 @dataclass(frozen=True)
 class DecodePlan:
-    """Where the keys of a decode step lie; shared by all attention layers of one kind.
+    """The keys that a decode step reads; shared by all attention layers of one kind.
 
     Index tensors are int64, on the device of the step.
     """
 
     starts: Tensor
-    """[B]: the first of each query's slots in ``slots``."""
+    """[B]: the start of each query's slots in ``slots``."""
     lens: Tensor
-    """[B]: so many slots it sees."""
+    """[B]: the number of slots that each query sees."""
     slots: Tensor
-    """The slots that the queries see, one query after the other."""
+    """The slots that the queries see, query after query."""
     dtype: torch.dtype
-    """Of the queries, and so of the masks."""
+    """The dtype of the queries, and so of the masks."""
 
     @classmethod
     def build(
@@ -64,14 +64,14 @@ class DecodePlan:
         device: torch.device,
         window: int | None = None,
     ) -> DecodePlan:
-        """What each query sees of ``kv_indices``.
+        """Determine what each query sees of ``kv_indices``.
 
         Args:
-            seq_lens: [B], tokens each query may see, its own included.
+            seq_lens: [B], tokens that each query may see, including its own.
             kv_indices: [sum(seq_lens)], slot of every position, request after request.
-            dtype: of the queries.
-            device: where the index tensors go.
-            window: of the tokens each query may see, only so many of the last; None is all.
+            dtype: dtype of the queries.
+            device: device of the index tensors.
+            window: each query sees only this many of the last tokens; None is all.
         """
         starts, lens, slots = (
             torch.from_numpy(array).to(device)
@@ -81,7 +81,7 @@ class DecodePlan:
 
     @cached_property
     def groups(self) -> tuple[DecodeGroup, ...]:
-        """The layout of the reference: requests grouped by length.  It is made on the host."""
+        """The layout for the reference: requests grouped by length, computed on the host."""
         host = [tensor.cpu().numpy() for tensor in (self.starts, self.lens, self.slots)]
         lens = host[1]
         order = np.argsort(lens, kind="stable")
@@ -104,7 +104,7 @@ class DecodePlan:
             requests = torch.from_numpy(members).to(device)
         longest = int(lens.max())
         places = np.arange(longest, dtype=np.int64)
-        # Padding reads the request's own last slot: finite, whatever unused slots hold.
+        # Padding reads the request's own last slot, which is finite; unused slots may not be.
         inside = np.minimum(places, lens[:, None] - 1)
         slots = torch.from_numpy(all_slots[(starts[:, None] + inside).ravel()])
         mask = None
@@ -118,8 +118,8 @@ class DecodePlan:
 def seen_slots(
     seq_lens: Sequence[int], window: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where in a list of all slots of all requests each query's own begin, and how many they are:
-    [B] each.  With a ``window`` they are only so many of the last.
+    """Where each query's slots begin in the list of all requests' slots, and how many there are:
+    [B] each.  With a ``window``, only that many of the last.
     """
     lens = np.asarray(seq_lens, dtype=np.int64)
     ends = np.cumsum(lens)
@@ -134,13 +134,13 @@ def decode_attention(
     plan: DecodePlan,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """One query per request over the slots that the plan lets it see.
+    """One query per request over the slots that the plan makes visible.
 
     Args:
         q: [B, H, hd]; H is a multiple of the key heads.
         key_buffer, value_buffer: [S, Hkv, hd], one layer of the pool.
-        plan: for these requests.
-        sinks: [H], logits that join the denominators of the softmax and bring no value.
+        plan: the plan for these requests.
+        sinks: [H], logits added to the denominators of the softmax, without a value.
 
     Returns:
         [B, H, hd], owned by the caller.
@@ -178,28 +178,28 @@ class ExtendRequest:
 
 @dataclass(frozen=True)
 class ExtendTiles:
-    """The queries of a prefill step in tiles of one request each; on its device, int64."""
+    """The queries of a prefill step in tiles of one request each; int64, on the step's device."""
 
     requests: Tensor
     """[n]: the request of each tile."""
     begins: Tensor
-    """[n]: the first of a tile's queries, counted from the first of its request."""
+    """[n]: a tile's first query, counted from the first of its request."""
     spans: Tensor
-    """[R, 4], of each request: first query of T, queries, prefix, first slot in ``slots``."""
+    """[R, 4], per request: first query of T, queries, prefix, first slot in ``slots``."""
     slots: Tensor
     """Slot of every position, request after request."""
 
 
 @dataclass(frozen=True)
 class ExtendPlan:
-    """Where the keys of a prefill step lie; shared by all attention layers.
+    """The keys that a prefill step reads; shared by all attention layers.
 
-    With a ``window`` each query sees so many of the last tokens, its own included.  Each
-    implementation takes its own layout, made when it first asks.
+    With a ``window`` each query sees this many of the last tokens, including its own.  Each
+    implementation has its own layout, which is built on first use.
     """
 
     spans: tuple[tuple[int, int, int, int], ...]
-    """Of each request: first query of T, queries, prefix, first slot in ``kv_indices``."""
+    """Per request: first query of T, queries, prefix, first slot in ``kv_indices``."""
     kv_indices: npt.NDArray[np.int64]
     device: torch.device
     window: int | None = None
@@ -215,7 +215,7 @@ class ExtendPlan:
     ) -> ExtendPlan:
         """Cut ``kv_indices`` (slot of every position, request after request) into requests.
 
-        What of a prefix lies before the ``window`` of its first new token is left out.
+        The part of a prefix before the ``window`` of its first new token is left out.
         """
         spans = []
         first = end = 0
@@ -228,7 +228,7 @@ class ExtendPlan:
 
     @cached_property
     def requests(self) -> tuple[ExtendRequest, ...]:
-        """The layout of the reference."""
+        """The layout for the reference."""
         slots = torch.from_numpy(self.kv_indices).to(self.device)
         return tuple(
             ExtendRequest(first, count, prefix_len, slots[start : start + prefix_len + count])
@@ -237,7 +237,7 @@ class ExtendPlan:
 
     @cached_property
     def tiles(self) -> ExtendTiles:
-        """The layout of the Triton kernel."""
+        """The layout for the Triton kernel."""
         counts = [count for _, count, _, _ in self.spans]
         tiles = [-(-count // QUERIES_PER_TILE) for count in counts]
         requests = np.repeat(np.arange(len(counts)), tiles)
@@ -259,8 +259,8 @@ def extend_attention(
     Args:
         q: [T, H, hd]; H is a multiple of the key heads.
         key_buffer, value_buffer: [S, Hkv, hd], one layer of the pool, the new tokens stored.
-        plan: for these requests.
-        sinks: [H], logits that join the denominators of the softmax and bring no value.
+        plan: the plan for these requests.
+        sinks: [H], logits added to the denominators of the softmax, without a value.
 
     Returns:
         [T, H, hd], owned by the caller.
@@ -276,7 +276,7 @@ def extend_attention(
     for request in plan.requests:
         keys = key_buffer.index_select(0, request.slots).transpose(0, 1)
         values = value_buffer.index_select(0, request.slots).transpose(0, 1)
-        # Blocks of queries bound the mask, and skip the keys after each block.
+        # Blocks of queries limit the size of the mask, and skip the keys after each block.
         for begin in range(0, request.count, _QUERY_BLOCK):
             end = min(begin + _QUERY_BLOCK, request.count)
             visible = request.prefix_len + end
@@ -301,14 +301,14 @@ def attention_reference(
     window: int | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """The meaning of both forms, for one request and query by query.
+    """The definition of both forms, for one request and query by query.
 
     Args:
         q: [T, H, hd], queries at positions prefix_len, prefix_len + 1, ...
         keys, values: [prefix_len + T, Hkv, hd], in order of position.
         prefix_len: tokens before the first query.
-        window: tokens that a query sees, its own included; None is all up to its own.
-        sinks: [H], a logit of each head that joins the softmax and brings no value.
+        window: tokens that a query sees, including its own; None is all up to its own.
+        sinks: [H], a logit of each head that is added to the softmax, without a value.
 
     Returns:
         [T, H, hd].
@@ -331,8 +331,8 @@ def attention_reference(
 def _attend_causally(
     queries: Tensor, keys: Tensor, values: Tensor, window: int | None, sink: Tensor | None
 ) -> Tensor:
-    """The last query sees all keys, the one before it all but one, and so on; with a ``window`` no
-    more than so many.
+    """The last query sees all keys, the one before it all but one, and so on; at most ``window``
+    each.
     """
     count, visible = queries.shape[2], keys.shape[2]
     slides = window is not None and visible > window
@@ -350,19 +350,19 @@ def _attend_causally(
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sink: Tensor | None
 ) -> Tensor:
-    """Softmax attention over [n, Hkv, T, hd]; ``mask`` is added to the scores, ``sink``, which has
-    the heads in the same place, only to their denominator.
+    """Softmax attention over [n, Hkv, T, hd]; ``mask`` is added to the scores, ``sink``, whose
+    heads are in the same dimension, only to the denominator.
     """
     if sink is None:
         return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
     mixed = torch.empty_like(queries)
-    # Head by head: all of them in one product would first copy the gathered keys.
+    # Head by head: a single product over all heads would first copy the gathered keys.
     for head in range(queries.shape[1]):
         scaled = queries[:, head] * queries.shape[-1] ** -0.5
         scores = scaled @ keys[:, head].transpose(1, 2)
         if mask is not None:
             scores += mask[:, 0] if mask.dim() > 2 else mask
-        # Shifted by the largest logit, the sink among them, so that nothing overflows.
+        # Shifted by the largest logit, including the sink, so that nothing overflows.
         peak = torch.maximum(scores.amax(dim=-1, keepdim=True), sink[:, head])
         shares = scores.sub_(peak).exp_()
         whole = shares.sum(dim=-1, keepdim=True) + (sink[:, head] - peak).exp_()
@@ -371,7 +371,7 @@ def _attend(
 
 
 def _group_bounds(sorted_lens: Sequence[int]) -> list[int]:
-    """Where to cut ascending lengths, so that no group gathers much more than it needs."""
+    """Where to cut ascending lengths so that no group gathers much more than it needs."""
     bounds = [0]
     used = 0
     for i, length in enumerate(sorted_lens):

@@ -1,9 +1,9 @@
-"""Grouped-query attention over keys and values kept by slot: online softmax in Triton.
+"""Grouped-query attention over keys and values stored by slot: online softmax in Triton.
 
-A program that decodes has the queries that share a key head, so that each key is read once for all
-of them; one that extends has one head of some new tokens.
-Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); the split of the work is
-that of SGLang's ``decode_attention``.
+A decode program handles the queries that share a key head, so that each key is read once for all
+of them; an extend program handles one head of some new tokens.
+Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); the work is divided as in
+SGLang's ``decode_attention``.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _block(size: int) -> int:
 
 
 def _arithmetic(dtype: torch.dtype) -> dict[str, object]:
-    """In which type to add up, and how to multiply: tf32 keeps all the bits of half precision."""
+    """The dtype of sums, and the precision of products: tf32 keeps all bits of half precision."""
     if dtype == torch.float64:
         return {"SUM": tl.float64, "PRECISION": "ieee"}
     return {"SUM": tl.float32, "PRECISION": "ieee" if dtype == torch.float32 else "tf32"}
@@ -136,7 +136,7 @@ def _decode(
     peak = tl.full([BLOCK_G], float("-inf"), dtype=SUM)
     whole = tl.zeros([BLOCK_G], dtype=SUM)
     if HAS_SINKS:
-        # A sink is a key that brings no value.
+        # A sink is a key without a value.
         peak = tl.load(sinks + head, mask=in_group, other=0.0).to(SUM)
         whole += 1.0
     mixed = tl.zeros([BLOCK_G, BLOCK_D], dtype=SUM)
@@ -190,7 +190,7 @@ def _extend(
     peak = tl.full([BLOCK_M], float("-inf"), dtype=SUM)
     whole = tl.zeros([BLOCK_M], dtype=SUM)
     if HAS_SINKS:
-        # A sink is a key that brings no value.
+        # A sink is a key without a value.
         peak = tl.zeros([BLOCK_M], dtype=SUM) + tl.load(sinks + head).to(SUM)
         whole += 1.0
     mixed = tl.zeros([BLOCK_M, BLOCK_D], dtype=SUM)
@@ -232,9 +232,9 @@ def _attend(
     SUM: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Take in the keys at ``position``, of those before ``end``, where they are ``seen``.
+    """Add the keys at ``position``, those before ``end``, where they are ``seen``.
 
-    ``mixed / whole`` is the softmax so far, with the largest score ``peak`` taken off all scores.
+    ``mixed / whole`` is the softmax so far, with the largest score ``peak`` subtracted from all.
     """
     dim = tl.arange(0, BLOCK_D)
     inside = position < end
@@ -246,7 +246,7 @@ def _attend(
     scores = tl.dot(query, tl.trans(keys), input_precision=PRECISION) * SCALE
     scores = tl.where(seen & inside[None, :], scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, axis=1))
-    # A query that has seen no key yet has no peak; 0 keeps its shares at 0 and finite.
+    # A query that has seen no key yet has no peak; 0 keeps its shares zero and finite.
     anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
     shrunk = tl.exp(peak - anchor)
     shares = tl.exp(scores - anchor[:, None])

@@ -1,1 +1,1 @@
-"""Whole states, all layers of them, from slot to slot."""
+"""Copies of whole states, all layers of them, from slot to slot."""

@@ -1,4 +1,4 @@
-"""Copies the states of all layers from rows of some tensors to rows of others: plain PyTorch."""
+"""Copy the states of all layers from rows of some tensors to rows of others: plain PyTorch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def copy_states(
     """Overwrite row ``target_rows[i]`` of each target with row ``source_rows[i]`` of its source.
 
     Args:
-        targets: each [S, ...] contiguous, slot by slot: all layers of a slot are neighbours.
-        target_rows: [n] int64, distinct, and none of them a row that is read.
-        sources: each like its target but for the number of rows.
+        targets: each [S, ...] contiguous, slot by slot: all layers of a slot are adjacent.
+        target_rows: [n] int64, distinct, and none of them a source row.
+        sources: each like its target except for the number of rows.
         source_rows: [n] int64.
     """
     for target, source in zip(targets, sources, strict=True):

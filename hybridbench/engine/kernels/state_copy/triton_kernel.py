@@ -1,4 +1,4 @@
-"""Copies the states of all layers from row to row: a program moves a piece of one slot."""
+"""Copy the states of all layers from row to row: a program moves a part of one slot."""
 
 from __future__ import annotations
 
