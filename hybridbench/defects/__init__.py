@@ -1,1 +1,1 @@
-"""Historic bugs of hybrid engines, put back from outside so that their detection can be shown."""
+"""Historic bugs of hybrid engines, injected from outside to test that they are detected."""

@@ -1,4 +1,4 @@
-"""Which defects there are, and how a name given by the user becomes one."""
+"""The list of defects, and the lookup of a name given by the user."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ DEFECTS: tuple[Defect, ...] = (
     STATE_ROW_VIEW,
     UNRELEASED_MAPPINGS,
     PINNED_RECEIVE_BUFFERS,
-    # Every pool balances, and only the tokens are wrong.
+    # In these every pool balances, and only the tokens are wrong.
     RUNNING_STATE_FREED,
     STATES_NOT_CLEARED,
     TRACKED_LENGTH_LAGS,
@@ -137,7 +137,7 @@ DEFECTS: tuple[Defect, ...] = (
     ATTENTION_HIT_LONGER,
 )
 
-# What looks like a leak and is none; put in like a defect, and to be left alone.
+# Healthy behaviour that looks like a leak; injected like a defect, and must not be reported.
 CONTROLS: tuple[Defect, ...] = (
     CACHE_FILL,
     HEALTHY_SAWTOOTH,
@@ -151,19 +151,19 @@ CONTROLS: tuple[Defect, ...] = (
     COPIED_MESSAGES,
 )
 
-# What a soak cannot see, as it was never otherwise: comparisons are tried on it, and no row of the
-# self-test has it.
+# Injected costs that a soak cannot see, as there is no change over time: for testing comparisons;
+# not in the self-test.
 PLANTED: tuple[Defect, ...] = (SLOW_STEP,)
 
 
 def find_defect(name: str, asked_by: str = "--defect") -> Defect:
-    """What is called ``name``: a slug, ``SLUG@RATE``, a mutant, or a ``.py`` file that defines
+    """The defect ``name``: a slug, ``SLUG@RATE``, a mutant, or a ``.py`` file that defines
     ``DEFECT``.
 
     ``asked_by`` is the option or command that an error names.
 
     Raises:
-        UsageError: no such slug; the nearest one is named.  Or no rate, or a defect without.
+        UsageError: the slug is unknown (names the nearest), or the rate invalid or not supported.
         ConfigError: the file is missing, does not import, or defines no ``DEFECT``.
     """
     if name.endswith(".py"):
@@ -207,7 +207,7 @@ def _from_file(path: Path) -> Defect:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Classes defined in the file must be importable by name, as dataclasses and pickles expect.
+    # Classes defined in the file must be importable by name, for dataclasses and pickles.
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""What a historic defect is: where it comes from, what shows it, and which methods it replaces."""
+"""The definition of a historic defect: its origin, its symptoms, and the methods it replaces."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Final, TypeAlias
 
 from hybridbench.defects.truth import Truth
 
-# What a defect of memory alone counts: bytes that stay, and the time in which they came to stay.
-# ``per`` of its signature is the latter, and its rate is compared for each hour.
+# The truth's counts for a defect of memory alone: bytes that stay, and the time over which they
+# accumulated.  ``per`` of its signature is the latter, and its rate is compared per hour.
 BYTES_KEPT: Final = "bytes_kept"
 MILLISECONDS: Final = "milliseconds"
 
-# Replacements have the signature of the method they stand in for, which only that method knows.
+# Replacements have the signature of the method they replace, which only that method knows.
 Replacement: TypeAlias = Callable[..., object] | property
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One method or property of one class, and what stands in its place while the defect is on.
+    """One method or property of one class, and its replacement while the defect is on.
 
-    ``fingerprint`` is that of the healthy method (see :func:`fingerprint_of`): when the method is
-    changed, the defect's test fails until somebody has looked whether it still is the same defect.
+    ``fingerprint`` is that of the healthy method (see :func:`fingerprint_of`): when the method
+    changes, the defect's test fails until someone has checked that it is still the same defect.
     """
 
     holder: type
@@ -38,14 +38,14 @@ class FoundBy(StrEnum):
     """The command that must find it."""
 
     SOAK = "soak"
-    COMPARE = "compare"  # no level of it is wrong by itself: only beside a healthy engine it shows
+    COMPARE = "compare"  # shows only in comparison with a healthy engine
 
 
 class Role(StrEnum):
-    """Whether what is put in must be found, or must not."""
+    """Whether a detector must find it, or must not."""
 
     DEFECT = "defect"
-    CONTROL = "control"  # looks like a leak and is none
+    CONTROL = "control"  # healthy, but looks like a leak
     PLANTED = "planted"  # a cost of known size; only `compare` can see it
 
 
@@ -56,27 +56,27 @@ class Signature:
     ``event`` and ``rate`` are for people; the other fields are what ``selftest`` compares.
 
     Args:
-        verdicts: the verdicts that are right; the first is the one expected.
+        verdicts: the correct verdicts; the first is the expected one.
         kinds: kinds of findings, one of which must name ``subject``; empty for a control.
-        subject: what the finding must name: a word of its subject.
+        subject: a word that the subject of the finding must contain.
         event: what drives it, in words.
-        rate: how much for each event, in words.
-        drivers: counters, one of which the finding must name; empty if none can be told.
-        harm: name of the truth's count of what was done; empty for a control.
-        per: name of the truth's count that ``harm`` is divided by to give the rate for each event;
-            with ``MILLISECONDS`` that for each hour.
-        counted: name of the number in the finding's data that must be ``harm``: in all, or for each
-            of ``per`` where no driver is asked for.
-        says: words of the finding, where it counts nothing: how a crash ended the worker.
-        scale: one of ``harm`` in the unit of the finding.
-        at_most: the report can only see part of it: it may say less than the truth, never more.
-        alone: nothing but this finding may say that anything leaks.
+        rate: how much per event, in words.
+        drivers: counters, one of which the finding must name; empty if none can be identified.
+        harm: name of the truth's count of the damage; empty for a control.
+        per: name of the truth's count by which ``harm`` is divided for the rate per event;
+            with ``MILLISECONDS`` for the rate per hour.
+        counted: name of the number in the finding's data that must equal ``harm``: in total, or
+            per unit of ``per`` if no driver is expected.
+        says: words of the finding, if it counts nothing: how a crash ended the worker.
+        scale: the value of one unit of ``harm`` in the unit of the finding.
+        at_most: the report can only see a part: it may state less than the truth, never more.
+        alone: no other finding may report a leak.
         duration_s: how long a run must be for the finding, its driver and its rate.
-        quick_s: how long the quick self-test runs it; more where half a minute has too few events,
-            0 where it is left out: it needs minutes, or the quick self-test would need more than
+        quick_s: how long the quick self-test runs it; more if half a minute has too few events,
+            0 to leave it out: it needs minutes, or the quick self-test would take more than
             half an hour.
-        found_by: what a soak cannot find is found by a comparison with the engine without it; its
-            verdict is that of the comparison, and its kinds are words of compared metrics.
+        found_by: a defect that a soak cannot find is found by a comparison with the engine without
+            it; its verdict is the comparison's, and its kinds are words of compared metrics.
     """
 
     verdicts: tuple[str, ...]
@@ -99,28 +99,28 @@ class Signature:
 
 @dataclass(frozen=True)
 class Defect:
-    """A historic bug with its provenance and everything needed to put it back; or a control.
+    """A historic bug with its provenance and everything needed to restore it; or a control.
 
     Args:
         slug: its name on the command line.
         source: where it was reported: "sglang#25770".
-        symptom: how it shows, in one sentence.
+        symptom: its visible effect, in one sentence.
         profile: a shipped profile that reaches the path.
         part_of: slug of the defect that does the same in more places: that one, and not this one,
-            is tried in every setting of collector and heap.
+            is tested with every setting of collector and heap.
         signature: what must be reported.
         patches: the methods replaced; a control may need none.
-        harmed: who was hurt by it and how much, as reported.
-        cure: how it was cured.
-        versions: releases that had it, (first, last) of each branch; empty if not known.
-        overrides: keys of the profile to set for it, as ``--set`` takes them.
-        model: a preset, where the profile's own will not do.
-        truth: what its replacements count.
+        harmed: who was affected and how much, as reported.
+        cure: how it was fixed.
+        versions: affected releases, (first, last) of each branch; empty if not known.
+        overrides: keys of the profile to set for it, as for ``--set``.
+        model: a preset, if the profile's own is unsuitable.
+        truth: the counts of its replacements.
         corrupts: whether generated tokens may change.
-        rates: rates an hour that the self-test tries; the last is what the slug alone means.
-        at_rate: the same defect at another rate, in bytes an hour; None where it has no rate.
-        healthy_twin: slug of the control that does the same work and gives all of it back.
-        quick: whether the quick self-test has it although minutes are needed to find it.
+        rates: rates per hour that the self-test tries; the last is the slug's default.
+        at_rate: builds the same defect at another rate, in bytes per hour; None without a rate.
+        healthy_twin: slug of the control that does the same work and frees all memory.
+        quick: whether the quick self-test includes it although finding it takes minutes.
     """
 
     slug: str
@@ -152,7 +152,7 @@ def function_of(method: Replacement) -> FunctionType:
 
 
 def fingerprint_of(method: Replacement) -> str:
-    """Twelve hex digits that change when the body of ``method`` does.
+    """Twelve hex digits that change with the body of ``method``.
 
     Names, constants and byte code count; line numbers, comments, docstring and file do not.  Byte
     code differs between Python versions, so fingerprints are compared only on the pinned one.

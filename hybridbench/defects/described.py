@@ -1,7 +1,8 @@
-"""Defects in words: what `explain` and `list defects` print.
+"""Descriptions of defects, as `explain` and `list defects` print them.
 
-A defect names the classes that it patches, so the catalog imports the engine.  hybridbench-core,
-which comes without the engine's dependencies, carries these words in a file (tools/core_wheel.py).
+A defect refers to the classes that it patches, so the catalog imports the engine.
+hybridbench-core, without the engine's dependencies, has these texts in a file
+(tools/core_wheel.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _STATISTICAL = "statistics over the judged window"
 
 
 class Description(msgspec.Struct, frozen=True):
-    """One defect: ``rows`` are pairs of a label and a text, ``command`` is what shows it."""
+    """One defect: ``rows`` are pairs of a label and a text, ``command`` reproduces it."""
 
     slug: str
     source: str
@@ -40,7 +41,7 @@ def described_catalog() -> Mapping[str, tuple[Description, ...]]:
     """The whole catalog, by the titles of its parts.
 
     Raises:
-        ModuleNotFoundError: the engine cannot be imported, and nothing was stored in its place.
+        ModuleNotFoundError: the engine cannot be imported, and there are no stored descriptions.
     """
     try:
         from hybridbench.defects.catalog import CONTROLS, DEFECTS, PLANTED
@@ -58,12 +59,12 @@ def described_catalog() -> Mapping[str, tuple[Description, ...]]:
 
 
 def described(name: str) -> Description:
-    """The defect called ``name``: a slug, or whatever else ``--defect`` takes.
+    """The defect called ``name``: a slug, or any other value of ``--defect``.
 
     Raises:
-        UsageError: there is no such defect, or no such rate of it.
+        UsageError: there is no such defect, or it has no such rate.
         ConfigError: a file defines none.
-        ModuleNotFoundError: ``name`` is no slug of the catalog, and the engine cannot be imported.
+        ModuleNotFoundError: ``name`` is not in the catalog, and the engine cannot be imported.
     """
     known = [defect for part in described_catalog().values() for defect in part]
     for defect in known:
@@ -129,7 +130,7 @@ def _finding(signature: Signature) -> Iterator[tuple[str, str]]:
 
 
 def rests_on_counts(signature: Signature) -> bool:
-    """Whether a count shows the defect: no run is too short for it.  Else a fit or a test does."""
+    """Whether an exact count shows the defect, in a run of any length; otherwise statistics do."""
     from hybridbench.analysis.findings.kinds import evidence_of
     from hybridbench.defects.defect import FoundBy
     from hybridbench.records.codes import Evidence
@@ -157,7 +158,7 @@ def _expected(defect: Defect) -> str:
 
 
 def _command(defect: Defect) -> str:
-    """What to type to see it."""
+    """The command line that reproduces it."""
     from hybridbench.defects.defect import FoundBy, Role
 
     if defect.role is Role.PLANTED or defect.signature.found_by is FoundBy.COMPARE:

@@ -1,8 +1,8 @@
-"""Rare paths on demand: wrappers around engine methods that bring about what pressure alone brings
-about seldom.
+"""Rare paths on demand: wrappers around engine methods that force what pressure alone rarely
+causes.
 
-Nothing here is a defect.  Whatever is forced may happen to any engine, and must change no token and
-lose no slot.  Each path happens once in n of its events on average, at gaps drawn from the run's
+Nothing here is a defect.  Any engine may take a forced path, which must change no token and
+lose no slot.  Each path is taken once in n of its events on average, at gaps drawn from the run's
 seed, so that no rhythm of the traffic can hide one.
 
 The idea is that of SGLang's SGLANG_TEST_RETRACT.
@@ -28,7 +28,7 @@ from hybridbench.engine.scheduler.prefill import AddReqResult, PrefillAdder
 from hybridbench.engine.scheduler.schedule_batch import ChainsToCome, ScheduleBatch
 from hybridbench.engine.scheduler.scheduler import Scheduler
 
-# Methods as they are found, with whatever a defect has put in their place.
+# Methods as they are found, possibly replaced by a defect.
 Method: TypeAlias = Callable[..., Any]
 
 ABORT_MESSAGE: Final = "aborted on demand of the profile"
@@ -39,21 +39,21 @@ class ForcedPath:
     """When one path is due, and how often it was taken."""
 
     def __init__(self, every: int, seed: str) -> None:
-        """Once in ``every`` events on average; ``seed`` decides which, and who is concerned."""
+        """Due once in ``every`` events on average; ``seed`` decides when, and for which request."""
         self.taken = 0
-        # For a path that must leave somebody who gets on.
+        # For a path that must leave a request that makes progress.
         self.somebody_runs = False
         self.rng = random.Random(seed)
         self._every = every
         self._left = self.rng.randint(1, every)
 
     def is_due(self) -> bool:
-        """One more event; true from when the path is due until it was taken."""
+        """Count one event; true from when the path is due until it is taken."""
         self._left -= 1
         return self._left <= 0
 
     def take(self, times: int = 1) -> None:
-        """It was taken, ``times`` 0 in vain, and the next one is drawn."""
+        """Record that it was taken (``times`` 0: in vain), and draw the next gap."""
         self.taken += times
         self._left = self.rng.randint(1, 2 * self._every - 1)
 
@@ -62,7 +62,7 @@ class ForcedPaths:
     """The paths of one engine, by the keys of a profile's ``force``."""
 
     def __init__(self, every: Mapping[str, int], seed: int) -> None:
-        """``every``: by name, of how many events one takes the path.
+        """``every``: by name, the average number of events per use of the path.
 
         Raises:
             KeyError: no such path.
@@ -75,7 +75,7 @@ class ForcedPaths:
         return {f"forced_{name}": path.taken for name, path in self._paths.items()}
 
     def apply(self) -> None:
-        """Wrap the engine's methods for the rest of this process; before the engine is built."""
+        """Wrap the engine's methods for the rest of this process; call before building one."""
         for name, wrappers in self._wrappers.items():
             path = self._paths[name]
             for (holder, method), wrap in wrappers.items():
@@ -83,7 +83,7 @@ class ForcedPaths:
 
     @contextmanager
     def applied(self) -> Iterator[ForcedPaths]:
-        """The same inside the ``with`` block only."""
+        """The same, but only inside the ``with`` block."""
         wrapped = {target for wrappers in self._wrappers.values() for target in wrappers}
         before = [(holder, method, vars(holder)[method]) for holder, method in wrapped]
         self.apply()
@@ -95,12 +95,12 @@ class ForcedPaths:
 
 
 def _retract(path: ForcedPath, healthy: Method) -> Method:
-    """A decode step pushes a running request back although there is room, whoever it is."""
+    """Make a decode step retract any running request although there is room."""
 
     def make_room_for_decode(self: Scheduler, outcome: StepOutcome) -> bool:
         retracted: bool = healthy(self, outcome)
         able = [req for req in self.running if not self._awaits_first(req)]
-        # Not the only one: somebody has to get on.
+        # Not the only one: a request must make progress.
         if path.is_due() and able and len(self.running) > 1:
             path.take()
             self._retract_running(path.rng.choice(able))
@@ -111,7 +111,7 @@ def _retract(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _note_running(path: ForcedPath, healthy: Method) -> Method:
-    """Whether a refusal leaves somebody who runs: without, the engine gives the request up."""
+    """Note whether other requests run: without any, the engine aborts a refused request."""
 
     def admit(self: Scheduler, adder: PrefillAdder) -> None:
         path.somebody_runs = bool(self.running)
@@ -121,7 +121,7 @@ def _note_running(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _refuse(path: ForcedPath, healthy: Method) -> Method:
-    """The adder refuses a request that would fit."""
+    """Make the adder refuse a request that would fit."""
 
     def add_one_req(self: PrefillAdder, req: Req) -> AddReqResult:
         if path.is_due() and (path.somebody_runs or self.can_run_list):
@@ -134,7 +134,7 @@ def _refuse(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _fail_allocation(path: ForcedPath, healthy: Method) -> Method:
-    """An allocator of KV or of states has nothing, whatever it has."""
+    """Make an allocator of KV or of states fail, whatever it has."""
 
     def alloc(self: object, *args: object, **kwargs: object) -> object:
         if path.is_due():
@@ -146,7 +146,7 @@ def _fail_allocation(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _delay_transfer(path: ForcedPath, healthy: Method) -> Method:
-    """A copy between device and host ends late, and those after it wait for it."""
+    """Make a copy between device and host end late, which delays those after it."""
 
     def start(self: ThreadedTransfers, number: int, copy: Copy) -> None:
         if path.is_due():
@@ -163,9 +163,9 @@ def _late(copy: Copy) -> None:
 
 
 def _flush(path: ForcedPath, healthy: Method) -> Method:
-    """All who run are pushed back, and the cache is emptied before they go on.
+    """Retract all running requests, and empty the cache before they resume.
 
-    A session holds what the tree must keep, so that nothing is flushed while there is one.
+    A session holds what the tree must keep, so nothing is flushed while there is one.
     """
 
     def step(self: Engine) -> list[EngineEvent]:
@@ -174,7 +174,7 @@ def _flush(path: ForcedPath, healthy: Method) -> Method:
         if path.is_due() and not (scheduler.is_paused or self.pools.sessions.any_holding_kv()):
             self.pause_generation("retract")
             while scheduler.has_work:
-                # Results and transfers that are outstanding.
+                # Outstanding results and transfers.
                 events += healthy(self)
             path.take(self.flush_cache())
             self.continue_generation()
@@ -191,7 +191,7 @@ def _abort(path: ForcedPath, scheduler: Scheduler, req: Req) -> None:
 
 
 def _abort_queued(path: ForcedPath, healthy: Method) -> Method:
-    """A request ends before it is looked at."""
+    """Abort a request before admission considers it."""
 
     def add(self: Scheduler, req: Req) -> None:
         healthy(self, req)
@@ -202,7 +202,7 @@ def _abort_queued(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _abort_prefill(path: ForcedPath, healthy: Method) -> Method:
-    """A request ends between two chunks of its prompt."""
+    """Abort a request between two chunks of its prompt."""
 
     def stash_chunk(self: Scheduler, req: Req) -> None:
         healthy(self, req)
@@ -213,7 +213,7 @@ def _abort_prefill(path: ForcedPath, healthy: Method) -> Method:
 
 
 def _abort_decode(path: ForcedPath, healthy: Method) -> Method:
-    """A running request ends with the step after a decode step, which is in flight with overlap."""
+    """Abort a running request in the step after a decode step, which with overlap is in flight."""
 
     def next_decode(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
         batch: ScheduleBatch | ChainsToCome | None = healthy(self, outcome)

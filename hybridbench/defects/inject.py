@@ -1,4 +1,4 @@
-"""Put defects into the engine's classes and take them out again; off, they cost nothing."""
+"""Inject defects into the engine's classes and remove them again; when off, they cost nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def apply_defects(defects: Sequence[Defect]) -> None:
 
 @contextmanager
 def injected(*defects: Defect) -> Iterator[None]:
-    """``defects`` are on inside the ``with`` block and gone after it, also after an error."""
+    """Inject ``defects`` inside the ``with`` block, and remove them after it, even on an error."""
     healthy = [
         (patch.holder, patch.method, healthy_method(patch))
         for defect in defects
@@ -54,7 +54,7 @@ def healthy_method(patch: Patch) -> FunctionType | property:
     """The method or property that ``patch`` would replace.
 
     Raises:
-        ValueError: the class itself has none of this name (one it merely inherits does not count).
+        ValueError: the class itself does not define it (an inherited one does not count).
     """
     method = vars(patch.holder).get(patch.method)
     if not isinstance(method, FunctionType | property):

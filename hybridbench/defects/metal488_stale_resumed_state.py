@@ -1,7 +1,7 @@
-"""vllm-metal#488: a request that was pushed back resumes from the state it had then.
+"""vllm-metal#488: a retracted request resumes from the state that it had at that time.
 
-States were kept by request.  One that was pushed back and came again found its old state, while its
-prompt and what it had said were computed from the beginning.
+States were kept by request.  A retracted request that returned found its old state, while its
+prompt and its output were computed from the beginning.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hybridbench.engine.scheduler.release import RequestRelease
 TRUTH = Truth()
 _healthy_retract = RequestRelease.retract
 _healthy_clear_fresh_states = BatchBuilder._clear_fresh_states
-# By request, and of the last ones only: who never comes back needs none.
+# By request, and only the last ones: requests that never return need none.
 _KEPT: dict[str, MambaHostCopy] = {}
 _REMEMBERED = 64
 
 
 def _retract(self: RequestRelease, req: Req) -> None:
-    """The state stays with the request's name."""
+    """Keep the state under the request's id."""
     if req.kv.mamba_pool_idx is not None and req.session is None and req.output_ids:
         _KEPT[req.rid] = self._pools.mamba_pool.get_cpu_copy([req.kv.mamba_pool_idx])
         if len(_KEPT) > _REMEMBERED:
@@ -34,7 +34,7 @@ def _retract(self: RequestRelease, req: Req) -> None:
 
 
 def _clear_fresh_states(self: BatchBuilder, reqs: Sequence[Req], prefix_lens: list[int]) -> None:
-    """A request that is known has a state."""
+    """Give a known request its old state."""
     _healthy_clear_fresh_states(self, reqs, prefix_lens)
     for req in reqs:
         kept = _KEPT.pop(req.rid, None)

@@ -1,13 +1,12 @@
-"""mlx-lm#1701: a row taken from the batch's recurrent states as a view keeps the whole batch.
+"""mlx-lm#1701: a row taken from the batch's recurrent states as a view keeps the whole batch alive.
 
-The row goes into the next batch, and what is computed there remembers what it was built from: batch
-N keeps the row of batch N-1, and the row its whole batch, one link for each turn.  All of it is in
-reach, so that no collection frees any, and no list or table gets longer: each link is known to the
-next one only.  Models with large recurrent states show it (Qwen3-Next, Kimi Linear, Mamba 2);
-caches of KV were copied.
+The row goes into the next batch, and the result keeps references to its inputs: batch N keeps the
+row of batch N-1, and the row its whole batch, one link per turn.  All of it is reachable, so no
+collection frees any, and no list or table grows: only the next link refers to each link.  Models
+with large recurrent states show it (Qwen3-Next, Kimi Linear, Mamba 2); KV caches were copied.
 
-There the link was a node of the graph of lazy evaluation.  A batch is in host memory that is mapped
-by itself here, as memory for transfers is.
+There the link was a node in the graph of lazy evaluation.  Here a batch is a separate mapping
+of host memory, like memory for transfers.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ class StateRow:
 
 
 class BatchedStates:
-    """The states of a batch of sequences, of which one row goes on into the next batch.
+    """The states of a batch of sequences, of which one row continues in the next batch.
 
     Args:
-        copies: whether the row is copied out of its batch, with nothing to remember.
+        copies: whether the row is copied out of its batch, with no reference to it.
     """
 
     def __init__(self, *, copies: bool) -> None:
@@ -49,7 +48,7 @@ class BatchedStates:
         self._row = StateRow(bytes(_ROW_BYTES), None)
 
     def next_batch(self) -> int:
-        """Compute a batch of ``BLOCK_BYTES`` and take its first row; how many bytes stay."""
+        """Compute a batch of ``BLOCK_BYTES``, take its first row; return the bytes kept alive."""
         batch = mmap.mmap(-1, BLOCK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         batch.write(bytes(self._row.state) * (BLOCK_BYTES // _ROW_BYTES))
         view = memoryview(batch)[:_ROW_BYTES]
@@ -61,7 +60,7 @@ class BatchedStates:
 
 
 def at_rate(bytes_per_hour: float) -> Defect:
-    """The defect, keeping so many bytes an hour."""
+    """The defect, keeping this many bytes per hour."""
     truth = Truth()
     work = PacedWork(bytes_per_hour, BatchedStates(copies=False).next_batch, truth)
     return Defect(

@@ -1,7 +1,7 @@
-"""Mutants of the engine: one statement of one method taken out, from outside, as a defect is.
+"""Mutants of the engine: one statement of one method removed from outside, like a defect.
 
 A statement is a candidate if it frees, clears, copies, relinks or counts.  Its slug is derived
-from the file, the method and the statement's own text, so that it outlives changes elsewhere.
+from the file, the method and the statement's own text, so that changes elsewhere do not affect it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from hybridbench.foundation.errors import UsageError
 
 PREFIX: Final = "mutant-"
 REACHED: Final = "mutant-reached"
-"""The slug of what is no mutant: it counts in its truth how often each candidate is executed."""
+"""Not a mutant: its truth counts how often each candidate is executed."""
 
-# By its path: whoever only lists mutants does not import what they are made of.
+# By path: listing mutants does not import the modules that they change.
 _ENGINE: Final = Path(hybridbench.__file__).parent / "engine"
-# The first word of a call's name says what the call is for.
+# The first word of a call's name shows its purpose.
 _VERBS: Final = {
     "frees": (
         "close dec discard dismantle drain drop end evict forget free give leave let release "
@@ -42,21 +42,21 @@ _VERBS: Final = {
 }
 _KIND_OF: Final = {verb: kind for kind, verbs in _VERBS.items() for verb in verbs.split()}
 KINDS: Final = tuple(_VERBS)
-# Of others `vars` has no function that could be replaced.
+# With other decorators `vars` has no function that could be replaced.
 _DECORATORS: Final = {"property", "contextmanager", "override"}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A statement that can be taken out.
+    """A statement that can be removed.
 
     Args:
         file: relative to ``engine/``.
         holder: qualified name of the class.
-        text: the statement, as ``ast.unparse`` writes it.
-        occurrence: among equal statements of the method; the first is 1.
+        text: the statement, as written by ``ast.unparse``.
+        occurrence: its number among equal statements of the method; the first is 1.
         kind: one of ``KINDS``.
-        place: its number among the statements of the method, as ``ast.walk`` meets them.
+        place: its number among the statements of the method, in the order of ``ast.walk``.
     """
 
     file: str
@@ -69,7 +69,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """For people, and what the slug is made from."""
+        """The readable name, from which the slug is computed."""
         said = f"{self.file}:{self.holder}.{self.method}: {self.text}"
         return said if self.occurrence == 1 else f"{said} (no. {self.occurrence})"
 
@@ -79,7 +79,7 @@ class Candidate:
 
     @property
     def half(self) -> str:
-        """A or B, by the slug."""
+        """A or B, determined by the slug."""
         return "AB"[int(self.slug[-1], 16) % 2]
 
 
@@ -97,20 +97,20 @@ def candidates() -> tuple[Candidate, ...]:
 
 
 def candidates_in(file: str, source: str) -> Iterator[Candidate]:
-    """Those of one file, in the order of its methods."""
+    """The candidates in one file, in the order of its methods."""
     for holder, method in _methods(ast.parse(source)):
         seen: Counter[str] = Counter()
         for place, statement in enumerate(ast.walk(method)):
             kind = _kind(statement)
             if kind:
-                # Which quotes it writes depends on the version of Python.
+                # The quotes that it writes depend on the version of Python.
                 text = ast.unparse(statement).replace('"', "'")
                 seen[text] += 1
                 yield Candidate(file, holder, method.name, text, seen[text], kind, place)
 
 
 def find_mutant(slug: str) -> Defect:
-    """The mutant called ``slug``, or with ``REACHED`` the count of what is executed.
+    """The mutant with this slug, or for ``REACHED`` the counter of executions.
 
     Raises:
         UsageError: there is no such mutant.
@@ -148,7 +148,7 @@ def _can_be_replaced(method: ast.FunctionDef) -> bool:
 
 
 def _kind(node: ast.AST) -> str:
-    """What the statement is for; empty for one that is no candidate."""
+    """The purpose of a statement; empty if it is not a candidate."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name))):
             return _KIND_OF.get(name.lstrip("_").partition("_")[0], "")
@@ -158,7 +158,7 @@ def _kind(node: ast.AST) -> str:
         case ast.AugAssign(op=ast.Sub()):
             return "counts"
         case ast.Assign(targets=targets, value=value):
-            # Without a name that is read later there is an error at once.
+            # Removing a name that is read later would only raise an error at once.
             if all(isinstance(t, ast.Subscript) for t in targets):
                 return "relinks"
             is_none = isinstance(value, ast.Constant) and value.value is None
@@ -167,7 +167,7 @@ def _kind(node: ast.AST) -> str:
 
 
 def _patches(chosen: Sequence[Candidate], counted: Truth | None) -> Iterator[Patch]:
-    """One for each method of ``chosen``, without those statements or with a count before each."""
+    """A patch for each method of ``chosen``, with the statements removed or counted."""
     by_method: dict[tuple[str, str, str], list[Candidate]] = {}
     for candidate in chosen:
         key = (candidate.file, candidate.holder, candidate.method)
@@ -204,7 +204,7 @@ def _compiled(
 
 
 class _Change(ast.NodeTransformer):
-    """Takes statements out, or puts the count of their executions before them."""
+    """Removes statements, or inserts a count of their executions before them."""
 
     def __init__(self, method: ast.FunctionDef, slugs: dict[int, str], is_counted: bool) -> None:
         self._slugs = {id(node): slugs.get(place) for place, node in enumerate(ast.walk(method))}

@@ -1,10 +1,10 @@
 """omi#6938: short messages pin the heap that their large receive buffers leave behind.
 
-A connection reads into a large buffer (256 KiB in asyncio, python/cpython#85451) and cuts it down
-to what has come.  malloc shrinks a block where it lies: the message stays at the start of what was
-the buffer.  Behind it another connection's buffer is in use, so the rest becomes a hole, smaller
-than a buffer by the message; the next buffer needs new heap.  What is in use hardly grows, no trim
-of the heap's end gives anything back, and the process grows in a line until it is killed.
+A connection reads into a large buffer (256 KiB in asyncio, python/cpython#85451) and truncates it
+to the data received.  malloc shrinks a block in place: the message stays at the start of the former
+buffer.  After it another connection's buffer is in use, so the rest becomes a hole that is smaller
+than a buffer by the message; the next buffer needs new heap.  The memory in use hardly grows,
+trimming the heap's end frees nothing, and the process grows linearly until it is killed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from hybridbench.defects.truth import Truth
 from hybridbench.sampling.malloc import malloc_reader
 
 _MESSAGE_BYTES = 64
-# At first the gaps that are there are used up, 27 MiB here: at less, five minutes show nothing.
+# At first existing gaps are used up, 27 MiB here: at lower rates, five minutes show nothing.
 _RATES = ("1GiB/h", "2GiB/h", "4GiB/h")
-# Connections that read at a time: behind most buffers that are cut down another is in use.
+# Connections that read at a time: the buffer after most truncated ones is in use.
 _READING = 16
 
 
 class Messages:
-    """Reads messages into large buffers, and remembers every message.
+    """Reads messages into large buffers, and keeps every message.
 
     Args:
-        copies: whether the message is copied out of its buffer, which then goes back whole.
+        copies: whether the message is copied out of its buffer, which is then freed as a whole.
     """
 
     def __init__(self, *, copies: bool) -> None:
@@ -45,9 +45,9 @@ class Messages:
         self._heap_bytes: int | None = None
 
     def read_next(self) -> int:
-        """A buffer is made to read into, and the message in the oldest one is complete.
+        """Allocate a buffer to read into, and complete the message in the oldest one.
 
-        By how many bytes the heap has grown since the last message, by malloc's own account.
+        Return the bytes by which the heap has grown since the last message, according to malloc.
         """
         self._reading.append(bytearray(BLOCK_BYTES))
         if len(self._reading) > _READING:
@@ -66,7 +66,7 @@ class Messages:
 
 
 def at_rate(bytes_per_hour: float) -> Defect:
-    """The defect, pinning so many bytes an hour."""
+    """The defect, pinning this many bytes per hour."""
     truth = Truth()
     work = PacedWork(bytes_per_hour, Messages(copies=False).read_next, truth)
     return Defect(
@@ -75,8 +75,8 @@ def at_rate(bytes_per_hour: float) -> Defect:
         symptom="Private memory grows with every small message that is kept at the start of its "
         "shrunk receive buffer, thousands of times faster than the memory in use.",
         profile="chat-churn",
-        # How much a message pins depends on the gaps of the moment, and there are ever more of
-        # them: the growth of the last minutes is at most that of the average.
+        # How much a message pins depends on the current gaps, of which there are ever more:
+        # the growth in the last minutes is at most the average.
         signature=replace(
             private_memory_grows("up to 512 KiB of heap per message of 64 bytes"),
             at_most=True,

@@ -1,7 +1,7 @@
-"""Native memory kept at a set rate: what the defects that only private memory shows share.
+"""Native memory kept at a set rate: the common part of defects that only private memory shows.
 
-Such a defect has no count that goes up, so it is known by its bytes an hour, on any machine.  It
-works a block at a time, for a request that has just finished, whenever a block is due by the clock.
+Such a defect has no count that grows, so it is identified by its bytes per hour, on any machine.
+It works block by block, for a request that has just finished, whenever the clock makes a block due.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from hybridbench.engine.engine import Engine
 from hybridbench.foundation.clock import Clock, SystemClock
 from hybridbench.foundation.metrics import MEMORY
 
-# What is worked for one request, at most.  What frameworks keep with each block beside it is lost
-# in it: under one percent.
+# The maximum of work per request.  What frameworks keep with each block is negligible in
+# comparison: under one percent.
 BLOCK_BYTES: Final = 512 * 1024
 # The last is the default.  The first is near the least that five minutes can call a leak: 8 MiB of
-# the window are left to a healthy allocator, 107 MiB/h (detection.md).
+# the window are attributed to a healthy allocator, 107 MiB/h (detection.md).
 RATES: Final = ("200MiB/h", "1GiB/h", "4GiB/h")
 DEFAULT_BYTES_PER_HOUR: Final = 4 * 2.0**30
 
 
 class PacedWork:
-    """Does ``block`` for finished requests, ``bytes_per_hour`` of blocks in all.
+    """Runs ``block`` for finished requests, ``bytes_per_hour`` of blocks in total.
 
     Args:
-        bytes_per_hour: of work; how much of it stays is what ``block`` returns.
-        block: works with ``BLOCK_BYTES`` of memory and says how many bytes of it stay.
-        truth: is told the bytes that stayed and the time in which they did.
+        bytes_per_hour: of work; ``block`` returns how much of it is kept.
+        block: works with ``BLOCK_BYTES`` of memory and returns how many bytes of it are kept.
+        truth: counts the bytes that were kept and the time over which they were.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PacedWork:
         self._told_ms = 0
 
     def after_step(self, engine: Engine) -> None:
-        """A block for each request that finished in the step, as long as one is due."""
+        """Run a block for each request that finished in the step, as long as one is due."""
         now_s = self._clock.monotonic_s()
         if self._start_s is None:
             self._start_s = now_s
@@ -70,7 +70,7 @@ class PacedWork:
 
 
 def private_memory_grows(rate: str) -> Signature:
-    """Private memory, and nothing else, grows as fast as the truth says."""
+    """Private memory, and nothing else, grows at the rate of the truth."""
     return Signature(
         verdicts=("LEAK",),
         kinds=("growth",),
@@ -86,7 +86,7 @@ def private_memory_grows(rate: str) -> Signature:
 
 
 def gives_back(slug: str, source: str, symptom: str, block: Callable[[], int]) -> Defect:
-    """A healthy twin: the work of the defect at its largest rate, of which nothing may stay."""
+    """A healthy twin: the defect's work at its largest rate, of which nothing is kept."""
     truth = Truth()
     work = PacedWork(DEFAULT_BYTES_PER_HOUR, block, truth)
     twin = control(

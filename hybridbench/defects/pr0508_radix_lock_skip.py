@@ -1,13 +1,13 @@
-"""bytedance-iaas/sglang#508: a lock on a node that is cut later is given back on one half only.
+"""bytedance-iaas/sglang#508: the lock on a node that is split later is released on one half only.
 
-A match that ended inside a node did not cut it: the node was locked as it stood, with more tokens
-than had matched.  The request's own insert cut it afterwards.  Both halves kept the lock, but the
-request's record named the node where its match had ended, which is the upper half now: the walk
-that gives the lock back begins there and goes up, and never meets the lower half.  Its KV is
-protected for good, in use by nobody, and the longer prompts with partial overlaps are served, the
+A match that ended inside a node did not split it: the whole node was locked, with more tokens
+than had matched.  The request's own insert split it afterwards.  Both halves kept the lock, but the
+request's record named the node where its match had ended, which is now the upper half: the walk
+that releases the lock begins there and goes up, and never reaches the lower half.  Its KV stays
+protected, in use by no request, and the longer prompts with partial overlaps are served, the
 less there is to evict.
 
-The same mistake the other way round, a lock walk that begins at the parent, is
+The opposite mistake, a lock walk that begins at the parent, is
 sgl-project/mini-sglang#52: there the node that was hit is never locked.
 """
 
@@ -28,12 +28,12 @@ from hybridbench.engine.memory.indices import IntArray
 
 TRUTH = Truth()
 _healthy_split_node = PrefixTree._split_node
-# Locks of a node that nobody will give back; its tokens are lost once, however often it is cut.
+# Locks of a node that will never be released; its tokens are lost once, however often it is split.
 _LOST: WeakKeyDictionary[TreeNode, int] = WeakKeyDictionary()
 
 
 def _match(self: RadixCache, key: RadixKey) -> MatchResult:
-    """A node that the key leaves half-way is not cut: the match names it, to be locked whole."""
+    """Do not split a node that the key leaves half-way: return it, to be locked whole."""
     rest = key.page_aligned(self.page_size)
     path: list[TreeNode] = []
     indices: list[IntArray] = []
@@ -55,9 +55,9 @@ def _match(self: RadixCache, key: RadixKey) -> MatchResult:
 
 
 def _split_node(self: PrefixTree, lower: TreeNode, tokens: int) -> TreeNode:
-    """The node that is cut becomes the upper half, and whoever locked it names that from now on.
+    """Make the split node the upper half, which its lock holders refer to from now on.
 
-    The lower half is new and has as many locks, as if its holders knew of it.
+    The lower half is new and gets as many locks, as if their holders knew of it.
     """
     if not isinstance(self, RadixCache):
         return _healthy_split_node(self, lower, tokens)
@@ -83,7 +83,7 @@ def _split_node(self: PrefixTree, lower: TreeNode, tokens: int) -> TreeNode:
 
 
 def _count_lost_locks(upper: TreeNode, below: TreeNode) -> None:
-    """Whoever locked a node further down meets both halves; who locked this one, the upper."""
+    """Count locks lost: holders below release both halves, holders of this node only the upper."""
     TRUTH.add("splits")
     lost_before = _LOST.get(upper, 0)
     meet_both = sum(child.full_lock_ref - _LOST.get(child, 0) for child in below.children.values())

@@ -1,13 +1,13 @@
 """sglang#12224: the KV slot of a token that came too late is freed in two places.
 
-With overlapped scheduling a request's next decode step is launched before its results say that it
-has ended, so it holds one slot more than it has tokens.  The code that ends the request gives that
-slot back with all others; one step later the code that takes the late result frees it again.
-Allocators of the time kept no account of holders: the slot is in the free list while the tree has
-it, or twice, is handed out to two requests, and more is available than there is.
+With overlapped scheduling a request's next decode step is launched before its results show that it
+has ended, so it holds one slot more than it has tokens.  The code that ends the request frees that
+slot with all others; one step later the code that handles the late result frees it again.
+Allocators of the time did not track owners: the slot is in the free list while the tree has
+it, or twice, is allocated to two requests, and more is available than exists.
 
-The second free is put back before late results are dropped, in an engine whose allocators refuse
-nothing, as theirs did.  See also sglang#6888 and #9068: with pages of several tokens it was the
+The second free is restored before late results are dropped, in an engine whose allocators refuse
+nothing, like those.  See also sglang#6888 and #9068: with pages of several tokens it was the
 page that the late token had opened.
 """
 
@@ -31,7 +31,7 @@ _healthy_settle = Scheduler.settle
 def _settle(
     self: Scheduler, batch: ScheduleBatch, tokens: Sequence[Sequence[int]], outcome: StepOutcome
 ) -> None:
-    """Free the slot that each surplus step wrote, which went when its request ended."""
+    """Free the slot that each surplus step wrote, which was freed when its request ended."""
     pools = self._pools
     for row, (req, record) in enumerate(zip(batch.reqs, batch.records, strict=True)):
         ended = req.finished_reason

@@ -1,9 +1,9 @@
 """sglang#13483, sglang#13501: the tail of a prefetch that stopped early is released twice.
 
-The transfer of the pages released what it had not filled, and so did the thread's function that had
-called it.  The slots are in the free list of the host pool twice, and later two nodes have them.
+The transfer of the pages released the slots that it had not filled, and so did its caller on the
+same thread.  The slots are in the host pool's free list twice, and later two nodes have them.
 
-Put back in an engine whose allocators refuse nothing, as theirs did.
+Restored in an engine whose allocators refuse nothing, like those.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _healthy_page_transfer = StorageController._page_transfer
 
 
 def _page_transfer(self: StorageController, operation: PrefetchOperation, hits: int) -> Pages:
-    """Before #13501 this released the tail, and its caller did as well."""
+    """Before #13501 this released the tail, and so did its caller."""
     yield from _healthy_page_transfer(self, operation, hits)
     tail = operation.host_indices[operation.completed_tokens : hits * self.page_size]
     TRUTH.add("tokens_freed_twice", len(tail))
@@ -42,7 +42,7 @@ DEFECT = Defect(
         rate="as many host tokens more than there are as it had left to fill",
         harm="tokens_freed_twice",
         counted="surplus",
-        # A healthy run of its profile would come with it; swa-stale-mapping is of the same kind.
+        # It would need a healthy run of its profile; swa-stale-mapping is of the same kind.
         quick_s=0.0,
     ),
     patches=(

@@ -1,11 +1,11 @@
 """sglang#20049, sglang#20560: transfers are acknowledged only when a prefill is formed.
 
 ``check_hicache_events`` came after the early return of a scheduler without waiting requests.  While
-requests only decode, and while the engine is idle, every write that has ended keeps the lock on its
-node, and every load the device slots that it filled.  The next prefill gives all of it back.
+requests only decode, and while the engine is idle, every finished write keeps the lock on its
+node, and every load the device slots that it filled.  The next prefill releases all of it.
 
-Neither idleness nor a flush asked for transfers then.  An engine that asks would never be idle with
-this defect, so both are put back as well: a flush takes the answers that are outstanding.
+At that time neither idleness nor a flush considered transfers.  An engine that does would never be
+idle with this defect, so both are restored as well: a flush collects outstanding acknowledgements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _healthy_empty_tree = Pools.empty_tree
 
 
 def _schedule(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | ChainsToCome | None:
-    """The step's batch, without a poll."""
+    """Form the step's batch, without a poll."""
     if self.is_paused:
         return None
     if self._window is not None:
@@ -34,7 +34,7 @@ def _schedule(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | ChainsTo
 
 
 def _next_prefill(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | None:
-    """Before #20560 the poll was behind this return."""
+    """Before #20560 the poll came after this return."""
     if self.chunked_req is None and not self._may_admit():
         return None
     if self._host_tier is not None:
@@ -43,14 +43,14 @@ def _next_prefill(self: Scheduler, outcome: StepOutcome) -> ScheduleBatch | None
 
 
 def _has_transfers(self: Scheduler) -> bool:
-    """Whether the engine is idle was a matter of requests alone."""
+    """Before, only requests determined whether the engine was idle."""
     if not self.has_requests and self._host_tier is not None:
         TRUTH.add(_LOCKED, _tokens_locked(self._pools) - TRUTH.counts().get(_LOCKED, 0))
     return False
 
 
 def _empty_tree(self: Pools) -> None:
-    """Transfers end with the tree that they belong to."""
+    """End transfers with the tree that they belong to."""
     host_tier = self.host_tier
     if host_tier is not None:
         host_tier.cache_controller.wait()
@@ -59,7 +59,7 @@ def _empty_tree(self: Pools) -> None:
 
 
 def _tokens_locked(pools: Pools) -> int:
-    """Tokens of the nodes that transfers have locked, and of those above them."""
+    """Tokens of the nodes that transfers have locked, and of all nodes above them."""
     tokens: dict[int, int] = {}
     assert pools.host_tier is not None
     for node, _ in pools.host_tier.transfer_locks():
@@ -84,7 +84,7 @@ DEFECT = Defect(
         rate="the tokens from its node to the root, until the next prefill",
         harm=_LOCKED,
         counted="locks",
-        # A healthy run of its profile would come with it; radix-lock-skip is of the same kind.
+        # It would need a healthy run of its profile; radix-lock-skip is of the same kind.
         quick_s=0.0,
     ),
     patches=(

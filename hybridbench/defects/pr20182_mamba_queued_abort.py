@@ -1,10 +1,10 @@
-"""sglang#20182: an abort from the waiting queue forgets the state slot that matching took.
+"""sglang#20182: an abort from the waiting queue leaks the state slot that matching took.
 
 A request that matched a cached prefix kept its slot while it waited (the design of the time), and
-only the running batch's way out gave slots back.  A request aborted in the queue (by a limit, a
-timeout or its client) left with its slot on its record, and the record went with the request.
+only the way out of the running batch freed slots.  A request aborted in the queue (by a limit, a
+timeout or its client) left with its slot on its record, which was dropped with the request.
 
-Reported as sglang#20010 and #20069: the idle check found slots missing and ended the server.
+Reported as sglang#20010 and #20069: the idle check found slots missing and shut the server down.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ TRUTH = Truth()
 
 
 def _return_mamba_slot(self: RequestRelease, req: Req) -> None:
-    """Slots come back with a running request's KV; who waits, or waited, gives none back.
+    """Free slots only with a running request's KV, never for a request that waits or waited.
 
-    A refusal comes here too, so that a request waits with the slot of its match in hand.
+    Refusals end here too, so a request waits with the slot of its match.
     """
     if req.to_abort is not None and req.kv.kv_allocated_len == 0:
         TRUTH.add("queued_aborts")

@@ -1,8 +1,8 @@
 """sglang#21404: a request that matched and was then refused keeps the state slot of the match.
 
 Matching copies the state of a hit into a slot of the request's own, before the adder decides.
-When it refuses, nothing gives the slot back: it is in no free list, no tree node and no running
-request.  It comes back when the request is admitted or aborted at last, so the loss is bounded by
+When it refuses, the slot is not freed: it is in no free list, no tree node and no running
+request.  It is freed when the request is finally admitted or aborted, so the loss is bounded by
 the number of waiting requests that were once refused, and it shows as an exact violation long
 before it starves the pool: a request that only waits holds a slot.
 
@@ -21,9 +21,9 @@ _REMEMBERED = 4096
 
 
 class KeptSlots:
-    """Which slot each refused request was left with, so that one refused again counts once.
+    """The slot that each refused request kept, so that one refused again counts once.
 
-    Of the last requests only: who was refused long ago does not wait any more.
+    Only for the last requests: one that was refused long ago no longer waits.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ _KEPT = KeptSlots()
 
 
 def _return_unadmitted(self: PrefillAdder, req: Req) -> None:
-    """Before #21404 nothing was given back."""
+    """Before #21404 nothing was freed."""
     TRUTH.add("refusals")
     if req.kv.mamba_pool_idx is not None and _KEPT.is_new(req.rid, req.kv.mamba_pool_idx):
         TRUTH.add("slots_kept")

@@ -1,9 +1,9 @@
-"""sglang#21404, as first proposed: a request that was admitted loses its state slot.
+"""sglang#21404, as first proposed: an admitted request loses its state slot.
 
-The cure of the leak gave the slot of the match back whenever the adder did not say CONTINUE.  It
-also says something else when it has added the request and there is no room for more.  That request
-then got another slot with its row, and computed from whatever the last holder had left in it.
-Found in review: the second commit asks whether the request was added.
+The fix of the leak freed the match's slot whenever the adder did not return CONTINUE.  The adder
+also returns something else when it has added the request and there is no room for more.  That
+request then got another slot with its row, and computed from whatever its last holder had left.
+Found in review: the second commit checks whether the request was added.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _healthy_match_and_add = PrefillAdder._match_and_add
 
 
 def _match_and_add(self: PrefillAdder, req: Req) -> AddReqResult:
-    """Whatever was not answered with CONTINUE was not added."""
+    """Treat every request without CONTINUE as not added."""
     added = _healthy_match_and_add(self, req)
     if added is not AddReqResult.CONTINUE and self.refused is not req and req.session is None:
         TRUTH.add("states_lost", int(req.kv.mamba_pool_idx is not None))

@@ -1,11 +1,11 @@
 """sglang#21624, sglang#20271: a node keeps a slice of the host pool's free list, and so all of it.
 
-A node needs the few host slots that it was given.  They come as a slice of the array that lists the
-free slots; when slots are given back, the list goes on in a new array as long as the pool.  The
+A node needs the few host slots allocated to it.  They come as a slice of the array that lists the
+free slots; when slots are freed, the list continues in a new array as long as the pool.  The
 slices were not cloned, so each node kept the array that its slots were taken from.
 
-All of it is held by live nodes: no collection frees any, no pool lacks a slot.  It levels off when
-no node comes without an old one going, at the number of nodes times the size of the pool's list.
+All of it is referenced by live nodes: no collection frees any, no pool lacks a slot.  It levels off
+when each new node replaces an old one, at the number of nodes times the size of the pool's list.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ TRUTH = Truth()
 
 
 class KeptStorages:
-    """The arrays that slices kept by nodes belong to, as long as they live.
+    """The arrays whose slices nodes keep, as long as they live.
 
-    Tells the truth by how many bytes they became more and in which time.
+    Counts in the truth how many bytes were added, and over which time.
 
     Attributes:
-        kept_bytes: their size together.
+        kept_bytes: their total size.
     """
 
     def __init__(self, truth: Truth, clock: Clock) -> None:
@@ -43,7 +43,7 @@ class KeptStorages:
         self._told: tuple[int, float] | None = None
 
     def keep(self, slots: NDArray[np.int64]) -> None:
-        """A node keeps these slots, which may be a slice."""
+        """Note that a node keeps these slots, which may be a slice."""
         array = slots if slots.base is None else slots.base
         assert isinstance(array, np.ndarray)
         address, size_bytes = id(array), array.nbytes
@@ -58,12 +58,12 @@ class KeptStorages:
         self.kept_bytes += size_bytes
 
     def after_step(self, engine: Engine) -> None:
-        """What has been kept since the step before."""
+        """Count what has been kept since the previous step."""
         now_s = self._clock.monotonic_s()
         told, self._told = self._told, (self.kept_bytes, now_s)
         if told is not None:
             self._truth.add(BYTES_KEPT, self.kept_bytes - told[0])
-            # Whole milliseconds: what is left over counts with the next step.
+            # Whole milliseconds: the remainder counts with the next step.
             elapsed_ms = int(1000 * (now_s - told[1]))
             self._truth.add(MILLISECONDS, elapsed_ms)
             self._told = self.kept_bytes, told[1] + elapsed_ms / 1000
@@ -73,7 +73,7 @@ KEPT = KeptStorages(TRUTH, SystemClock())
 
 
 def _clone_host_indices(self: HostTier, host_indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Before #21624 nodes kept what they were given."""
+    """Before #21624 nodes kept the slice itself."""
     del self
     KEPT.keep(host_indices)
     return host_indices

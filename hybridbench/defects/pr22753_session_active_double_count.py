@@ -1,7 +1,7 @@
 """sglang#22753: while a turn runs, the engine's check counts what it holds twice.
 
-A session's slot still names the row of a turn that is running: the turn counts it as its own, and
-so did the session.  The check of a busy engine then found more slots than there are.  Nothing is
+A session's slot still names the row of a running turn: the turn counts it as its own, and
+so did the session.  The check of a busy engine then found more slots than exist.  Nothing is
 lost.  Reported as sglang#22213 and #22152.
 """
 
@@ -22,7 +22,7 @@ TRUTH = Truth()
 def _account(
     self: InvariantChecker, admitted: Sequence[Req], waiting: Sequence[Req]
 ) -> dict[str, PoolStats]:
-    """The sessions are asked without the rows that are in flight."""
+    """Ask the sessions without excluding the rows that are in flight."""
     stats, sessions = self._observer.stats(admitted, waiting), self._pools.sessions
     held = {
         "kv": sessions.session_held_tokens(),
@@ -46,7 +46,7 @@ DEFECT = Defect(
         event="check while a session's turn runs",
         rate="one false alarm; no slot is missing",
         harm="checks_misled",
-        # The engine tells of an alarm once, however many checks raise the same one.
+        # The engine reports an alarm once, however many checks raise the same one.
         counted="count",
         at_most=True,
     ),

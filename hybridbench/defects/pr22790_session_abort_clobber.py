@@ -1,10 +1,10 @@
-"""sglang#22790: a turn that is aborted is saved as if it had said one token.
+"""sglang#22790: an aborted turn is saved as if it had one token.
 
 What the session held was restored into the request, the abort cut the request's input to a single
-token, and the turn went the way of one that finished: the session's slot took the request's record
-over, with the length of that input.  From then on the slot named one token of all that it held; the
-rest was in no account.  Reported as sglang#22273, #21875
-and #20476, with sessions that held "-1664" tokens.
+token, and the turn was handled like a finished one: the session's slot took over the request's
+record, with the length of that input.  From then on the slot accounted for one token of all that it
+held; the rest was unaccounted for.  Reported as sglang#22273, #21875 and #20476, with sessions that
+held "-1664" tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRUTH = Truth()
 
 
 def _give_up(self: StreamingSession, req: Req) -> None:
-    """The aborted turn goes the way of a finished one."""
+    """Handle the aborted turn like a finished one."""
     kv = req.kv
     if req.session is None or req.to_abort is None or kv.uncached_len == 0:
         self.inner.cache_finished_req(req, is_insert=False)
@@ -39,18 +39,18 @@ def _give_up(self: StreamingSession, req: Req) -> None:
 
 
 def _set_finish_with_abort(req: Req) -> None:
-    """Nobody wants the answer: one token of input is enough to end the request with."""
+    """Cut the input to one token, enough to end a request whose answer is not needed."""
     req.origin_input_ids = req.origin_input_ids[:1]
 
 
 def _save_from_req(slot: SessionSlot, req: Req) -> None:
-    """The slot takes the record over; of the input, all is computed and allocated."""
+    """Let the slot take over the record, with all of the input computed and allocated."""
     req.kv.kv_committed_len = req.kv.kv_allocated_len = len(req.origin_input_ids)
     slot.save_from_req(req)
 
 
 def _resume(self: StreamingSession, slot: SessionSlot, req: Req, key: RadixKey) -> MatchResult:
-    """Nothing asserted that a session only grows: it begins again behind its one token."""
+    """Resume after the one token: nothing asserted that a session only grows."""
     kv = slot.kv
     prefix_len = min(kv.kv_committed_len, len(key))
     kv.cache_protected_len = min(kv.cache_protected_len, ceil_align(prefix_len, self.page_size))
@@ -86,7 +86,7 @@ DEFECT = Defect(
     ),
     harmed="Streaming sessions with interrupted turns: 32,000 tokens and more per abort.",
     cure="An abort frees all that the session holds, on one path, and keeps only its tokens.",
-    # Enough KV for the loss to be seen growing.
+    # Enough KV to see the loss grow.
     overrides=(("pools.kv_tokens", "131072"),),
     truth=TRUTH,
     corrupts=True,

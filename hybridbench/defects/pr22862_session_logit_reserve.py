@@ -1,9 +1,9 @@
-"""sglang#22862: a session's turn resumes one token too early, and the token behind is lost.
+"""sglang#22862: a session's turn resumes one token too early, and the token after it is lost.
 
-What a match may cover is the prompt without the token that is computed for its logits.  Upstream's
-session cache left a further one out.  A turn that was pushed back goes on from exactly that length:
-one position less, and the next prefill writes a new index over the old one.  No step has to be in
-flight for it, so this is the part of the report that an engine without overlap loses as well.
+A match may cover the prompt without the token that is computed for its logits.  Upstream's
+session cache left out another one.  A retracted turn resumes from exactly that length:
+one position less, and the next prefill overwrites the old index.  This needs no step in
+flight, so it is the part of the report that an engine without overlap loses as well.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TRUTH = Truth()
 
 
 def _prefix_len(self: StreamingSession, slot: SessionSlot, key: RadixKey) -> int:
-    """The key is without that token already; nothing asserted where the tree's part ends."""
+    """Leave out one more token; nothing asserted where the tree's part ends."""
     kv = slot.kv
     return max(kv.cache_protected_len, min(kv.kv_committed_len, len(key) - 1))
 
 
 def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> None:
-    """Nobody does."""
+    """Free nothing."""
     kept, held = (
         ceil_align(length, self.page_size) for length in (prefix_len, slot.kv.kv_allocated_len)
     )

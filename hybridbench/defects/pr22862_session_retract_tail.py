@@ -1,10 +1,9 @@
 """sglang#22862: the tail of what a session holds is overwritten by the next turn's prefill.
 
-Steps that were launched and did not count leave positions behind what the next turn resumes from: a
-token that was under way when its turn was pushed back or had ended, and room for guesses that were
-wrong.  The next prefill wrote new positions over them in the session's row, and the indices that
-stood there were gone.  Upstream a further token was lost by counting the one that is computed again
-for its logits twice; the cure freed both.
+Steps that were launched and did not count leave positions past the next turn's start: a token in
+flight when its turn was retracted or had ended, and room for rejected draft tokens.  The next
+prefill wrote new positions over them in the session's row, and the old indices were lost.  Upstream
+lost another token by counting the one that is recomputed for its logits twice; the fix freed both.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TRUTH = Truth()
 
 
 def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> None:
-    """Nobody does."""
+    """Free nothing."""
     kept, held = (
         ceil_align(length, self.page_size) for length in (prefix_len, slot.kv.kv_allocated_len)
     )

@@ -1,8 +1,8 @@
 """sglang#22862, as first proposed: the tail of a session is freed from inside a page.
 
-The cure of the lost tail freed everything behind what the next turn shares.  The allocator frees
-whole pages, so a tail that begins inside a page took that page away from the tokens before it,
-which the turn goes on to read.  Found in review, before it was merged.
+The fix of the lost tail freed everything past what the next turn shares.  The allocator frees
+whole pages, so a tail that begins inside a page took that page from the tokens before it,
+which the turn continues to read.  Found in review, before it was merged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TRUTH = Truth()
 
 
 def _free_tail(self: StreamingSession, slot: SessionSlot, prefix_len: int) -> None:
-    """From ``prefix_len`` on, wherever in its page that is."""
+    """Free from ``prefix_len`` on, even inside a page."""
     kv = slot.kv
     if prefix_len < kv.kv_allocated_len:
         tail = self._indices(kv.row, prefix_len, kv.kv_allocated_len)
@@ -38,7 +38,7 @@ DEFECT = Defect(
         subject="kv",
         event="turn whose session has such a position inside the page of the turn's start",
         rate="1 page (16 tokens) with two holders; none if it is allocated to the turn itself",
-        # In this profile every turn that resumes begins behind a tail.
+        # In this profile every turn that resumes has a tail after its start.
         drivers=("session_tail_frees", "session_restores"),
         harm="tokens_freed_in_use",
         per="tails_freed",
@@ -49,11 +49,11 @@ DEFECT = Defect(
     harmed="No user: found in review.  With pages of one token the code is correct.",
     cure="The start of the freed range is rounded up to a page boundary.",
     overrides=(
-        # No account of holders stood in the way.
+        # At that time no owners were checked.
         ("engine.check_owners", "false"),
         ("pools.page_size", "16"),
         ("engine.mamba_scheduler_strategy", "extra_buffer"),
-        # It may end at the first of them: no traffic to speak of.
+        # The run may end at the first of them, with hardly any traffic.
         ("assert_coverage.session_tail_frees", "0"),
     ),
     truth=TRUTH,

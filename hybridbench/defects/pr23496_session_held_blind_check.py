@@ -1,8 +1,8 @@
 """sglang#23496, second half: the engine's check does not know what idle sessions hold.
 
-The check that adds up the state pool was told 0 for what sessions hold, written down as a number.
-So every session that was open and idle looked like a leak, and a strict server ended itself.
-Nothing is lost: the pools themselves are right.
+The check that adds up the state pool used a literal 0 for what sessions hold.  So every session
+that was open and idle looked like a leak, and a strict server shut itself down.  Nothing is lost:
+the pools themselves are right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRUTH = Truth()
 def _account(
     self: InvariantChecker, admitted: Sequence[Req], waiting: Sequence[Req]
 ) -> dict[str, PoolStats]:
-    """The state pool's term for sessions is 0, whatever they hold."""
+    """Make the state pool's term for sessions 0, whatever they hold."""
     stats = self._observer.stats(admitted, waiting)
     if "mamba" in stats:
         TRUTH.add("checks_misled", int(stats["mamba"].session_held > 0))
@@ -43,7 +43,7 @@ DEFECT = Defect(
         event="check while a session is open and idle",
         rate="one false alarm; no slot is missing",
         harm="checks_misled",
-        # The engine tells of an alarm once, however many checks raise the same one.
+        # The engine reports an alarm once, however many checks raise the same one.
         counted="count",
         at_most=True,
     ),

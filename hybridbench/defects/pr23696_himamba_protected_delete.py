@@ -1,11 +1,11 @@
-"""sglang#23696: the host gives up a node, although a reference protects what is read there.
+"""sglang#23696: the host evicts a node although a reference protects the slots being read there.
 
-A transfer that reads the host slots of a node has a reference on it.  Where nodes are removed from
-the host only locks were looked at, so that a node went while it was read: its slots were given to
-the next node, and the answer of the transfer found a node that its parent did not know any more.
+A transfer that reads the host slots of a node has a reference on it.  Removing nodes from
+the host considered only locks, so a node was removed while it was read: its slots were given to
+the next node, and the transfer's acknowledgement found a node that its parent no longer had.
 
-There the clean-up of tombstones did so beside writes to the storage and prefetches.  Here hybrid
-models have no storage; what has a reference on host slots is a load, and what meets it the eviction
+There the clean-up of tombstones did so during writes to the storage and prefetches.  Here hybrid
+models have no storage; the references on host slots are those of loads, and they meet the eviction
 of states and leaves from the host.
 """
 
@@ -21,7 +21,7 @@ _healthy = HostTier._is_host_protected
 
 
 def _is_host_protected(self: HostTier, node: TreeNode) -> bool:
-    """Before #23696 nobody asked."""
+    """Before #23696 references were not checked."""
     TRUTH.add("protected_nodes_removed", int(_healthy(self, node)))
     return False
 
@@ -39,11 +39,11 @@ DEFECT = Defect(
         event="node evicted from the host while a load reads it",
         rate="the first one ends the engine",
         harm="protected_nodes_removed",
-        # The engine falls with the first answer; other nodes may have gone before it came.
+        # The engine stops at the first acknowledgement; other nodes may be removed before it.
         counted="count",
         at_most=True,
         duration_s=150.0,
-        # On a busy machine copies are no longer than steps, and few loads meet an eviction.
+        # On a busy machine copies take no longer than steps, and few loads meet an eviction.
         quick_s=0.0,
     ),
     patches=(
@@ -51,7 +51,7 @@ DEFECT = Defect(
     ),
     harmed="HiMambaRadixCache under sustained load with storage: an assertion ended the scheduler.",
     cure="What has a reference on its host slots stays.",
-    # The host gives up what is read only where little else is left there.
+    # The host evicts what is being read only if little else is left there.
     overrides=(
         ("pools.kv_tokens", "4096"),
         ("engine.hicache.copy_time", "40ms"),

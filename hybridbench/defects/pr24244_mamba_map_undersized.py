@@ -1,10 +1,10 @@
 """sglang#24244: the map from request rows to state slots has as many entries as there are slots.
 
 It is indexed by row, so it needs an entry for each row.  With fewer state slots than rows, every
-row past its end reads and writes memory that is not its own: silently, on a GPU.  Here the index
-wraps round instead, since an array of the host would raise: rows that share an entry share a state,
-and when one of their requests ends, the other one computes in the dump slot.  No slot is lost, and
-every sum balances.
+row past its end accesses memory outside the map: silently, on a GPU.  Here the index
+wraps around instead, since an array on the host would raise: rows that share an entry share a
+state, and when one of their requests ends, the other computes in the dump slot.  No slot is lost,
+and every sum balances.
 
 Found through kernels that failed elsewhere; see also sglang#24236 and #24243.
 """
@@ -33,7 +33,7 @@ def _map_state(self: HybridReqToTokenPool, row: int, slot: int) -> None:
 
 
 def _get_mamba_indices(self: HybridReqToTokenPool, rows: SlotInput) -> IntArray:
-    """The same mistake on the way out."""
+    """Make the same mistake when reading."""
     entries = as_index_array(rows, self.device) % (self.mamba_allocator.size + 1)
     return self.req_index_to_mamba_index_mapping[entries].astype(np.int64)
 
@@ -51,7 +51,7 @@ DEFECT = Defect(
         event="request on a row beyond the number of state slots",
         rate="no growth; at most one request on another request's state",
         harm="rows_past_the_end",
-        # A check tells what is wrong at its moment, and the engine tells the same only once.
+        # A check reports what is wrong at its time, and the engine reports the same only once.
         counted="count",
         at_most=True,
     ),

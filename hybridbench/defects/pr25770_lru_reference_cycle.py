@@ -1,15 +1,15 @@
 """sglang#25770: nodes removed from an LRU list keep pointing at their old neighbours.
 
-Removal mends the neighbours and leaves the node's own two pointers.  A parent whose state was
-evicted while its child was the next younger entry then points at that child for good; when the
-child goes as a leaf and the tombstone after it, the two form a cycle, and every node evicted later
-hangs from it in a chain.  While such a parent is still in the tree the chain is even reachable, and
+Removal relinks the neighbours and leaves the node's own two pointers.  A parent whose state was
+evicted while its child was the next younger entry then keeps pointing at that child; when the
+child is evicted as a leaf and the tombstone after it, the two form a cycle, and every node evicted
+later is chained to it.  While such a parent is still in the tree, the chain is even reachable, and
 a full collection frees nothing of it.  A unified tree is full of such parents: there a tombstone
-stays when its last child has gone, until the turn of its KV.
+that lost its last child stays until its KV is evicted.
 
 Three prefix caches had a list class each, with the same mistake: the review asked whether the two
-siblings of the first were mended, too.  ``lru-reference-cycle`` is the mistake in all of them, the
-others are what is left when one is forgotten.
+siblings of the first were fixed, too.  ``lru-reference-cycle`` is the mistake in all of them, the
+others are what remains if one is forgotten.
 
 Present in sglang 0.5.9 to 0.5.12.post1, fixed in 0.5.13 (merged 2026-05-21).  Reported rate:
 +3.7 GB/h of scheduler RSS on Qwen3-Next.
@@ -32,22 +32,22 @@ from hybridbench.engine.cache.unified_swa import UnifiedSWALRUList
 
 TRUTH = Truth()
 _healthy_unlink_from_parent = PrefixTree._unlink_from_parent
-# A healthy node dies with the frames that name it, before so many more are evicted; of those that
-# are still watched when a full collection comes, none counts as kept.
+# A healthy node is freed with the frames that refer to it, before this many more are evicted; of
+# those still watched at a full collection, none counts as kept.
 _LATER = 16
 
 
 class EvictedNodes:
-    """Counts the evicted nodes that are still alive when ``_LATER`` more have been evicted.
+    """Counts the evicted nodes that are still alive after ``_LATER`` more evictions.
 
-    What is decided is forgotten: references to all of them would grow with the leak.
+    Decided nodes are forgotten: references to all of them would grow with the leak.
     """
 
     def __init__(self) -> None:
         self._watched: deque[ref[TreeNode]] = deque()
 
     def add(self, node: TreeNode) -> None:
-        """``node`` is being evicted."""
+        """Watch ``node``, which is being evicted."""
         self._watched.append(ref(node))
         if len(self._watched) <= _LATER:
             return
@@ -55,7 +55,7 @@ class EvictedNodes:
         TRUTH.add("nodes_evicted")
 
     def clear(self) -> None:
-        """Forget the nodes of an engine that is gone."""
+        """Forget the nodes of an engine that no longer exists."""
         self._watched.clear()
 
 
@@ -63,25 +63,25 @@ _EVICTED = EvictedNodes()
 
 
 def _unlink_from_parent(self: PrefixTree, node: TreeNode) -> TreeNode:
-    """The same; watches what becomes of the node."""
+    """Unlink as usual, and watch whether the node is freed."""
     _EVICTED.add(node)
     return _healthy_unlink_from_parent(self, node)
 
 
 def _remove_node_from_full(self: FullLRUList, node: TreeNode) -> None:
-    """Before #25770: the neighbours are mended, the node's own pointers stay."""
+    """Before #25770: relink the neighbours, keep the node's own pointers."""
     node.full_prev.full_next = node.full_next
     node.full_next.full_prev = node.full_prev
 
 
 def _remove_node_from_mamba(self: MambaLRUList, node: TreeNode) -> None:
-    """Before #25770: the neighbours are mended, the node's own pointers stay."""
+    """Before #25770: relink the neighbours, keep the node's own pointers."""
     node.mamba_prev.mamba_next = node.mamba_next
     node.mamba_next.mamba_prev = node.mamba_prev
 
 
 def _remove_node_from_swa(self: SWALRUList, node: TreeNode) -> None:
-    """Before #25770: the neighbours are mended, the node's own pointers stay."""
+    """Before #25770: relink the neighbours, keep the node's own pointers."""
     node.swa_prev.swa_next = node.swa_next
     node.swa_next.swa_prev = node.swa_prev
 

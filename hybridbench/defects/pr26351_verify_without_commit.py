@@ -1,7 +1,7 @@
 """sglang#26351: after n-gram verification the states stay what they were before the chain.
 
-A step that verifies guesses keeps the states after each of them apart.  Which is right is known
-afterwards, and it must be copied to its request.  The n-gram worker did not.
+A step that verifies draft tokens keeps the states after each of them in separate buffers.  The
+right one is known afterwards, and must be copied to its request.  The n-gram worker did not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRUTH = Truth()
 def _update_states(
     self: DraftVerifier, batch: ScheduleBatch, taken: Sequence[Sequence[int]]
 ) -> None:
-    """Nobody does."""
+    """Copy nothing."""
     if self._pools.has_states:
         TRUTH.add("states_not_committed", sum(map(bool, taken)))
 

@@ -1,9 +1,8 @@
 """sglang#26796: each time the engine is idle it walks the whole prefix tree to check it.
 
-The sums of the pools are cheap, the tree's own check costs as much as there are nodes.  Between two
+The sums of the pools are cheap; the cost of the tree's own check grows with its nodes.  Between two
 requests an engine is idle for a moment, so the next one waits for the walk: a full tree makes a
-server slow that has hardly anything to do.  Memory, hits and tokens are what they would be
-without it.
+nearly idle server slow.  Memory, hits and tokens are what they would be without it.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _healthy_check_sums = Engine._check_sums
 
 
 def _check(self: Engine) -> None:
-    """As ever; counts the steps that a report divides by."""
-    # While the tree still grows the walks are shorter, and no report judges them.
+    """Check as usual, and count the steps by which a report divides."""
+    # While the tree is still growing the walks are shorter, and no report judges them.
     TRUTH.add("steps", int(self.counters.evict_calls > 0))
     _healthy_check(self)
 
 
 def _check_sums(self: Engine, idle: bool) -> None:
-    """The sums, and at idle what a checkpoint checks."""
+    """Check the sums and, when idle, what a checkpoint checks."""
     _healthy_check_sums(self, idle)
     if not idle:
         return

@@ -1,12 +1,12 @@
-"""sglang#26941: the slots of a track buffer are freed, and the request goes on naming them.
+"""sglang#26941: the slots of a track buffer are freed, and the request keeps referring to them.
 
-Whoever freed the states of a request struck out its own slot and not those of its track buffer.
-A request that is admitted again, after a retract, then seems to have a buffer and gets none: it
-saves its states in slots that are free or another's by now, hands them to the tree and frees them
-once more.  Upstream the record of a session was admitted again like that as well; here it moves as
-a whole, with its buffer.
+Freeing a request's states cleared its own slot and not those of its track buffer.  A request that
+is admitted again, after a retract, then seems to have a buffer and gets none: it saves its states
+in slots that are now free or another request's, passes them to the tree and frees them again.
+Upstream a session's record was also readmitted like this; here it moves as a whole, with its
+buffer.
 
-The references stay as before the cure, in an engine whose allocators refuse nothing, as theirs did.
+The references stay as before the fix, in an engine whose allocators refuse nothing, like those.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _healthy_without_buffer = HybridReqToTokenPool._without_buffer
 def _free_track_buffer(
     self: HybridReqToTokenPool, req: RowHolder, keep_idx: int | None, owner: Owner
 ) -> None:
-    """The slots go, and their numbers stay in the record."""
+    """Free the slots, but keep their numbers in the record."""
     buffer = req.kv.mamba_ping_pong_track_buffer
     _healthy_free_track_buffer(self, req, keep_idx, owner)
     req.kv.mamba_ping_pong_track_buffer = buffer
@@ -49,7 +49,7 @@ DEFECT = Defect(
     "slots that it had before, which are free or another's.",
     profile="chat-churn",
     signature=Signature(
-        # While it waits it names slots, and then two holders have one: either may be seen first.
+        # Slots are named by a waiting request, later by two: either may be seen first.
         verdicts=("LEAK", "INVARIANT"),
         kinds=("negative-residual", "engine-residual", "more-free-than-exist"),
         subject="mamba",
@@ -74,7 +74,7 @@ DEFECT = Defect(
     "the server down at the first close.",
     cure="The reference is cleared together with the slots.",
     overrides=(
-        # No account of holders stood in the way.
+        # At that time no owners were checked.
         ("engine.check_owners", "false"),
         ("engine.mamba_scheduler_strategy", "extra_buffer"),
         ("force.retract", "20"),

@@ -1,7 +1,7 @@
 """sglang#27024: a session closed during a turn is never closed.
 
-A close cannot free what a running turn uses, so it is put off until the turn has ended.  When that
-moment was missed, nobody came back to it: the session takes no turn any more, and holds its row,
+A close cannot free what a running turn uses, so it is deferred until the turn has ended.  If that
+moment was missed, nothing retried it: the session accepts no more turns, and holds its row,
 its KV, its state and its lock in the tree until the server ends.
 """
 
@@ -17,7 +17,7 @@ _healthy_close = SessionController.close
 
 
 def close(self: SessionController, session_id: str) -> bool:
-    """The same; counts the closes that are put off."""
+    """Close as usual, and count the deferred closes."""
     session = self.get(session_id)
     if session is not None and session.is_inflight:
         TRUTH.add("closes_put_off", int(not session.close_on_finish))
@@ -25,7 +25,7 @@ def close(self: SessionController, session_id: str) -> bool:
 
 
 def _close_deferred(self: SessionController, session: Session) -> None:
-    """The turn has ended, and the close that waited for it is forgotten."""
+    """Forget the close that waited for the turn, which has ended."""
     still_open = session.session_id in self.sessions and not session.is_inflight
     TRUTH.add("sessions_left_open", int(session.close_on_finish and still_open))
 

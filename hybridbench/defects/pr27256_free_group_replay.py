@@ -1,8 +1,8 @@
-"""sglang#27256: a group of frees is given back, and kept for the next time.
+"""sglang#27256: a group of frees is flushed, but kept and flushed again later.
 
 What a step frees is collected and goes to the free list when the step ends.  The review asked about
-an end that does not empty its collection: every later end gives the same pages back again, and by
-then they belong to somebody else.
+an end that does not empty its collection: every later end then frees the same pages again, when
+they belong to another owner.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hybridbench.engine.memory.base_pages import BaseTokenToKVPoolAllocator
 from hybridbench.engine.memory.owners import FREE, RESERVED
 
 TRUTH = Truth()
-# Of an allocator whose collection is never emptied: how many of its parts were given back before.
+# Per allocator whose collection is never emptied: how many of its parts were freed before.
 _REPLAYED: dict[int, int] = {}
 
 
 def free_group_end(self: BaseTokenToKVPoolAllocator) -> None:
-    """All that was freed since the engine began, each time."""
+    """Free everything that was freed since the engine began, each time."""
     self.is_not_in_free_group = True
     if not self._group:
         return
@@ -44,7 +44,7 @@ DEFECT = Defect(
         event="step after a request has ended",
         rate="all KV tokens that were ever freed",
         harm="tokens_freed_again",
-        # The report counts what stands in the free list at one moment.
+        # The report counts the pages in the free list at one moment.
         counted="surplus",
         at_most=True,
         quick_s=0.0,

@@ -1,8 +1,8 @@
-"""sglang#27256: one cache still frees its state slots to the pool, which gives none out any more.
+"""sglang#27256: one cache still frees its state slots to the pool, which no longer hands any out.
 
-The refactoring took the free list out of the pool of states and made an allocator of it.  Every
+The refactoring moved the free list from the pool of states to an allocator of its own, and every
 caller had to follow.  The review found the paths of one cache that had not: what it evicts goes to
-the list of the old object, and nobody allocates from that.
+the list of the old object, from which nothing is allocated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TRUTH = Truth()
 
 
 def _free_slot(self: MambaComponent, slot: int) -> None:
-    """To the free list that the pool had before there was an allocator."""
+    """Free to the list that the pool had before there was an allocator."""
     TRUTH.add("slots_dropped")
 
 
@@ -30,7 +30,7 @@ DEFECT = Defect(
         kinds=("residual",),
         subject="mamba",
         event="evicted state",
-        # A state goes with a leaf or alone: no one counter is the driver, but the count is exact.
+        # A state is evicted with a leaf or alone: no single counter drives it; the count is exact.
         rate="1 state slot, until the pool is empty",
         harm="slots_dropped",
         counted="missing",
@@ -39,15 +39,15 @@ DEFECT = Defect(
     harmed="Found in review of the refactoring; in the released version all callers had been "
     "changed.",
     cure="Every caller frees to the allocator that it allocates from.",
-    # Some 40 states are lost in a second, and the pool lasts for a minute and a half.  At the
-    # profile's own pace 2,048 are gone in five seconds, and an engine without states does nothing.
+    # About 40 states are lost per second, and the pool lasts for a minute and a half.  At the
+    # profile's own pace 2,048 are lost in five seconds, and an engine without states does nothing.
     overrides=(
         ("engine.cache", "unified"),
         ("pools.mamba_slots", "4096"),
         ("arrival.process", "poisson"),
         ("arrival.rate", "16/s"),
         ("arrival.concurrency", "null"),
-        # With that many no state has to go before its leaf.
+        # With that many, no state has to be evicted before its leaf.
         ("assert_coverage.evict_internal_state", ">=0"),
     ),
     truth=TRUTH,

@@ -1,8 +1,8 @@
 """sglang#27256: the tree with a host tier still asks the pool of states for free slots.
 
 The refactoring moved the free list from the pool to an allocator of its own.  The review found a
-caller that nobody had moved, on the path that loads KV and states back from the host.  The pool has
-no such method any more: the first load ends the scheduler, and no test of the refactoring loads.
+caller that had not been changed, on the path that loads KV and states back from the host.  The pool
+no longer has that method: the first load ends the scheduler, and no test of the refactoring loads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRUTH = Truth()
 
 
 def _make_device_room(self: HiMambaRadixCache, run: Run, loads: Sequence[list[Run]]) -> None:
-    """As before the free list had moved."""
+    """Ask the pool, as before the free list was moved."""
     del loads
     missing = run.tokens - self.token_to_kv_pool_allocator.available_size()
     TRUTH.add("calls")

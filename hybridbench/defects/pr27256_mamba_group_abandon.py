@@ -1,12 +1,12 @@
 """sglang#27256: state slots set aside for an admission loop are forgotten when it ends early.
 
-The allocator hands out single slots from a group that was taken off the free list in one go.  The
-loop that opened it returned early upon a refusal, past the end that would have closed it, and the
-next begin put a new group in the place of the old one.  What the old one had left is in no free
-list and with no request.
+The allocator hands out single slots from a group that was taken off the free list at once.  The
+loop that opened the group returned early on a refusal, without reaching the end that would have
+closed it, and the next begin replaced the group with a new one.  The slots left in the old group
+are in no free list and belong to no request.
 
 The review of the refactoring (merged 2026-06-07, first in 0.5.13) asked about exactly this: the
-group is not cleared, and beginning drops it.
+group is not cleared, and beginning a new one drops it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRUTH = Truth()
 
 
 def _admit_from(self: PrefillAdder, waiting_queue: Sequence[Req]) -> AddReqResult:
-    """The window is closed at the end of the loop, and only there."""
+    """Close the group at the end of the loop, and only there."""
     result = AddReqResult.CONTINUE
     allocator = self._pools.mamba_allocator
     allocator.alloc_group_begin(min(len(waiting_queue), self.rem_rows()))
@@ -43,7 +43,7 @@ def _admit_from(self: PrefillAdder, waiting_queue: Sequence[Req]) -> AddReqResul
 
 
 def _alloc_group_begin(self: MambaSlotAllocator, num_reqs: int) -> None:
-    """A new group replaces the old one, whatever that still had."""
+    """Replace the old group with a new one, whatever the old one still had."""
     TRUTH.add("slots_dropped", len(self._group))
     taken = SlotAllocator.alloc(self, num_reqs, RESERVED)
     self._group = [] if taken is None else taken[::-1]
@@ -61,7 +61,7 @@ DEFECT = Defect(
         kinds=("residual",),
         subject="mamba",
         event="refusal",
-        # Not the same for each: no rate is demanded, but the count must agree to the last slot.
+        # Not the same for each: no rate is required, but the count must agree exactly.
         rate="the unused slots of the group, at most one per waiting request; none once too few "
         "slots are free to set any aside",
         drivers=("refusals",),
@@ -78,7 +78,7 @@ DEFECT = Defect(
     "aside for its batch.",
     cure="The group is closed on every exit path, and beginning a new group frees what the old one "
     "left.",
-    # Enough states for the loss to be seen growing; those of the profile are gone in a second.
+    # Enough states for the growth of the loss to be seen; the profile's would last a second.
     overrides=(("pools.mamba_slots", "2048"),),
     truth=TRUTH,
 )

@@ -1,10 +1,10 @@
-"""sglang#27586: a window page that was given back is still where its full page points.
+"""sglang#27586: the mapping of a full page still names a window page that was freed.
 
-KV of sliding layers goes back when the window has passed it, that of full layers stays.  The entry
-of the mapping from full to window pages was not cleared with it.  When the full page goes, its
-window page is given back once more: it is in the free list twice, or another request is using it.
+The KV of sliding layers is freed once the window has passed it; that of full layers stays.  The
+entry in the mapping from full to window pages was not cleared with it.  When the full page is
+freed, its window page is freed again: it is in the free list twice, or taken from another request.
 
-Put back in an engine whose allocators refuse nothing, as theirs did.  See also sglang#25805.
+Reintroduced in an engine whose allocators refuse nothing, like those.  See also sglang#25805.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _healthy_move_swa = SWATokenToKVPoolAllocator.move_swa
 
 
 class StaleEntries:
-    """The window page that each full page still names although it was given back."""
+    """The window page that each full page still names although it was freed."""
 
     def __init__(self) -> None:
         self._swa_page_of: dict[int, int] = {}
 
     def freed(self, pages: IntArray, swa_pages: IntArray) -> None:
-        """Window pages go by the entries of ``pages``: counts those that had gone before."""
+        """Window pages are freed by the entries of ``pages``: count those already freed."""
         again = 0
         for page, swa_page in zip(pages.tolist(), swa_pages.tolist(), strict=True):
             again += self._swa_page_of.get(page) == swa_page
@@ -35,12 +35,12 @@ class StaleEntries:
         TRUTH.add("pages_freed_twice", again)
 
     def written(self, pages: IntArray) -> None:
-        """The entries of ``pages`` were written anew."""
+        """The entries of ``pages`` were rewritten."""
         for page in pages.tolist():
             self._swa_page_of.pop(page, None)
 
     def clear(self) -> None:
-        """Forget the pages of an engine that is gone."""
+        """Forget the pages of an engine that no longer exists."""
         self._swa_page_of.clear()
 
 
@@ -48,14 +48,14 @@ _STALE = StaleEntries()
 
 
 def _free_swa(self: SWATokenToKVPoolAllocator, idx: SlotInput, owner: Owner = REQ) -> None:
-    """Before #27586 the mapping stayed as it was."""
+    """Before #27586 the mapping was left unchanged."""
     pages, swa_pages = self._mapped(idx)
     _STALE.freed(pages, swa_pages)
     self.swa_attn_allocator.free(swa_pages * self.page_size, owner)
 
 
 def _take_pages(self: SWATokenToKVPoolAllocator, count: int, owner: Owner) -> IntArray | None:
-    """The same; notes which entries are no longer stale."""
+    """As before, and note which entries are no longer stale."""
     pages = _healthy_take_pages(self, count, owner)
     if pages is not None:
         _STALE.written(pages)
@@ -69,7 +69,7 @@ def _move_swa(
     giver: Owner,
     taker: Owner,
 ) -> None:
-    """The same; notes which entries are no longer stale."""
+    """As before, and note which entries are no longer stale."""
     _healthy_move_swa(self, source, target, giver, taker)
     for moved in (source, target):
         _STALE.written(as_index_array(moved, self.device) // self.page_size)
@@ -89,7 +89,7 @@ DEFECT = Defect(
         rate="1 surplus window page",
         harm="pages_freed_twice",
         counted="surplus",
-        # Found in seconds; a busy machine needs the rest for the floors of the profile.
+        # Found in seconds; a busy machine needs the rest for the profile's minimum counts.
         quick_s=40.0,
     ),
     patches=(
@@ -100,7 +100,7 @@ DEFECT = Defect(
     harmed="Models with sliding windows under churn: a crash after some 2,000 requests.",
     cure="The mapping is cleared with the page that it names.",
     # Pages that are free twice make the window pool larger than it is: within seconds no node loses
-    # its window part or is evicted any more, and fewer prompts are prefilled in chunks.
+    # its window part or is evicted, and fewer prompts are prefilled in chunks.
     overrides=(
         ("engine.check_owners", "false"),
         ("assert_coverage.swa_tombstones", "0"),

@@ -1,8 +1,8 @@
 """sglang#28380, #24070: a request that never reached the model leaves its entry in the front end.
 
-The entry is made before the request is validated.  Only the output of a step takes it away again,
-and for a request that is rejected at the door, or aborted while it waits in the queue, there is
-none: one entry for each, for good.  Its id can never be used again ("duplicate request id").
+The entry is made before the request is validated, and only the output of a step removes it.  A
+request that is rejected, or aborted while it waits in the queue, has no output: each leaves one
+entry permanently, and its id can never be used again ("duplicate request id").
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """sglang#31369, #29792: a saved state is filed one token short under overlapped scheduling.
 
 Which states a decode step saves was decided by the committed length.  With a step in flight that
-is one token behind what the coming step computes: the state that is saved has one token more in it
-than the tree is told, and whoever continues from it takes that token in twice.
+length is one token behind what the coming step computes: the saved state contains one token more
+than the tree records, and a request that continues from it processes that token twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _healthy_decode = StateTracker.decode
 
 
 def _decode(self: StateTracker, reqs: Sequence[Req], seq_lens: Sequence[int]) -> Tracked:
-    """By the length whose results are in, and the token that comes."""
+    """Use the length whose results are known, plus the next token."""
     committed = [req.kv.kv_committed_len + 1 for req in reqs]
     tracked = _healthy_decode(self, reqs, committed)
     for label, seq_len in zip(tracked.mamba_track_seqlens or (), seq_lens, strict=False):

@@ -1,8 +1,8 @@
-"""sglang#31616: the pages that wrong guesses took are not given back.
+"""sglang#31616: the pages that rejected draft tokens took are not freed.
 
-A step that verifies guesses takes KV for all of them, in whole pages.  Afterwards the request's
-length was set back to the tokens that were right, and nothing recorded how much had been taken: the
-pages behind that length belonged to nobody any more.  Each was lost until the server was restarted.
+A step that verifies draft tokens takes KV for all of them, in whole pages.  Then the request's
+length was set back to the accepted tokens, and nothing recorded how much had been taken: the pages
+beyond that length belonged to no owner.  Each was lost until the server was restarted.
 See also sglang#13826 and sglang-jax#1147: with pages of 64 tokens a request could lose two at once.
 """
 
@@ -18,7 +18,7 @@ TRUTH = Truth()
 
 
 def _free_draft_tail(self: RequestRelease, req: Req) -> None:
-    """Only the length goes back."""
+    """Set back only the length."""
     kv, page_size = req.kv, self._pools.page_size
     kept, taken = (ceil_align(n, page_size) for n in (kv.kv_committed_len, kv.kv_allocated_len))
     if kept < taken:
@@ -53,9 +53,9 @@ DEFECT = Defect(
     model="attention-tiny",
     overrides=(
         ("pools.page_size", "16"),
-        # Some five thousand tokens are lost in a minute: room for a few of them.
+        # About five thousand tokens are lost per minute: room for a few minutes.
         ("pools.kv_tokens", "65536"),
-        # Attention alone has no states to copy; and a pool that shrinks serves less and less.
+        # Attention alone has no states to copy; and a shrinking pool serves less and less.
         ("assert_coverage.cow_copies", "0"),
         ("assert_coverage.draft_tails", "50"),
         ("assert_coverage.verify_steps", "200"),

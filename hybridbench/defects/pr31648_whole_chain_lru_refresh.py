@@ -1,15 +1,15 @@
-"""sglang#31648: a hit makes the states of the whole chain young, although it reads only the last.
+"""sglang#31648: a hit refreshes the states of the whole chain, although it reads only the last.
 
 A request that continues a conversation copies one state: that after the last turn.  The states
-after the earlier turns will hardly be read again, but each hit moves them to the young end with
-the last one, and under pressure a state that somebody needs goes before one that nobody will.
-Fewer prompts hit and more of them is computed anew; memory is flat, and all pools balance.
+after the earlier turns will hardly be read again, but each hit moves them to the recently used end
+together with the last one, and under pressure a state that is needed is evicted before one that is
+not.  Fewer prompts hit and more of them is recomputed; memory is flat, and all pools balance.
 
 No hit rate is wrong by itself: how high it could be depends on the traffic and on the pool.  So a
-soak does not find it, and `compare` does, beside an engine without it that serves the same.
+soak does not find it, and `compare` does, against an engine without it that serves the same.
 
-Released hybrid trees did this for a long time, and this engine does it unless it is told to refresh
-only what was used; the profile of this defect tells it.
+Released hybrid trees did this for a long time, and this engine does it unless it is configured to
+refresh only what was used; the profile of this defect configures that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _healthy_note_admissions = Scheduler._note_admissions
 
 
 def _refresh_states(self: MambaRadixCache, path: list[TreeNode]) -> None:
-    """Before #31648: all states on the path, not only the one that was read."""
+    """Before #31648: refresh all states on the path, not only the one that was read."""
     self._make_states_youngest(path)
     TRUTH.add("refreshes")
     needless = sum(node.mamba_value is not None for node in path[:-1])
@@ -35,7 +35,7 @@ def _refresh_states(self: MambaRadixCache, path: list[TreeNode]) -> None:
 
 
 def _note_admissions(self: Scheduler, adder: PrefillAdder, outcome: StepOutcome) -> None:
-    """The same; counts what is computed of prompts and what is not, once states are evicted."""
+    """As before, and count prompt tokens and hits once states are evicted."""
     if self._pools.tree_cache.events.evict_internal_state:
         fresh = [req for req in adder.can_run_list if req is not self.chunked_req]
         for req in (req for req in fresh if not req.is_retracted):

@@ -1,7 +1,7 @@
 """sglang#31833: the states that a step saves are looked up in the wrong order.
 
-Of the requests of a step only some reach a length at which their state is saved.  Their states were
-taken from the first places of the batch, as many as there were, and not from their own.
+Only some requests of a step reach a length at which their state is saved.  Their states were taken
+from the first places of the batch, as many as were due, and not from their own places.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _healthy_track_decoded = ModelRunner._track_decoded
 
 
 def _track_decoded(self: ModelRunner, batch: ForwardBatch) -> None:
-    """The k-th state that is due is that of the k-th request of the batch."""
+    """Take the k-th due state from the k-th request of the batch."""
     seqlens = batch.mamba_track_seqlens
     if batch.mode != "decode" or seqlens is None:
         return

@@ -1,6 +1,6 @@
-"""sglang#35936, #36333, #37833: a client leaves, and its request runs on for nobody.
+"""sglang#35936, #36333, #37833: a client disconnects, and its request runs on without a reader.
 
-The cure of orphaned entries went too far: on a disconnect the front end's entry was dropped first,
+The fix for orphaned entries went too far: on a disconnect the front end's entry was dropped first,
 and the abort that followed looked the request up by its id, found nothing, and did nothing.  The
 request then decodes to its limit, in a slot that others wait for.  Memory stays flat.
 
@@ -17,7 +17,7 @@ TRUTH = Truth()
 
 
 def _disconnect(self: Engine, rid: str) -> bool:
-    """Before #35936: the entry goes first, so that the abort finds no request to end."""
+    """Before #35936: drop the entry first, so that the abort finds no request to end."""
     req = self._front_end.drop(rid)
     if req is None:
         return False
@@ -40,7 +40,7 @@ DEFECT = Defect(
         kinds=("running-without-client",),
         subject="request",
         event="disconnect",
-        # Seen between two samples only: one that ends before the next is not counted.
+        # Seen only in samples: one that ends before the next sample is not counted.
         rate="at most 1 request, which runs to its output limit",
         drivers=("disconnects",),
         harm="ghosts",

@@ -1,9 +1,9 @@
 """sglang#14339, #38454: each eviction looks at every leaf of the tree before it takes the oldest.
 
-The victims of one call come from a heap that the call itself builds of all evictable leaves, so an
-eviction costs as much as there are leaves, whether it frees one token or a thousand.  While the
-pool has room nobody evicts and nothing is slow; from saturation on every step pays.  Memory and
-hits are what they would be without it.
+The victims of one call come from a heap that the call itself builds of all evictable leaves, so the
+cost of an eviction is proportional to the number of leaves, whether it frees one token or a
+thousand.  While the pool has room nothing is evicted or slow; from saturation on every step pays.
+Memory and hits are the same as without the defect.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TRUTH = Truth()
 
 
 def _oldest_leaves_of_radix(self: RadixCache) -> Iterator[TreeNode]:
-    """Before #38454: a heap of all leaves, for this call alone."""
+    """Before #38454: build a heap of all leaves for this call alone."""
     return _from_new_heap(self._evictable_leaves)
 
 
 def _oldest_leaves_of_hybrid(self: MambaRadixCache) -> Iterator[TreeNode]:
-    """Before #38454: a heap of all leaves, for this call alone."""
+    """Before #38454: build a heap of all leaves for this call alone."""
     return _from_new_heap(self.full_lru_list.evictable())
 
 
@@ -43,7 +43,7 @@ def _from_new_heap(leaves: Iterable[TreeNode]) -> Iterator[TreeNode]:
         TRUTH.add("heap_ns", time.thread_time_ns() - began_ns)
         yield leaf
         began_ns = time.thread_time_ns()
-        # Its eviction may have left the parent without children: the next victim, perhaps.
+        # The eviction may have left the parent without children: a possible next victim.
         if parent is not None and not parent.children and not parent.full_lock_ref:
             heapq.heappush(heap, (parent.last_access_time, parent.id, parent))
 

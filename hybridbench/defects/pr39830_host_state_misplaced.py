@@ -1,7 +1,7 @@
-"""sglang#39830: a hit on the host brings back the state of another prefix.
+"""sglang#39830: a hit on the host loads the state of another prefix.
 
-KV and states have slots of their own on either side.  The load took the number of the slot on the
-device for that on the host: what comes back is whatever the host keeps there.
+KV and states have separate slots on the device and on the host.  The load used the device's slot
+number on the host, so it copies whatever the host keeps in that slot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _healthy_copy_to_device = StatePool.copy_to_device
 
 
 def _copy_to_device(self: StatePool, host_slots: IntArray, device_slots: IntArray) -> None:
-    """From the host's slots of these numbers; those that it has not are counted from the front."""
+    """Read the host's slots of these numbers; numbers beyond its size wrap around."""
     read = 1 + (device_slots - 1) % self._host.states.size
     TRUTH.add("states_misplaced", int((read != host_slots).sum()))
     _healthy_copy_to_device(self, read, device_slots)
@@ -32,8 +32,8 @@ DEFECT = Defect(
     patches=(Patch(StatePool, "copy_to_device", _copy_to_device, fingerprint="38e8f36956e2"),),
     harmed="HiCache with hybrid models: answers after a hit on the host were wrong.",
     cure="The load reads the slot that the node has on the host.",
-    # A host as large as the device keeps what is wanted again, and a copy ends with its step: loads
-    # are some forty a minute, in the profile four.
+    # A host tier this large keeps what is wanted again, and a copy ends with its step: about forty
+    # loads per minute, against four in the profile.
     overrides=(
         ("engine.hicache.ratio", "2.0"),
         ("engine.hicache.copy_time", "0ms"),

@@ -1,9 +1,9 @@
-"""sglang#4977: a retract frees KV from the next page border instead of the last one.
+"""sglang#4977: a retraction frees KV from the next page boundary instead of the previous one.
 
 The tree holds whole pages of the prompt; the rest of the prompt is in a page of the request's own.
-To find where its own KV begins, a retract rounded the length of the prefix up to whole pages, where
-it must be rounded down.  The page with the end of the prompt lies between the two: the tree never
-had it, and the retract did not free it.
+To find where its own KV begins, a retraction rounded the length of the prefix up to whole pages,
+where it must round down.  The page with the end of the prompt lies between the two: the tree never
+had it, and the retraction did not free it.
 
 Seen again as sglang#9989, where fewer tokens were released than had been counted.
 """
@@ -20,7 +20,7 @@ TRUTH = Truth()
 
 
 def _retract(self: RequestRelease, req: Req) -> None:
-    """Before #4977 the prefix was padded to the page, not cut to it."""
+    """Before #4977 the prefix was rounded up to a page, not down."""
     kv = req.kv
     padded = ceil_align(len(kv.prefix_indices), self._pools.page_size)
     if padded > kv.cache_protected_len:

@@ -1,6 +1,6 @@
-"""Which defects a release of another engine had: ``--defect defects-as-of:sglang-0.5.10``.
+"""The defects that a release of another engine had: ``--defect defects-as-of:sglang-0.5.10``.
 
-The bundled engine then runs with those of them that the catalog has.  It is not that release.
+The bundled engine then runs with those that are in the catalog.  It is not that release.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PREFIX: Final = "defects-as-of:"
 
 
 def expand(names: Sequence[str]) -> tuple[Defect, ...]:
-    """The defects called ``names``: slugs, files, and ``defects-as-of:PROJECT-VERSION``; each once.
+    """The defects called ``names``: slugs, files and ``defects-as-of:PROJECT-VERSION``, each once.
 
     Raises:
         UsageError: no such defect or release, or two of them replace the same method.
@@ -37,7 +37,7 @@ def defects_of(release: str) -> tuple[Defect, ...]:
     """The catalog's defects that ``release`` ("sglang-0.5.10") had.
 
     Raises:
-        UsageError: not a release, or one that had none of them.
+        UsageError: not a release, or one that had none of the catalog's defects.
     """
     project, _, number = release.rpartition("-")
     try:

@@ -1,6 +1,6 @@
-"""Planted, not historic: a twentieth of the engine's speed is lost between its steps.
+"""A synthetic defect: 5% of the engine's speed is lost between its steps.
 
-Comparisons are tried on it: whether they find a cost whose size is known, on any machine.
+It tests comparisons: whether they find a cost of known size, on any machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 
 TRUTH = Truth()
-# Throughput falls by this share: what is burned is a little more of the time that work takes.
+# Throughput falls by this share, so slightly more than that share of the working time is burned.
 LOST = 0.05
 _BURNED = LOST / (1.0 - LOST)
 
@@ -21,19 +21,19 @@ _BURNED = LOST / (1.0 - LOST)
 class Burden:
     """Spins after each step for a fixed share of the processor time since the last one.
 
-    Not of the clock's: that runs on while a process is frozen or waits for its turn.
+    Wall-clock time is not used: it runs on while a process is stopped or waits to be scheduled.
     """
 
     def __init__(self) -> None:
         self._working_since_s: float | None = None
 
     def begin_step(self) -> None:
-        """A step begins; what passed since the last one was work if there was more to do."""
+        """A step begins; the time since the last one was work if there was more to do."""
         if self._working_since_s is None:
             self._working_since_s = time.thread_time()
 
     def end_step(self, *, more: bool) -> None:
-        """Burn the share of what this step took, the loop around it included."""
+        """Burn the share of what this step took, including the loop around it."""
         assert self._working_since_s is not None, "a step that did not begin"
         now_s = time.thread_time()
         until_s = now_s + _BURNED * (now_s - self._working_since_s)
@@ -49,7 +49,7 @@ _healthy_step = Engine.step
 
 
 def step(self: Engine) -> list[EngineEvent]:
-    """The step, and then nothing for a while."""
+    """Run the step, then spin."""
     _BURDEN.begin_step()
     events = _healthy_step(self)
     _BURDEN.end_step(more=self.has_work)

@@ -1,6 +1,6 @@
-"""What a defect really did, counted where it happens: the answer that no detector may look at.
+"""What a defect really did, counted where it happens: the answer that no detector may read.
 
-The worker hands the counts over when it leaves, and the parent stores them in a file of their own
+The worker sends the counts when it exits, and the parent stores them in a separate file
 (``truth.json``), which neither the analysis nor a report reads.  Only ``hybridbench selftest``
 compares it with what was found.
 """
@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Final
 
 OWNER_LEDGER: Final = "owner-ledger"
-"""Under this name stands what the allocators' own account would have refused, slots by pool, of a
-worker whose allocators only count (``engine.check_owners``)."""
+"""The name under which a worker whose allocators only count (``engine.check_owners``) reports what
+the allocators' ownership checks would have refused, in slots per pool."""
 
 
 class Truth:
@@ -22,7 +22,7 @@ class Truth:
         self._counts: Counter[str] = Counter()
 
     def add(self, what: str, count: int = 1) -> None:
-        """``count`` more of ``what`` happened."""
+        """Count ``count`` more of ``what``."""
         self._counts[what] += count
 
     def counts(self) -> dict[str, int]:

@@ -1,10 +1,10 @@
-"""vllm#24264: memory that a transfer gave back stays mapped, as a native library holds it back.
+"""vllm#24264: memory that a transfer unmapped stays mapped, because a native library defers it.
 
-UCX, which moves KV between servers under NIXL, takes over ``munmap`` to keep its registrations
-valid: what is to be unmapped waits in a queue of the library until somebody works it off, and on a
-decode worker nobody did.  The regions are anonymous mappings outside the heap, so that profilers of
-Python and of malloc saw nothing: 400 MB a minute.  vllm#32181 switched the take-over off, later
-releases bound the queue (``UCX_RCACHE_MAX_UNRELEASED=1024``).
+UCX, which moves KV between servers under NIXL, intercepts ``munmap`` to keep its registrations
+valid: what is to be unmapped waits in a queue of the library until the queue is processed, and on a
+decode worker it never was.  The regions are anonymous mappings outside the heap, so profilers of
+Python and of malloc saw nothing: 400 MB per minute.  vllm#32181 turned the interception off; later
+releases limit the queue (``UCX_RCACHE_MAX_UNRELEASED=1024``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hybridbench.defects.truth import Truth
 
 
 class TransferBuffers:
-    """Maps a buffer for each transfer, writes to it and gives it to the queue of what is unmapped.
+    """Maps a buffer for each transfer, writes to it and queues it to be unmapped.
 
     Args:
-        unreleased_max: so many wait in the queue at most; None never works it off.
+        unreleased_max: the most buffers in the queue; None never unmaps any.
     """
 
     def __init__(self, unreleased_max: int | None) -> None:
@@ -43,12 +43,12 @@ class TransferBuffers:
         self._munmap.argtypes = (ctypes.c_void_p, size)
 
     def transfer(self) -> int:
-        """One transfer from beginning to end; how many bytes of it stay mapped for good."""
+        """Run one transfer; return how many of its bytes stay mapped permanently."""
         access, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = self._mmap(None, BLOCK_BYTES, access, private, -1, 0)
         ctypes.memset(address, 1, BLOCK_BYTES)
         if self._unreleased_max is None:
-            # The library's queue is not an object of the interpreter's.
+            # The library's queue is not a Python object.
             return BLOCK_BYTES
         self._unreleased.append(address)
         if len(self._unreleased) > self._unreleased_max:
@@ -57,7 +57,7 @@ class TransferBuffers:
 
 
 def at_rate(bytes_per_hour: float) -> Defect:
-    """The defect, keeping so many bytes an hour."""
+    """The defect, keeping this many bytes an hour."""
     truth = Truth()
     work = PacedWork(bytes_per_hour, TransferBuffers(unreleased_max=None).transfer, truth)
     return Defect(

@@ -1,8 +1,8 @@
-"""vllm#43090, #55600, #53142: the KV of a hit reaches further than its state.
+"""vllm#43090, #55600, #53142: the KV of a hit is longer than its state.
 
 States are evicted inside the tree while KV stays, so a hit has to end where there is a state.  The
-length of the hit was that of the KV.  The request goes on from there with the state of a shorter
-prefix: the tokens in between are in no state.
+length of the hit was that of the KV, and the request continued with the state of a shorter prefix:
+the tokens in between are missing from its state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _healthy_copy_state = MambaRadixCache._copy_state
 
 
 def _match(self: MambaRadixCache, key: RadixKey) -> MatchResult:
-    """As far as there is KV, if there is a state anywhere on the way."""
+    """Match as far as there is KV, if there is a state anywhere on the path."""
     path, _, _ = self._walk(key.page_aligned(self.page_size))
     if all(node.mamba_value is None for node in path):
         path = []
@@ -32,7 +32,7 @@ def _match(self: MambaRadixCache, key: RadixKey) -> MatchResult:
 
 
 def _copy_state(self: MambaRadixCache, req: CacheableReq, node: TreeNode) -> bool:
-    """The nearest one that there is; no hit if making room for it took the end of the hit."""
+    """Copy the nearest state; no hit if making room for it evicted the end of the hit."""
     end, skipped = node, 0
     while node.mamba_value is None and node.parent is not None:
         skipped += len(node.key)

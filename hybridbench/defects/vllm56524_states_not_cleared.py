@@ -1,7 +1,7 @@
 """vllm#56524: the state of a new request begins with what the slot's last holder left in it.
 
-A recurrent state is not overwritten but carried on, so a slot that is handed out again must be set
-to zero.  Nobody did it for a request that reuses nothing.
+A recurrent state is not overwritten but updated, so a slot that is allocated again must be set to
+zero.  That was not done for a request that reuses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRUTH = Truth()
 
 
 def _clear_fresh_states(self: BatchBuilder, reqs: Sequence[Req], prefix_lens: list[int]) -> None:
-    """Nobody does; the slots of a new pool are zero."""
+    """Clear nothing; the slots of a new pool are zero."""
     if not self._pools.has_states:
         return
     states = self._pools.mamba_pool.mamba_cache.temporal

@@ -1,4 +1,4 @@
-"""What defects have in common that change answers and nothing else: every pool balances."""
+"""The common part of defects that change answers and nothing else: every pool balances."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hybridbench.defects.defect import Signature
 def answers(event: str, rate: str, harm: str) -> Signature:
     """The signature of a defect whose only trace is in the tokens.
 
-    Of the answers in the sample those are counted that go on from no other wrong one: each of them
-    needs an event of its own.
+    It counts the sampled answers that do not continue from another wrong answer: each of them needs
+    an event of its own.
 
     Args:
         event: what drives it, in words.
-        rate: how much for each event, in words.
+        rate: how much per event, in words.
         harm: name of the truth's count of what was done.
     """
     return Signature(

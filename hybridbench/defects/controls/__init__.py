@@ -1,1 +1,1 @@
-"""What looks like a leak and is none: a detector must stay silent on every one of these."""
+"""Things that look like a leak and are not: a detector must report none of them."""

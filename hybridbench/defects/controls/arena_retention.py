@@ -1,6 +1,6 @@
-"""One burst lifts RSS for good while the memory in use returns: the allocator keeps the pages.
+"""One burst raises RSS permanently while the memory in use returns: the allocator keeps the pages.
 
-Reported of glibc arenas again and again (omi#6938: 580 MB of arenas for 270 MB in use).
+Reported repeatedly for glibc arenas (omi#6938: 580 MB of arenas for 270 MB in use).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KEPT_EVERY = 48  # the survivors that pin the heap's top
 
 
 class OneBurst:
-    """Takes 48 MB at once and gives nearly all of it back at once."""
+    """Takes 48 MB at once and frees nearly all of it at once."""
 
     def __init__(self) -> None:
         self._kept: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Cyclic garbage of constant production with a full collection each period: RSS is a sawtooth."""
+"""Cyclic garbage at a constant rate, with a full collection each period: RSS is a sawtooth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hybridbench.engine.engine import Engine
 
 PAIRS_PER_REQUEST = 20
 PAYLOAD_BYTES = 400
-# Pairs live this long first: what dies young goes with the young generations, and nothing falls.
+# Pairs outlive the young generations, so that memory falls only with full collections.
 PAIRS_KEPT = 30_000
 
 
@@ -45,6 +45,6 @@ DEFECT = control(
     symptom="Memory rises and falls with the full collections; its troughs stay level.",
     rate="none from trough to trough",
     patches=(beside_steps(PairsThatExpire()),),
-    # A small heap: its quarter is reached often, so memory falls often.
+    # With a small heap, a quarter of it is reached often, so memory falls often.
     overrides=(("ballast.objects", "0"),),
 )

@@ -1,4 +1,4 @@
-"""Load that rises for the whole run: memory follows the requests in flight, and none is lost."""
+"""Load that rises during the whole run: memory follows the requests in flight; nothing leaks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DEFECT = control(
         ("arrival.ramp.start", "0.15"),
         ("arrival.ramp.over", "5m"),
         ("prompts.payload", "1MiB"),
-        # The same features for all: their hash begins the prompt, and others share no prefix.
+        # The same features for all: their hash begins the prompt, so others share no prefix.
         ("prompts.payload_repeat", "1"),
         # The mean load is 0.575 of the profile's.
         ("assert_coverage.finishes", ">345/min"),
-        # While the load is low nothing waits, and few states have to go.
+        # While the load is low nothing waits, and few states are evicted.
         ("assert_coverage.abort_queued", "5"),
         ("assert_coverage.evict_internal_state", "100"),
     ),

@@ -1,6 +1,6 @@
-"""The observer's own doing: each poll of the worker leaves something behind (rocky#1256).
+"""Growth caused by the observer: each poll of the worker leaves something behind (rocky#1256).
 
-There a soak polled an endpoint whose answer grew with every poll, and the growth was the soak's.
+There a soak polled an endpoint whose answer grew with every poll, so the soak caused the growth.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ RECORD_BYTES = 128 * 1024
 
 
 def polled(history: list[bytes]) -> Patch:
-    """Only the bench asks for ``containers``; every answer is remembered for good."""
+    """Only the bench asks for ``containers``; every answer adds a record that is kept."""
     healthy = Engine.containers
 
     def containers(self: Engine) -> dict[str, int]:

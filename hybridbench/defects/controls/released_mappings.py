@@ -1,4 +1,4 @@
-"""The healthy twin of ``unreleased-mappings``: as many transfers, and the queue has a limit."""
+"""The healthy twin of ``unreleased-mappings``: as many transfers, with a limited queue."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from hybridbench.defects.defect import Defect, Patch, Role, Signature, fingerpri
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.events import EngineEvent
 
-# What no control may be called.  A run of minutes cannot bound every growth, so undecided is right
-# too; a finding is not.
+# The allowed verdicts of a control.  A run of minutes cannot bound every growth, so undecided is
+# right too; a finding is not.
 SILENT = ("CLEAN", "INCONCLUSIVE")
 
 
@@ -22,7 +22,7 @@ class SideWork(Protocol):
 
 
 def beside_steps(work: SideWork) -> Patch:
-    """``work`` runs after every step; the step itself stays what it is, whatever that may be."""
+    """Run ``work`` after every step; the step itself is unchanged, whatever it is."""
     healthy = Engine.step
 
     def step(self: Engine) -> list[EngineEvent]:
@@ -34,7 +34,7 @@ def beside_steps(work: SideWork) -> Patch:
 
 
 def silent(rate: str, verdicts: tuple[str, ...] = SILENT, duration_s: float = 300.0) -> Signature:
-    """The signature of a control: one of ``verdicts``, and nothing that is said to leak."""
+    """The signature of a control: one of ``verdicts``, and nothing reported to leak."""
     return Signature(
         verdicts=verdicts,
         kinds=(),

@@ -1,4 +1,4 @@
-"""The healthy twin of ``state-row-view``: the same batches, and the row that goes on is copied."""
+"""The healthy twin of ``state-row-view``: the same batches, and the row that stays is copied."""
 
 from __future__ import annotations
 

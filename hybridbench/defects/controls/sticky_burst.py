@@ -1,6 +1,6 @@
-"""A burst fills slots that keep their payload until the same kind of request reuses them.
+"""A burst fills slots that keep their payload until a request of the same kind reuses them.
 
-Bounded: 256 MiB for 8 slots in vllm#57974, which no longer grows once every slot was used.
+Bounded: 256 MiB for 8 slots in vllm#57974, which no longer grows once every slot has been used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PAYLOAD_BYTES = 2 * 2**20
 
 
 class SlotsThatKeep:
-    """During the burst each request leaves its payload in a slot, round robin."""
+    """During the burst each request leaves its payload in a slot, in turn."""
 
     def __init__(self) -> None:
         self._slots: list[bytearray | None] = [None] * SLOTS
