@@ -1,1 +1,1 @@
-"""From a stored run and its verdict to something a person or a machine reads."""
+"""Turn a stored run and its verdict into reports for people and programs."""

@@ -1,4 +1,4 @@
-"""What to do next, by verdict and finding: one sentence and, where there is one, a command."""
+"""What to do next, by verdict and finding: one sentence and, if there is one, a command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEANING: Final[Mapping[VerdictKind, str]] = {
 
 NEXT: Final = "Next"
 
-# The share of a run that may follow its judged window: a pause, or the last events.
+# Largest share of a run that normally follows its judged window: a pause, or the last events.
 _BEHIND_MOST: Final = 0.25
 
 _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
@@ -53,7 +53,7 @@ _BY_VERDICT: Final[Mapping[VerdictKind, str]] = {
 
 
 def next_step(verdict: Verdict, manifest: Manifest) -> Fact:
-    """The last line of the answer."""
+    """Return the last line of the answer."""
     first = top_finding(verdict)
     by_length = first is None or first.basis.decided_by_length
     if verdict.kind is VerdictKind.INCONCLUSIVE and by_length:
@@ -72,20 +72,20 @@ def _command(command: NextCommand, manifest: Manifest) -> str:
 
 
 def top_finding(verdict: Verdict) -> Finding | None:
-    """The finding that the verdict stands for, or the first one of another kind."""
+    """Return the first finding with the verdict's kind, or else the first finding."""
     same = (finding for finding in verdict.findings if finding.verdict is verdict.kind)
     return next(same, next(iter(verdict.findings), None))
 
 
 def again_command(manifest: Manifest, *changed: str) -> str:
-    """What to type for the same run again; empty when no command is known that would do it.
+    """Return the command for the same run again; empty if none is known.
 
     Args:
-        manifest: of the run; its thresholds, those of a report on it included, are kept.
-        changed: options with their values, in place of those of the run.
+        manifest: of the run; its thresholds are kept, including those of a report on it.
+        changed: options with their values, replacing those of the run.
     """
     if manifest.version:
-        # The run of one version: its command is `compare`, which has none of these options.
+        # The run belongs to a comparison: its command is `compare`, without these options.
         return "" if changed else command_text(manifest.command)
     if not manifest.command:
         return ""
@@ -97,7 +97,7 @@ def again_command(manifest: Manifest, *changed: str) -> str:
 
 
 def _parts(command: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The words of hybridbench, and from ``--`` on those of the program that it watches."""
+    """Split into the words for hybridbench and, from ``--`` on, those of the watched program."""
     at = command.index("--") if "--" in command else len(command)
     return command[:at], command[at:]
 
@@ -113,7 +113,7 @@ def _longer(verdict: Verdict, manifest: Manifest) -> Fact:
     text = _BY_VERDICT[verdict.kind]
     if not length_s:
         return Fact(NEXT, text, again_command(manifest))
-    # Whole minutes, rounded up: nobody types seconds for a soak.
+    # Round up to whole minutes, as users would type.
     length = format_duration(60.0 * math.ceil(length_s / 60.0))
     if decided_s is not None:
         text = f"Run for {length}, warm-up included: that should decide what is still open."
@@ -121,16 +121,16 @@ def _longer(verdict: Verdict, manifest: Manifest) -> Fact:
 
 
 def _length_s(planned_s: float, end_s: float, decided_s: float | None) -> float:
-    """How long the next run should be: always longer, unless this one was cut off.
+    """Return how long the next run should be: always longer, unless this one was cut short.
 
     Args:
         planned_s: length of this run.
         end_s: of its judged window.
-        decided_s: end of a window that would decide, if that is known.
+        decided_s: end of a window that would decide, if known.
     """
     behind_s = max(0.0, planned_s - end_s)
     if behind_s > _BEHIND_MOST * planned_s:
-        # Cut off: what is behind the window is what it had left to serve.
+        # Cut short: the time after the window was left to serve.
         return max(planned_s, decided_s or 0.0)
     served_s = max(planned_s, end_s)
     longer_s = 0.0 if decided_s is None else decided_s + behind_s
@@ -138,7 +138,7 @@ def _length_s(planned_s: float, end_s: float, decided_s: float | None) -> float:
 
 
 def _decided_at(verdict: Verdict, start_s: float) -> Iterator[float]:
-    """When each thing still open would be decided; ``start_s`` is that of the judged window."""
+    """Yield when each undecided item would be decided; the judged window begins at ``start_s``."""
     for metric in verdict.metrics:
         if metric.needed_s is not None:
             yield metric.window_s[0] + metric.needed_s

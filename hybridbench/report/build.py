@@ -1,4 +1,4 @@
-"""RunRecord and Verdict in, Document out: what is said, and in which order."""
+"""Build a Document from RunRecord and Verdict: what is reported, and in which order."""
 
 from __future__ import annotations
 
@@ -104,23 +104,23 @@ _LIMIT_NOTE: Final = (
     "A metric passes if the whole interval of its growth is below the limit. Growth that is "
     "certain, and more than a healthy process settles by in this time, is a LEAK also below it."
 )
-# The label of what a verdict's first finding is about.
+# The label for the subject of a verdict's first finding.
 _QUESTIONS: Final = {
     VerdictKind.LEAK: "What leaks",
     VerdictKind.DEGRADED: "What decays",
     VerdictKind.INCONCLUSIVE: "Undecided",
 }
-# Their headline says all: the subject is the worker, or the run itself.
+# Their headline says everything: the subject is the worker, or the run itself.
 _SUBJECT_IS_PLAIN: Final = (VerdictKind.CRASHED, VerdictKind.INVALID)
 _BY_SIGNAL: Final = dict.fromkeys(("SIGTERM", "SIGHUP", "SIGQUIT"), ExitCode.TERMINATED)
 
 
 def build_document(record: RunRecord, verdict: Verdict) -> Document:
-    """The report of one judged run; reads no file, no clock and no setting."""
+    """Return the report of one judged run; reads no file, no clock and no setting."""
     manifest = record.manifest
     recorded_s = record.last_moment_s
     code = _exit_code(record, verdict)
-    # A chart that cannot be drawn must not cost a night its verdict.
+    # A chart that cannot be drawn must not cost a night's run its verdict.
     boundary = Boundary()
     charts = boundary.value("the charts", (), chart_groups, record, verdict)
     diagnosis = boundary.value("the diagnosis", None, diagnosis_text, record)
@@ -158,14 +158,14 @@ def build_document(record: RunRecord, verdict: Verdict) -> Document:
 
 
 def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
-    """The report of a run in progress; its verdict may still change."""
+    """Return the report of a run in progress; its verdict may still change."""
     document = build_document(record, verdict)
     answer = tuple(fact for fact in document.answer if fact.label != NEXT)
     return replace(document, so_far=True, answer=answer, gates=(), measures=())
 
 
 def _headline(verdict: Verdict) -> str:
-    """With a capital letter, unless it begins with the name of a process, which is spelled so."""
+    """Capitalise the headline, unless it begins with the name of a process."""
     first = top_finding(verdict)
     named = first is not None and isinstance(first.basis, Held | CacheFills)
     return verdict.headline if named else capital(verdict.headline)
@@ -176,7 +176,7 @@ def _subtitle(record: RunRecord, recorded_s: float) -> Text:
     model = manifest.model
     release = "" if manifest.prepared is None else manifest.prepared.name
     parts: list[Text] = [
-        # A watched run is called so itself.
+        # A watched run has the release as its model name.
         release if release != model.name else "",
         model_text(model),
         manifest.profile.name,
@@ -190,24 +190,24 @@ def _subtitle(record: RunRecord, recorded_s: float) -> Text:
 
 
 def _ruling_label(verdict: Verdict) -> str:
-    """Memory that leaks has a rate, and no limit of detection."""
+    """Choose the label: memory that leaks has a rate, but no detection limit."""
     memory = memory_result(verdict.metrics)
     leaks = memory is not None and memory.outcome == VerdictKind.LEAK and not verdict.invalid
     return "Memory growth" if leaks else DETECTION_LIMIT
 
 
 def _suite(record: RunRecord) -> str:
-    """Model, preset, profile and defects: what stays the same from night to night."""
+    """Return model, preset, profile and defects: what is the same in every nightly run."""
     manifest = record.manifest
     model = manifest.model
     names = [model.name, model.preset, manifest.profile.name, *manifest.defects]
-    # Readers of JUnit make folders of the dots.
+    # JUnit readers turn dots into folders.
     return ".".join(["hybridbench", *(name.replace(".", "_") for name in names if name)])
 
 
 def _measures(verdict: Verdict) -> Iterator[Measure]:
     if verdict.invalid:
-        # What proves nothing must not become a point in somebody's trend.
+        # Inconclusive numbers must not become points in a trend.
         return
     for result in verdict.metrics:
         growth = growth_of(result)
@@ -221,7 +221,7 @@ def _measures(verdict: Verdict) -> Iterator[Measure]:
 
 
 def _answer(verdict: Verdict) -> tuple[Fact, ...]:
-    """What, how fast, per event, since when, why: only what is known."""
+    """Return what, how fast, per event, since when, why: only what is known."""
     finding = top_finding(verdict)
     if verdict.kind is VerdictKind.CLEAN:
         return _bounded(verdict)
@@ -234,7 +234,7 @@ def _answer(verdict: Verdict) -> tuple[Fact, ...]:
 
 
 def _exit_code(record: RunRecord, verdict: Verdict) -> ExitCode:
-    """That of the soak itself: an interrupted one never ends like one that ran its course."""
+    """Return the soak's own exit code: an interrupted run never ends like a complete one."""
     interrupted = last_segment(record).last_event(Interrupted)
     if interrupted is None:
         return verdict.exit_code
@@ -261,7 +261,7 @@ def _finding_answer(verdict: Verdict, finding: Finding) -> list[Fact]:
 
 
 def _others(verdict: Verdict, first: Finding) -> Phrase | None:
-    """The other findings by verdict: ``1 LEAK, 2 INCONCLUSIVE``."""
+    """Summarise the other findings by verdict: ``1 LEAK, 2 INCONCLUSIVE``."""
     counts = Counter(finding.verdict for finding in verdict.findings if finding is not first)
     said = [
         phrase(Quantity(f"other findings: {kind}", n), f" {kind}") for kind, n in counts.items()
@@ -270,7 +270,7 @@ def _others(verdict: Verdict, first: Finding) -> Phrase | None:
 
 
 def _rates(verdict: Verdict, finding: Finding) -> tuple[list[Text], list[Text]]:
-    """Rates of ``finding`` against time and events; bytes an hour may come from its fellows."""
+    """Return rates of ``finding`` by time and by event; bytes/h may come from related findings."""
     told = _leading_rates(finding, verdict)
     by_time = [rate_text(rate) for rate in told if rate.per in TIME_UNITS]
     by_event = [rate_text(rate) for rate in told if rate.per not in TIME_UNITS]
@@ -286,7 +286,7 @@ def _rates(verdict: Verdict, finding: Finding) -> tuple[list[Text], list[Text]]:
 
 
 def _leading_rates(finding: Finding, verdict: Verdict) -> list[Quantity]:
-    """Those that may lead a page: of a leak only what is certainly more than none."""
+    """Return the rates that may lead a page: for a leak, only those significantly above zero."""
     rates = zip(finding_rates(finding, verdict), finding.rates, strict=True)
     return [
         told for told, rate in rates if finding.verdict is not VerdictKind.LEAK or certain(rate)
@@ -307,7 +307,7 @@ def _since(verdict: Verdict, finding: Finding, since_s: float) -> Phrase:
 def _bounded(verdict: Verdict) -> tuple[Fact, ...]:
     facts = []
     for result in verdict.metrics:
-        # The profile's limit is in the table of gated metrics: here it would be a second bound.
+        # The profile's limit is in the table of gated metrics; here it would be a second bound.
         growth = growth_of(result)
         if growth is not None and math.isfinite(growth.upper or 0.0):
             facts.append(Fact(metric_label(result.metric), growth.shown(Form.BOUND)))
@@ -343,7 +343,7 @@ def _finding_text(finding: Finding, verdict: Verdict) -> FindingText:
     if finding.driver:
         facts.append(Fact("Driver", finding.driver))
     if finding.since_s is not None and math.isfinite(finding.since_s):
-        # What is undecided has no beginning, only a window in which it was judged.
+        # What is undecided has no start, only a judged window.
         label = "Judged from" if finding.verdict is VerdictKind.INCONCLUSIVE else "Since"
         facts.append(Fact(label, since_text(finding, finding.since_s)))
     if finding.cause:
@@ -360,7 +360,7 @@ def _finding_text(finding: Finding, verdict: Verdict) -> FindingText:
 
 
 def _datum(name: str, value: JsonValue) -> Text:
-    """What a finding rests on, with every number in it."""
+    """Format the data of a finding, with every number as a quantity."""
     if isinstance(value, Mapping):
         inner = [phrase(f"{key} ", _datum(f"{name}.{key}", one)) for key, one in value.items()]
         return joined(", ", inner) if inner else "none"
@@ -409,7 +409,7 @@ def _shape(result: MetricResult) -> str:
 
 
 def _per_request(result: MetricResult, verdict: Verdict) -> Text:
-    """By the finding, where requests explain the growth: otherwise all of it by all of them."""
+    """Use the finding's rate if requests explain the growth: otherwise total over total."""
     found = (
         rate
         for finding in verdict.findings
@@ -419,7 +419,7 @@ def _per_request(result: MetricResult, verdict: Verdict) -> Text:
     rate = next(found, result.rate_per_request)
     if rate is None:
         return ""
-    # Without what it is per, which the column says.
+    # Omit the denominator, which is the column's heading.
     name = f"growth.{result.metric} per {rate.per}"
     return Quantity(name, rate.value, rate.unit, result.window_s, signed=True)
 
@@ -445,7 +445,7 @@ def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:
 
 
 def _events_table(record: RunRecord) -> Table:
-    # Looks of probes have a table of their own, and thousands of names.
+    # Heap scans and idle looks have a table of their own, and thousands of names.
     events = [e for e in record.events if not isinstance(e, Note | Census | IdleLook)]
     rows = tuple(
         (moment(f"event {i}", event.t_s), kind_of(event), _cell(plain_text(data) if data else ""))

@@ -1,7 +1,7 @@
-"""The arrays of charts, small enough to travel inside the page: decimated, then counted in steps.
+"""The arrays of charts, small enough to embed in the page: decimated, then quantised.
 
-Times and values become whole numbers of a step, and each number the difference to the one before.
-An hour of samples then costs a few kilobytes, and the error is below a tenth of a pixel.
+Times and values become whole multiples of a step, stored as differences.  An hour of samples then
+takes a few kilobytes, and the error is below a tenth of a pixel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEPS: Final = 50_000.0
 
 
 def page_data(document: Document) -> dict[str, JsonValue]:
-    """What the script of the page reads: the timeline, and the lines of every chart by its key."""
+    """Return what the page's script reads: the timeline, and the lines of every chart by key."""
     charts = (chart for group in document.charts for chart in group.charts)
     borders = tuple(mark.t_s for mark in document.timeline.marks if mark.kind == kind_of(Segment))
     return {
@@ -40,9 +40,9 @@ def page_data(document: Document) -> dict[str, JsonValue]:
 def chart_data(
     chart: Chart, borders: Sequence[float] = (), judged: Window | None = None
 ) -> dict[str, JsonValue]:
-    """One chart as the page's script wants it; lines longer than 2,000 points are thinned out.
+    """Return one chart as the page's script expects it; lines over 2,000 points are decimated.
 
-    No line crosses one of ``borders``: there another worker took over.  Means are of the window
+    No line crosses one of ``borders``, where another worker took over.  Means cover the window
     that was ``judged``.
     """
     shared = _shared_positions(chart) if chart.stacked else None
@@ -61,7 +61,7 @@ def chart_data(
 
 
 def chart_numbers(chart: Chart) -> list[tuple[Text, ...]]:
-    """First, least, most and last value of every measured line, in the chart's unit."""
+    """Return first, least, most and last value of every measured line, in the chart's unit."""
     rows: list[tuple[Text, ...]] = []
     for line in chart.lines:
         if line.ink in {Ink.PLAIN, Ink.POINTS, Ink.LIMIT} and line.value.size:
@@ -76,9 +76,9 @@ def chart_numbers(chart: Chart) -> list[tuple[Text, ...]]:
 
 
 def packed(values: FloatArray, step: float) -> list[JsonValue]:
-    """``values`` as counts of ``step``, the first one whole, each other less the one before.
+    """Encode ``values`` as counts of ``step``: the first absolute, the others as differences.
 
-    A NaN (a hole that is to be seen) becomes None.
+    A NaN (a gap to be drawn) becomes None.
     """
     counts: list[JsonValue] = []
     last = 0
@@ -109,7 +109,7 @@ def _line(
 
 
 def _judged(timeline: Timeline) -> Window | None:
-    """The judged window less its pauses, as the serving table has it."""
+    """Return the judged window without its pauses, as in the serving table."""
     if timeline.window_s is None:
         return None
     pauses = tuple((s.start_s, s.end_s) for s in timeline.phases if s.name in PAUSES)
@@ -124,7 +124,7 @@ def _legend_text(legend: Legend, judged: Window | None) -> str:
 
 
 def _legend_value(line: Line, legend: Legend, judged: Window | None) -> float | None:
-    """What the legend shows of ``line``: from all its samples, or what another table has."""
+    """Return the legend's value for ``line``: from all its samples, or from another table."""
     if legend is Legend.SERVED and line.shown is not None:
         scale = 100.0 if line.shown.unit == SHARE else 1.0
         return float(f"{scale * line.shown.value:.6g}")
@@ -138,7 +138,7 @@ def _legend_value(line: Line, legend: Legend, judged: Window | None) -> float | 
 
 
 def _shared_positions(chart: Chart) -> NDArray[np.intp]:
-    """Positions at which all lines of a stack can be added up."""
+    """Return positions at which all lines of a stack can be summed."""
     rows = [line.value for line in chart.lines if line.ink is Ink.PLAIN]
     return kept(chart.lines[0].t_s, np.stack(rows))
 
@@ -146,8 +146,8 @@ def _shared_positions(chart: Chart) -> NDArray[np.intp]:
 def _with_holes(
     line: Line, positions: NDArray[np.intp], borders: Sequence[float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Times and values at ``positions``, with a NaN in the middle of every hole in the data and at
-    every border.
+    """Return times and values at ``positions``, with a NaN in the middle of every gap in the data
+    and at every border.
     """
     t_s, value = line.t_s[positions], line.value[positions]
     holes = gaps(line.t_s) if line.ink is Ink.PLAIN else np.zeros(0, np.intp)
@@ -162,7 +162,7 @@ def _with_holes(
 
 
 def _step(value: FloatArray) -> float:
-    """The largest of 1, 2, 5 times a power of ten that no eye can tell from exact."""
+    """Return the largest of 1, 2, 5 times a power of ten that is indistinguishable from exact."""
     finite = value[np.isfinite(value)]
     span = float(np.ptp(finite)) if finite.size else 0.0
     if span == 0.0:
@@ -171,10 +171,10 @@ def _step(value: FloatArray) -> float:
         return 1.0
     fine = span / _STEPS
     power = 10.0 ** np.floor(np.log10(fine))
-    # The logarithm of what is just below a power of ten may be rounded up to that of the power.
+    # The logarithm of a value just below a power of ten may be rounded up to the power's.
     steps = (factor * power for factor in (1.0, 2.0, 5.0))
     step = max((step for step in steps if step <= fine), default=power)
-    # Whole numbers stay whole: a count of three slots is read as 3.
+    # Whole numbers stay whole: a count of three slots reads as 3.
     whole = bool(np.all(finite == np.round(finite)))
     return float(f"{max(step, 1.0) if whole else step:.6g}")
 

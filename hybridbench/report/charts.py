@@ -1,4 +1,4 @@
-"""Which charts a report shows, and of what: series in, groups of charts in display units out."""
+"""Select the charts of a report: takes series, returns groups of charts in display units."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hybridbench.report.work_charts import as_served, work_charts
 
 _BYTE_UNITS: Final = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 
-# A memory chart is at least this share of its level high: less would make a picture of noise.
+# A memory chart spans at least this share of its level, so that it does not magnify noise.
 _MEMORY_SPAN: Final = 0.04
 
 _CLASSES_MAX: Final = 6
@@ -31,16 +31,16 @@ _LINES_PER_RATE_CHART: Final = 5
 _RATE_CHARTS_MAX: Final = 4
 _OTHERS_MAX: Final = 12
 _CONTAINER: Final = "container."
-# Families that have charts of their own.
+# Families with charts of their own.
 _CHARTED: Final = ("pool.", "events.", "instances.")
 
 
-# A chart before it meets a run, and its lines: metrics under short labels.
+# A chart without data, and its lines: metrics under short labels.
 _Plan: TypeAlias = tuple[Chart, Mapping[str, str]]
 
 _MEMORY: Final[tuple[_Plan, ...]] = (
     (
-        # On an axis of its own: beside RSS a leak of a few MiB is a flat line.
+        # On an axis of its own: next to RSS a leak of a few MiB looks flat.
         Chart("private", "Private memory of the engine process", from_zero=False, wide=True),
         {"rss_anon_swap_bytes": "private (RssAnon + swap)"},
     ),
@@ -127,7 +127,7 @@ _OBSERVER: Final[tuple[_Plan, ...]] = (
 
 
 def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
-    """All charts of a report; charts and groups without data are left out."""
+    """Return all charts of a report, without charts and groups that have no data."""
     results = {result.metric: result for result in verdict.metrics}
     drivers = [finding.driver for finding in verdict.findings if finding.driver]
     groups = [
@@ -147,13 +147,13 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
 
 
 def level_chart(chart: Chart, unit: Unit) -> Chart:
-    """``chart``, whose lines hold levels in ``unit``, high enough that noise is no news."""
+    """Scale ``chart``, whose lines are levels in ``unit``, so that noise is not magnified."""
     least = 0.0 if chart.from_zero else _MEMORY_SPAN * _largest(chart.lines)
     return scaled(replace(chart, min_span=least), unit)
 
 
 def scaled(chart: Chart, unit: Unit) -> Chart:
-    """``chart``, whose lines hold values in ``unit``, in the unit that suits their size."""
+    """Scale ``chart``, whose lines have values in ``unit``, to a unit that suits their size."""
     name, factor = _display_unit(unit, _largest(chart.lines))
     lines = tuple(replace(line, value=line.value / factor) for line in chart.lines)
     return replace(chart, unit=name, lines=lines, min_span=chart.min_span / factor)
@@ -175,7 +175,7 @@ def _chart(
     results: Mapping[str, MetricResult],
     known: Mapping[str, Quantity] = NOTHING_SERVED,
 ) -> Chart | None:
-    """``known`` are values of the judged window, for the legend."""
+    """Build a chart; ``known`` are values of the judged window, for the legend."""
     chart, metrics = plan
     lines: list[Line] = []
     fits: list[Line] = []
@@ -196,7 +196,7 @@ def _chart(
 
 
 def _fit_lines(result: MetricResult, colour: int) -> list[Line]:
-    """The fitted line and the two edges of its band, where the analysis gave them."""
+    """Return the fitted line and the two edges of its band, if the analysis provided them."""
     t_s = np.asarray(result.fit_t_s, np.float64)
     edges = (result.band_lower, result.band_upper)
     if not t_s.size or len(result.fit_value) != t_s.size:
@@ -212,7 +212,7 @@ def _fit_lines(result: MetricResult, colour: int) -> list[Line]:
 
 
 def _stray_charts(record: RunRecord) -> tuple[Chart, ...]:
-    """Live instances outside of what the engine reaches; classes that have some come first."""
+    """Live instances that the engine does not know; classes that have some come first."""
     classes = {
         match[1] for name in record.series if (match := re.fullmatch(r"instances\.(.+)\.\w+", name))
     }
@@ -232,7 +232,7 @@ def _stray_charts(record: RunRecord) -> tuple[Chart, ...]:
 
 
 def _event_charts(record: RunRecord, drivers: Sequence[str]) -> tuple[Chart, ...]:
-    """Event counters as rates: those that findings name first, then by size, alike with alike."""
+    """Event counters as rates: those named by findings first, then by size, similar together."""
     lines = []
     for name, series in sorted(record.series.items()):
         if name.startswith("events."):
@@ -263,7 +263,7 @@ def _rate_chart(key: str, title: str, lines: Sequence[Line]) -> Chart:
 
 
 def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
-    """How much of the wall time probes and the collector took from the engine loop."""
+    """The share of wall time that probes and the collector took from the engine loop."""
     lines = []
     parts = {"probe_stop_s": "probes", "gc_pause_s": "collector"}
     for colour, (name, label) in enumerate(parts.items()):
@@ -289,7 +289,7 @@ def _share_chart(record: RunRecord) -> tuple[Chart, ...]:
 
 
 def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
-    """Levels and windows that no chart above shows, if they ever moved."""
+    """Levels and window statistics not charted above, if they ever changed."""
     plans = (*_MEMORY, *_TRAFFIC, *_OBSERVER)
     known = {name for _, metrics in plans for name in metrics}
     known.update(_of_processes(record))
@@ -298,7 +298,7 @@ def _other_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tup
 
 
 def _process_charts(record: RunRecord, results: Mapping[str, MetricResult]) -> tuple[Chart, ...]:
-    """What may leak of each process with a role, if it ever moved: memory first, the largest."""
+    """What may leak in each process with a role, if it ever changed: memory first, by size."""
     return _charts_of(record, results, _of_processes(record))
 
 
@@ -339,12 +339,12 @@ def _other_title(name: str) -> str:
 
 
 def legend_of(spec: MetricSpec) -> Legend:
-    """A statistic of single intervals says something as a mean only."""
+    """Choose the legend: a statistic of single intervals is only meaningful as a mean."""
     return Legend.MEAN if spec.kind is Kind.WINDOW else Legend.LAST
 
 
 def slug(name: str) -> str:
-    """``name`` as part of an HTML id."""
+    """Return ``name`` as part of an HTML id."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

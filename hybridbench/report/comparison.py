@@ -1,4 +1,4 @@
-"""A judged comparison as a document: the result first, then what changed, then how it was made."""
+"""A judged comparison as a document: the result first, then the changes, then the method."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _MEANING: Final[Mapping[Outcome, str]] = {
     "finding is new.",
     Outcome.BETTER: "Nothing is worse, and a version is faster beyond the margin or leaks less.",
 }
-_ROOM: Final = 1.3  # of the time that as many rounds took so far
+_ROOM: Final = 1.3  # factor on the time that the same number of rounds took so far
 
 
 def comparison_document(
@@ -78,9 +78,9 @@ def comparison_document(
     manifest: ComparisonManifest,
     ratios: Sequence[CheckedRatio] = (),
 ) -> Document:
-    """The report of one judged comparison; reads no file, no clock and no setting.
+    """Return the report of one judged comparison; reads no file, no clock and no setting.
 
-    ``ratios`` are its thresholds on ratios, checked.
+    ``ratios`` are its checked thresholds on ratios.
     """
     base = comparison.versions[0]
     code = manifest.ended_by if manifest.ended_by is not None else verdict.exit_code
@@ -150,7 +150,7 @@ def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> Text:
 def _answer(
     comparison: Comparison, verdict: ComparisonVerdict, command: Sequence[str]
 ) -> Iterator[Fact]:
-    """Per version: speed, leaks, memory; then what to do."""
+    """Yield speed, leaks and memory per version; then what to do."""
     several = len(verdict.sides) > 1
     for side in verdict.sides:
         who = f"{letter(side.version)}: " if several else ""
@@ -258,7 +258,7 @@ def _finding_text(comparison: Comparison, side: SideComparison, row: LeakCompari
     base, other, difference = leak_rates(row, letter(side.version))
     facts += [Fact(f"Rate in {rate.of}", rate) for rate in (base, other) if rate is not None]
     if difference is not None and base is not None and other is not None:
-        # Of a finding of one version alone it is that version's rate again.
+        # For a finding of one version alone, the difference just repeats that version's rate.
         facts.append(Fact("Difference", difference))
     if row.driver:
         facts.append(Fact("Driver", row.driver))
@@ -275,7 +275,7 @@ def _finding_text(comparison: Comparison, side: SideComparison, row: LeakCompari
 
 
 def _origin(version: Version, row: LeakComparison) -> Finding | None:
-    """The finding of the version's own run that ``row`` is about."""
+    """Return the finding of the version's own run that ``row`` is about."""
     same = (f for f in version.verdict.findings if (f.kind, f.subject) == (row.kind, row.subject))
     return next(same, None)
 

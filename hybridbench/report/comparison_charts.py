@@ -1,4 +1,4 @@
-"""The charts of a comparison: each round's ratio with the interval, and the sides overlaid."""
+"""The charts of a comparison: each round's ratio with the interval, and the versions overlaid."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RATES: Final = (
 
 
 def comparison_charts(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[ChartGroup, ...]:
-    """Groups without data are left out."""
+    """Return the chart groups that have data."""
     groups = []
     if comparison.interleaved:
         ratios = [c for side in verdict.sides for c in _ratio_charts(comparison.blocks, side)]
@@ -99,7 +99,7 @@ def _ratio_chart(
 
 
 def _block_charts(comparison: Comparison, verdict: ComparisonVerdict) -> Iterator[Chart]:
-    """What each version did in each round, for the primary metric."""
+    """Chart the primary metric of each version in each round."""
     primary = next((m for s in verdict.sides if (m := s.primary()) is not None), None)
     if primary is None:
         return
@@ -119,7 +119,7 @@ def _block_charts(comparison: Comparison, verdict: ComparisonVerdict) -> Iterato
 
 
 def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iterator[Chart]:
-    """One series of all versions over each one's own time."""
+    """Chart one series of all versions, each over its own time."""
     for name, title in wanted:
         spec = spec_of(name)
         lines = []
@@ -144,7 +144,7 @@ def _overlays(comparison: Comparison, wanted: Sequence[tuple[str, str]]) -> Iter
 
 
 def _pools(comparison: Comparison) -> list[tuple[str, str]]:
-    """Free slots, and slots that nobody holds, of every pool that any version has."""
+    """Return free slots and unaccounted slots for every pool of any version."""
     found: dict[str, str] = {}
     for version in comparison.versions:
         for name in version.record.series:

@@ -1,4 +1,4 @@
-"""The questions that CI asks of a comparison, and its numbers for a machine that keeps them."""
+"""The gates of a comparison for CI, and its numbers for tools that store them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SMALLER: Final = {metric.name: metric.higher_is_worse for metric in COMPARED}
 def comparison_gates(
     comparison: Comparison, verdict: ComparisonVerdict, code: ExitCode
 ) -> tuple[Gate, ...]:
-    """The result, then per version every gated metric, the leaks and whether the worker lived."""
+    """Return the result, then per version every gated metric, leaks, and the worker's survival."""
     state = _OUTCOME[verdict.outcome]
     if stopped_short(state, code):
         state = GateState.ERROR
@@ -53,7 +53,7 @@ def comparison_gates(
 
 
 def comparison_measures(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[Measure, ...]:
-    """The ratio of every gated metric."""
+    """Return the ratio of every gated metric."""
     base = comparison.versions[0].name
     return tuple(
         Measure(

@@ -24,7 +24,7 @@ from hybridbench.rundir.layout import ANALYSIS_ERRORS, COMPARISON_VERDICT_SCHEMA
 def write_comparison(
     directory: Path, comparison: Comparison, verdict: ComparisonVerdict, document: Document
 ) -> tuple[Failure, ...]:
-    """verdict.json, report.html, report.md and junit.xml, each whole or not at all.
+    """Write verdict.json, report.html, report.md and junit.xml, each completely or not at all.
 
     Returns:
         Why some of the pages could not be made.
@@ -43,7 +43,7 @@ def write_comparison(
 def comparison_to_json(
     comparison: Comparison, verdict: ComparisonVerdict, document: Document
 ) -> dict[str, JsonValue]:
-    """The result for programs; ratios are of the later version to the first."""
+    """Return the result for programs; ratios are later version to first."""
     return {
         "schema": COMPARISON_VERDICT_SCHEMA,
         "tool": {"name": "hybridbench", "version": __version__},
@@ -80,6 +80,6 @@ def _version(version: Version) -> Mapping[str, JsonValue]:
 def _side(side: SideComparison) -> Mapping[str, JsonValue]:
     metrics = [to_json(metric) for metric in side.metrics]
     for stored in metrics:
-        # A name for people, which the metric's declaration has.
+        # A display name, which the metric's declaration has too.
         del stored["label"]
     return {**to_json(side), "headline": side.full_headline, "metrics": metrics}

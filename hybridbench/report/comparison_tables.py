@@ -45,12 +45,12 @@ _UNCHANGED: Final = "UNCHANGED: the interval of the difference includes zero."
 
 
 def letter(version: int) -> str:
-    """What a report calls the version at this position."""
+    """Return a report's letter for the version at this position."""
     return _LETTERS[version] if version < len(_LETTERS) else f"#{version + 1}"
 
 
 def comparison_tables(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[Table, ...]:
-    """The versions, then metrics and leaks of each against the first."""
+    """Return the versions, then metrics and leaks of each compared with the first."""
     tables = [version_table(comparison)]
     for side in verdict.sides:
         against = f"{letter(side.version)} against A"
@@ -60,7 +60,7 @@ def comparison_tables(comparison: Comparison, verdict: ComparisonVerdict) -> tup
 
 
 def version_table(comparison: Comparison) -> Table:
-    """What was compared: the hash is of the engine files that the worker really imported."""
+    """List what was compared; the hash covers the engine files that the worker imported."""
     rows = tuple(_version_row(i, version) for i, version in enumerate(comparison.versions))
     columns = ("", "version", "engine hash", "commit", "own verdict", "ran for")
     return Table("Versions", columns, rows, optional=frozenset({2, 3}))
@@ -93,7 +93,7 @@ def _metric_table(side: SideComparison, verdict: ComparisonVerdict, against: str
 
 
 def change(metric: MetricComparison, other: str) -> Quantity:
-    """How ``metric`` of the version ``other`` relates to that of the first, over all blocks."""
+    """Return the ratio of ``metric`` in version ``other`` to the first, over all blocks."""
     return Quantity(
         f"{metric.metric}.ratio",
         metric.ratio,
@@ -169,7 +169,7 @@ def _leak_row(row: LeakComparison, other: str) -> tuple[Text, ...]:
 
 
 def leak_rates(row: LeakComparison, other: str) -> tuple[Quantity | None, ...]:
-    """The rate of a finding in the first version and in ``other``, and their difference."""
+    """Return the rate of a finding in the first version and in ``other``, and the difference."""
 
     def told(rate: Rate | None, of: str) -> Quantity | None:
         return None if rate is None else of_rate(f"{row.kind}.{row.subject}", rate, of=of)

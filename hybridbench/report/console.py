@@ -1,6 +1,6 @@
-"""The summary at the end of a run on a terminal: the verdict first, whole at 80 columns.
+"""The summary at the end of a run on a terminal: the verdict first, complete at 80 columns.
 
-Rich leaves out colours where NO_COLOR is set; nothing here is said by a colour alone.
+Rich drops colours if NO_COLOR is set; nothing here is expressed by colour alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STYLE: Final = {
     Tone.VOID: "magenta",
 }
 _EVIDENCE_MAX: Final = 3
-# Characters: a longer word of a table, such as a path, is folded; what lies between two columns.
+# Characters: longer words of a table, such as paths, are folded; and the gap between columns.
 _LONGEST_WORD: Final = 32
 _PADDING: Final = 3
 _FINDINGS_MAX: Final = 5
@@ -54,10 +54,10 @@ _LABEL_WIDTH: Final = 20
 def render_console(
     document: Document, report: Path | None = None, *, verbose: bool = False
 ) -> RenderableType:
-    """What to print when the run is over; ``report`` is the page to open.
+    """Return what to print when the run is over; ``report`` is the page to open.
 
-    ``verbose`` has every finding with all of its facts and evidence, every counter, the whole
-    diagnosis and how the run was made: what the page has, but for the charts.
+    ``verbose`` shows every finding with all facts and evidence, every counter, the whole diagnosis
+    and how the run was made: everything on the page except the charts.
     """
     parts = [
         _panel(document),
@@ -72,7 +72,7 @@ def render_console(
             parts += [_heading(title), *(_bullet(text) for text in texts)]
     parts += _provenance(document) if verbose else ()
     if report is not None:
-        # On a line of its own and folded, never cut: it is there to be copied.
+        # On a line of its own and folded, never cut, so that it can be copied.
         parts += [_heading("Report"), _shown(str(report), overflow="fold")]
     return Group(*parts)
 
@@ -100,7 +100,7 @@ def _panel(document: Document) -> RenderableType:
 
 def _facts(facts: tuple[Fact, ...], label_width: int = _LABEL_WIDTH) -> RichTable:
     grid = RichTable.grid(padding=(0, 2, 0, 0))
-    # Folded, never cut: labels may differ at their ends only, as names of cells do.
+    # Folded, never cut: labels may differ only at their ends, as names of cells do.
     grid.add_column(style="dim", max_width=label_width, overflow="fold")
     grid.add_column(overflow="fold")
     for fact in facts:
@@ -122,7 +122,7 @@ def _tables(document: Document) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A table with as many of its numbers as the terminal is wide: torn ones say nothing."""
+    """A table with as many numeric columns as fit the terminal: split numbers are unreadable."""
 
     table: Table
 
@@ -143,14 +143,14 @@ class _Fitted:
 
 
 def _width(table: Table, keep: Sequence[int]) -> int:
-    """The least width at which no number, no answer and no word is torn; lines may be folded."""
+    """Return the smallest width at which no number, answer or word is split; lines may fold."""
     return sum(_column_width(table, column) for column in keep) + _PADDING * (len(keep) - 1)
 
 
 def _widths(table: Table, keep: Sequence[int], room: int) -> dict[int, int]:
-    """The width of each column: the least, and what is left of ``room`` from left to right.
+    """Return each column's width: the minimum, plus what is left of ``room`` from left to right.
 
-    Rich would take what is missing from all columns, numbers included.
+    Rich would shrink all columns, including numbers.
     """
     widths = {column: _column_width(table, column) for column in keep}
     spare = room - sum(widths.values()) - _PADDING * (len(keep) - 1)
@@ -179,7 +179,7 @@ def _has_answers(table: Table, column: int) -> bool:
 
 
 def _findings(document: Document, *, whole: bool = False) -> Iterator[RenderableType]:
-    """The gravest, each with its rates and first evidence; if ``whole`` all, as on the page."""
+    """Show the worst, each with its rates and first evidence; if ``whole`` all, as on the page."""
     if not document.findings:
         return
     yield _heading("Findings")
@@ -217,7 +217,7 @@ def _provenance(document: Document) -> Iterator[RenderableType]:
 
 
 def render_diagnosis(found: DiagnosisText) -> RenderableType:
-    """The diagnosis alone, in full."""
+    """Render the diagnosis alone, in full."""
     return Group(*_whole_diagnosis(found))
 
 
@@ -233,7 +233,7 @@ def _whole_diagnosis(found: DiagnosisText) -> list[RenderableType]:
 
 
 def _diagnosis(document: Document, *, whole: bool) -> Iterator[RenderableType]:
-    """The paragraph and the split; unless ``whole`` chains and rungs are in the report alone."""
+    """Show the paragraph and the split; chains and stages only if ``whole``."""
     found = document.diagnosis
     if found is None:
         return
@@ -263,7 +263,7 @@ def _coverage(document: Document, *, whole: bool) -> Iterator[RenderableType]:
     table = document.coverage
     asserted = () if whole else tuple(row for row in table.rows if row[1])
     if asserted:
-        # What nothing is asserted about is in the report; a terminal has few lines.
+        # Counters without a requirement are in the report; a terminal has few lines.
         table = replace(table, rows=asserted)
     if table.rows:
         yield _heading(table.title)
@@ -278,7 +278,7 @@ def _table(
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in keep:
         side: JustifyMethod = "right" if column in table.numeric else "left"
-        # Torn over two lines a verdict is hard to find again, and a number says nothing.
+        # Split over two lines, a verdict is hard to find and a number unreadable.
         whole = (bool(widths) and column in table.numeric) or _has_answers(table, column)
         heading, width = _shown(table.columns[column]), widths.get(column)
         rich.add_column(heading, justify=side, overflow="fold", no_wrap=whole, width=width)
@@ -288,7 +288,7 @@ def _table(
 
 
 def _shown(text: Shown = "", style: str = "", overflow: OverflowMethod | None = None) -> Text:
-    """``text`` in one line, whoever wrote it."""
+    """Format ``text`` on one line, whatever its source."""
     return Text(one_line(str(text)), style=style, overflow=overflow)
 
 

@@ -1,4 +1,4 @@
-"""The diagnosis of a run: as a section of its report, and as diagnosis.json for machines."""
+"""The diagnosis of a run: as a section of its report, and as diagnosis.json for programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _RUNG_WORDS = {
 
 
 def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
-    """The section of the report; None for a run without a diagnosis."""
+    """Return the section of the report; None for a run without a diagnosis."""
     found = diagnose(record)
     if found is None:
         return None
@@ -51,7 +51,7 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
 
 
 def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
-    """The text of diagnosis.json."""
+    """Return the text of diagnosis.json."""
     document: dict[str, JsonValue] = {
         "schema": DIAGNOSIS_SCHEMA,
         "tool": {"name": "hybridbench", "version": __version__},
@@ -78,7 +78,7 @@ def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
 
 def _holding(row: Holding) -> JsonValue:
     stored = by_name(row.objects)
-    # Its place among the paths of the survey.
+    # An internal path of the survey.
     del stored["path"]
     return {**stored, "in_cache": row.in_cache}
 
@@ -91,7 +91,7 @@ def _allocations(found: Allocations | None) -> JsonValue:
 
 
 def stored_evidence(record: RunRecord) -> list[str]:
-    """Of a run without a diagnosis: what its samples show, and how to get the rest."""
+    """For a run without a diagnosis: describe what its samples show, and how to get the rest."""
     lines = ["This run recorded no diagnosis, and its worker process has ended."]
     garbage = record.series.get("gc_collectible_bytes")
     if garbage is not None and len(garbage):
@@ -120,7 +120,7 @@ def stored_evidence(record: RunRecord) -> list[str]:
 
 def _split_table(found: Diagnosis) -> Table:
     if found.explained is None:
-        # Parts of next to nothing would only mislead.
+        # Splitting negligible growth would only mislead.
         return NO_TABLE
     rows = tuple(
         (
@@ -188,7 +188,7 @@ def _cycles(found: Diagnosis) -> tuple[Phrase, ...]:
 
 
 def _more(row: Holding, place: int) -> Text:
-    """How many objects came on, or entries of one that was there before."""
+    """Return how many objects were added, or entries to one that existed before."""
     if row.objects.count:
         return Quantity(f"held {place}.objects", row.objects.count)
     entries = Quantity(f"held {place}.entries", row.objects.entries)

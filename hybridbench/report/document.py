@@ -1,8 +1,8 @@
-"""What a report says, before any format: a run, a comparison and a night are all Documents.
+"""A report's content, before any format: runs, comparisons and nights are all Documents.
 
-The renderers turn one into HTML, Markdown, JUnit XML or a console.  Nothing here is specific to an
-output.  Numbers that were measured are quantities, which have one text everywhere; the curves of
-charts are arrays.  Whatever part a document leaves empty, no renderer mentions.
+The renderers turn one into HTML, Markdown, JUnit XML or console output.  Nothing here is specific
+to an output.  Measured numbers are quantities, which have the same text everywhere; the curves of
+charts are arrays.  Renderers omit whatever parts a document leaves empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hybridbench.report.quantity import Quantity, Text
 
 
 class DocumentKind(StrEnum):
-    """What a document is about, in the words of its page's head."""
+    """What a document is about, as worded in the head of its page."""
 
     RUN = "soak report"
     WATCH = "report of a watched server"
@@ -29,17 +29,17 @@ class DocumentKind(StrEnum):
 
 
 class Tone(StrEnum):
-    """How an answer is to be taken; a renderer maps these to colours of its palette."""
+    """How good or bad an answer is; a renderer maps these to colours of its palette."""
 
     GOOD = "good"
     BAD = "bad"
     OPEN = "open"  # not decided
-    VOID = "void"  # proves nothing
+    VOID = "void"  # inconclusive
 
 
 @dataclass(frozen=True)
 class Badge:
-    """A verdict in one word, with a shape of its own: colour is not needed."""
+    """A verdict in one word, with a shape of its own, so that colour is not needed."""
 
     word: str
     glyph: str
@@ -47,7 +47,7 @@ class Badge:
 
 
 class GateState(StrEnum):
-    """How a question that CI asks was answered."""
+    """The answer to a gate."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -59,16 +59,16 @@ class GateState(StrEnum):
 class Gate:
     """One question that CI asks, and its answer.
 
-    ``group`` and ``name`` together are unique in a document and the same every night, so that a
-    CI can follow a gate through time: they hold no numbers and no run ids.
+    ``group`` and ``name`` together are unique in a document and the same in every nightly run, so
+    that CI can follow a gate over time: they contain no numbers and no run ids.
     """
 
     name: str
     group: str
     state: GateState
-    text: Text  # one sentence, with the rate and its interval where there is one
+    text: Text  # one sentence, with the rate and its interval if there is one
     detail: str = ""  # lines of evidence
-    measured_s: float | None = None  # the length of what was judged
+    measured_s: float | None = None  # the length of the judged time
     minor: bool = False  # the verdict does not depend on this gate
 
 
@@ -81,7 +81,7 @@ _STATE_WORDS: Final = {
 
 
 def tally(gates: Sequence[Gate]) -> str:
-    """``31 gates: 1 failed, 2 not decided, 28 passed``."""
+    """Summarise: ``31 gates: 1 failed, 2 not decided, 28 passed``."""
     states = [gate.state for gate in gates]
     counts = [f"{states.count(s)} {word}" for s, word in _STATE_WORDS.items() if s in states]
     return f"{len(gates)} {'gate' if len(gates) == 1 else 'gates'}: {', '.join(counts)}"
@@ -91,9 +91,9 @@ def tally(gates: Sequence[Gate]) -> str:
 class Measure:
     """One number of the verdict, for programs that plot it over nightly runs."""
 
-    name: str  # unique in a document and the same every night
+    name: str  # unique in a document and the same in every nightly run
     quantity: Quantity
-    unit: str  # with what the rate is per
+    unit: str  # including the denominator of a rate
     smaller_is_better: bool = True
 
 
@@ -101,18 +101,18 @@ class Ink(StrEnum):
     """How a line is drawn; a renderer maps these to colours of its palette."""
 
     PLAIN = "plain"
-    POINTS = "points"  # measured values that no line may join
+    POINTS = "points"  # measured values that are not joined by lines
     FIT = "fit"  # the fitted trend, over the data
     SPREAD = "spread"  # one edge of the band around a fit; in pairs, the lower one first
-    LIMIT = "limit"  # a size that cannot be passed
+    LIMIT = "limit"  # a size that cannot be exceeded
 
 
 class Legend(StrEnum):
-    """Which number of a line its chart's legend shows while no moment is pointed at."""
+    """The number that a chart's legend shows for a line while the pointer is elsewhere."""
 
     LAST = "last value"
-    MEAN = "mean"  # of the judged window, where there is one
-    SERVED = "as served"  # what the table of the run has, over the judged window
+    MEAN = "mean"  # over the judged window, if there is one
+    SERVED = "as served"  # the value in the run's table, over the judged window
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class Fact:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words and quantities; ``numeric`` names the columns that align to the right.
+    """Rows of words and quantities; ``numeric`` lists the columns that are right-aligned.
 
-    A cell that is one of the words of ``wording.BADGES`` is drawn as such.  A table without rows is
-    left out, unless ``empty`` says what that means.
+    A cell that is one of ``wording.BADGES`` is drawn as a badge.  A table without rows is left
+    out, unless ``empty`` says what that means.
     """
 
     title: str
@@ -138,7 +138,7 @@ class Table:
     numeric: frozenset[int] = frozenset()
     note: Text = ""
     empty: str = ""
-    links: tuple[str, ...] = ()  # one a row, or none: where its first cell leads, a relative path
+    links: tuple[str, ...] = ()  # empty, or one per row: a relative path for its first cell
     optional: frozenset[int] = frozenset()  # columns that a narrow terminal leaves out first
 
     @property
@@ -147,7 +147,7 @@ class Table:
         return tuple(tuple(map(str, row)) for row in self.rows)
 
 
-# What leads ``Document.ruling`` where it says what would have been found.
+# The label of ``Document.ruling`` if it says what would have been found.
 DETECTION_LIMIT: Final = "Detection limit"
 NO_TABLE = Table("", (), ())
 
@@ -181,18 +181,18 @@ class Line:
 class Chart:
     """Curves over time.  A stacked chart's lines share their times and add up.
 
-    ``counted`` says what the x axis counts where that is not time (``round``): then ``t_s`` of the
-    lines holds those counts, and the chart is not linked to the others.
+    ``counted`` names what the x axis counts if it is not time (``round``): then ``t_s`` of the
+    lines has those counts, and the chart is not linked to the others.
     """
 
-    key: str  # unique in a document, fit for an HTML id
+    key: str  # unique in a document, usable as an HTML id
     title: str
     unit: str = ""
     lines: tuple[Line, ...] = ()
     note: Text = ""
     stacked: bool = False
     from_zero: bool = True
-    min_span: float = 0.0  # smallest height of the y axis, so that noise does not look like news
+    min_span: float = 0.0  # smallest height of the y axis, so that noise is not magnified
     wide: bool = False
     counted: str = ""
     legend: Legend = Legend.LAST
@@ -208,7 +208,7 @@ class ChartGroup:
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of the run with a name."""
+    """A named stretch of the run."""
 
     name: str
     start_s: float
@@ -217,7 +217,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment of the run; ``kind`` decides how it is drawn, ``label`` what it says."""
+    """A moment of the run; ``kind`` determines its style, ``label`` its text."""
 
     kind: str
     t_s: float
@@ -226,17 +226,17 @@ class Mark:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What every chart shows behind its curves."""
+    """The background common to all charts."""
 
     end_s: float
     phases: tuple[Span, ...] = ()
-    window_s: tuple[float, float] | None = None  # the judged one
+    window_s: tuple[float, float] | None = None  # the judged window
     marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True)
 class DiagnosisText:
-    """What the idle worker held and gave back; ``paragraph`` is for a bug report."""
+    """What the idle worker held and released; ``paragraph`` is for a bug report."""
 
     paragraph: str
     split: Table
@@ -248,13 +248,13 @@ class DiagnosisText:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """In reading order; those without rows are left out of a report."""
+        """In reading order; a report omits those without rows."""
         return self.split, self.holders, self.calls, self.rungs
 
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report in reading order; what is left at its default is left out."""
+    """A whole report in reading order; parts at their default are left out."""
 
     kind: DocumentKind
     run_id: str  # the name of the directory that holds it
@@ -265,7 +265,7 @@ class Document:
     headline: Text
     answer: tuple[Fact, ...]
     gates: tuple[Gate, ...]
-    suite: str = "hybridbench"  # what was tested, the same every night: model and profile
+    suite: str = "hybridbench"  # what was tested, the same in every nightly run: model and profile
     measures: tuple[Measure, ...] = ()
     ruling: Text = ""  # what this length can and cannot rule out
     ruling_label: str = DETECTION_LIMIT
@@ -283,5 +283,5 @@ class Document:
     profile_text: str = ""
     tool_version: str = __version__
     diagnosis: DiagnosisText | None = None
-    so_far: bool = False  # of a run in progress: the verdict may change, no exit code yet
-    data_file: str = "verdict.json"  # what beside the page holds all of it for machines
+    so_far: bool = False  # for a run in progress: the verdict may change, no exit code yet
+    data_file: str = "verdict.json"  # file next to the page that holds it all for programs

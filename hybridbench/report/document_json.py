@@ -1,6 +1,6 @@
-"""A whole document for machines, by the published schema ``report``; the curves stay out of it.
+"""A whole document for programs, by the published schema ``report``, without the curves.
 
-They are in samples.jsonl, every sample of them, and would make megabytes here.
+Those are complete in samples.jsonl, and would take megabytes here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PARTS_OF_FULL: Final = {Form.VALUE, Form.INTERVAL, Form.BOUND}
 
 
 def render_document_json(document: Document) -> str:
-    """The text of ``report --format json``."""
+    """Return the text of ``report --format json``."""
     return json_text(document_to_json(document))
 
 
 def document_to_json(document: Document) -> dict[str, JsonValue]:
-    """``document`` as schema ``hybridbench.report/1`` wants it; without NaN and infinities."""
+    """Convert ``document`` by schema ``hybridbench.report/1``, without NaN and infinities."""
     return {
         "schema": REPORT_SCHEMA,
         "tool": {"name": "hybridbench", "version": document.tool_version},
@@ -59,11 +59,11 @@ def document_to_json(document: Document) -> dict[str, JsonValue]:
 
 
 def _told(document: Document) -> Iterable[Quantity]:
-    """The quantities of what is above, once each: neither of the events nor of the curves."""
+    """Return the quantities shown, each once, without those of events and curves."""
     told: dict[object, Quantity] = {}
     for one in quantities(replace(document, events=NO_TABLE, charts=())):
         key = (one.of, one.name, one.window)
-        # A cell may leave out the interval.
+        # A cell may omit the interval.
         if key not in told or (told[key].lower is None and one.lower is not None):
             told[key] = one
     return told.values()
@@ -77,7 +77,7 @@ def _quantity(quantity: Quantity) -> dict[str, JsonValue]:
 
 
 def _plain(part: object) -> Any:
-    """``part`` of a document in dicts and lists, every quantity in it as its text."""
+    """Convert a ``part`` of a document to dicts and lists, with every quantity as its text."""
     if isinstance(part, Quantity | Phrase):
         return str(part)
     if is_dataclass(part):
@@ -86,7 +86,7 @@ def _plain(part: object) -> Any:
 
 
 def render_benchmark_json(document: Document) -> str:
-    """Numbers for github-action-benchmark's ``customSmallerIsBetter``."""
+    """Return numbers for github-action-benchmark's ``customSmallerIsBetter``."""
     rows: list[JsonValue] = [
         {"name": f"{document.suite}: {m.name}", "unit": m.unit, "value": v.value, **_range(v)}
         for m in document.measures

@@ -1,4 +1,4 @@
-"""Judged series of other programs as a document, and as JSON for programs."""
+"""Judged series of other programs, as a document and as JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _WORSE = (VerdictKind.LEAK, VerdictKind.DEGRADED)
 
 
 def series_document(files: Sequence[FileVerdict]) -> Document:
-    """All files in one document; a table for each."""
+    """Return all files in one document, with a table for each."""
     kind = worst([file.kind for file in files])
     judged = Quantity("judged series", sum(len(file.rows) for file in files))
     return Document(
@@ -63,7 +63,7 @@ def series_document(files: Sequence[FileVerdict]) -> Document:
 
 
 def series_json(files: Sequence[FileVerdict]) -> str:
-    """For programs; rates in base units per hour, signed as the level moves."""
+    """Return JSON; rates are in base units per hour, with the sign of the level's movement."""
     kind = worst([file.kind for file in files])
     document: dict[str, JsonValue] = {
         "schema": SCHEMA,
@@ -75,7 +75,7 @@ def series_json(files: Sequence[FileVerdict]) -> str:
 
 
 def _headline(files: Sequence[FileVerdict]) -> Text:
-    """What grows and how fast, then what is undecided; else that all is bounded."""
+    """Say what grows and how fast, then what is undecided; otherwise that all is bounded."""
     if len(files) == 1 and files[0].headline:
         return files[0].headline
     rows = [(_name(row, file, files), row) for file in files for row in file.rows]
@@ -99,7 +99,7 @@ def _headline(files: Sequence[FileVerdict]) -> Text:
 
 
 def _name(row: JudgedSeries, file: FileVerdict, files: Sequence[FileVerdict]) -> str:
-    """Several files may have columns of the same name."""
+    """Name the row; several files may have columns of the same name."""
     return f"{row.name} ({Path(file.source).name})" if len(files) > 1 else row.name
 
 
@@ -110,7 +110,7 @@ def _movement(name: str, row: JudgedSeries) -> Text:
         return f"{name} {'falls' if row.falls_are_bad else 'grows'}"
     told = of_rate(f"{moves} of {name}", _unit_if_known(rate, row), row.result.window_s)
     verb = "falls" if row.falls_are_bad else "grows"
-    # The interval is in the table: a headline has room for what, and how fast.
+    # The table has the interval: a headline has room for what, and how fast.
     return phrase(f"{name} {verb} by ", replace(told, signed=False).narrow)
 
 
@@ -139,7 +139,7 @@ def _judged(row: JudgedSeries, name: str) -> Quantity:
 
 
 def _notes(file: FileVerdict, files: Sequence[FileVerdict]) -> Iterator[Text]:
-    """What the table has no room for."""
+    """Yield what the table has no room for."""
     for row in file.rows:
         name = _name(row, file, files)
         yield f"{name}: {row.result.reason}"
@@ -158,7 +158,7 @@ def _notes(file: FileVerdict, files: Sequence[FileVerdict]) -> Iterator[Text]:
 
 
 def _as_moved(rate: Rate, row: JudgedSeries) -> Rate:
-    """As the level moves: the analysis counts worsening, here a fall is negative."""
+    """Use the sign of the level's movement: the analysis counts worsening as positive."""
     if not row.falls_are_bad:
         return rate
     return replace(rate, value=-rate.value, lower=-rate.upper, upper=-rate.lower)
@@ -166,12 +166,12 @@ def _as_moved(rate: Rate, row: JudgedSeries) -> Rate:
 
 def _rate(rate: Rate, row: JudgedSeries, name: str) -> Quantity:
     moves = _as_moved(_unit_if_known(rate, row), row)
-    # Of a level that must not fall the growth is the fall with its sign turned.
+    # For a level that must not fall, growth is the fall with its sign inverted.
     return of_rate(f"growth of {name}", moves, row.result.window_s)
 
 
 def _unit_if_known(rate: Rate, row: JudgedSeries) -> Rate:
-    """Without a unit where the column has none, or only counts."""
+    """Drop the unit if the column has none, or only counts."""
     bare = not row.unit_known or rate.unit == Unit.COUNT.value
     return replace(rate, unit="") if bare else rate
 

@@ -19,7 +19,7 @@ _CONSOLE_WIDTH: Final = 100
 
 
 def _plain_console(document: Document) -> str:
-    """The console's summary without colours, for a file or a pipe."""
+    """Return the console summary without colours, for a file or a pipe."""
     out = io.StringIO()
     Terminal(file=out, width=_CONSOLE_WIDTH, no_color=True).print(render_console(document))
     return out.getvalue()

@@ -1,7 +1,7 @@
-"""The questions that CI asks of a run, each with its answer: the same ones every night.
+"""A run's gates for CI, each with its answer; the same ones in every nightly run.
 
-A pass is said only where the run can stand for it.  What an invalid or a crashed run did not find
-is no pass, and the first gate repeats the verdict, so that no run fails with all its gates green.
+A gate passes only if the run can support it.  What an invalid or a crashed run did not find is no
+pass, and the first gate repeats the verdict, so that no run fails with all its gates green.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STOPPED: Final = {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
 
 
 def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
-    """All gates of one judged run that ends with ``code``; the verdict's own comes first."""
+    """Return all gates of one judged run that ends with ``code``; the verdict's comes first."""
     gates = [
         *_finding_gates(verdict),
         *threshold_gates(verdict),
@@ -64,7 +64,7 @@ def gates_of(verdict: Verdict, code: ExitCode) -> tuple[Gate, ...]:
 
 
 def stopped_short(state: GateState, code: ExitCode) -> bool:
-    """Whether less was run than was asked for: no pass, whatever the part of it looked like."""
+    """Whether less was run than requested: then it is no pass, whatever the part looked like."""
     return code in _STOPPED and state in {GateState.PASSED, GateState.SKIPPED}
 
 
@@ -78,14 +78,14 @@ def _verdict_gate(verdict: Verdict, code: ExitCode) -> Gate:
 
 
 def questions_asked() -> dict[str, str]:
-    """What CI asks of every run, by the kind of finding that answers it."""
+    """Return the questions that CI asks of every run, by the kind of finding that answers them."""
     return {kind: of.question for kind, of in finding_kinds().items() if of.question}
 
 
 def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
     questions = questions_asked()
     by_name = {result.metric for result in verdict.metrics} | {d.name for d in verdict.decay}
-    # What is not decided is in the metric's own gate and by the verdict's.
+    # Undecided items are covered by the metrics' own gates and the verdict's gate.
     decided = [f for f in verdict.findings if f.verdict is not VerdictKind.INCONCLUSIVE]
     others = [
         finding
@@ -111,9 +111,9 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
 
 
 def _other_fate(kind: str, findings: Iterable[Finding]) -> Gate | None:
-    """The row of ``kind`` where the finding stands under what most of the instances do.
+    """Return the row of ``kind`` if a finding of the other kind covers some such instances.
 
-    Some of them do the other thing, and a row that passed would deny them.
+    Some of them have the minority's fate, which a passed row would deny.
     """
     for finding in findings:
         basis = finding.basis
@@ -147,7 +147,7 @@ def _decay_gate(verdict: Verdict, result: DecayResult) -> Gate:
             result.change,
             SHARE,
             verdict.window_s,
-            # A fitted line may fall below zero, which nothing that is measured does.
+            # A fitted line may fall below zero, which no measured value does.
             lower=None if lower is None else max(lower, -1.0),
             upper=result.change_upper,
             signed=True,
@@ -163,13 +163,13 @@ def _coverage_gates(verdict: Verdict) -> Iterator[Gate]:
         if row.required is not None:
             seen, required = covered(counter, row)
             text = phrase(f"{counter} seen ", seen, ", required ", required)
-            # What was not exercised is no fault of the engine: the run has no answer.
+            # Missing coverage is not the engine's fault: the run has no answer.
             state = GateState.PASSED if row.met else GateState.ERROR
             yield Gate(counter, "coverage", state, text)
 
 
 def _why_no_pass(verdict: Verdict) -> str:
-    """Why nothing that the run did not find is a pass; empty where it is one."""
+    """Explain why the absence of findings is no pass; empty if it is."""
     if verdict.kind is VerdictKind.CRASHED:
         return "the worker did not run to the end"
     return "the run is INVALID" if verdict.invalid else ""

@@ -1,7 +1,7 @@
-"""What a GitHub workflow shows of a document: the step summary and the annotations.
+"""A document in a GitHub workflow: the step summary and the annotations.
 
-GitHub drops a summary of more than 1 MiB whole, and all but ten annotations of a kind in a step:
-so the most important things come first, and what is cut is said.
+GitHub drops a summary above 1 MiB completely, and all but ten annotations of a kind per step: so
+the most important things come first, and truncation is stated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from hybridbench.report.document import Document, Gate, GateState, tally
 from hybridbench.report.markdown import markdown_lines, markdown_row, markdown_text
 
-# GitHub's limit is 1 MiB for all that one step writes; a step may write a little more itself.
+# GitHub's limit is 1 MiB for all output of a step; leave room for the step's own.
 SUMMARY_MAX_BYTES: Final = 1_000_000
 ANNOTATIONS_MAX: Final = 10
 
@@ -22,12 +22,12 @@ _LEVEL: Final = {
     GateState.SKIPPED: "warning",
     GateState.PASSED: "notice",
 }
-_ANSWERS: Final = {"verdict", "answer"}  # of a run or a night, of a comparison
+_ANSWERS: Final = {"verdict", "answer"}  # of a run or a night; of a comparison
 _MESSAGE_MAX: Final = 4_000
 
 
 def render_summary(document: Document, max_bytes: int = SUMMARY_MAX_BYTES) -> str:
-    """The document in Markdown, at most ``max_bytes`` of UTF-8; its end is cut, never its head."""
+    """Render in Markdown, at most ``max_bytes`` of UTF-8; the end is cut, never the head."""
     answer, *rest = markdown_lines(document)
     return _fitting(
         [*answer, *_gates(document), *(line for part in rest for line in part)], max_bytes
@@ -35,9 +35,9 @@ def render_summary(document: Document, max_bytes: int = SUMMARY_MAX_BYTES) -> st
 
 
 def render_annotations(document: Document) -> str:
-    """Workflow commands: the verdict first, then what did not pass, at most ten of a level.
+    """Return workflow commands: the verdict first, then what did not pass, at most ten per level.
 
-    What was not decided is no warning where the verdict does not depend on it.
+    An undecided gate is no warning if the verdict does not depend on it.
     """
     first = _verdict_gate(document)
     others = [gate for gate in document.gates if gate is not first and _is_told(gate)]
@@ -55,7 +55,7 @@ def render_annotations(document: Document) -> str:
 
 
 def _verdict_gate(document: Document) -> Gate:
-    """The gate that repeats the verdict, or one made of it."""
+    """Return the gate that repeats the verdict, or build one."""
     if document.gates and document.gates[0].name in _ANSWERS:
         return document.gates[0]
     state = GateState.PASSED if document.exit_code == 0 else GateState.FAILED
@@ -68,7 +68,7 @@ def _is_told(gate: Gate) -> bool:
 
 
 def _gates(document: Document) -> Iterator[str]:
-    """How many gates passed, and those that did not by name."""
+    """Report how many gates passed, and list those that did not."""
     if not document.gates:
         return
     yield f"**{tally(document.gates)}**"
@@ -95,14 +95,14 @@ def _fitting(lines: list[str], max_bytes: int) -> str:
         if room < 0:
             break
         kept.append(line)
-    # A fence that the cut left open would swallow the note.
+    # A code fence left open by the cut would swallow the note.
     while sum(line.lstrip().startswith("```") for line in kept) % 2:
         kept.pop()
     return "\n".join(kept).rstrip() + "\n" + note
 
 
 def _command(level: str, title: str, message: str) -> str:
-    # What GitHub's own toolkit escapes: without it a log line could give commands.
+    # Escaped like in GitHub's own toolkit: otherwise a log line could issue commands.
     flat = message if len(message) <= _MESSAGE_MAX else message[: _MESSAGE_MAX - 1] + "…"
     return f"::{level} title={_property(title)}::{_data(flat)}"
 

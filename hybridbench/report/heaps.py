@@ -1,4 +1,4 @@
-"""What probes saw of watched processes: what grew in their heaps, and what looking cost."""
+"""Tables from the probes of watched processes: growth in their heaps, and the cost of looking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hybridbench.records.events import PAGE
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import SHARE, Form, Quantity, Text, length, phrase
 
-# Rows for each process: what is a leak comes first, and the rest grows with it or is a cache.
+# Rows for each process: leaks come first; the rest grows with them or is a cache.
 _MOST_ROWS: Final = 6
 _ORDER: Final = (Fate.KEPT, Fate.OPEN, Fate.FILLS, Fate.FULL)
 _WHAT: Final[Mapping[Sort, str]] = {
@@ -31,10 +31,10 @@ _WHAT: Final[Mapping[Sort, str]] = {
 
 
 def heap_tables(record: RunRecord) -> tuple[Table, ...]:
-    """What grew, and what was seen of each process; none where nothing was looked at."""
+    """Return what grew, and what was seen of each process; empty without heap scans."""
     facts = Facts.of(record)
     heaps = heaps_of(record, facts.counters)
-    # A metrics page is looked at without a probe.
+    # A metrics page is read without a probe.
     probed = [heap for heap in heaps if heap.role != PAGE]
     growing = growing_heaps(facts)
     if not probed:

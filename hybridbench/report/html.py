@@ -1,7 +1,7 @@
-"""report.html: one file that needs nothing else, and is not allowed to ask for anything else.
+"""report.html: one self-contained file, which may not load anything else.
 
-The content security policy names the hash of every script and style of the page, and forbids all
-other sources.  Whatever a run wrote (model names, log lines) enters escaped.
+The content security policy lists the hash of every script and style of the page, and forbids all
+other sources.  Text that a run wrote (model names, log lines) is escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hybridbench.report.chart_data import chart_numbers, page_data
 from hybridbench.report.document import Chart, Document, tally
 from hybridbench.report.wording import BADGES
 
-# Between two letters only: a decimal point or a unit per hour must stay whole.
+# Only between two letters: a decimal point or a unit per hour must not be split.
 _NAME_JOINT: Final = re.compile(r"(?<=[A-Za-z])([._/]|::)(?=[A-Za-z]{2})")
 
 _OPTION: Final = re.compile(r"--[a-z-]{1,30}")
@@ -31,7 +31,7 @@ _SCRIPTS: Final = ("uPlot.iife.min.js", "report.js")
 
 
 def render_html(document: Document) -> str:
-    """The whole page."""
+    """Render the whole page."""
     styles = [_asset(name) for name in _STYLES]
     scripts = [_asset(name) for name in _SCRIPTS]
     charts = [chart for group in document.charts for chart in group.charts]
@@ -73,16 +73,16 @@ def _hash_source(text: str) -> str:
 
 
 def _embedded_json(data: object) -> Markup:
-    """JSON that cannot end its script element, whatever texts it holds."""
+    """Encode JSON so that it cannot end its script element, whatever texts it contains."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    # json.dumps writes ASCII, so these three are all that HTML could read as its own.
+    # json.dumps writes ASCII, so these three are all that HTML could interpret.
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)  # noqa: S704
 
 
 def _lifted(chart: Chart) -> bool:
-    """Whether the y axis, as the page's script draws it, begins above zero."""
+    """Whether the y axis, as drawn by the page's script, begins above zero."""
     values = [line.value for line in chart.lines if line.value.size]
     if chart.from_zero or not values:
         return False
@@ -93,12 +93,12 @@ def _lifted(chart: Chart) -> bool:
 
 
 def _breakable(text: object) -> Markup:
-    """``text`` escaped, with places to break a dotted or underscored name on narrow screens."""
+    """Escape ``text``, with break points in dotted or underscored names for narrow screens."""
     return Markup(_NAME_JOINT.sub(r"\1<wbr>", str(escape(str(text)))))  # noqa: S704
 
 
 def _command(text: str) -> Markup:
-    """A command whose options no line break tears apart; copied, it is the same text."""
+    """Escape a command so that no line break splits its options; copying yields the same text."""
     words = (
         f'<span class="whole">{escape(word)}</span>' if _OPTION.fullmatch(word) else escape(word)
         for word in text.split(" ")

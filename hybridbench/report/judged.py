@@ -1,6 +1,6 @@
-"""A stored run judged and rendered: a part that fails costs its part of the report, no more.
+"""Judge and render a stored run: a part that fails costs only its part of the report.
 
-After hours of soaking a bug in one sentence or one renderer must not hide what was found.
+After hours of soaking, a bug in one sentence or one renderer must not hide what was found.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hybridbench.report.wording import BADGES
 from hybridbench.report.write import Pages, rendered
 from hybridbench.rundir.layout import ANALYSIS_ERRORS
 
-# What is known where the whole analysis failed; the failure itself becomes its finding.
+# The verdict if the whole analysis failed; the failure itself becomes its finding.
 _NOTHING: Final = Verdict(
     kind=VerdictKind.INCONCLUSIVE,
     headline="",
@@ -34,7 +34,7 @@ _NOTHING: Final = Verdict(
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """A run's verdict, its document, and the pages that could be made of it."""
+    """A run's verdict, its document, and the pages that could be rendered."""
 
     record: RunRecord
     verdict: Verdict
@@ -43,10 +43,10 @@ class JudgedRun:
 
 
 def judged_run(record: RunRecord, shown: Collection[str] = ()) -> JudgedRun:
-    """The verdict on ``record`` with its report; whatever failed is a finding, so that no run is
+    """Return the verdict on ``record`` with its report; failures become findings, so that no run is
     CLEAN without its report.
 
-    ``shown`` names formats that are to be printed besides the pages of the run directory.
+    ``shown`` names formats to be printed besides the pages of the run directory.
     """
     run, failures = _judged(record, (), shown)
     return _judged(record, failures, shown)[0] if failures else run
@@ -55,7 +55,7 @@ def judged_run(record: RunRecord, shown: Collection[str] = ()) -> JudgedRun:
 def _judged(
     record: RunRecord, known: Sequence[Failure], shown: Collection[str]
 ) -> tuple[JudgedRun, tuple[Failure, ...]]:
-    """The run with what is ``known`` to fail among its findings, and what failed this time."""
+    """Return the run with ``known`` failures among its findings, and the failures of this call."""
     boundary = Boundary()
     verdict = boundary.value("the analysis of the run", _NOTHING, judge, record)
     if known:
@@ -69,7 +69,7 @@ def _judged(
 
 
 def _bare_document(record: RunRecord, verdict: Verdict) -> Document:
-    """The verdict alone, where no report could be made of it."""
+    """Return the verdict alone, if no report could be made of it."""
     return Document(
         kind=DocumentKind.RUN,
         run_id=record.manifest.run_id,

@@ -1,7 +1,7 @@
-"""junit.xml: one test case a gate, for the CI that shows and follows tests.
+"""junit.xml: one test case per gate, for CI systems that show and track tests.
 
-Surefire's dialect, which Jenkins, GitLab, GitHub actions and Buildkite all read: a failure is a
-leak or a regression, a skipped case was not decided, an error has no answer.
+The format is Surefire's dialect, which Jenkins, GitLab, GitHub actions and Buildkite all read: a
+failure is a leak or a regression, a skipped case is undecided, an error has no answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 from hybridbench.report.document import Document, Gate, GateState
 
-# XML 1.0 has no way to write these, escaped or not, and a log line may hold any of them.
+# XML 1.0 cannot represent these, escaped or not, and a log line may contain any of them.
 _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELEMENT: Final = {
     GateState.FAILED: "failure",
@@ -25,7 +25,7 @@ _DETAIL_MAX: Final = 50_000
 
 
 def render_junit(document: Document) -> str:
-    """The gates of ``document`` as a JUnit report; valid XML whatever the run has logged."""
+    """Return the gates of ``document`` as a JUnit report; valid XML whatever the run logged."""
     root = ET.Element("testsuites", _counts(document.gates, document.suite))
     gates = sorted(document.gates, key=lambda gate: _first_of_group(document.gates, gate.group))
     for group, members in groupby(gates, key=lambda gate: gate.group):
@@ -55,7 +55,7 @@ def _add_case(suite: ET.Element, classname: str, gate: Gate) -> None:
     outcome = {"message": _xml(str(gate.text))}
     if element != "skipped":
         outcome["type"] = _xml(gate.group)
-    # Some readers show the message only, some the body only.
+    # Some readers show only the message, some only the body.
     ET.SubElement(case, element, outcome).text = _xml(f"{gate.text}\n{gate.detail}".strip())
 
 

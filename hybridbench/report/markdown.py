@@ -11,19 +11,19 @@ from hybridbench.report.document import Document, Fact, FindingText, Table
 from hybridbench.report.quantity import Text
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~])")
-# A step summary over 1 MiB is dropped whole, so that endless evidence ends here.
+# GitHub drops a step summary over 1 MiB completely, so evidence is limited.
 _EVIDENCE_MAX: Final = 20
 _LINE_MAX: Final = 600
 
 
 def render_markdown(document: Document) -> str:
-    """The page in GitHub's Markdown."""
+    """Return the page in GitHub's Markdown."""
     lines = [line for part in markdown_lines(document) for line in part]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def markdown_lines(document: Document) -> list[list[str]]:
-    """The lines of the page part by part, the most important part first."""
+    """Return the lines of the page by part, the most important part first."""
     parts = (_answer, _tables, _findings, _diagnosis, _numbers, _how)
     return [list(part(document)) for part in parts]
 
@@ -75,7 +75,7 @@ def _diagnosis(doc: Document) -> Iterator[str]:
         return
     yield "## Diagnosis"
     yield ""
-    # Whole, however long: it is there to be copied.
+    # Complete, however long, so that it can be copied.
     yield _SPECIAL.sub(r"\\\1", found.paragraph)
     yield ""
     for table in found.tables:
@@ -148,7 +148,7 @@ def _list(texts: Iterable[Text]) -> Iterator[str]:
 
 
 def _block(text: str) -> Iterator[str]:
-    # A fence longer than any run of backticks inside cannot be closed by the text.
+    # The text cannot close a fence that is longer than all its runs of backticks.
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     yield f"{fence}sh"
@@ -158,7 +158,7 @@ def _block(text: str) -> Iterator[str]:
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """One row of a table, of cells that are Markdown already."""
+    """Return a table row of cells that are already Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -167,7 +167,7 @@ def _code(text: str) -> str:
 
 
 def markdown_text(text: Text) -> str:
-    """``text`` on one line, with nothing in it that Markdown or HTML would act on."""
+    """Return ``text`` on one line, escaping everything that Markdown or HTML would interpret."""
     flat = " ".join(str(text).split())
     if len(flat) > _LINE_MAX:
         flat = flat[: _LINE_MAX - 1] + "…"

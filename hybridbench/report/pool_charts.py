@@ -1,4 +1,4 @@
-"""A pool as a stacked ledger: who holds its slots, with the ones nobody holds at the bottom."""
+"""A pool as a stacked chart of who holds its slots, with unaccounted slots at the bottom."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.report.document import Chart, Ink, Legend, Line
 
-# Bottom to top: what must be zero lies at the bottom, where a loss lifts everything above it.
+# Bottom to top: parts that must be zero are at the bottom, where a loss lifts everything above.
 _PARTS: Final = (
     ("residual", "unaccounted", 1),
     ("waiting_held", "held by waiting requests", 3),
@@ -34,11 +34,11 @@ POOL_NAMES: Final = {
 
 
 def pool_charts(record: RunRecord) -> tuple[Chart, ...]:
-    """Two charts a pool: the ledger, and the slots that must be zero while idle."""
+    """Return two charts per pool: the holders, and the slots that must be zero while idle."""
     pools = {
         match[1] for name in record.series if (match := re.fullmatch(r"pool\.(\w+)\.\w+", name))
     }
-    # The pools everyone knows come in their usual order, others after them.
+    # Known pools come in their usual order, others after them.
     known = [pool for pool in POOL_NAMES if pool in pools]
     charts = []
     for pool in [*known, *sorted(pools - set(known))]:
@@ -47,11 +47,11 @@ def pool_charts(record: RunRecord) -> tuple[Chart, ...]:
 
 
 def _ledger(record: RunRecord, pool: str) -> tuple[Chart, ...]:
-    """A part that was sampled at other times is interpolated onto the common ones."""
+    """Stack the parts; those sampled at other times are interpolated onto common times."""
     parts = _series_of(record, pool)
     if len(parts) < 2:
         return ()
-    # The part with the most samples carries the clock.
+    # The part with the most samples provides the times.
     t_s = max((series.t_s for _, _, _, series in parts), key=lambda times: times.size)
     lines = [Line(label, t_s, _on(t_s, series), colour=c) for _, label, c, series in parts]
     total = record.series.get(f"pool.{pool}.total")

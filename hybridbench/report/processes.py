@@ -1,4 +1,4 @@
-"""What each process of a run holds, as one table: who grows, by how much, and who was replaced."""
+"""A table of a run's processes: what each holds, how much it grows, and its restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOTE: Final = (
 
 
 def processes_table(record: RunRecord, verdict: Verdict) -> Table:
-    """A row for each process with a role; without rows for a run of one process."""
+    """Return a row for each process with a role; empty for a run of one process."""
     results = {result.metric: result for result in verdict.metrics}
     shares = {one.rate_per_hour.confidence for one in verdict.metrics if one.rate_per_hour}
     sure = f"{sure_text(shares.pop())} " if len(shares) == 1 else ""
@@ -71,7 +71,7 @@ def processes_table(record: RunRecord, verdict: Verdict) -> Table:
 
 
 def _present(view: ProcessView, metric: str, window: Window) -> Series:
-    """The samples of the process that runs now, or ran last; in ``window`` where it has any."""
+    """Return the samples of the latest process, in ``window`` if it has any there."""
     series = view.record.series.get(metric)
     if series is None or metric not in view.metrics:
         return Series(metric, np.empty(0), np.empty(0))
@@ -82,7 +82,7 @@ def _present(view: ProcessView, metric: str, window: Window) -> Series:
 
 
 def _first_to_last(series: Series, text: str, window: Window) -> Text:
-    """Both ends, or one value where they are the same in print."""
+    """Show both ends, or one value if they print the same."""
     if not len(series):
         return "not seen"
     unit = Unit.BYTES.value if series.name.endswith("_bytes") else ""
@@ -101,7 +101,7 @@ def _cpu(series: Series, text: str, window: Window) -> Text:
 
 
 def _pids(view: ProcessView) -> str:
-    """The last pid, and how that process ended if it did."""
+    """Return the last pid, and how that process ended if it did."""
     started, ended = _started(view), _ended(view)
     if not started:
         return ""

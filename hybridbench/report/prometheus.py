@@ -1,7 +1,7 @@
-"""The last samples of a run in Prometheus' text format, by the conventions for its names.
+"""The last samples of a run in Prometheus' text format, by its naming conventions.
 
-Base units (seconds, bytes) at the end of a name, ``_total`` behind a counter, ``_info`` for what
-only has labels: https://prometheus.io/docs/practices/naming/.
+Names end with the base unit (seconds, bytes), counters with ``_total``, and metrics that only have
+labels with ``_info``: https://prometheus.io/docs/practices/naming/.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hybridbench.foundation.metrics import Kind, MetricSpec, Unit, spec_of
 from hybridbench.records.manifest import Manifest
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_]+")
-# What ends a name of each unit here, what does so in Prometheus, and the factor between them.
+# The suffix of each unit's names here, that in Prometheus, and the conversion factor.
 _UNITS: Final[Mapping[Unit, tuple[str, str, float]]] = {
     Unit.BYTES: ("bytes", "bytes", 1.0),
     Unit.SECONDS: ("s", "seconds", 1.0),
@@ -27,7 +27,7 @@ _UNITS: Final[Mapping[Unit, tuple[str, str, float]]] = {
     Unit.RATIO: ("ratio", "ratio", 1.0),
     Unit.COUNT: ("", "", 1.0),
 }
-# What the stars of a family stand for.
+# Labels for the stars of a family.
 _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "instances": ("class",),
     "pool": ("pool",),
@@ -44,7 +44,7 @@ _LABELS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One metric as Prometheus has it, with a value for each set of labels."""
+    """One metric as in Prometheus, with a value for each set of labels."""
 
     name: str
     kind: str
@@ -60,7 +60,7 @@ class Family:
 
 
 def render_prometheus(manifest: Manifest, samples: Mapping[str, float], t_s: float) -> str:
-    """Every metric of ``samples``, ``t_s`` seconds into the run."""
+    """Render every metric of ``samples``, taken ``t_s`` seconds into the run."""
     about = {
         "run_id": manifest.run_id,
         "version": str(manifest.versions.get("hybridbench", "")),
@@ -81,11 +81,11 @@ def render_prometheus(manifest: Manifest, samples: Mapping[str, float], t_s: flo
 
 
 def family_of(spec: MetricSpec) -> Family:
-    """How Prometheus has the metric ``spec``; no values yet."""
+    """Return the Prometheus form of the metric ``spec``, without values."""
     ours, base, _ = _UNITS[spec.unit]
     words = _NOT_IN_A_NAME.sub("_", spec.name).strip("_")
     if ours:
-        # Also from within: the unit of ttft_ms_p50 ends the name.
+        # Also in the middle: the unit of ttft_ms_p50 moves to the end of the name.
         words = re.sub(rf"_{ours}(?=_|$)", "", words) + f"_{base}"
     counter = spec.kind is Kind.COUNTER
     return Family(
@@ -96,7 +96,7 @@ def family_of(spec: MetricSpec) -> Family:
 
 
 def base_value(spec: MetricSpec, value: float) -> float:
-    """``value`` of the metric ``spec`` in the unit that ``family_of`` names."""
+    """Convert ``value`` of the metric ``spec`` to the unit in ``family_of``'s name."""
     return value * _UNITS[spec.unit][2]
 
 
@@ -111,7 +111,7 @@ def _sampled(samples: Mapping[str, float]) -> Sequence[Family]:
 
 
 def _labels(spec: MetricSpec, name: str) -> Mapping[str, str]:
-    """What stands in ``name`` for the stars of its family, and the labels of its process."""
+    """Return what ``name`` has for the stars of its family, and the labels of its process."""
     pattern = re.escape(spec.name).replace(r"\*", "(.+)")
     match = re.fullmatch(pattern, unlabelled(name))
     assert match is not None, "a metric has the form of its family"

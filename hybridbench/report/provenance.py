@@ -1,4 +1,4 @@
-"""How a run was made: the manifest as tables, with the one warning that everyone must read."""
+"""How a run was made: the manifest as tables, with the one warning that every reader needs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ELSEWHERE: Final = frozenset(
         "capabilities",  # those of the target
     }
 )
-# Names of the manifest that say too little outside of it.
+# Names of the manifest that are unclear outside of it.
 _NAMES: Final = {
     "census": "heap scan",
     "census_s": "heap scan_s",
@@ -62,12 +62,12 @@ _NAMES: Final = {
     "threshold_2": "gen-2 threshold",
     "load_average_1m": "load average (1 min)",
 }
-# How names of the manifest end, the unit that says, and how many of it one is.
+# Suffixes of the manifest's names, the unit that each denotes, and its multiple.
 _UNITS: Final = (("_bytes", Unit.BYTES, 1), ("_kib", Unit.BYTES, 1024), ("_s", "s", 1))
 
 
 def provenance_tables(manifest: Manifest, recorded_s: float) -> tuple[Table, ...]:
-    """The manifest in tables of two columns; keys that this version does not know come last."""
+    """Return the manifest in two-column tables; keys unknown to this version come last."""
     stored = {key: value for key, value in manifest_to_json(manifest).items() if value}
     tables = [_run_table(manifest, recorded_s)]
     known = {key for key, _ in _SECTIONS}
@@ -85,7 +85,7 @@ def provenance_tables(manifest: Manifest, recorded_s: float) -> tuple[Table, ...
 
 
 def model_note(model: Model) -> str:
-    """What a reader must know about the model: most of all that a CPU run is a tiny one."""
+    """Return what a reader must know about the model, above all that a CPU run uses a tiny one."""
     if model.note:
         return model.note
     if model.device == "cpu" and model.preset == "tiny":
@@ -97,14 +97,14 @@ def model_note(model: Model) -> str:
 
 
 def started_text(started: float | None) -> str:
-    """A time by the wall clock in UTC."""
+    """Format a wall-clock time in UTC."""
     if started is None:
         return "unknown"
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(started))
 
 
 def profile_yaml(profile: ResolvedProfile) -> str:
-    """The resolved profile as YAML, every key with the value that was used."""
+    """Return the resolved profile as YAML, every key with the value used."""
     if not profile.resolved:
         return ""
     return yaml.safe_dump(plain_value(profile.resolved), sort_keys=False, allow_unicode=True)
@@ -131,7 +131,7 @@ def _run_table(manifest: Manifest, recorded_s: float) -> Table:
 
 
 def _prepared(target: PreparedTarget | None) -> list[Table]:
-    """What the engine consists of, for a run of one that this tool has installed."""
+    """List the engine's packages, for a run of an engine that this tool installed."""
     if target is None:
         return []
     rows = tuple((one.name, one.version, one.sha256) for one in target.packages)
@@ -140,7 +140,7 @@ def _prepared(target: PreparedTarget | None) -> list[Table]:
 
 
 def _forced_text(force: Mapping[str, object]) -> str:
-    """What the profile forces, and how often: ``retract 1 of 300``."""
+    """Describe what the profile forces, and how often: ``retract 1 of 300``."""
     return ", ".join(
         f"{plain_text(name).replace('_', ' ')} 1 of {every}"
         for name, every in force.items()
@@ -149,7 +149,7 @@ def _forced_text(force: Mapping[str, object]) -> str:
 
 
 def _segments(entries: Sequence[SegmentFacts]) -> list[Table]:
-    """When which worker ran, for a run that has had more than one."""
+    """List when each worker ran, for a run with more than one."""
     if len(entries) < 2:
         return []
     rows = tuple(
@@ -175,13 +175,13 @@ def _table(title: str, section: Mapping[str, JsonValue], note: str) -> Table:
 
 
 def _entry(key: str, value: JsonValue) -> tuple[str, str]:
-    """A key and its value, for people: the unit stands behind the number, not in the name."""
+    """Return a key and its value for display, with the unit after the number, not in the name."""
     # Environment variables keep their spelling.
     name = key if key.isupper() else _NAMES.get(key, key).replace("_", " ")
     if isinstance(value, Mapping):
         inner = (" ".join(_entry(key, item)) for key, item in value.items())
         return name, ", ".join(inner) or "none"
-    # A number of /proc may be stored as its text.
+    # A number from /proc may be stored as text.
     number = float(value) if isinstance(value, str) and value.isdecimal() else value
     if isinstance(number, int | float | None) and not isinstance(number, bool):
         for suffix, unit, factor in _UNITS:

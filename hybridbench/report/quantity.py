@@ -1,8 +1,8 @@
-"""A number on a page: what it is, over which stretch, its value and interval, and its text.
+"""A number on a page: its name, window, value and interval, and its text.
 
-Every measured number enters a report as a ``Quantity``, alone or in a ``Phrase``; here alone it
-becomes text.  What a run was given (its profile, its command, the machine) and the sentences of a
-stored verdict are texts.
+Every measured number enters a report as a ``Quantity``, alone or in a ``Phrase``, and becomes text
+only here.  A run's inputs (its profile, its command, the machine) and the sentences of a stored
+verdict are plain texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.verdict import Rate
 
-# Units besides those of metrics: a part of a whole, from 0 to 1; how many times another value.
+# Units besides those of metrics: a share from 0 to 1; a multiple of another value.
 SHARE: Final = "share"
 TIMES: Final = "ratio"
 SECONDS: Final = Unit.SECONDS.value
@@ -27,36 +27,36 @@ Window: TypeAlias = tuple[float, float] | None
 
 
 class Form(StrEnum):
-    """How much of a quantity its text says."""
+    """How much of a quantity its text shows."""
 
     FULL = "full"  # +3.45 GiB/h (95% interval +3.41 to +3.50 GiB/h)
     VALUE = "value"  # the narrow form: +3.45 GiB/h
-    INTERVAL = "interval"  # +3.41 to +3.50 GiB/h, beside the value
+    INTERVAL = "interval"  # +3.41 to +3.50 GiB/h, next to the value
     BOUND = "bound"  # growth of at most 3.50 GiB/h (95%)
     LEVEL = "level"  # four figures: 11,730 tok/s
-    PLAIN = "plain"  # the number alone, where its column names the unit: 43.1
-    COUNT = "count"  # what it rests on: 9,120
-    CLOCK = "clock"  # of a moment: 0:01:21
-    CHANGE = "change"  # of a ratio: −4.9% (−5.7% to −4.1%)
+    PLAIN = "plain"  # the number alone, if its column names the unit: 43.1
+    COUNT = "count"  # its sample size: 9,120
+    CLOCK = "clock"  # for a moment: 0:01:21
+    CHANGE = "change"  # for a ratio: −4.9% (−5.7% to −4.1%)
     CHANGE_CELL = "change in a table"  # −4.9% (−5.7 to −4.1)
-    TIMES = "times"  # of a ratio: 0.951
+    TIMES = "times"  # for a ratio: 0.951
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One measured number.  On one page ``of``, ``name`` and ``window`` have one value.
+    """One measured number.  On one page ``of``, ``name`` and ``window`` determine the value.
 
     Args:
         name: the same in every report: ``growth.rss_anon_swap_bytes``, ``length.judged``.
-        value: in ``unit``; NaN where it is not known.
+        value: in ``unit``; NaN if unknown.
         unit: of a metric, ``SHARE``, ``TIMES`` or what is counted: ``nodes``.
         window: the judged stretch in seconds of the run; None for all of it.
         per: ``h``, or the event of a rate.
-        lower, upper: of its interval; None where it has none, infinite where one end is open.
-        count: on how many it rests: requests, samples.
-        of: the version, cell, file or run that it is of, where a page has several.
-        signed: a change, which may be negative and has its sign before it; others are at least 0.
-        part_of: the name of the quantity that it and its fellows sum up to.
+        lower, upper: of its interval; None without one, infinite for an open end.
+        count: sample size: requests, samples.
+        of: the version, cell, file or run that it belongs to, if a page has several.
+        signed: a change, which may be negative and is printed with its sign; others are at least 0.
+        part_of: the name of the quantity that it and its siblings sum up to.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Quantity:
         return _FORMS[self.form](self)
 
     def shown(self, form: Form) -> Quantity:
-        """The same number, of which the text says more or less."""
+        """Return the same number, with more or less text."""
         return replace(self, form=form)
 
     @property
@@ -87,7 +87,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Phrase:
-    """Words with quantities between them."""
+    """Words and quantities in sequence."""
 
     parts: tuple[str | Quantity, ...]
 
@@ -99,7 +99,7 @@ Text: TypeAlias = str | Quantity | Phrase
 
 
 def phrase(*texts: Text) -> Phrase:
-    """``texts``, one after the other."""
+    """Concatenate ``texts``."""
     parts: list[str | Quantity] = []
     for text in texts:
         parts += text.parts if isinstance(text, Phrase) else [text]
@@ -107,13 +107,13 @@ def phrase(*texts: Text) -> Phrase:
 
 
 def joined(separator: str, texts: Iterable[Text]) -> Phrase:
-    """``texts`` with ``separator`` between two of them."""
+    """Join ``texts`` with ``separator`` between them."""
     parts = [part for text in texts for part in (separator, text)]
     return phrase(*parts[1:])
 
 
 def quantities(part: object) -> Iterator[Quantity]:
-    """Every quantity in ``part``: a document, or anything that it is made of."""
+    """Yield every quantity in ``part``: a document, or any part of one."""
     if isinstance(part, Quantity):
         yield part
     elif isinstance(part, tuple):
@@ -125,7 +125,7 @@ def quantities(part: object) -> Iterator[Quantity]:
 
 
 def of_rate(name: str, rate: Rate, window: Window = None, of: str = "") -> Quantity:
-    """The quantity of a fitted or counted ``rate``; the name of one per event has the event."""
+    """Return the quantity of a ``rate``; the name of a rate per event includes the event."""
     share = rate.unit == SHARE
     return Quantity(
         name if rate.per in rates.TIME_UNITS else f"{name} per {rate.per}",
@@ -142,17 +142,17 @@ def of_rate(name: str, rate: Rate, window: Window = None, of: str = "") -> Quant
 
 
 def length(name: str, seconds: float, window: Window = None, of: str = "") -> Quantity:
-    """How long something lasted: ``4m57s``."""
+    """Return a duration: ``4m57s``."""
     return Quantity(f"length.{name}", seconds, SECONDS, window, of=of)
 
 
 def moment(name: str, t_s: float) -> Quantity:
-    """When something was, in seconds of the run: ``0:01:21``."""
+    """Return a moment, in seconds of the run: ``0:01:21``."""
     return Quantity(f"moment.{name}", t_s, SECONDS, form=Form.CLOCK)
 
 
 def size(name: str, size_bytes: float, *, signed: bool = False, part_of: str = "") -> Quantity:
-    """So many bytes: ``1.44 GiB``."""
+    """Return a number of bytes: ``1.44 GiB``."""
     return Quantity(name, size_bytes, Unit.BYTES.value, signed=signed, part_of=part_of)
 
 
@@ -176,7 +176,7 @@ def _full(quantity: Quantity) -> str:
 
 def _value(quantity: Quantity) -> str:
     if quantity.unit == SHARE:
-        # Parts stand below each other.
+        # Parts are printed below each other.
         digits = 1 if quantity.part_of else 0
         return share_text(quantity.value, signed=quantity.signed, digits=digits)
     if quantity.unit == TIMES:
@@ -193,7 +193,7 @@ def _interval(quantity: Quantity) -> str:
     rate = _rate(quantity)
     if rate.unit == SHARE:
         return " to ".join(share_text(e, signed=quantity.signed) for e in (rate.lower, rate.upper))
-    # The value beside it has the unit; a byte's prefix may differ.
+    # The value next to it has the unit, but the prefix of bytes may differ.
     return rates.interval_text(rate if rate.unit == Unit.BYTES else replace(rate, unit="", per=""))
 
 
@@ -232,12 +232,12 @@ def _change_cell(quantity: Quantity) -> str:
 
 
 def sure_text(confidence: float) -> str:
-    """How sure an interval is: ``95%``."""
+    """Format the confidence of an interval: ``95%``."""
     return f"{100.0 * confidence:.4g}%"
 
 
 def share_text(share: float, *, signed: bool = False, digits: int = 0) -> str:
-    """``share`` of one in percent: ``43.2%``, ``0.51%``, ``3%``; or with so many ``digits``."""
+    """Format ``share`` in percent: ``43.2%``, ``0.51%``, ``3%``; or with fixed ``digits``."""
     percents = 100.0 * abs(share)
     text = f"{percents:.1f}".removesuffix(".0") if percents >= 0.95 else f"{percents:.2g}"
     text = f"{percents:.{digits}f}" if digits else text

@@ -11,10 +11,10 @@ from hybridbench.analysis.record import RunRecord
 
 
 def render_samples(record: RunRecord) -> str:
-    """A column for each series behind ``t_s``, seconds since the run began; a row for each time.
+    """Return a column for each series after ``t_s``, seconds since the run began; a row per time.
 
-    A cell is empty where its series was not sampled at that time.  Numbers are written with all
-    their digits.
+    A cell is empty if its series was not sampled at that time.  Numbers are written with all their
+    digits.
     """
     series = list(record.series.values())
     times = np.unique(np.concatenate([one.t_s for one in series])) if series else np.array([])

@@ -1,8 +1,8 @@
 """The live report of a run in progress, over HTTP on the loopback interface.
 
-``python -m hybridbench.report.serve RUN_DIR DESCRIPTOR`` answers on a listening socket that it
-inherits.  It is a process of its own at low priority, reads nothing but the files of the run, and
-judges only when somebody looks, so that the soak never waits for it.  It ends with its parent.
+``python -m hybridbench.report.serve RUN_DIR DESCRIPTOR`` answers on an inherited listening socket.
+It is a separate process at low priority, reads only the files of the run, and judges only on
+request, so that the soak never waits for it.  It ends with its parent.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ HOST: Final = "127.0.0.1"
 _NICE: Final = 10
 _TAIL_BYTES: Final = 1 << 18
 _FRESH_S: Final = 10.0
-# A long run takes longer to judge: this server takes at most a twentieth of a core.
+# A long run takes longer to judge: limit this server to a twentieth of a core.
 _COST_FACTOR: Final = 20.0
 _CLOCK: Final = time.monotonic
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one address answers."""
+    """The response for one address."""
 
     kind: str
     text: str
 
 
 class LiveRun:
-    """Pages of one run, made anew at most every ``_FRESH_S`` and at a bounded cost.
+    """Pages of one run, remade at most every ``_FRESH_S`` and at a bounded cost.
 
-    Many may ask at once; one judges, the others wait for it and get the same.
+    With concurrent requests one of them judges, and the others wait for the same result.
     """
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = _CLOCK) -> None:
@@ -57,7 +57,7 @@ class LiveRun:
 
     @property
     def refresh_s(self) -> int:
-        """After how long a browser may ask again."""
+        """After how many seconds a browser may reload."""
         return max(int(_FRESH_S), int(self._stale_at_s - self._clock()) + 1)
 
     def answers(self) -> Mapping[str, Callable[[], Answer]]:
@@ -84,7 +84,7 @@ class LiveRun:
 
 
 def last_values(samples: Path) -> tuple[float, dict[str, float]]:
-    """Time of the last whole sample, and the newest value of each metric near the file's end."""
+    """Return the time of the last whole sample, and each metric's newest value near the end."""
     with samples.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL_BYTES))
@@ -100,7 +100,7 @@ def last_values(samples: Path) -> tuple[float, dict[str, float]]:
 
 
 def make_server(run: LiveRun, listening: socket.socket) -> ThreadingHTTPServer:
-    """A server on ``listening``, which it owns from now on; call ``serve_forever``."""
+    """Return a server on ``listening``, which it takes over; call ``serve_forever``."""
     port = listening.getsockname()[1]
     hosts = frozenset({f"{HOST}:{port}", f"localhost:{port}"})
     answers = run.answers()
@@ -110,7 +110,7 @@ def make_server(run: LiveRun, listening: socket.socket) -> ThreadingHTTPServer:
         sys_version = ""
 
         def do_GET(self) -> None:
-            # A name that resolves to this machine must not let a page from elsewhere read it.
+            # DNS rebinding: a name that resolves to this machine must not let other pages read it.
             if self.headers.get("Host") not in hosts:
                 self.send_error(HTTPStatus.FORBIDDEN, "ask for localhost")
                 return
@@ -137,7 +137,7 @@ def make_server(run: LiveRun, listening: socket.socket) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Discard the message; nothing reads it."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
@@ -145,7 +145,7 @@ def make_server(run: LiveRun, listening: socket.socket) -> ThreadingHTTPServer:
 
         def service_actions(self) -> None:
             if os.getppid() != self.parent:
-                # Not shutdown(): that would wait for this very loop.
+                # Not shutdown(), which would wait for this very loop.
                 os._exit(0)
 
     server = Server(listening.getsockname(), Handler, bind_and_activate=False)
@@ -155,7 +155,7 @@ def make_server(run: LiveRun, listening: socket.socket) -> ThreadingHTTPServer:
 
 
 def _judged(run_dir: Path) -> tuple[str, str]:
-    # Imported when somebody looks: until then this process is small.
+    # Imported on the first request: until then this process is small.
     from hybridbench.analysis.judge import judge_so_far
     from hybridbench.records.stored_verdict import verdict_text
     from hybridbench.report.build import build_so_far
@@ -168,8 +168,8 @@ def _judged(run_dir: Path) -> tuple[str, str]:
 
 
 def main(run_dir: Path, descriptor: int) -> int:
-    """Serve until the parent is gone."""
-    # The engine and its clients come first.
+    """Serve until the parent has exited."""
+    # The engine and its clients have priority.
     os.nice(_NICE)
     make_server(LiveRun(run_dir), socket.socket(fileno=descriptor)).serve_forever(1.0)
     return 0

@@ -1,4 +1,4 @@
-"""What a run served, as the table that a load test ends with."""
+"""What a run served, as a table like the one at the end of a load test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LABELS: Final[Mapping[str, str]] = {
     "aborts": "Aborts",
     "hit_rate": "Cache hit rate",
 }
-# What the rows rest on; those that are not here, on the requests finished.
+# Sample size of each row; all others are based on finished requests.
 _FINISHED: Final = "finished"
 _COUNTED: Final[Mapping[str, str]] = {
     "ttft_ms": "first tokens",
@@ -48,7 +48,7 @@ _COUNTED: Final[Mapping[str, str]] = {
     "hit_rate": "admissions",
 }
 _COUNTS: Final = frozenset({"errors", "aborts"})
-# What no row of the table of metrics is about.
+# Quantities that the table of metrics does not have.
 _NOT_COMPARED: Final = _COUNTS | {"output_tokens_per_s", "input_tokens_per_s", "e2e_ms"}
 _TIMES: Final = frozenset({"ttft_ms", "itl_ms"})
 NOTHING_SERVED: Final[Mapping[str, Quantity]] = {}
@@ -56,7 +56,7 @@ _SHARES: Final = ("p50", "p90", "p99")
 
 
 def serving_table(verdict: Verdict) -> Table:
-    """A row for each thing that was measured; without rows where nothing was."""
+    """Return a row for each quantity measured; empty without any."""
     timed = any(result.p50 is not None for result in verdict.serving)
     shares = _SHARES if timed else ()
     window = verdict.window_s
@@ -88,7 +88,7 @@ def serving_table(verdict: Verdict) -> Table:
 
 
 def _traffic(verdict: Verdict) -> Sequence[Text]:
-    """How long the traffic lasted between the pauses, which may be much less than the window."""
+    """Report the length of the traffic between pauses, which may be much less than the window."""
     for result in verdict.serving:
         if result.name == "requests_per_s" and result.value > 0:
             traffic = length("traffic", result.count / result.value, verdict.window_s)
@@ -97,10 +97,10 @@ def _traffic(verdict: Verdict) -> Sequence[Text]:
 
 
 def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table:
-    """What each version's own run served, side by side; without rows where nothing was measured.
+    """Return what each version's own run served, side by side; empty if nothing was measured.
 
-    What the table of metrics has, over blocks, is not told again with other numbers; of versions
-    that took turns there are only counts.  Times of watched servers are in no block.
+    What the table of metrics has, by blocks, is not repeated with different numbers; for
+    interleaved versions only counts remain.  Times of watched servers are in no block.
     """
     watched = any(one.manifest.target.kind == OBSERVED for one in versions)
     shown = _COUNTS if interleaved else _NOT_COMPARED | (_TIMES if watched else frozenset())
@@ -139,7 +139,7 @@ def _percentile(result: ServingResult, share: str, window: Window, of: str = "")
 
 
 def served(verdict: Verdict) -> Mapping[str, Quantity]:
-    """What the table has of each metric: for whatever else shows it."""
+    """Return the table's value of each metric, for use elsewhere."""
     results = {result.name: result for result in verdict.serving}
     window = verdict.window_s
     found = {name: _quantity(result, result.value, window) for name, result in results.items()}

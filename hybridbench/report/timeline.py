@@ -1,4 +1,4 @@
-"""Phases, the judged window and the marks that every chart shows behind its curves."""
+"""Phases, the judged window and the marks in the background of every chart."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from hybridbench.records.verdict import Verdict
 from hybridbench.report.document import Mark, Span, Timeline
 from hybridbench.report.quantity import moment
 
-# Of the bench's own course: they say nothing about the engine's curves.
+# Events of the bench itself, which say nothing about the engine's curves.
 _UNMARKED: Final = (Allocations, DiagnosisBaseline, DiagnosisStages, Hold, Note, Phase, Reclaim)
 
-# Beyond these a chart would be all marks; the table of events keeps them.
+# More marks would cover a chart; the table of events keeps them all.
 _GC_MARKS_MAX: Final = 400
 _MARKS_MAX: Final = 300
 
 
 def timeline_of(record: RunRecord, verdict: Verdict) -> Timeline:
-    """Everything about time that all charts of a report share."""
+    """Return everything about time that all charts of a report share."""
     end_s = record.last_moment_s
     phases, marks = tuple(_phases(record, end_s)), tuple(_marks(record))
     return Timeline(end_s, phases, verdict.window_s, marks)
@@ -60,7 +60,7 @@ def _marks(record: RunRecord) -> list[Mark]:
         kind = kind_of(event)
         label = "" if kind in named else _mark_label(event, counts[kind])
         if not isinstance(event, Segment):
-            # Twenty labels on one chart hide its curves: the others of a kind are lines alone.
+            # Twenty labels would hide a chart's curves: only the first of a kind has a label.
             named.add(kind)
         marks.append(Mark(kind, event.t_s, label))
     return marks + [Mark("gc", t_s, "full collection") for t_s in _collections(record)]
@@ -87,7 +87,7 @@ def _thinned(events: Sequence[Event]) -> Sequence[Event]:
 
 
 def _collections(record: RunRecord) -> list[float]:
-    """Times of full collections, by their counter in the samples."""
+    """Return the times of full collections, from their counter in the samples."""
     counter = record.series.get(COLLECTIONS)
     if counter is None:
         return []

@@ -1,4 +1,4 @@
-"""What reports share: badges, names of metrics, commands, and the names of a verdict's numbers."""
+"""Text common to reports: badges, names of metrics, commands, and names of a verdict's numbers."""
 
 from __future__ import annotations
 
@@ -80,19 +80,19 @@ _SIGNS: Final[Mapping[Tone, Mapping[str, str]]] = {
     Tone.VOID: {"INVALID": "∅", "UNCHANGED": "=", "GROWS SLOWER": "▽"},
 }
 
-# Every word that is an answer, with the shape and tone it has in any report.
+# Every word that is an answer, with its shape and tone in any report.
 BADGES: Final[Mapping[str, Badge]] = {
     word: Badge(word, glyph, tone)
     for tone, signs in _SIGNS.items()
     for word, glyph in signs.items()
 }
 
-# In place of a growth that too few samples were taken of.
+# Replaces a growth rate that has too few samples.
 NO_RATE: Final = "no estimate"
 
 
 def capital(text: str) -> str:
-    """``text`` as the beginning of a sentence; a name in code stays as it is."""
+    """Capitalise ``text`` to begin a sentence, unless it begins with a name in code."""
     first = text.partition(" ")[0].removesuffix(":")
     is_name = any(joint in first for joint in "_.:")
     return text if is_name else text[:1].upper() + text[1:]
@@ -105,14 +105,14 @@ def model_text(model: Model) -> str:
 
 
 def growth_of(result: MetricResult) -> Quantity | None:
-    """The growth of a gated metric; None where too few samples were taken."""
+    """Return the growth of a gated metric; None with too few samples."""
     rate = result.rate_per_hour
     return None if rate is None else of_rate(f"growth.{result.metric}", rate, result.window_s)
 
 
 def limit_of(result: MetricResult, of: str = "") -> Text:
-    """What the growth must stay below: the limit of the profile or a threshold; without one the
-    tolerance, if that was applied.
+    """Return the bound on the growth: the limit of the profile or a threshold; otherwise the
+    tolerance, if it was applied.
     """
     limit = bound_of(result)
     if limit is None:
@@ -121,7 +121,7 @@ def limit_of(result: MetricResult, of: str = "") -> Text:
 
 
 def finding_rates(finding: Finding, verdict: Verdict) -> tuple[Quantity, ...]:
-    """The rates of ``finding``; that of a gated metric is the growth of its row in the table."""
+    """Return the rates of ``finding``; for a gated metric, the growth in its table row."""
     windows = {result.metric: result.window_s for result in verdict.metrics}
     kind = "growth" if finding.subject in windows else finding.kind
     window = windows.get(finding.subject, verdict.window_s)
@@ -131,7 +131,7 @@ def finding_rates(finding: Finding, verdict: Verdict) -> tuple[Quantity, ...]:
 def named_rates(
     name: str, finding: Finding | AttemptFinding, window: Window = None, of: str = ""
 ) -> tuple[Quantity, ...]:
-    """``finding.rates``; those in bytes of objects are of the memory that the objects hold."""
+    """Name ``finding.rates``; rates in bytes of objects refer to the memory they hold."""
     held = {Unit.BYTES.value: ".bytes"} if finding.kind in (WAITING, RETAINED) else {}
     return tuple(
         of_rate(name + held.get(rate.unit, ""), rate, window, of) for rate in finding.rates
@@ -139,20 +139,20 @@ def named_rates(
 
 
 def rate_text(rate: Quantity) -> Text:
-    """``rate`` of a finding, and of what it is where that is not the finding's subject."""
+    """Format the ``rate`` of a finding, and its subject if that differs from the finding's."""
     held = rate.unit == Unit.BYTES and rate.name.startswith((WAITING, RETAINED))
     return phrase("collectible memory between collections: ", rate) if held else rate
 
 
 def rate_facts(rates: Iterable[Quantity]) -> list[Fact]:
-    """Each rate of a finding with its interval."""
+    """Return each rate of a finding with its interval."""
     return [
         Fact("Growth" if rate.per in TIME_UNITS else "Per event", rate_text(rate)) for rate in rates
     ]
 
 
 def finding_name(finding: Finding | AttemptFinding) -> str:
-    """What the numbers of ``finding`` are named after; several may be of one kind and subject."""
+    """Return a name for the numbers of ``finding``, unique even for equal kinds and subjects."""
     apart = finding.driver
     if isinstance(finding, Finding) and isinstance(finding.basis, ThresholdNotMet):
         apart = apart or finding.basis.threshold
@@ -160,12 +160,12 @@ def finding_name(finding: Finding | AttemptFinding) -> str:
 
 
 def since_text(finding: Finding, since_s: float) -> Phrase:
-    """When ``finding`` began: ``0:01:21 into the run``."""
+    """Say when ``finding`` began: ``0:01:21 into the run``."""
     return phrase(moment(finding_name(finding), since_s), " into the run")
 
 
 def window_text(window_s: tuple[float, float]) -> Phrase:
-    """The judged window: ``from 0:01:21 to 0:04:37 (3m16s)``."""
+    """Format the judged window: ``from 0:01:21 to 0:04:37 (3m16s)``."""
     start_s, end_s = window_s
     start, end = moment("judged from", start_s), moment("judged to", end_s)
     judged = length("judged", end_s - start_s, window_s)
@@ -173,23 +173,23 @@ def window_text(window_s: tuple[float, float]) -> Phrase:
 
 
 def needed_text(result: MetricResult) -> Phrase:
-    """How long a judged window would have to be."""
+    """Say how long a judged window would have to be."""
     needed = length(f"needed for {result.metric}", result.needed_s or 0.0)
     return phrase("a judged window of about ", needed, " would decide")
 
 
 def covered(counter: str, row: Covered) -> tuple[Quantity, Quantity]:
-    """How often an event was seen, and how often it had to be."""
+    """Return how often an event was seen, and how often it was required."""
     required = Quantity(f"required.{counter}", row.required or 0)
     return Quantity(f"seen.{counter}", row.seen), required
 
 
-# Whose the metrics of a process are, in their declarations.
+# The owner of process metrics in their declarations.
 _OWNER: Final = "the worker"
 
 
 def metric_title(name: str) -> str:
-    """A metric for people: its declared meaning, with its process or family member in front."""
+    """Return a metric's declared meaning for display, preceded by its process or family member."""
     spec = spec_of(name)
     if spec is None:
         return name
@@ -205,7 +205,7 @@ def metric_title(name: str) -> str:
 
 
 def metric_label(name: str) -> str:
-    """A gated metric in two words, and whose it is."""
+    """Name a gated metric in two words, with its owner."""
     spec = spec_of(name)
     label = "" if spec is None else spec.label
     words = capital(label or unlabelled(name).removesuffix("_bytes").replace("_", " "))
@@ -214,12 +214,12 @@ def metric_label(name: str) -> str:
 
 
 def command_text(command: Sequence[str]) -> str:
-    """The command line as one would type it; empty when the manifest has none."""
+    """Return the command line as one would type it; empty if the manifest has none."""
     return shlex.join(command)
 
 
 def without_options(command: Sequence[str], *options: str) -> list[str]:
-    """``command`` as given, but for these options and their values."""
+    """Return ``command`` without these options and their values."""
     kept: list[str] = []
     words = iter(command)
     for word in words:
@@ -231,7 +231,7 @@ def without_options(command: Sequence[str], *options: str) -> list[str]:
 
 
 def plain_text(value: JsonValue) -> str:
-    """Any manifest value in one line."""
+    """Format any manifest value on one line."""
     if value is None:
         return "unknown"
     if isinstance(value, bool):

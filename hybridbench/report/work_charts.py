@@ -1,4 +1,4 @@
-"""Charts of what work costs: milliseconds per call and per token, and the hit rate."""
+"""Charts of the cost of work: milliseconds per call and per token, and the hit rate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PERCENT: Final = 100.0
 def work_charts(
     record: RunRecord, known: Mapping[str, Quantity] = NOTHING_SERVED
 ) -> tuple[Chart, ...]:
-    """The charts that this record has counters for; one point for each stretch of equal length.
+    """Return the charts for which this record has counters; one point per stretch of equal length.
 
     ``known`` are values of the judged window, for the legend.
     """
@@ -61,6 +61,6 @@ def work_charts(
 
 
 def as_served(chart: Chart) -> Chart:
-    """``chart`` with a legend of what the run's table has, where it has all of its lines."""
+    """Use the values of the run's table in the legend, if it has all lines of ``chart``."""
     known = all(line.shown is not None for line in chart.lines)
     return replace(chart, legend=Legend.SERVED) if known else chart

@@ -35,14 +35,14 @@ from hybridbench.rundir.layout import (
 
 @dataclass(frozen=True)
 class Pages:
-    """A document in the formats that are stored; one that failed is missing, and says why."""
+    """A document in the stored formats; one that failed is missing, with the reason."""
 
     texts: Mapping[str, str | None]  # by file name; None failed
     failures: tuple[Failure, ...] = ()
 
 
 def rendered(document: Document) -> Pages:
-    """``document`` as report.md, report.html and junit.xml: of a run, a comparison or a night."""
+    """Render ``document`` as report.md, report.html and junit.xml, whatever it is about."""
     boundary = Boundary()
     renderers = {
         REPORT_MARKDOWN: render_markdown,
@@ -54,7 +54,7 @@ def rendered(document: Document) -> Pages:
 
 
 def write_run(run_dir: Path, record: RunRecord, verdict: Verdict, pages: Pages) -> None:
-    """Write all derived files of a run, each whole or not at all; the verdict first.
+    """Write all derived files of a run, each completely or not at all; the verdict first.
 
     Raises:
         RunDirectoryError: when ``run_dir`` cannot be written.
@@ -75,7 +75,7 @@ def _diagnosis(record: RunRecord) -> str | None:
 
 
 def write_failures(path: Path, failures: Sequence[Failure]) -> None:
-    """The tracebacks of an analysis in ``path``; no such file where nothing failed.
+    """Write the tracebacks of an analysis to ``path``; remove the file if nothing failed.
 
     Raises:
         RunDirectoryError: when its directory cannot be written.
@@ -87,7 +87,7 @@ def write_failures(path: Path, failures: Sequence[Failure]) -> None:
 
 
 def write_pages(directory: Path, pages: Pages) -> None:
-    """Write what could be rendered, and leave no older page in place of what could not.
+    """Write what could be rendered, and remove older versions of pages that could not.
 
     Raises:
         RunDirectoryError: when ``directory`` cannot be written.
@@ -107,7 +107,7 @@ def _remove(path: Path) -> None:
 
 
 def write_so_far(run_dir: Path, record: RunRecord, verdict: Verdict) -> None:
-    """The evidence of a run in progress, in files of their own names.
+    """Write the results of a run in progress, to files with names of their own.
 
     Raises:
         RunDirectoryError: when ``run_dir`` cannot be written.
