@@ -1,1 +1,1 @@
-"""Runs over time: nightly runs and their cells, stored runs as series, and what may be deleted."""
+"""Runs over time: nightly runs and their cells, stored runs as series, and deletion rules."""

@@ -1,7 +1,7 @@
-"""One attempt at a cell: its command, how far its store came, and what the result was.
+"""One attempt at a cell: its command, the progress of its run, and the result.
 
-A soak that was cut off is resumed and judged; a comparison that was is begun anew, as its versions
-took turns and half of them prove little.
+An interrupted soak is resumed and judged; an interrupted comparison is restarted, because its
+versions took turns and half of the rounds show little.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from hybridbench.rundir.reader import read_run
 from hybridbench.thresholds.ratios import CheckedRatio
 from hybridbench.thresholds.result import ThresholdOutcome
 
-# Shown from one nightly run to the next; medians over the judged window.
+# Compared between nightly runs; medians over the judged window.
 _METRICS: Final = (
     THROUGHPUT,
     "requests_per_s",
@@ -69,10 +69,10 @@ _WORSE: Final = (Change.INTRODUCED, Change.WORSE)
 
 
 class Progress(Enum):
-    """How far the newest run in an attempt's store is."""
+    """How far the newest run in an attempt's store has come."""
 
-    CUT = "cut"  # soak --resume goes on with it
-    UNJUDGED = "unjudged"  # ran to its end and was cut off before the verdict
+    CUT = "cut"  # soak --resume can continue it
+    UNJUDGED = "unjudged"  # complete, but interrupted before the verdict
     DONE = "done"
 
 
@@ -85,12 +85,12 @@ class Stored:
 
 
 def start_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[str]:
-    """The soak or comparison of a cell, as anybody could type it."""
+    """Return the cell's soak or comparison as a command line that a user could type."""
     cell = planned.cell
     if cell.kind is CellKind.WATCH:
         return _watch_command(planned, attempt, store)
     if cell.kind is CellKind.COMPARE:
-        # A cell needs a verdict, also on a day without a change.
+        # A cell needs a verdict even on a day without a change.
         words = [*_HYBRIDBENCH, "compare", *cell.versions, "--same-engine"]
         words += ["--max-time", f"{attempt.duration_s:g}s"]
         words += _option("--block", cell.block_s, "s") + _option("--margin", cell.margin)
@@ -119,10 +119,10 @@ def _watch_command(planned: PlannedCell, attempt: Attempt, store: Path) -> list[
 
 
 def resume_command(cell: Cell, run_dir: Path) -> list[str]:
-    """Resume a soak that was cut off, as a segment of its own."""
+    """Resume an interrupted soak, as a new segment."""
     words = [*_HYBRIDBENCH, "soak", "--resume", str(run_dir), "--ui", "plain"]
     for version in cell.versions:
-        # No code is run because a manifest names it: files are given again.
+        # Code is never run just because a manifest names it: give the files again.
         words += _defect_option(version) if version.endswith(".py") else []
     return words
 
@@ -133,12 +133,12 @@ def judge_command(run_dir: Path) -> list[str]:
 
 
 def stored_attempt(kind: CellKind, store: Path) -> Stored | None:
-    """How far the newest run in ``store`` came; None if there is none."""
+    """Return how far the newest run in ``store`` has come; None if there is none."""
     return _stored_comparison(store) if kind is CellKind.COMPARE else _stored_soak(store)
 
 
 def with_result(kind: CellKind, attempt: Attempt, run_dir: Path, cell_dir: Path) -> Attempt:
-    """``attempt`` completed from the run in ``run_dir`` that is done.
+    """Complete ``attempt`` from the finished run in ``run_dir``.
 
     Raises:
         RunDirectoryError: the run or its verdict cannot be read.
@@ -237,12 +237,12 @@ def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
 
 
 def _went_on(run_dir: Path) -> bool:
-    """Whether the verdict is older than the last sample: a later segment was cut off."""
+    """Whether the verdict is older than the last sample: a later segment was interrupted."""
     return (run_dir / VERDICT).stat().st_mtime < (run_dir / SAMPLES).stat().st_mtime
 
 
 def _extended_s(record: RunRecord) -> float:
-    """How long the run went on beyond its planned time, undecided."""
+    """Return how long the run was extended beyond its planned time."""
     began = record.last_event(Extended)
     ended = last_segment(record).last_event(ExtensionEnded)
     return 0.0 if began is None or ended is None else max(ended.t_s - began.t_s, 0.0)
@@ -261,20 +261,20 @@ def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str,
 
 
 def _findings(side: SideComparison) -> Iterator[AttemptFinding]:
-    """What makes ``side`` worse than the first version; one undecided answer otherwise."""
+    """Yield what makes ``side`` worse than the first version, or one undecided finding."""
     if side.outcome is Outcome.INCONCLUSIVE:
         open_ = VerdictKind.INCONCLUSIVE
         yield AttemptFinding("undecided", open_, side.name, side.full_headline)
     if side.outcome is not Outcome.REGRESSION:
         return
     found = [*_leaks(side), *_slower(side)]
-    # A version that fell has neither: its end is the finding.
+    # A version that crashed has neither: its crash is the finding.
     fell = AttemptFinding("crash", VerdictKind.CRASHED, side.name, side.full_headline)
     yield from found or [fell]
 
 
 def _ratio_findings(ratio: CheckedRatio, verdict: ComparisonVerdict) -> Iterator[AttemptFinding]:
-    """A threshold on a ratio that was missed, or that keeps the comparison undecided."""
+    """Yield a threshold on a ratio that was missed, or that leaves the comparison undecided."""
     outcome = None if ratio.result is None else ratio.result.outcome
     if outcome is ThresholdOutcome.MISSED:
         missed = VerdictKind.DEGRADED

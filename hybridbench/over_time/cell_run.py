@@ -1,4 +1,4 @@
-"""One cell, run to its verdict: attempts, interruptions, and what the policy runs again."""
+"""Run one cell to its verdict: attempts, interruptions, and reruns by the policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hybridbench.targets.background_process import Completed
 
 # Boot, drains, checkpoints, diagnosis and judging on a busy machine, beside the traffic.
 _PATIENCE_S: Final = 900.0
-# A soak that we were killed beside drains and reports before it lets go of its directory.
+# A soak whose parent was killed drains and reports before it unlocks its directory.
 _LETTING_GO_S: Final = 90.0
 # Two interim analyses that agree on an extended run must be a minute apart: less decides nothing.
 _EXTEND_AT_LEAST_S: Final = 60.0
@@ -46,12 +46,12 @@ class CellRun:
     """Runs one cell in its directory, or resumes it.
 
     Args:
-        nightly: what the plan asks for.
+        nightly: the nightly run from the plan.
         planned: the cell.
-        cell_dir: holds cell.json and a folder for each attempt; made here.
-        child: runs the commands; whoever stops it stops the cell.
-        say: takes a line of progress.
-        deadline_s: an undecided cell is not extended beyond this moment of the clock.
+        cell_dir: holds cell.json and a folder for each attempt; created here.
+        child: runs the commands; stopping it stops the cell.
+        say: receives progress lines.
+        deadline_s: an undecided cell is not extended beyond this monotonic time.
     """
 
     nightly: PlannedRun
@@ -64,11 +64,11 @@ class CellRun:
 
     @property
     def rules(self) -> Rules:
-        """Of the plan, for this cell."""
+        """The plan's rules for this cell."""
         return self.nightly.rules(self.planned)
 
     def run(self) -> CellRecord:
-        """The cell's record; not ``finished`` if a signal ended it.
+        """Return the cell's record; not ``finished`` if a signal ended it.
 
         Raises:
             RunDirectoryError: the directory holds a cell of another plan or engine, or cannot be
@@ -83,7 +83,7 @@ class CellRun:
             return self._resume(record)
 
     def result(self, record: CellRecord) -> CellResult | None:
-        """What the cell came to; None while a run of it is under way or was cut off."""
+        """Return the cell's result; None while a run of it is in progress or interrupted."""
         if not record.attempts or record.attempts[-1].exit_code is None:
             return None
         return result(self.rules, record.attempts)
@@ -106,11 +106,11 @@ class CellRun:
                 f"changed since (now {engine[:12]}): choose another --out",
                 code=ErrorCode.MISMATCH,
             )
-        # Waivers may have changed since; they are no part of what runs.
+        # Waivers may have changed since; they do not affect what runs.
         return msgspec.structs.replace(record, plan=plan, cell=self.planned.cell, engine=engine)
 
     def _resume(self, record: CellRecord) -> CellRecord:
-        # A run that ended without a verdict is tried again: its cause may have been mended.
+        # A run that ended without a verdict is tried again: its cause may have been fixed.
         ended = [attempt for attempt in record.attempts if attempt.verdict]
         under_way = [a for a in record.attempts[len(ended) :] if a.exit_code is None]
         while True:
@@ -145,9 +145,9 @@ class CellRun:
         )
 
     def _extend_s(self, wanted: NextAttempt) -> float:
-        """How long the run may go on undecided: as the plan says, or what time there is.
+        """Return how long an undecided run may be extended: by the plan, or the time that is left.
 
-        Only what is undecided stays so for want of time: a failure is always made sure of.
+        Only undecided runs lose their extension to lack of time: failures are always confirmed.
         """
         left_s = self.deadline_s - self.clock.monotonic_s() - wanted.duration_s - OVERHEAD_S
         if left_s >= wanted.extend_s:
@@ -155,7 +155,7 @@ class CellRun:
         return float(int(left_s)) if left_s >= _EXTEND_AT_LEAST_S else 0.0
 
     def _made(self, attempt: Attempt) -> Attempt:
-        """The attempt made or resumed; its exit code stays None if a signal ended it."""
+        """Make or resume the attempt; its exit code stays None if a signal ended it."""
         store = self.cell_dir / f"attempt-{attempt.number}"
         make_directory(store)
         command = start_command(self.planned, attempt, store)
@@ -172,7 +172,7 @@ class CellRun:
         return msgspec.structs.replace(attempt, ended_wall_s=self.clock.wall_s())
 
     def _to_its_end(self, attempt: Attempt, command: list[str], store: Path) -> Completed:
-        """Start what is left to do: all of it, the rest of a soak, its judging, or nothing."""
+        """Run what is left to do: all of it, the rest of a soak, its judging, or nothing."""
         cell = self.planned.cell
         stored = self._settled(store)
         if stored is None:
@@ -186,12 +186,12 @@ class CellRun:
         ended = self._start(resume_command(cell, stored.run_dir), attempt, store)
         if ended.exit_code != int(ExitCode.USAGE):
             return ended
-        # Cut off before its engine was built, or the engine has changed since.
+        # Interrupted before its engine was built, or the engine has changed since.
         self.say(f"{cell.id}: begins anew, as that run cannot be resumed")
         return self._start(command, attempt, store)
 
     def _settled(self, store: Path) -> Stored | None:
-        """What is in ``store`` once a soak that still writes there has let go of it."""
+        """Return what is in ``store`` once a soak that still writes there has unlocked it."""
         stored = stored_attempt(self.planned.cell.kind, store)
         if stored is None or stored.progress is not Progress.CUT:
             return stored
@@ -213,7 +213,7 @@ class CellRun:
         return self.child.run(command, store / _CONSOLE, 2 * traffic_s + _PATIENCE_S)
 
     def _wait_for(self, run_dir: Path) -> None:
-        """Until the soak that was at it when we were killed has let go of it."""
+        """Wait until the soak that was running when we were killed has unlocked the directory."""
         deadline_s = self.clock.monotonic_s() + _LETTING_GO_S
         while True:
             try:

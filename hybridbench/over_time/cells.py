@@ -1,4 +1,4 @@
-"""From a plan to its cells: what each runs, under an id that stays when the plan grows."""
+"""Expand a plan to its cells: what each runs, under an id that is stable as the plan grows."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9.]+")
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell with what only this machine and this planning know of it.
+    """A cell with facts specific to this machine and this planning.
 
     Attributes:
-        least_s: a smaller budget never shortens it below this: what it needs to decide, or more.
-        profile_source: what ``--profile`` takes: a path of this machine, stored nowhere.
-        watch: the options and the command of a watched run as they are typed, stored nowhere.
+        least_s: no budget shortens it below this: what it needs to decide, or more.
+        profile_source: the value of ``--profile``: a path on this machine, never stored.
+        watch: the options and the command of a watched run as typed, never stored.
     """
 
     cell: Cell
@@ -61,19 +61,19 @@ class PlannedCell:
         return self.cell.id
 
     def lasting(self, duration_s: float) -> PlannedCell:
-        """The same at another length."""
+        """Return the same cell with another length."""
         return replace(self, cell=msgspec.structs.replace(self.cell, duration_s=duration_s))
 
 
 def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[PlannedCell, ...]:
-    """The cells of a plan, in its order, at their full length.
+    """Return the cells of a plan, in its order, at their full length.
 
     Args:
         loaded: the plan.
         defects: added to every soak, under the same ids: a rehearsal of a regression.
 
     Raises:
-        ConfigError: a profile that is none, a soak too short to decide, or two cells with one id.
+        ConfigError: an invalid profile, a soak too short to decide, or two cells with one id.
     """
     known = _Profiles(loaded.path.parent)
     plan = loaded.plan
@@ -99,7 +99,7 @@ def expand(loaded: LoadedPlan, defects: tuple[str, ...] = ()) -> tuple[PlannedCe
 def _twice(cell: Cell, other: Cell, place: str, other_place: str) -> str:
     said = f"{place}: there are two cells {cell.id} (the other at {other_place}); "
     if cell.profile != other.profile:
-        # A copy of a shipped profile, mostly; what stands in a matrix cannot have an id.
+        # Usually a copy of a shipped profile; an entry of a matrix cannot have an id.
         return (
             f"{said}the profiles {other.profile} and {cell.profile} bear one name: give one of "
             "them another `name`."
@@ -108,7 +108,7 @@ def _twice(cell: Cell, other: Cell, place: str, other_place: str) -> str:
 
 
 def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:
-    """The cell called ``cell_id``.
+    """Return the cell called ``cell_id``.
 
     Raises:
         UsageError: there is none.
@@ -125,10 +125,10 @@ def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:
 
 
 def plan_hash(plan: Plan, cells: Iterable[PlannedCell]) -> str:
-    """Hash of all that runs and of what decides about running again.
+    """Hash everything that runs, and the rules for running again.
 
-    Waivers are left out: they are read when cells are merged, and adding one must not make a
-    nightly run that is half done worthless.
+    Waivers are excluded: they are read when cells are merged, and adding one must not invalidate a
+    nightly run that is half done.
     """
     policy = plan.policy
     ran = [json.dumps(msgspec.to_builtins(cell.cell), sort_keys=True) for cell in cells]
@@ -153,7 +153,7 @@ def _of_matrix(plan: Plan) -> Iterator[_Entry]:
 
 @dataclass
 class _Profiles:
-    """Profiles by the name a plan gives them; paths are relative to the plan."""
+    """Profiles by their name in the plan; paths are relative to the plan."""
 
     folder: Path
     loaded: dict[str, Profile] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class _Profiles:
         return self.loaded[name]
 
     def source(self, name: str) -> str:
-        """``name`` as ``--profile`` takes it from anywhere."""
+        """Return ``name`` as ``--profile`` accepts it from any directory."""
         if "/" not in name and not name.endswith((".yaml", ".yml")):
             return name
         return str((self.folder / name).resolve())
@@ -185,7 +185,7 @@ def _planned(
     profile = known.get(name, place)
     settings = {key: _setting(value) for key, value in {**plan.set, **entry.set}.items()}
     if settings:
-        # A wrong key is refused now, not by the first cell at two in the morning.
+        # Refuse a wrong key now, not in the first cell at two in the morning.
         try:
             profile = profile.with_overrides(settings)
         except ConfigError as error:
@@ -205,7 +205,7 @@ def _planned(
         gc=entry.gc or plan.gc,
         device=entry.device or plan.device,
         settings=settings,
-        # A comparison has ratios to ask for, and a soak none.
+        # Only comparisons have thresholds on ratios.
         thresholds=(
             (*plan.thresholds, *entry.thresholds)
             if isinstance(entry, SoakEntry)
@@ -215,7 +215,7 @@ def _planned(
         margin=entry.margin if isinstance(entry, CompareEntry) else None,
         needs=entry.needs or plan.needs or Needs(),
     )
-    # A directory may be on the machines that run the cells, and not on the one that plans them.
+    # A directory may exist only on the machines that run the cells, not on the planning one.
     served = _model_of_servers(entry)
     fault = None if served or "/" in cell.model else model_fault(cell.model)
     if fault is not None:
@@ -228,7 +228,7 @@ def _planned(
     cell = msgspec.structs.replace(
         cell, work=_work(cell, profile), versions=(*cell.versions, *extra)
     )
-    # A cell that is shorter than the plan's least was meant to be.
+    # A cell that is shorter than the plan's minimum is so on purpose.
     return PlannedCell(cell, min(least_s, duration_s), known.source(name))
 
 
@@ -237,7 +237,7 @@ def _model(entry: SoakEntry | CompareEntry, profile: Profile) -> str:
 
 
 def _model_of_servers(entry: SoakEntry | CompareEntry) -> str:
-    """The family of the checkpoint that servers of others have if none is named; else empty."""
+    """Return the model family of released servers if none is named; otherwise empty."""
     versions = (entry.version,) if isinstance(entry, SoakEntry) else entry.versions
     engines = [named_engine(version)[0] for version in versions if is_release(version)]
     return next((name for engine in engines for name in engine.models), "")
@@ -264,10 +264,9 @@ def _watched(entry: WatchEntry, plan: Plan) -> PlannedCell:
 
 
 def _decides_from_s(entry: SoakEntry | CompareEntry, profile: Profile) -> float:
-    """The shortest length at which ``entry`` can come to a verdict.
+    """Return the shortest length at which ``entry`` can reach a verdict.
 
-    A soak of a profile that limits no growth of memory has none: only
-    what is counted decides there.
+    Zero for a soak whose profile limits no memory growth: only exact counts decide there.
     """
     if isinstance(entry, CompareEntry):
         block_s = BLOCK_S if entry.block_s is None else entry.block_s
@@ -290,7 +289,7 @@ def _setting(value: object) -> str:
 
 
 def _id(entry: SoakEntry | CompareEntry, profile: Profile) -> str:
-    """Made of what the cell itself says only, so that other cells never change it."""
+    """Build the id only from the cell's own facts, so that other cells never change it."""
     model = Path(_model(entry, profile)).name
     if isinstance(entry, CompareEntry):
         parts = ["compare", "-vs-".join(_slug(v) for v in entry.versions), model, profile.name]

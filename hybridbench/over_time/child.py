@@ -1,4 +1,4 @@
-"""One command of ours in a process of its own: its words passed on, its end ours to ask for."""
+"""Run one of our commands in a separate process, pass on its output, and stop it on request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hybridbench.targets.background_process import BackgroundProcess, Completed
 
 
 class Child:
-    """The command that runs, if one does; signals that this process gets are passed on to it.
+    """The running command, if any; signals to this process are passed on to it.
 
     The command has a session of its own, so that Ctrl-C on a terminal reaches it once, through us.
-    When this process is killed, the kernel asks the command to end: it drains and stores what it
-    has, and a later ``nightly cell`` goes on with that.
+    If this process is killed, the kernel terminates the command: it drains and stores its results,
+    and a later ``nightly cell`` continues from there.
     """
 
     def __init__(self, words: TextIO = sys.stderr) -> None:
@@ -24,15 +24,15 @@ class Child:
         self.stopped_by: signal.Signals | None = None
 
     def stop(self, number: signal.Signals) -> None:
-        """Note the signal and pass it on.  Called from a signal handler."""
+        """Record the signal and pass it on.  Called from a signal handler."""
         self.stopped_by = self.stopped_by or number
         if self._process is not None:
             self._process.send_signal(number)
 
     def run(self, command: list[str], output: Path, patience_s: float) -> Completed:
-        """Run ``command`` to its end; stdout is appended to ``output``.
+        """Run ``command`` until it ends; append its stdout to ``output``.
 
-        After ``patience_s`` it is ended: nothing of ours may hang for the rest of the run.
+        It is killed after ``patience_s``, so that no command can hang for the rest of the run.
         """
         with (
             output.open("ab") as file,

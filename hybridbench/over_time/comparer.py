@@ -1,10 +1,10 @@
-"""The comparer of runs over time: which runs belong together, and whether a later one is worse.
+"""Compare runs over time: which runs belong together, and whether a later one is worse.
 
-Two commands ask it.  `history` has many runs of one series: it takes one number of each, learns
-from them how far healthy runs lie apart, and asks since which run a quantity changed.  `nightly`
-asks what is new since one green run.  Two runs say nothing of the spread between runs, so that
-findings are compared by signature there, rates by the interval that each run has of its own, and
-throughput by a ratio that the plan chooses.  `prune` keeps the newest runs of each series.
+Two commands use it.  `history` has many runs per series: it takes one number from each, learns how
+much healthy runs vary, and finds the run at which a quantity changed.  `nightly` reports what is
+new since one green run.  Two runs cannot show the spread between runs, so there findings are
+compared by signature, rates by each run's own interval, and throughput by a ratio from the plan.
+`prune` keeps the newest runs of each series.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from hybridbench.thresholds.grammar import Stat
 
 THROUGHPUT: Final = "throughput_tokens_per_s"
 _MIB: Final = 2.0**20
-# What an upgrade of the environment changes is shown beside the version and splits no series.
+# Upgrades of the environment are shown with the version, but do not split a series.
 _OF_ENVIRONMENT: Final = frozenset({"interpreter", "torch", "numpy", "libc"})
 
 
 @dataclass(frozen=True)
 class Value:
-    """One quantity of one run; None for an end without bound or an unknown one."""
+    """One quantity of one run; None for an infinite or unknown end."""
 
     value: float
     lower: float | None = None
@@ -45,14 +45,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Tracked:
-    """What a history follows from run to run.
+    """A quantity that a history follows from run to run.
 
     Args:
-        name: as a threshold would call it.
+        name: as in a threshold.
         metric: its declaration.
         stat: of the metric.
-        least: the smallest change that is worth a word, in its unit; or
-        least_share: as a share of what it was before.
+        least: the smallest change worth reporting, in its unit; or
+        least_share: as a share of the previous value.
     """
 
     name: str
@@ -79,8 +79,8 @@ QUANTITIES: Final[tuple[Tracked, ...]] = (
 class Point:
     """One run of a history.
 
-    ``facts`` are those that all runs of one series share; ``version`` is the hash of the engine
-    that ran with what was put into it, ``environment`` its interpreter and libraries.
+    ``facts`` are common to all runs of a series; ``version`` is a hash of the engine that ran and
+    its injected defects, ``environment`` its interpreter and libraries.
     """
 
     run_id: str
@@ -90,7 +90,7 @@ class Point:
     commit: str = ""
     environment: str
     verdict: str | None = None  # None: not judged yet
-    invalid: bool = False  # what was measured proves nothing, whatever was counted
+    invalid: bool = False  # its measurements are inconclusive, whatever was counted
     values: Mapping[str, Value] = field(default_factory=dict)
     model: str
     profile: str
@@ -116,9 +116,9 @@ class Trend:
 
 @dataclass(frozen=True)
 class Series:
-    """Runs of one model under one profile on machines of one class.
+    """Runs of one model with one profile on machines of one class.
 
-    ``differs_in`` are the facts in which it differs from others of the same model and profile.
+    ``differs_in`` are the facts that distinguish it from others with the same model and profile.
     """
 
     model: str
@@ -129,24 +129,24 @@ class Series:
 
 
 def series_facts(manifest: Manifest) -> dict[str, str]:
-    """What all runs of one series share, by key, in words."""
+    """Return what all runs of one series share, by key, as text."""
     facts = comparable_facts(manifest)
     return {key: value for key, value in facts.items() if key not in _OF_ENVIRONMENT}
 
 
 def series_key(model: str, profile: str, facts: Mapping[str, str]) -> tuple[str, ...]:
-    """Equal for the runs of one series, whose ``series_facts`` are ``facts``, and for no others."""
+    """Return a key that is equal only for runs of one series, whose ``series_facts`` are given."""
     return (model, profile, *(f"{name}={value}" for name, value in sorted(facts.items())))
 
 
 def environment(manifest: Manifest) -> str:
-    """Interpreter and libraries: a change that comes with a new one says so."""
+    """Return interpreter and libraries, to report changes that come with new ones."""
     facts = comparable_facts(manifest)
     return ", ".join(f"{key} {facts[key]}" for key in sorted(_OF_ENVIRONMENT) if key in facts)
 
 
 def machine(manifest: Manifest) -> str:
-    """The class of the machine of a run, its interpreter and device; equal for one class only."""
+    """Return a run's machine class, interpreter and device; equal only within one class."""
     version = ".".join((manifest.interpreter.version or "?").split(".")[:2])
     device = manifest.model.device.partition(":")[0]
     facts = machine_class(manifest).items()
@@ -155,10 +155,10 @@ def machine(manifest: Manifest) -> str:
 
 
 def series_of(points: Iterable[Point], quantities: Sequence[Tracked] = QUANTITIES) -> list[Series]:
-    """All series, those with the newest run first.
+    """Return all series, those with the newest run first.
 
-    Runs share one only if all that decides what they measure agrees: settings of the profile,
-    pools, collector and malloc mode, processor, cores, memory and kernel.
+    Runs share a series only if everything that affects their measurements agrees: profile settings,
+    pools, collector and malloc mode, CPU, cores, memory and kernel.
     """
     groups: dict[tuple[str, ...], list[Point]] = defaultdict(list)
     for point in points:
@@ -168,11 +168,11 @@ def series_of(points: Iterable[Point], quantities: Sequence[Tracked] = QUANTITIE
 
 
 def against(cell: CellResult, earlier: Sequence[GreenRun], least_ratio: float) -> CellResult:
-    """``cell`` with what is new, grown, gone or slower than in the last green run.
+    """Return ``cell`` with what is new, grown, fixed or slower since the last green run.
 
     That is the newest in which this cell did the same work on a machine of the same class and did
     not fail: an undecided run found nothing either.  Findings keep their verdict; only throughput
-    below ``least_ratio`` makes a cell fail that did not.
+    below ``least_ratio`` makes a passing cell fail.
     """
     for green in earlier:
         base = next((c for c in green.run.cells if _is_baseline(c, cell)), None)
@@ -182,7 +182,7 @@ def against(cell: CellResult, earlier: Sequence[GreenRun], least_ratio: float) -
 
 
 def grew(rate: Rate, before: Rate) -> bool:
-    """Whether the interval of ``rate`` lies wholly above that of ``before``."""
+    """Whether the interval of ``rate`` lies entirely above that of ``before``."""
     return rate.lower > before.upper
 
 
@@ -259,7 +259,7 @@ def _compared(cell: CellResult, base: CellResult, name: str, least_ratio: float)
 
 
 def _says(entry: CellFinding) -> bool:
-    """Whether something was found: what stayed undecided is neither new, known nor gone."""
+    """Whether something was found: undecided items are neither new, known nor fixed."""
     return entry.finding.verdict != VerdictKind.INCONCLUSIVE
 
 
@@ -275,7 +275,7 @@ def _with_news(entry: CellFinding, name: str, known: _Known) -> CellFinding:
 
 
 def _grown(cell: CellResult, base: CellResult, known: _Known) -> Iterator[str]:
-    """Each rate of ``cell`` that grew, of a finding that was known or of a gated metric."""
+    """Yield each rate of ``cell`` that grew, for a known finding or a gated metric."""
     for finding in (entry.finding for entry in cell.findings):
         earlier = known.get(finding.signature)
         for rate in finding.rates:

@@ -1,4 +1,4 @@
-"""How often a nightly run fails though nothing is wrong, so that the gate can be trusted."""
+"""How often a nightly run fails although nothing is wrong, which limits trust in the gate."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hybridbench.records.nightly import Cell, CellKind, Policy
 # detection.md, "How well it does": 3 false alarms in 552 clean traces on one fresh seed, none
 # in 552 on another.  The worse of the two is used; with none, up to 0.0054 could not be excluded.
 ALARM_RATE: Final = 3 / 552
-# A comparison is built to call identical versions different in one of twenty at most, half of them
-# slower; comparison-statistics.md simulated it and saw none.
+# A comparison is built to call identical versions different in at most one of twenty cases, half
+# of them slower; comparison-statistics.md simulated it and saw none.
 COMPARE_RATE: Final = 0.025
 _GATED: Final = [spec for spec in METRICS if spec.check is Check.TREND and not spec.foreign]
 GATED_METRICS: Final = sum(not spec.on_device for spec in _GATED)
@@ -25,15 +25,15 @@ GATED_METRICS: Final = sum(not spec.on_device for spec in _GATED)
 
 @dataclass(frozen=True)
 class FalseAlarms:
-    """The expected share of failed runs of a plan in which nothing is wrong.
+    """The expected share of failed runs for a plan in which nothing is wrong.
 
-    One clean soak is called a leak with chance c = 1 - (1 - a)^m, for m gated metrics with an alarm
-    rate of a each; with the rerun policy it fails only if a second seed agrees, c^2.  A nightly run
-    fails unless every cell passes: 1 - product of (1 - chance).
+    One clean soak is called a leak with probability c = 1 - (1 - a)^m, for m gated metrics with an
+    alarm rate of a each; with the rerun policy it fails only if a second seed agrees, c^2.  A
+    nightly run fails unless every cell passes: 1 - product of (1 - probability).
 
-    An extension is counted as a second analysis, as if every soak were undecided and the two were
-    independent: m is doubled.  How often the interim analyses of an extension, of which two must
-    agree, are wrong has not been measured.
+    An extension counts as a second analysis, as if every soak were undecided and the two were
+    independent: m is doubled.  The error rate of an extension's interim analyses, of which two must
+    agree, has not been measured.
     """
 
     soaks: int
@@ -45,7 +45,7 @@ class FalseAlarms:
 
     @property
     def share(self) -> float:
-        """As a share of all nightly runs."""
+        """The probability as a share of all nightly runs."""
         power = 2 if self.confirmed else 1
         soak = (1.0 - (1.0 - ALARM_RATE) ** self._tries) ** power
         compare = COMPARE_RATE**power
@@ -53,7 +53,7 @@ class FalseAlarms:
 
     @property
     def text(self) -> str:
-        """The share in a sentence, and what it is of."""
+        """The share in a sentence, with its basis."""
         parts = []
         if self.soaks:
             extended = ", the extension counted as a second analysis" if self.extended else ""
@@ -68,7 +68,7 @@ class FalseAlarms:
 
     @property
     def formula(self) -> str:
-        """How the share was calculated."""
+        """The formula of the share."""
         squared = "^2" if self.confirmed else ""
         parts = []
         if self.soaks:
@@ -87,7 +87,7 @@ class FalseAlarms:
 
 
 def expected_false_alarms(cells: Sequence[Cell], policy: Policy) -> FalseAlarms:
-    """For one nightly run of ``cells``."""
+    """Return the estimate for one nightly run of ``cells``."""
     soaks = sum(cell.kind is not CellKind.COMPARE for cell in cells)
     gated = len(_GATED) if any(cell.needs.gpu for cell in cells) else GATED_METRICS
     return FalseAlarms(

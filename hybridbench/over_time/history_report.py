@@ -1,4 +1,4 @@
-"""A history as a document: per series a row for each run, a trend for each quantity, a chart."""
+"""A history as a document: per series a row per run, a trend per quantity, and charts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _WORD: Final = {True: "WORSE", False: "BETTER"}
 
 
 def history_document(series: Sequence[Series], unread: Sequence[Unread], where: str) -> Document:
-    """The report of ``series``, newest first; ``where`` is the name of the results directory."""
+    """Return the report of ``series``, newest first; ``where`` names the results directory."""
     changes = [
         (one, trend, change) for one in series for trend in one.trends for change in trend.changes
     ]
@@ -74,7 +74,7 @@ def history_document(series: Sequence[Series], unread: Sequence[Unread], where: 
 
 
 def change_text(trend: Trend, change: Change) -> Phrase:
-    """From what to what, at which run, and how sure."""
+    """Describe a change: from what to what, at which run, and its significance."""
     quantity = trend.quantity
     run, last = trend.points[change.at], trend.points[change.at - 1]
     sure = (
@@ -91,7 +91,7 @@ def change_text(trend: Trend, change: Change) -> Phrase:
 
 
 def series_title(one: Series, every: Sequence[Series]) -> str:
-    """Model and profile, and in what this series differs from others of the same."""
+    """Name the series by model and profile, and by what distinguishes it from similar series."""
     same = [other for other in every if (other.model, other.profile) == (one.model, one.profile)]
     title = f"{one.model} / {one.profile}"
     if len(same) < 2:
@@ -102,7 +102,7 @@ def series_title(one: Series, every: Sequence[Series]) -> str:
 
 
 def _is_short(trend: Trend) -> bool:
-    """Whether even a large change could not be detected."""
+    """Whether there are too few runs to detect even a large change."""
     return len(trend.points) < min(2 * FEWEST_ON_A_SIDE, FEWEST_BEFORE + 1)
 
 
@@ -144,7 +144,7 @@ def _tables(one: Series, every: Sequence[Series]) -> Iterable[Table]:
         title,
         ("started", "engine", "verdict", *(quantity.name for quantity in quantities)),
         tuple(_row(point, quantities) for point in reversed(shown)),
-        frozenset({0, *range(3, 3 + len(quantities))}),  # dates, too, are never torn
+        frozenset({0, *range(3, 3 + len(quantities))}),  # dates are never split either
         f"{times(left, 'older run')} left out." if left else "",
     )
 
@@ -228,7 +228,7 @@ def _chart(key: str, trend: Trend) -> Chart:
 
 
 def _amount(quantity: Tracked, value: float, of: str) -> Quantity:
-    """A value of ``of``, a run or the runs on one side of a change; a slope an hour."""
+    """Return a value of ``of``: a run, or the runs on one side of a change; slopes are per hour."""
     unit = declared(quantity.metric).unit
     if quantity.stat is Stat.SLOPE:
         return Quantity(quantity.name, value, unit.value, per="h", of=of, signed=True)
@@ -237,7 +237,7 @@ def _amount(quantity: Tracked, value: float, of: str) -> Quantity:
 
 
 def history_json(series: Sequence[Series], unread: Sequence[Unread]) -> str:
-    """Every point and every change, for machines."""
+    """Return every point and every change, for programs."""
     document: dict[str, JsonValue] = {
         "schema": "hybridbench.history/1",
         "series": [_series_json(one) for one in series],
@@ -249,7 +249,7 @@ def history_json(series: Sequence[Series], unread: Sequence[Unread]) -> str:
 def _series_json(one: Series) -> dict[str, JsonValue]:
     runs = [to_json(point) for point in one.points]
     for run in runs:
-        # What all of them share stands beside them.
+        # What all of them share is stored once, outside.
         del run["model"], run["profile"], run["facts"]
     return {
         "model": one.model,

@@ -1,4 +1,4 @@
-"""Cells in, one nightly run out: every planned cell has a row, and a lost one is MISSING."""
+"""Merge cells into one nightly run: every planned cell has a row, and a lost one is MISSING."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hybridbench.records.nightly import (
 )
 from hybridbench.rundir.layout import CELL
 
-# The first of these that a failed cell says is the run's: what was found outranks what could not
-# be looked at.
+# The nightly run's word is the first of these that a failed cell has: what was found outranks what
+# could not be examined.
 PRECEDENCE: Final = (
     "LEAK",
     "INVARIANT",
@@ -41,14 +41,14 @@ PRECEDENCE: Final = (
 
 @dataclass(frozen=True)
 class Found:
-    """The cells found below some directories, and what is to be said about finding them."""
+    """The cells found below some directories, with notes about the search."""
 
     cells: dict[str, CellRecord]
     notes: tuple[str, ...] = ()
 
 
 def find_cells(places: Sequence[Path]) -> Found:
-    """All cells below ``places``; of one that is there twice the finished, then the later one.
+    """Return all cells below ``places``; of duplicates the finished one, then the later one.
 
     Raises:
         RunDirectoryError: a directory does not exist, or the cells are of two plans or engines.
@@ -85,14 +85,14 @@ def find_cells(places: Sequence[Path]) -> Found:
 def merged(
     plan: PlanRecord, found: Found, earlier: Sequence[GreenRun], *, allow_partial: bool = False
 ) -> NightlyRun:
-    """The nightly run of ``plan`` from the cells that were found, compared with the last green.
+    """Return the nightly run of ``plan`` from the cells found, compared with the last green run.
 
-    One of which the budget left cells out is not green unless ``allow_partial`` says so.
+    If the budget dropped cells it is not green, unless ``allow_partial``.
     """
     cells = [_result(name, plan, found.cells.get(name)) for name in plan.cells]
     attempts = [a for cell in cells for a in cell.attempts]
     started_s = min((a.started_wall_s for a in attempts), default=0.0)
-    # One that is merged again must not meet itself, nor one that came after it.
+    # A run that is merged again must not be compared with itself, or with a later one.
     before = [green for green in earlier if green.run.started_wall_s < started_s]
     cells = [against(cell, before, plan.policy.throughput_ratio) for cell in cells]
     failed = [cell for cell in cells if cell.state in (CellState.FAIL, CellState.MISSING)]
@@ -107,7 +107,7 @@ def merged(
         started_wall_s=started_s,
         ended_wall_s=max((a.ended_wall_s for a in attempts), default=0.0),
         green=green and not rehearsed,
-        # Neutral cells do no harm, but no green run is made of nothing else.
+        # Neutral cells do no harm, but a run with nothing else is not green.
         exit_code=failed[0].exit_code if failed else int(ExitCode.CLEAN) if green else undecided,
         word="FAIL" if failed else "PASS" if green else "INCONCLUSIVE",
         headline=_headline(cells, failed) + _left_out(len(plan.left_out), allow_partial),
@@ -119,7 +119,7 @@ def merged(
 
 
 def plan_of(found: Found, places: Sequence[Path]) -> PlanRecord:
-    """The plan that the cells carry.
+    """Return the plan that the cells carry.
 
     Raises:
         RunDirectoryError: there is no cell to carry one.
@@ -135,7 +135,7 @@ def plan_of(found: Found, places: Sequence[Path]) -> PlanRecord:
 
 
 def _rehearsed(cells: Sequence[CellResult]) -> tuple[str, ...]:
-    """The defects that ``--defect`` put into the soaks, beside the version that the plan names."""
+    """Return the defects that ``--defect`` added to the soaks, besides the plan's version."""
     soaks = (c.cell.versions for c in cells if c.cell and c.cell.kind is CellKind.SOAK)
     return tuple(dict.fromkeys(name for versions in soaks for name in versions[1:]))
 
@@ -165,7 +165,7 @@ def _result(name: str, plan: PlanRecord, record: CellRecord | None) -> CellResul
 
 
 def _left_out(cells: int, allow_partial: bool) -> str:
-    # A green run of half a plan must not read as one of all of it.
+    # A green run of half a plan must not look complete.
     if not cells:
         return ""
     accepted = "accepted by" if allow_partial else "not accepted without"

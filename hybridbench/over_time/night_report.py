@@ -1,4 +1,4 @@
-"""A nightly run as a document: for console, HTML, Markdown, JUnit and step summary alike."""
+"""A nightly run as a document for console, HTML, Markdown, JUnit and step summary."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _GATE: Final = {
     CellState.NEUTRAL: GateState.SKIPPED,
     CellState.MISSING: GateState.ERROR,
 }
-# These are no verdicts on the engine.
+# Verdicts that say nothing about the engine.
 _NO_ANSWER: Final = ("CRASHED", "INVALID", "MISSING")
 _PARTIAL: Final = (
     "No cell failed, but the budget left out cells of the plan, which were not tested; "
@@ -57,12 +57,12 @@ _MEANING: Final = {
 
 
 def nightly_document(run: NightlyRun, name: str, pages: Mapping[str, str] = NOWHERE) -> Document:
-    """The report of ``run``.
+    """Return the report of ``run``.
 
     Args:
-        run: what was merged.
+        run: the merged run.
         name: of its directory.
-        pages: of a cell's id: the report of the run that decided, as a path from that directory.
+        pages: by cell id, the path from that directory to the report of the deciding run.
     """
     return Document(
         kind=DocumentKind.NIGHTLY,
@@ -125,7 +125,7 @@ def _answer(run: NightlyRun) -> Iterator[Fact]:
 
 
 def _by_cells(found: Iterable[tuple[str, str, str]]) -> str:
-    """``TreeNode in one, two until 2027-01-31``, from what, its end and the cell of each."""
+    """Group by cells: ``TreeNode in one, two until 2027-01-31``, from subject, end and cell."""
     cells: dict[tuple[str, str], list[str]] = {}
     for what, end, cell in found:
         cells.setdefault((what, end), []).append(cell)
@@ -150,7 +150,7 @@ def _gates(run: NightlyRun) -> Iterator[Gate]:
         seen = set()
         for entry in cell.findings:
             gate = f"{entry.finding.kind} of {entry.finding.subject}"
-            # One finding may name two drivers; the gate is asked once, by its first answer.
+            # One finding may name two drivers; use its first answer for the gate.
             if entry.waived and gate not in seen:
                 seen.add(gate)
                 text = f"{entry.finding.title}; waived {entry.waived}"
@@ -169,7 +169,7 @@ def _cells_table(run: NightlyRun, pages: Mapping[str, str]) -> Table:
 
 
 def _filled(table: Table) -> Table:
-    """``table`` without its last columns where they are empty in every row."""
+    """Drop the last columns of ``table`` if they are empty in every row."""
     filled = [i for i in range(len(table.columns)) if any(row[i] for row in table.rows)]
     end = 1 + max(filled, default=-1)
     rows = tuple(row[:end] for row in table.rows)
@@ -202,10 +202,10 @@ def _findings_table(run: NightlyRun) -> Table:
         found = entry.finding
         if found.verdict == VerdictKind.INCONCLUSIVE and not entry.waived:
             continue
-        # The interval is shown with the finding; here it would tear the table on a terminal.
+        # The finding's details have the interval; here it would not fit a terminal.
         rates = _rates(cell, entry)
         rate = rates[0].narrow if rates else ""
-        # Until when; why and where is shown with the finding.
+        # Only the date; the finding's details have the reason and the link.
         until = entry.waived_until
         said = entry.why_not if until is None else f"until {until.isoformat()}"
         badge = "WAIVED" if entry.waived else found.verdict
@@ -259,7 +259,7 @@ def _counts(entry: CellFinding) -> bool:
 
 
 def _entries(run: NightlyRun) -> Iterator[tuple[CellResult, CellFinding]]:
-    """All findings with their cells: those that count, those that are waived, what is open."""
+    """Return all findings with their cells: those that count, waived ones, undecided ones."""
     every = [(cell, entry) for cell in run.cells for entry in cell.findings]
 
     def place(pair: tuple[CellResult, CellFinding]) -> tuple[bool, bool]:

@@ -23,7 +23,7 @@ from hybridbench.workload.settings import SETTINGS
 from hybridbench.workload.validation import full_stop, nearest, validated
 from hybridbench.workload.yaml_source import KeyPath, Source, read_yaml
 
-# `hybridbench soak` refuses less.
+# `hybridbench soak` refuses shorter runs.
 SHORTEST_S: Final = 20.0
 
 Settings = Mapping[Text, bool | int | float | str]
@@ -45,10 +45,10 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Common:
-    """What every cell may have of its own; what it leaves out is the plan's.
+    """Keys that every cell may set; the plan's values are the defaults.
 
-    ``least_duration`` is what a budget never shortens a cell below.  A soak is never shortened
-    below what its profile needs to decide, whatever stands here.
+    A budget never shortens a cell below ``least_duration``, nor a soak below what its profile needs
+    to decide, whatever this says.
     """
 
     duration_s: DurationS | None = None
@@ -106,7 +106,7 @@ class WatchEntry:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its options, then its command, as they are typed."""
+        """Return its options, then its command, as typed."""
         single = ("metrics", "ready", "load", "log", "idle_every", "reset_cache")
         options = [(name, value) for name in single if (value := getattr(self, name)) is not None]
         options += [("instrument", value) for value in self.instrument]
@@ -135,26 +135,26 @@ class Plan(Common):
 
 @plain_dataclass(frozen=True)
 class LoadedPlan:
-    """A plan with the file it stands in: errors point there, and profiles are found beside it."""
+    """A plan with its file: errors point there, and profiles are resolved relative to it."""
 
     plan: Plan
     path: Path
     source: Source
 
     def place(self, *path: str | int) -> str:
-        """``file:line`` of a key."""
+        """Return ``file:line`` of a key."""
         return self.source.place(path)
 
 
 def load_plan(name_or_path: str | Path) -> LoadedPlan:
-    """The plan in that file, or the shipped one of that name.
+    """Return the plan in that file, or the shipped one of that name.
 
     Raises:
         ConfigError: one sentence with file, line and key.
     """
     path = Path(name_or_path)
     shipped = list_plans()
-    # A directory of that name is not meant: results of nightly runs are often called so.
+    # Ignore a directory of that name: results of nightly runs are often called so.
     if not path.exists() or (path.is_dir() and str(name_or_path) in shipped):
         if str(name_or_path) not in shipped:
             hint = nearest(str(name_or_path), list(shipped))
@@ -171,7 +171,7 @@ def load_plan(name_or_path: str | Path) -> LoadedPlan:
 
 
 def plan_json_schema() -> dict[str, object]:
-    """The JSON Schema of a plan, for editors and other tools."""
+    """Return the JSON Schema of a plan, for editors and other tools."""
     schema: dict[str, object] = _adapter().json_schema(by_alias=True, mode="validation")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -182,7 +182,7 @@ def _adapter() -> TypeAdapter[Plan]:
 
 
 def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
-    """What no type can check; the first one is reported."""
+    """Yield faults that no type can check; only the first is reported."""
     if not (plan.matrix.profiles or plan.cells or plan.compare or plan.watch):
         said = f"{plan.name} has nothing to run; give matrix.profiles, cells, compare or watch"
         yield ("name",), said
@@ -253,7 +253,7 @@ def _version(version: str, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 
 def is_release(version: str) -> bool:
-    """Whether ``version`` names a release of an engine of others."""
+    """Whether ``version`` names a release of another engine."""
     return "==" in version
 
 

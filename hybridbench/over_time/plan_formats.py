@@ -1,4 +1,4 @@
-"""What ``nightly plan`` prints: a table, a document for programs, a matrix for GitHub."""
+"""Output of ``nightly plan``: a table, a document for programs, a matrix for GitHub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridbench.over_time.planned import OVERHEAD_S, PlannedRun
 from hybridbench.over_time.policy import extension_s
 from hybridbench.records.nightly import Cell, counted
 
-# GitHub starts no more jobs from one matrix.
+# GitHub limits a matrix to this many jobs.
 _GITHUB_MAX: Final = 256
 # A fresh runner installs torch before it runs anything.
 _GITHUB_SETUP_MIN: Final = 15
@@ -27,7 +27,7 @@ PARTIAL: Final = (
 
 
 def console(nightly: PlannedRun) -> str:
-    """A line for each cell, how long all of them take, and how often chance fails one."""
+    """Return a line per cell, the total time, and the probability of a false alarm."""
     width = max(len(cell.id) for cell in nightly.cells)
     record, budgeted = nightly.record, nightly.budgeted
     lines = [f"plan {record.name} {record.hash}: {counted(len(nightly.cells))}"]
@@ -50,7 +50,7 @@ def _line(index: int, cell: Cell, width: int) -> str:
 
 
 def as_json(nightly: PlannedRun) -> str:
-    """The cells with all they run, and the minutes after which a scheduler may give each up."""
+    """Return the cells with everything they run, and a timeout in minutes for each."""
     record, false_alarms = nightly.record, nightly.false_alarms
     document = {
         "schema": "hybridbench.nightly-plan/1",
@@ -72,7 +72,7 @@ def as_json(nightly: PlannedRun) -> str:
 
 
 def github_matrix(nightly: PlannedRun) -> str:
-    """One line, for ``echo "matrix=$(...)" >> "$GITHUB_OUTPUT"``."""
+    """Return one line, for ``echo "matrix=$(...)" >> "$GITHUB_OUTPUT"``."""
     if len(nightly.cells) > _GITHUB_MAX:
         raise UsageError(
             f"github: {len(nightly.cells)} cells, and one matrix has at most "
@@ -95,7 +95,7 @@ def _runner(cell: Cell) -> str | list[str]:
 
 
 def _minutes(planned: PlannedCell, nightly: PlannedRun) -> int:
-    """How long a cell may take: all runs that the policy allows, extended, half as long again."""
+    """Return a cell's time limit: all runs that the policy allows, extended, plus half."""
     policy = nightly.record.policy
     runs = 1 + policy.rerun_statistical_leak + policy.rerun_invalid
     run_s = planned.cell.duration_s + OVERHEAD_S

@@ -1,4 +1,4 @@
-"""A plan made ready to run: its cells within the budget, and what every cell carries of it."""
+"""A plan made ready to run: its cells within the budget, and the part that every cell carries."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hybridbench.over_time.policy import Rules
 from hybridbench.records.nightly import PlanRecord
 from hybridbench.targets.engine_files import installed_engine_files
 
-# Boot, warm starts, checkpoints, judging and the report, beside the traffic; measured at 8 to 25 s.
+# Boot, warm starts, checkpoints, judging and the report, besides traffic; measured at 8 to 25 s.
 OVERHEAD_S: Final = 20.0
-# Kept free for cells that are run again or extended.
+# Reserved for cells that are run again or extended.
 _RESERVE: Final = 0.2
 
 
 @dataclass(frozen=True)
 class Budgeted:
-    """The cells that fit, shortened; ``left_out`` those that do not, ``needed_s`` what all take."""
+    """The cells that fit, shortened; ``left_out`` do not fit; ``needed_s`` is the total time."""
 
     cells: tuple[PlannedCell, ...]
     left_out: tuple[PlannedCell, ...]
@@ -35,28 +35,28 @@ class Budgeted:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What one nightly run is to do."""
+    """What one nightly run will do."""
 
     loaded: LoadedPlan
     budgeted: Budgeted
     budget_s: float | None
     false_alarms: FalseAlarms
     record: PlanRecord
-    engine: str  # hash of its files: a result of one engine says nothing of another
+    engine: str  # hash of its files: results of one engine do not apply to another
 
     @property
     def cells(self) -> tuple[PlannedCell, ...]:
         return self.budgeted.cells
 
     def rules(self, cell: PlannedCell) -> Rules:
-        """The plan's rules for ``cell``."""
+        """Return the plan's rules for ``cell``."""
         return Rules(cell.cell, self.record.policy, self.record.waivers)
 
 
 def plan_run(
     name_or_path: str | Path, budget_s: float | None = None, defects: tuple[str, ...] = ()
 ) -> PlannedRun:
-    """The nightly run of a plan; ``budget_s`` takes the place of the plan's own.
+    """Return the nightly run of a plan; ``budget_s`` overrides the plan's own.
 
     Raises:
         ConfigError: the plan is wrong: one sentence with file and line.
@@ -82,11 +82,11 @@ def plan_run(
 
 
 def within(cells: Sequence[PlannedCell], budget_s: float | None) -> Budgeted:
-    """``cells`` one after another in ``budget_s``; all of them at full length without a budget.
+    """Fit ``cells`` one after another into ``budget_s``; without a budget, at full length.
 
-    A fifth of the budget is kept for what is run again or extended.  Cells are shortened by one
-    share, but never below the length that decides; where those do not fit, the last cells of the
-    plan are left out: order a plan by importance.
+    A fifth of the budget is reserved for reruns and extensions.  All cells are shortened by the
+    same factor, but never below the length that decides; if they still do not fit, the last cells
+    of the plan are dropped: order a plan by importance.
 
     Raises:
         UsageError: not even the first cell fits.
@@ -117,7 +117,7 @@ def _needed_s(cells: Sequence[PlannedCell]) -> float:
 
 
 def _scale(cells: Sequence[PlannedCell], traffic_s: float) -> float:
-    """The share of their lengths that the cells keep, those at their least aside."""
+    """Return the factor on the lengths of the cells that are not at their minimum."""
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -127,7 +127,7 @@ def _scale(cells: Sequence[PlannedCell], traffic_s: float) -> float:
 
 
 def _shortened_s(cell: PlannedCell, share: float) -> float:
-    # Whole seconds: the same budget gives the same plan, whatever the last digits of a share.
+    # Whole seconds, so that rounding cannot make the same budget give different plans.
     return max(cell.least_s, float(int(cell.cell.duration_s * share)))
 
 

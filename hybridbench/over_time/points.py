@@ -38,7 +38,7 @@ class Unread:
 
 
 def read_points(store: Path) -> tuple[list[Point], list[Unread]]:
-    """The runs in ``store`` and in its nightly runs, oldest first; a damaged one stops nothing."""
+    """Return the runs in ``store`` and its nightly runs, oldest first; damaged ones are skipped."""
     points: list[Point] = []
     unread: list[Unread] = []
     for path in find_runs(store):

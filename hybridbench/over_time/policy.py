@@ -1,4 +1,4 @@
-"""What a cell's attempts come to after waivers, and whether another one is due; pure."""
+"""The result of a cell's attempts after waivers, and whether another is due; pure functions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from hybridbench.records.nightly import (
 from hybridbench.records.verdict import EXIT_CODE, VerdictKind, leak_kind, precedence
 from hybridbench.runs.plan import default_extend_s
 
-SLOWER: Final = "slower"  # the kind of finding that a comparison's throughput or cost makes
-# Far from the seeds that people choose, so that a rerun never repeats another cell.
+SLOWER: Final = "slower"  # kind of finding for a comparison's throughput or cost
+# Far from the seeds that users choose, so that a rerun never repeats another cell.
 _OTHER_SEED: Final = 7919
 _NOTE_ON: Final = {
     AttemptReason.RERUN: "run again with another seed, as only statistics had found something",
@@ -48,12 +48,12 @@ _FAILURES: Final = frozenset(
 
 @dataclass(frozen=True)
 class NextAttempt:
-    """The attempt that the policy asks for."""
+    """The attempt that the policy requires next."""
 
     reason: AttemptReason
     seed: int
     duration_s: float
-    extend_s: float = 0.0  # how long it may go on undecided, if there is time
+    extend_s: float = 0.0  # how long it may be extended while undecided, if there is time
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Rules:
     waivers: tuple[Waiver, ...]
 
     def judged(self, attempt: Attempt) -> tuple[CellFinding, ...]:
-        """The attempt's findings, each with its waiver.
+        """Return the attempt's findings, each with its waiver.
 
-        A waiver holds for an attempt that began before the end of the day on which it expires.
+        A waiver applies to attempts that began by the end of the day on which it expires.
         """
         names = Path(self.cell.profile).stem, Path(self.cell.model).name
         waivers = [
@@ -78,7 +78,7 @@ class Rules:
         return tuple(_judged(found, waivers, attempt.started_on) for found in attempt.findings)
 
     def kind(self, attempt: Attempt) -> VerdictKind | None:
-        """The verdict that is left after waivers; None for an attempt without a verdict."""
+        """Return the verdict after waivers; None for an attempt without a verdict."""
         if not attempt.verdict:
             return None
         if attempt.verdict != VerdictKind.CLEAN and not attempt.findings:
@@ -87,22 +87,22 @@ class Rules:
 
 
 def worst_kind(findings: Iterable[AttemptFinding]) -> VerdictKind:
-    """The verdict that ``findings`` come to."""
+    """Return the verdict that follows from ``findings``."""
     worst = min(findings, key=lambda f: precedence(f.verdict, exact=f.exact), default=None)
     return VerdictKind.CLEAN if worst is None else worst.verdict
 
 
 def expired(waivers: Iterable[Waiver], today: date) -> tuple[Waiver, ...]:
-    """Those that waive nothing any more."""
+    """Return the waivers that have expired."""
     return tuple(waiver for waiver in waivers if waiver.expires < today)
 
 
 def next_attempt(rules: Rules, attempts: Sequence[Attempt]) -> NextAttempt | None:
-    """The run that is to be made after ``attempts``, all of which have ended; None: it is decided.
+    """Return the run to make after ``attempts``, all of which have ended; None if it is decided.
 
-    A failure by statistics alone is tried once with another seed, a run that proved nothing once
-    more.  Each happens once in the life of a cell.  An undecided soak went on by itself for as long
-    as it might, and an undecided comparison took its longest time: neither is made again.
+    A purely statistical failure is tried once with another seed, an inconclusive run once more.
+    Each happens once in the life of a cell.  Undecided soaks were already extended as far as
+    allowed, and undecided comparisons ran for their maximum time: neither is repeated.
     """
     cell, policy = rules.cell, rules.policy
     extend_s = extension_s(cell, policy)
@@ -122,9 +122,9 @@ def next_attempt(rules: Rules, attempts: Sequence[Attempt]) -> NextAttempt | Non
 
 
 def extension_s(cell: Cell, policy: Policy) -> float:
-    """How long a run of ``cell`` may go on while it is undecided, given the time.
+    """Return how long an undecided run of ``cell`` may be extended, if there is time.
 
-    A comparison has interim analyses of its own, and its length is the longest time it may take.
+    A comparison has interim analyses of its own, and its length is already the maximum.
     """
     if cell.kind is CellKind.COMPARE:
         return 0.0
@@ -132,10 +132,10 @@ def extension_s(cell: Cell, policy: Policy) -> float:
 
 
 def result(rules: Rules, attempts: Sequence[Attempt]) -> CellResult:
-    """What a finished cell comes to.
+    """Return the result of a finished cell.
 
-    A failure that counting saw decides; one of statistics needs a second run that agrees, if the
-    policy asks for one.  Otherwise the last run decides.
+    An exact failure decides; a statistical one needs a second run that agrees, if the policy asks
+    for one.  Otherwise the last run decides.
     """
     last = attempts[-1]
     if not last.verdict:
@@ -145,7 +145,7 @@ def result(rules: Rules, attempts: Sequence[Attempt]) -> CellResult:
     unconfirmed = failed[-1] if len(failed) == 1 and failed[0] is not last else None
     deciding = failed[-1] if failed and unconfirmed is None else last
     kind = rules.kind(deciding) or VerdictKind.INVALID
-    # Whatever a comparison found, it is worse than the version beside it.
+    # Whatever a comparison found, it is worse than the first version.
     worse = rules.cell.kind is CellKind.COMPARE and kind in _FAILURES
     word = "REGRESSION" if worse else kind.value
     state = _state(kind, rules.policy)
@@ -172,7 +172,7 @@ def result(rules: Rules, attempts: Sequence[Attempt]) -> CellResult:
 def missing(
     cell_id: str, headline: str, cell: Cell | None = None, attempts: Sequence[Attempt] = ()
 ) -> CellResult:
-    """A cell without a verdict."""
+    """Return the result of a cell without a verdict."""
     return CellResult(
         id=cell_id,
         state=CellState.MISSING,
@@ -185,7 +185,7 @@ def missing(
 
 
 def _headline(word: str, attempt: Attempt, findings: Sequence[CellFinding]) -> str:
-    """What a cell says in a sentence; of a leak that is waived, that it is."""
+    """Summarise a cell in a sentence, saying if a leak is waived."""
     waived = sum(bool(entry.waived) for entry in findings)
     if waived and word != attempt.verdict:
         return f"{word} but for what is waived ({waived}); as it ran: {attempt.headline}"
@@ -193,7 +193,7 @@ def _headline(word: str, attempt: Attempt, findings: Sequence[CellFinding]) -> s
 
 
 def _undecided(rules: Rules, attempt: Attempt) -> tuple[str, ...]:
-    """That a run ended undecided because it was not given the time that the plan allows."""
+    """Report a run that ended undecided because it was denied the plan's extension."""
     if rules.kind(attempt) is not VerdictKind.INCONCLUSIVE:
         return ()
     if attempt.extend_s >= extension_s(rules.cell, rules.policy):
@@ -203,7 +203,7 @@ def _undecided(rules: Rules, attempt: Attempt) -> tuple[str, ...]:
 
 
 def _only_statistics(rules: Rules, attempt: Attempt) -> bool:
-    """Whether it failed, and everything that makes it fail is a matter of chance."""
+    """Whether it failed, and every failure is only statistical."""
     if rules.kind(attempt) not in _FAILURES:
         return False
     counted = [entry.finding for entry in rules.judged(attempt) if not entry.waived]
@@ -256,8 +256,8 @@ def _judged(finding: AttemptFinding, waivers: Sequence[Waiver], today: date) -> 
 def _covers(waiver: Waiver, finding: AttemptFinding) -> bool:
     """Whether ``waiver`` names ``finding``.
 
-    One of a growth names also a finding that is undecided whether the same grows: a known leak
-    moves memory, and a run that is too short to call that a growth would never pass.
+    A waiver for growth also covers an undecided finding about the same subject: a known leak moves
+    memory, and a run too short to call that growth would otherwise never pass.
     """
     if not fnmatchcase(finding.subject, waiver.subject):
         return False
@@ -268,7 +268,7 @@ def _covers(waiver: Waiver, finding: AttemptFinding) -> bool:
 
 
 def _refusal(waiver: Waiver, finding: AttemptFinding, today: date) -> str:
-    """Why ``waiver`` does not hold for a finding that it names; empty if it does."""
+    """Explain why ``waiver`` does not apply to a finding that it names; empty if it does."""
     if waiver.expires < today:
         return f"its waiver expired on {waiver.expires.isoformat()} ({waiver.link})"
     if waiver.max_rate is None:

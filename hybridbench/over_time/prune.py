@@ -1,7 +1,7 @@
-"""Deleting old results by rules, none that is being written or that others need.
+"""Delete old results by rules, never those in use or needed by others.
 
-Only directories directly in the results directory whose content says that they are a run, a
-comparison or a nightly run of ours are touched, and none that holds anything else; no link is
+Only directories directly in the results directory whose content identifies them as our runs,
+comparisons or nightly runs are touched, and only if they contain nothing else; links are not
 followed.
 """
 
@@ -31,21 +31,21 @@ _DAY_S: Final = 86400.0
 _NOT_OURS: Final = "its content does not say that hybridbench made it"
 _FOREIGN_NAMED: Final = 3
 _KNOWN: Final = RECORDED | WRITTEN_PAGES
-# The folders of a nightly run around its results hold a lock, and what commands have said.
+# The folders around a nightly run's results hold a lock and command output.
 _AROUND_RESULTS: Final = frozenset({LOCK, "console.txt"})
-# What a kill in the middle of write_atomically leaves.
+# Left by a kill in the middle of write_atomically.
 _PART: Final = re.compile(r"\.(?P<name>.+)\.\d+-[0-9a-f]{6}\.part")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What is kept; what no rule keeps is deleted.
+    """What is kept; everything else is deleted.
 
     Args:
-        keep: the newest so many of each kind, model, profile and plan; of runs, of those that
-            `history` puts into one history and that have the same defects.
-        keep_days: those that began less than so many days ago.
-        keep_failed: those whose verdict is not good.
+        keep: keep the newest N of each kind, model, profile and plan; for runs, of those that
+            belong to one `history` and have the same defects.
+        keep_days: keep those that began less than this many days ago.
+        keep_failed: keep those whose verdict is not good.
         leaks: also delete leaks.
         damaged: also delete what cannot be read.
     """
@@ -59,7 +59,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class PruneDecision:
-    """One directory, whether it is to be deleted, and the reason."""
+    """One directory, whether it will be deleted, and the reason."""
 
     entry: RunSummary
     to_delete: bool
@@ -67,7 +67,7 @@ class PruneDecision:
 
 
 def decide(store: Path, rules: Rules, now_wall_s: float) -> list[PruneDecision]:
-    """What becomes of everything in ``store``, oldest first; nothing is changed."""
+    """Decide about everything in ``store``, oldest first, without changing anything."""
     entries = list_runs(store)
     ranks = _ranks([entry for entry in entries if is_ours(entry.path)])
     baselines = _baselines(store)
@@ -84,14 +84,14 @@ def decide(store: Path, rules: Rules, now_wall_s: float) -> list[PruneDecision]:
 
 
 def delete(store: Path, path: Path) -> None:
-    """Delete ``path``, a result directly in ``store``, while nothing can begin to write in it.
+    """Delete ``path``, a result directly in ``store``, after locking it against writers.
 
-    A deletion that is cut off leaves a directory that is still known as ours, so that the next one
-    finishes it.
+    An interrupted deletion leaves a directory that is still recognisable as ours, so that the next
+    one finishes it.
 
     Raises:
-        RunDirectoryError: it lies elsewhere, is being written, or is not ours alone any more.
-        OSError: it cannot be deleted, or not all of it.
+        RunDirectoryError: it lies elsewhere, is being written, or contains foreign files.
+        OSError: it cannot be deleted, or not completely.
     """
     if path.is_symlink() or path.resolve().parent != store.resolve():
         raise RunDirectoryError(f"{path} does not lie in {store}")
@@ -99,7 +99,7 @@ def delete(store: Path, path: Path) -> None:
         cells = path / CELLS
         for written in (path, *([cells] if cells.is_dir() else []), *find_runs(path)):
             locks.enter_context(locked_run(written))
-        # Once more: something may have been put there since it was looked at.
+        # Check again: a file may have been added in the meantime.
         foreign = _foreign(path)
         if foreign:
             raise RunDirectoryError(f"{path}: {foreign}")
@@ -107,7 +107,7 @@ def delete(store: Path, path: Path) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes on the disk of all files below ``path``, links not followed."""
+    """Return the disk usage in bytes of all files below ``path``, without following links."""
     total = 0
     for folder, _, files in os.walk(path):
         for name in files:
@@ -119,7 +119,7 @@ def size_of(path: Path) -> int:
 def _reasons_to_keep(
     entry: RunSummary, rules: Rules, now_wall_s: float, rank: int, is_baseline: bool
 ) -> Iterator[str]:
-    """What holds whatever the rules say comes first, and last what takes the longest to find."""
+    """Yield reasons to keep it: first those independent of rules, last the slowest to check."""
     if entry.writer is not None:
         yield f"process {entry.writer} writes it"
     if (entry.path / KEEP).exists():
@@ -149,12 +149,12 @@ def _rules_that_keep(
 
 
 def _is_young(started_wall_s: float | None, now_wall_s: float, days: float) -> bool:
-    # What does not say when it began is not called old.
+    # An unknown start time does not count as old.
     return started_wall_s is None or now_wall_s - started_wall_s < days * _DAY_S
 
 
 def _foreign(path: Path) -> str:
-    """Why it is kept although no rule says so: not all of it is ours; or empty."""
+    """Explain why it is kept whatever the rules: parts of it are not ours; otherwise empty."""
     if not is_ours(path):
         return _NOT_OURS
     files = list(islice(_foreign_files(path), _FOREIGN_NAMED + 1))
@@ -166,7 +166,7 @@ def _foreign(path: Path) -> str:
 
 
 def _foreign_files(path: Path) -> Iterator[Path]:
-    """What lies below ``path``, which is ours, and was not written by us; relative to it.
+    """Yield what is below ``path``, which is ours, but was not written by us; relative to it.
 
     A file is ours by its name in a directory that is ours by its content; a link never is.
     """
@@ -183,22 +183,22 @@ def _foreign_files(path: Path) -> Iterator[Path]:
 
 
 def _ranks(entries: Sequence[RunSummary]) -> dict[Path, int]:
-    """How many of the same group are newer; ``entries`` are those of a store, newest first."""
+    """Count how many of the same group are newer; ``entries`` are a store's, newest first."""
     seen: dict[tuple[str, ...], int] = defaultdict(int)
     ranks: dict[Path, int] = {}
     for entry in entries:
         key = _group(entry)
         ranks[entry.path] = seen[key]
-        # A directory that cannot be read takes no place from one that can.
+        # An unreadable directory does not take the place of a readable one.
         seen[key] += not entry.problem
     return ranks
 
 
 def _group(entry: RunSummary) -> tuple[str, ...]:
-    """Within it the newest are kept: what cannot be compared does not stand in for each other.
+    """Return the group within which the newest are kept: only comparable runs share one.
 
-    A healthy run is the baseline of no run with a defect, and none of another collector, device,
-    trace or load.
+    A healthy run is no baseline for a run with a defect, or with another collector, device, trace
+    or load.
     """
     facts: dict[str, str] = {}
     if entry.kind is EntryKind.RUN and not entry.problem:
@@ -209,7 +209,7 @@ def _group(entry: RunSummary) -> tuple[str, ...]:
 
 
 def _baselines(store: Path) -> set[Path]:
-    """The newest green run of each plan: what the next one is compared with."""
+    """Return the newest green run of each plan, with which the next one will be compared."""
     newest: dict[str, Path] = {}
     for green in green_runs([store]):
         newest.setdefault(green.run.plan.name, store / green.name)
@@ -217,8 +217,8 @@ def _baselines(store: Path) -> set[Path]:
 
 
 def _delete_tree(path: Path) -> None:
-    """Delete ``path``, in every folder last what it is known by; a link goes, not what it names."""
-    # Whoever waits for the lock finds it held until the end.
+    """Delete ``path``, in every folder its markers last; delete a link, not its target."""
+    # Waiters for the lock find it held until the end.
     for inner in sorted(path.iterdir(), key=lambda one: (one.name == LOCK, one.name in MARKERS)):
         if inner.is_dir() and not inner.is_symlink():
             _delete_tree(inner)

@@ -1,4 +1,4 @@
-"""What `hybridbench nightly` does with directories: run one cell, run all, merge."""
+"""The directories of `hybridbench nightly`: run one cell, run all, merge."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from hybridbench.rundir.lock import locked_run
 
 @dataclass(frozen=True)
 class CellRunner:
-    """Runs the cells of a nightly run; whoever stops ``child`` stops it.
+    """Runs the cells of a nightly run; stopping ``child`` stops it.
 
     Args:
-        nightly: what the plan asks for.
+        nightly: the nightly run from the plan.
         child: runs the commands.
-        say: takes a line of progress.
+        say: receives progress lines.
     """
 
     nightly: PlannedRun
@@ -82,7 +82,7 @@ class CellRunner:
 
     @property
     def stopped_code(self) -> int | None:
-        """The exit code of a process whose child was stopped; as of a soak, 143 but for Ctrl-C."""
+        """The exit code after the child was stopped: like a soak's, 130 for Ctrl-C, else 143."""
         if self.child.stopped_by is None:
             return None
         interrupted = self.child.stopped_by is signal.SIGINT
@@ -113,10 +113,10 @@ class MergeOptions:
     """How cells are merged.
 
     Attributes:
-        plan: whose cells are expected; None: as the cells carry it.
-        baselines: nightly runs or directories of them; None: those beside the merged one.
+        plan: whose cells are expected; None: the plan that the cells carry.
+        baselines: nightly runs or directories of them; None: those next to the merged one.
         keep: where a green run is stored as a baseline, if anywhere.
-        allow_partial: a run may be green though the budget left cells out.
+        allow_partial: a run may be green although the budget dropped cells.
     """
 
     plan: PlanRecord | None = None
@@ -126,7 +126,7 @@ class MergeOptions:
 
 
 def merge_cells(places: Sequence[Path], out: Path, options: MergeOptions) -> Document:
-    """Merge the cells below ``places`` into the nightly run ``out``; its report.
+    """Merge the cells below ``places`` into the nightly run ``out``; return its report.
 
     Raises:
         RunDirectoryError: nothing to merge, cells of two plans, or no way to write.
@@ -155,9 +155,9 @@ def merge_cells(places: Sequence[Path], out: Path, options: MergeOptions) -> Doc
 
 
 def stored_document(out: Path, run: NightlyRun) -> Document:
-    """The report of the run in ``out``; cells that lie in there lead to their own reports.
+    """Return the report of the run in ``out``; cells stored there link to their own reports.
 
-    What a run says is the same wherever its cells were run; only these links are of the place.
+    A run's report is the same wherever its cells were run; only these links depend on the place.
     """
     pages = {
         cell.id: Path(CELLS, cell.id, cell.run, REPORT_HTML).as_posix()
@@ -169,7 +169,7 @@ def stored_document(out: Path, run: NightlyRun) -> Document:
 
 
 def write_nightly_pages(out: Path, document: Document) -> tuple[Failure, ...]:
-    """Everything that is derived from night.json, each page whole or not at all.
+    """Write everything derived from night.json, each page completely or not at all.
 
     Returns:
         Why some of the pages could not be made.
@@ -185,10 +185,10 @@ def write_nightly_pages(out: Path, document: Document) -> tuple[Failure, ...]:
 
 
 def run_directory(store: Path, nightly: PlannedRun) -> Path:
-    """The newest nightly run of this plan below ``store`` that was cut off, else a new one's name.
+    """Return the newest interrupted nightly run of this plan below ``store``, or a new name.
 
-    One whose engine has changed since is none: its results would stand for an engine that they
-    never saw.
+    A run whose engine has changed since does not count: its results would be attributed to an
+    engine that did not produce them.
     """
     for folder in sorted(store.glob("*/"), reverse=True):
         if not (folder / NIGHTLY).exists() and _is_of(folder, nightly):

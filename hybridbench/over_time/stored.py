@@ -1,4 +1,4 @@
-"""cell.json and night.json on disk: read back or refused, written whole or not at all."""
+"""cell.json and night.json on disk: validated when read, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from hybridbench.rundir.atomic import write_atomically
 from hybridbench.rundir.layout import NIGHTLY, make_directory
 from hybridbench.rundir.lock import locked_run
 
-# Runs that --keep-baseline leaves: enough for a fleet whose machines are of several classes.
+# Runs that --keep-baseline keeps: enough for a fleet with machines of several classes.
 _KEPT: Final = 30
 _Record = TypeVar("_Record", CellRecord, NightlyRun)
 
 
 def read_cell(path: Path) -> CellRecord:
-    """The cell stored in the file at ``path``.
+    """Return the cell stored in the file at ``path``.
 
     Raises:
-        RunDirectoryError: it is damaged, or a version that stored it otherwise wrote it.
+        RunDirectoryError: it is damaged, or was written by a version with another format.
     """
     return _read(path, CellRecord, CELL_SCHEMA)
 
 
 def read_nightly_run(path: Path) -> NightlyRun:
-    """The nightly run stored in the file at ``path``.
+    """Return the nightly run stored in the file at ``path``.
 
     Raises:
-        RunDirectoryError: it is damaged, or a version that stored it otherwise wrote it.
+        RunDirectoryError: it is damaged, or was written by a version with another format.
     """
     return _read(path, NightlyRun, NIGHTLY_SCHEMA)
 
@@ -65,9 +65,9 @@ class GreenRun:
 
 
 def green_runs(places: Sequence[Path], but: Path | None = None) -> list[GreenRun]:
-    """The green runs in or directly below ``places``, newest first; ``but`` is the present one's.
+    """Return the green runs in or directly below ``places``, newest first, except ``but``.
 
-    What cannot be read is passed over: a damaged one is no baseline, and no reason to stop.
+    Unreadable runs are skipped: a damaged one is no baseline, and no reason to stop.
     """
     found: dict[Path, GreenRun] = {}
     for path in _files(places):
@@ -83,7 +83,7 @@ def green_runs(places: Sequence[Path], but: Path | None = None) -> list[GreenRun
 
 
 def keep_green_run(place: Path, name: str, run: NightlyRun) -> None:
-    """Store a green run below ``place`` as a baseline, without its soaks; old ones are deleted.
+    """Store a green run below ``place`` as a baseline, without its soaks; delete old ones.
 
     Raises:
         RunDirectoryError: ``place`` cannot be written.
@@ -94,14 +94,14 @@ def keep_green_run(place: Path, name: str, run: NightlyRun) -> None:
         make_directory(folder)
         write_record(folder / NIGHTLY, run)
         for old in green_runs([place])[_KEPT:]:
-            # Only what was made here: a directory that holds anything else stays.
+            # Delete only what was created here: a directory with other files stays.
             (place / old.name / NIGHTLY).unlink(missing_ok=True)
             if not any((place / old.name).iterdir()):
                 (place / old.name).rmdir()
 
 
 def another_engine(one: str, other: str) -> bool:
-    """Whether two hashes are of different engines; an empty one may be any."""
+    """Whether two hashes are of different engines; an empty hash matches any."""
     return bool(one and other) and one != other
 
 
