@@ -1,1 +1,1 @@
-"""Series recorded by other programs: reading tables, time columns, units, judging each column."""
+"""Series recorded by other programs: read tables, time columns and units; judge each column."""

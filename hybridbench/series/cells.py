@@ -1,4 +1,4 @@
-"""Numbers in the cells of somebody's table: with units, marks between thousands, or nothing."""
+"""Parse numbers in table cells: units, thousands separators, empty cells."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from hybridbench.series.units import BYTE_FACTORS
 
 _NOTHING = frozenset({"", "-", "--", "null", "none", "n/a", "na", "nan", "nil", "undefined"})
-# nvidia-smi says so of what a GPU cannot tell: [N/A], [Not Supported], [Unknown Error].
+# nvidia-smi's words for a value that it cannot read: [N/A], [Not Supported], [Unknown Error].
 _NOTHING_IN_BRACKETS = re.compile(r"\[[A-Za-z/ ]+\]")
 _WITH_UNIT = re.compile(r"([+-]?\d+(?:[.,]\d+)?(?:[eE][+-]?\d+)?)\s*([A-Za-z%]+)?(?:\s*/.*)?")
 _GROUPED_BY_DOTS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+,\d+")
 _GROUPED_BY_COMMAS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(?![\d,])")
-# top, smem -k and docker shorten to one letter and count in powers of 2.
+# top, smem -k and docker use one-letter units and count in powers of 2.
 _LETTERS = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 _CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
 
@@ -21,10 +21,10 @@ _CELL_UNITS = {**BYTE_FACTORS, **_LETTERS}
 def number_in(
     text: str, heading_unit: str = "", kb: float = BYTE_FACTORS["kb"]
 ) -> tuple[float, bool] | None:
-    """The number in a cell, and whether it was in bytes: ``12.3MiB / 2GiB`` is 12.3 * 2^20.
+    """Return the number in a cell, and whether the cell gave bytes.
 
-    A unit that its heading has as well (``heading_unit``, in lower case) says nothing new; ``kb``
-    is what KB means.
+    ``12.3MiB / 2GiB`` is 12.3 * 2^20.  A unit that the column heading also has (``heading_unit``,
+    in lower case) is ignored.  ``kb`` is the number of bytes in KB.
     """
     try:
         return float(text), False
@@ -42,7 +42,7 @@ def number_in(
 
 
 def is_number(text: str) -> bool:
-    """Whether ``text`` is a number and nothing else."""
+    """Return whether ``text`` is a plain number."""
     try:
         float(text)
     except ValueError:
@@ -51,12 +51,12 @@ def is_number(text: str) -> bool:
 
 
 def is_nothing(text: str) -> bool:
-    """Whether a cell says that nothing was read."""
+    """Return whether a cell means that no value was read."""
     return text.lower() in _NOTHING or bool(_NOTHING_IN_BRACKETS.fullmatch(text))
 
 
 def ungrouped(cells: Sequence[str], *, commas_group: bool) -> Sequence[str]:
-    """``cells`` without marks between thousands: 3,276.80 or 3.276,80 is 3276.8."""
+    """Remove thousands separators from ``cells``: 3,276.80 and 3.276,80 become 3276.8."""
     marked = [cell.strip() for cell in cells if "," in cell]
     if any(map(_GROUPED_BY_DOTS.fullmatch, marked)):
         return [cell.replace(".", "") if "," in cell else cell for cell in cells]

@@ -1,7 +1,7 @@
-"""Files with series, whoever wrote them: which shape one has, and its columns.
+"""Read a file of series from any program: detect its shape and return its columns.
 
-A shape has one reader: JSON (``json_shapes.py``), blocks of names and numbers (``pairs.py``), a
-table (``table.py``).  What has none of these is refused in a sentence (``refusals.py``).
+Each shape has one reader: JSON (``json_shapes.py``), blocks of names and numbers (``pairs.py``), or
+a table (``table.py``).  A file of any other shape is refused in one sentence (``refusals.py``).
 """
 
 from __future__ import annotations
@@ -44,30 +44,32 @@ _IN_BRACKETS = re.compile(r"\[[^\[\]{}\",]+\]\s*[^\s,\]]")
 
 @dataclass(frozen=True)
 class SeriesFile:
-    """The columns of one file.  Columns of one ``group`` share their times."""
+    """The columns of one file.  Columns with the same ``group`` share their times."""
 
     source: str
     columns: tuple[RawColumn, ...]
     notes: tuple[str, ...]
 
     def names(self) -> tuple[str, ...]:
-        """Names of all columns, in the file's order."""
+        """Return the names of all columns, in the file's order."""
         return tuple(column.name for column in self.columns)
 
 
 def read_series(
     path: str, time_column: str | None = None, interval_s: float | None = None
 ) -> SeriesFile:
-    """The series in the file ``path``; ``-`` is standard input.
+    """Read the series in the file ``path``; ``-`` is standard input.
 
     Args:
         path: a file, or ``-``.
-        time_column: the one with the times, ``NAME`` or ``NAME:UNIT``, where no name says so.
-        interval_s: between two samples of a file without times.
+        time_column: the column that holds the times, as ``NAME`` or ``NAME:UNIT``, if its name does
+            not show it.
+        interval_s: time between two samples, for a file without times.
 
     Raises:
-        ConfigError: it cannot be read or holds no series; says file, line and what to do.
-        UsageError: ``interval_s`` for a file that has times.
+        ConfigError: the file cannot be read or holds no series; the message gives the file, the
+            line and what to do.
+        UsageError: ``interval_s`` was given for a file that has times.
     """
     source = Source("<stdin>" if path == STDIN else path, time_column, interval_s)
     data = _bytes(path, source)
@@ -78,7 +80,7 @@ def read_series(
 
 
 def series_of(source: Source, text: str) -> SeriesFile:
-    """The series in ``text``, which came from ``source``; errors as above."""
+    """Read the series in ``text``, which came from ``source``; raises as ``read_series`` does."""
     if not text.strip():
         raise source.wrong("the file is empty; give a file with a time column.")
     if "\0" in text:
@@ -108,10 +110,10 @@ def _columns(text: str, source: Source) -> list[RawColumn]:
     lines, left_out = lines_of(text)
     if not lines:
         raise source.wrong(f"{NO_SHAPE}.")
-    # A line of words before each object is named as such.
+    # A line of text before each object is treated as its name.
     start = lines[0].text.lstrip()
     is_json = start[0] in "{[" or lines[1 % len(lines)].text.startswith("{")
-    # A log has its time in brackets.
+    # A log line starts with a time in brackets.
     is_json = is_json and not _IN_BRACKETS.match(start)
     if are_fields(lines):
         return fields(lines, source)
@@ -155,7 +157,7 @@ def _bytes(path: str, source: Source) -> bytes:
 
 
 def _refuse_long_lines(data: bytes, source: Source) -> None:
-    # An export of Prometheus is one line, whatever its length; a table is not.
+    # A Prometheus export is one line of any length; a table is not.
     if data.lstrip()[:1] in (b"{", b"["):
         return
     number, length = longest_line(data)

@@ -1,6 +1,6 @@
-"""From cells to columns of numbers: which column has the times, whose row it is, what unit it has.
+"""Convert a grid of text cells to numeric columns: find times, row owners and units.
 
-Every reader of a shape of text ends in a ``Grid``; what follows is the same for all of them.
+Each reader of a text shape produces a ``Grid``; the steps after that are the same for all.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from hybridbench.series.units import (
 _PARTS_MAX = 256
 _NAMES_MAX = 8
 _NUMERIC_SHARE = 0.9
-# What ps and top call so is processor time, or when a process began.
+# In ps and top, these columns are processor time or a process start time, not the sample time.
 _NOT_OF_SAMPLE = frozenset({"TIME", "TIME+", "START", "STARTED"})
 
 
 @dataclass(frozen=True)
 class RawColumn:
-    """One column: its times, numbers in the file's unit, and when it began anew (``starts_s``).
+    """One column: its times, its numbers in the file's unit, and restart times (``starts_s``).
 
-    As read it is in the file's order, and in the order of its times where it leaves ``files.py``.
-    ``in_bytes`` says that the cells had a unit and were converted; ``usual_unit`` is what the
-    program that wrote it counts in, where nothing else tells; ``text_at`` is the line and cell of
-    the first thing that is no number, where there was one.
+    Readers return columns in the file's order; ``files.py`` then sorts them by time.
+    ``in_bytes`` means that the cells had a unit and were converted.  ``usual_unit`` is the unit
+    that the program usually writes, for when nothing else gives one.  ``text_at`` is the line and
+    text of the first cell that is not a number, if any.
     """
 
     name: str
@@ -66,25 +66,25 @@ class RawColumn:
     starts_s: tuple[float, ...] = ()
 
     def in_order(self, line: Timeline) -> RawColumn:
-        """The same in the order of ``line``."""
+        """Return the column in the order of ``line``."""
         return replace(self, t_s=line.t_s, value=self.value[line.rows], starts_s=line.starts_s)
 
 
-# A row for each reading, as pandas' melt and InfluxDB have it: the name in one cell, the value in
-# another.
+# Long format, as from pandas' melt or InfluxDB: one row per reading, with the name in one cell and
+# the value in another.
 _METRIC = re.compile(
     r"_*(metric|name|measurement|counter|series|field|key|variable)(_?name)?_*", re.I
 )
 _VALUE = re.compile(r"_?(value|val|v|y|reading)", re.I)
 
 
-# Cells with the line that they stand in.
+# Cells and the line that they are on.
 Row = tuple[Line, list[str]]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text, before its numbers are read; every row has a cell for each name."""
+    """A table as text, before its numbers are parsed; every row has one cell per name."""
 
     names: Sequence[str]
     rows: Sequence[Row]
@@ -95,7 +95,7 @@ class Grid:
 
     @classmethod
     def of_records(cls, records: Sequence[tuple[Line, Mapping[str, str]]]) -> Grid:
-        """A row for each record; names in the order of their first coming, some not in each."""
+        """Build one row per record; names are in order of first appearance, gaps are empty."""
         names = list(dict.fromkeys(name for _, record in records for name in record))
         return cls(names, [(line, [one.get(name, "") for name in names]) for line, one in records])
 
@@ -105,9 +105,9 @@ class Grid:
         return list(zip(*(cells for _, cells in self.rows), strict=True))
 
     def stamped(self) -> Grid:
-        """The same with the times that stood above its rows, unless it has times of its own.
+        """Add the times printed above the rows as a column, unless the table has its own times.
 
-        Rows before the first of those times are left out.
+        Rows before the first of those times are dropped.
         """
         own = any(names_time(name) and name not in _NOT_OF_SAMPLE for name in self.names)
         if (own and not self.of_tool) or "Timestamp" in self.names:
@@ -117,7 +117,7 @@ class Grid:
 
 
 def table_of(grid: Grid, source: Source) -> list[RawColumn]:
-    """Columns of ``grid``: its time column first found, then the numbers of each other one.
+    """Return the numeric columns of ``grid``, after finding its time column.
 
     Raises:
         ConfigError: no rows, no times, or rows of several processes that nothing tells apart.
@@ -165,7 +165,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
 def _metric_columns(
     grid: Grid, at: int | None, keys: Sequence[int]
 ) -> tuple[int | None, int | None]:
-    """Which column names, in each part once, what the one of values has, and which has its unit."""
+    """Find the column that names the value in each row, and the column of units, if any."""
     if sum(bool(_VALUE.fullmatch(name)) for name in grid.names) != 1:
         return None, None
     texts = [
@@ -177,17 +177,17 @@ def _metric_columns(
     if not texts:
         return None, None
     units = [i for i, name in enumerate(grid.names) if name.lower() == "unit"]
-    # _field of InfluxDB says more than its _measurement.
+    # InfluxDB's _field is more specific than its _measurement.
     return min(texts, key=lambda i: "measurement" in grid.names[i]), next(iter(units), None)
 
 
 def columns_few(names: Sequence[str]) -> str:
-    """Some names of columns, for a sentence."""
+    """Return a short list of column names for a message."""
     return ", ".join(names[:_NAMES_MAX]) + (", ..." if len(names) > _NAMES_MAX else "")
 
 
 def _with_whole_times(grid: Grid) -> Grid:
-    """``grid`` with its date and its time of day, if it has both, in one column."""
+    """Merge the date and time-of-day columns of ``grid`` into one, if it has both."""
     names = [name.strip("# ").casefold() for name in grid.names]
     if not {"date", "time"} <= set(names) or ":" in grid.rows[0][1][names.index("date")]:
         return grid
@@ -201,8 +201,8 @@ def _with_whole_times(grid: Grid) -> Grid:
 
 
 def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, Times]:
-    """``grid`` without a torn last row and without rows that stand twice, and its times."""
-    # Such a row says in every cell what the row above says, its time included.
+    """Drop a torn last row and duplicate rows from ``grid``; return it with its times."""
+    # A duplicate row equals the row above in every cell, including the time.
     twice = [b[0].number for a, b in pairwise(grid.rows) if a[1] == b[1]]
     rows = [grid.rows[0], *(b for a, b in pairwise(grid.rows) if a[1] != b[1])]
     if twice:
@@ -222,7 +222,7 @@ def _with_times(grid: Grid, at: int, unit: str, source: Source) -> tuple[Grid, T
 
 
 def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
-    """Which column has the times, and their unit; None where an interval stands in their place."""
+    """Return the time column and its unit; None for the column if an interval is used instead."""
     names, columns = grid.names, grid.columns
     if source.time_column is not None:
         return _chosen_time(names, columns, source, source.time_column)
@@ -245,7 +245,7 @@ def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
 def _chosen_time(
     names: Sequence[str], columns: Sequence[Sequence[str]], source: Source, chosen: str
 ) -> tuple[int, str]:
-    """The column of --time-column NAME or NAME:UNIT."""
+    """Find the column that --time-column NAME or NAME:UNIT names."""
     folded = [name.strip("# ").casefold() for name in names]
     wanted, unit = chosen.casefold(), ""
     if wanted not in folded and wanted.rpartition(":")[2] in UNITS_S:
@@ -268,16 +268,16 @@ def _chosen_time(
 
 
 def _counts(name: str) -> bool:
-    """Whether small numbers below ``name`` count something: an epoch of training is no time."""
+    """Return whether small numbers under ``name`` are counts: a training epoch is not a time."""
     return name.strip("# _").casefold() == "epoch"
 
 
 def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: Source) -> Times:
-    """Times of a table that has none: a sample ends where one of its parts comes again."""
+    """Assign times to a table without any: a new sample starts when one of its parts repeats."""
     assert source.interval_s is not None, "a table without times was refused"
     part = {row: label for label, rows in parts.items() for row in rows}
     moment = np.zeros(row_count)
-    # The next sample begins with whatever was in this one already.
+    # The new sample starts with the first part that the current one already has.
     seen: set[str] = set()
     for row in range(row_count):
         new = part[row] in seen
@@ -287,8 +287,8 @@ def _counted_times(parts: Mapping[str, Sequence[int]], row_count: int, source: S
 
 
 def _refuse_turns(grid: Grid, found: Sequence[RawColumn], source: Source) -> None:
-    """Refuse numbers that take turns between the levels of several, where no column, of one
-    process or one name, says whose they are.
+    """Refuse numbers that alternate between several levels when no column of process ids or names
+    tells which row belongs to which.
     """
     says_whose = any(
         PROCESS_ID.fullmatch(name) or not (number_in(cells[0].strip()) or is_nothing(cells[0]))
@@ -325,7 +325,7 @@ def _column(
     read = np.isfinite(value)
     value[~read] = np.nan
     if in_bytes.any():
-        # top writes KiB as long as they have few digits, and 0 has no unit anywhere.
+        # top omits the unit for KiB values with few digits, and 0 never has one.
         value[~in_bytes] *= BYTE_FACTORS.get(usual.lower(), 1.0)
     return RawColumn(
         name,

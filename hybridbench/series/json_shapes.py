@@ -1,7 +1,7 @@
-"""Series in JSON: records (one document, or one a line), points of labelled series, lists beside.
+"""Read series from JSON: records (a document, or one per line), labelled points, parallel lists.
 
-Prometheus, CloudWatch, Datadog, Graphite, Grafana and InfluxDB each nest one of these in keys of
-their own; which keys does not matter.
+Prometheus, CloudWatch, Datadog, Graphite, Grafana and InfluxDB each nest one of these shapes under
+their own keys; the reader ignores which keys.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXPORT = (
     '"result":[...]}}'
 )
 _BETWEEN_OBJECTS = re.compile(r"(?<=\})\s*\n\s*(?=\{)")
-# What CloudWatch and Datadog call a unit, as the heading of a column has it.
+# Units as CloudWatch and Datadog name them, mapped to the form used in column headings.
 _UNITS = {
     "bytes": "bytes", "byte": "bytes", "kilobytes": "kB", "megabytes": "MB", "gigabytes": "GB",
     "kibibyte": "KiB", "mebibyte": "MiB", "gibibyte": "GiB", "percent": "%", "seconds": "s",
@@ -41,21 +41,21 @@ _UNITS = {
 }  # fmt: skip
 
 Object = Mapping[str, object]
-# The points of one series: its labels, times and values as text.
+# The points of one series: its labels, then times and values as text.
 _Series = tuple[Mapping[str, str], Sequence[str], Sequence[str]]
 
 
 def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """The columns of a document, or of objects one a line.
+    """Return the columns of a document, or of one object per line.
 
     Raises:
-        ConfigError: it is not JSON, or holds no series.
+        ConfigError: the text is not JSON, or holds no series.
     """
     if len(lines) == 1 or not any(isinstance(_value(line.text), dict) for line in lines[:2]):
         try:
             return _document_table(json_value(text), source)
         except ForeignDataError as error:
-            # jq in a loop prints objects over several lines each.
+            # jq in a loop prints each object over several lines.
             lines = [Line(n, part) for n, part in enumerate(_BETWEEN_OBJECTS.split(text), 1)]
             if len(lines) == 1 or _value(lines[0].text) is None:
                 raise source.wrong(
@@ -72,7 +72,7 @@ def json_table(text: str, lines: Sequence[Line], source: Source) -> list[RawColu
 
 
 def _document_table(document: object, source: Source) -> list[RawColumn]:
-    """The columns of one document, whatever it nests its series in."""
+    """Return the columns of one document, at any nesting."""
     _refuse_error(document, source)
     rows: Sequence[Object] | None = None
     if isinstance(document, dict):
@@ -95,7 +95,7 @@ def _value(text: str) -> object:
 
 
 def _objects(lines: Sequence[Line], source: Source) -> tuple[list[Object], list[Line]]:
-    """The object of each line; a few damaged lines are left out."""
+    """Parse the object on each line; skip a few damaged lines."""
     parsed = [(line, _value(line.text)) for line in lines]
     good = [(line, value) for line, value in parsed if isinstance(value, dict)]
     bad = [line for line, value in parsed if not isinstance(value, dict)]
@@ -111,7 +111,7 @@ def _objects(lines: Sequence[Line], source: Source) -> tuple[list[Object], list[
 
 
 def _records(objects: Sequence[Object], lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """A row for each object; nested keys are joined by dots."""
+    """Build one row per object; nested keys are joined with dots."""
     flat = [_flat(entry) for entry in objects]
     lists = sorted({key for entry in objects for key in entry if isinstance(entry[key], list)})
     if lists:
@@ -120,7 +120,7 @@ def _records(objects: Sequence[Object], lines: Sequence[Line], source: Source) -
     units = {entry.get("Unit", "").casefold() for entry in flat}
     unit = _UNITS.get(units.pop(), "") if len(units) == 1 else ""
     if unit:
-        # CloudWatch says it in each row.
+        # CloudWatch repeats the unit in each row.
         numeric = {"Average", "Maximum", "Minimum", "Sum"}
         names = [f"{name} ({unit})" if name in numeric else name for name in grid.names]
         grid = replace(grid, names=names)
@@ -128,7 +128,7 @@ def _records(objects: Sequence[Object], lines: Sequence[Line], source: Source) -
 
 
 def _flat(entry: Object, prefix: str = "") -> dict[str, str]:
-    """Leaves by their dotted path, as text; lists are left out."""
+    """Flatten an object: leaves as text, keyed by dotted path; lists are skipped."""
     leaves: dict[str, str] = {}
     for key, value in entry.items():
         if isinstance(value, dict):
@@ -139,7 +139,7 @@ def _flat(entry: Object, prefix: str = "") -> dict[str, str]:
 
 
 def _samples_of_run(objects: Sequence[Object]) -> Iterator[_Series]:
-    """The samples of a run: ``{"t": 1.0, "m": {...}}`` a line."""
+    """Yield the samples of a stored run: one ``{"t": 1.0, "m": {...}}`` per line."""
     for entry in objects:
         at, metrics = entry.get("t"), entry.get("m")
         if _is_number(at) and isinstance(metrics, dict):
@@ -149,7 +149,7 @@ def _samples_of_run(objects: Sequence[Object]) -> Iterator[_Series]:
 
 
 def _lists_in(node: object) -> Iterator[Sequence[Object]]:
-    """The lists of objects that have numbers of their own, and tables of InfluxDB as such."""
+    """Yield the lists of objects that hold numbers, and InfluxDB tables as lists of objects."""
     if isinstance(node, dict):
         table = _table_in(node) or _columns_in(node)
         if table:
@@ -169,7 +169,7 @@ def _lists_in(node: object) -> Iterator[Sequence[Object]]:
 
 
 def _table_in(node: Object) -> Sequence[Object]:
-    """The rows of a table of InfluxDB, or of pandas (``orient="split"``)."""
+    """Return the rows of an InfluxDB or pandas (``orient="split"``) table."""
     head = node.get("columns")
     body = node.get("values") or node.get("rows") or node.get("data")
     if not isinstance(head, list) or not isinstance(body, list):
@@ -179,7 +179,7 @@ def _table_in(node: Object) -> Sequence[Object]:
 
 
 def _columns_in(node: Object) -> Sequence[Object]:
-    """The rows of columns side by side: lists, or objects by row as pandas writes them."""
+    """Return the rows of parallel columns: lists, or objects keyed by row as pandas writes them."""
     columns = dict(node)
     by_row = [one for one in columns.values() if isinstance(one, dict)]
     if (
@@ -198,9 +198,9 @@ def _columns_in(node: Object) -> Sequence[Object]:
 
 
 def _series_in(node: object) -> Iterator[_Series]:
-    """Series below ``node``: lists of [time, value], or a list of times beside some of values.
+    """Yield the series under ``node``: lists of [time, value], or times beside lists of values.
 
-    In which order a point has its time, and under which key, differs from program to program.
+    Programs differ in the order of time and value in a point, and in the key names.
     """
     for below in node if isinstance(node, list) else ():
         yield from _series_in(below)
@@ -212,12 +212,12 @@ def _series_in(node: object) -> Iterator[_Series]:
     tables = [list(zip(*points, strict=True)) for points in lists if _are_points(points, of_metric)]
     if not tables:
         plain = [column for column in node.values() if _is_column(column)]
-        # Grafana has a list of columns.
+        # Grafana nests a list of columns.
         frames = [v for v in node.values() if isinstance(v, list) and v and all(map(_is_column, v))]
         tables = [plain, *frames]
     found = False
     for table in tables:
-        # Bytes may look like seconds since 1970, and do not rise as evenly.
+        # Byte counts may look like epoch seconds, but they rise less evenly.
         dated = [column for column in table if all(map(_is_time, column))]
         times = min(dated, key=_unevenness, default=None)
         if times is None and of_metric and table:
@@ -232,7 +232,7 @@ def _series_in(node: object) -> Iterator[_Series]:
 
 
 def _are_points(points: object, of_metric: bool) -> bool:
-    """Whether each of them is a time and a value, or the other way round."""
+    """Return whether each point is a time and a value, in either order."""
     if not isinstance(points, list) or not points:
         return False
     pairs = all(_is_column(point) and len(point) == 2 for point in points)
@@ -240,7 +240,7 @@ def _are_points(points: object, of_metric: bool) -> bool:
 
 
 def _unevenness(column: Sequence[object]) -> float:
-    """How much the steps of numbers differ, as a share of the usual one; 0 for dates."""
+    """Return how much the steps of a column vary, relative to the median step; 0 for dates."""
     if not all(map(_is_number, column)) or len(column) < 3:
         return 0.0
     steps = np.diff(np.array(column, dtype=np.float64))
@@ -248,7 +248,7 @@ def _unevenness(column: Sequence[object]) -> float:
 
 
 def _is_column(values: object) -> bool:
-    """Whether they are two or more numbers, times or gaps."""
+    """Return whether ``values`` is a list of two or more numbers, times or gaps."""
     if not isinstance(values, list) or len(values) < 2:
         return False
     return all(v is None or _is_number(v) or looks_like_time(str(v)) for v in values)
@@ -286,14 +286,14 @@ def _unit(node: Object) -> str:
 
 
 def _labelled(found: Sequence[_Series], source: Source) -> list[RawColumn]:
-    """One column for each set of labels, each with times of its own."""
+    """Build one column per set of labels, each with its own times."""
     source.check_has_times()
     merged: dict[tuple[tuple[str, str], ...], tuple[list[str], list[str]]] = {}
     for of_one, times, values in found:
         whole = merged.setdefault(tuple(sorted(of_one.items())), ([], []))
         whole[0].extend(times)
         whole[1].extend(values)
-    # The metric's name with the labels that tell the series apart.
+    # Name each column by its metric and the labels that differ between series.
     every = [dict(key) for key in merged]
     keys = sorted({key for one in every for key in one if key != "__name__"})
     differ = [key for key in keys if len({one.get(key) for one in every}) > 1]
@@ -317,7 +317,7 @@ def _labelled(found: Sequence[_Series], source: Source) -> list[RawColumn]:
 
 
 def _refuse_error(document: object, source: Source) -> None:
-    """Refuse what a server answered in the place of series."""
+    """Refuse an error reply that a server sent instead of series."""
     if not isinstance(document, dict):
         return
     if document.get("status") == "error":

@@ -1,4 +1,4 @@
-"""From a file with somebody's series, or a stored run, to the verdict on each of them."""
+"""Judge every column of a file of series, or of a stored run."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ from hybridbench.series.units import (
 )
 from hybridbench.thresholds.grammar import ColumnThreshold, parse_column_threshold
 
-# What a reader counts in: finished requests, then requests, then tokens.
+# Preferred counters, best first: finished requests, then requests, then tokens.
 _WORKS = tuple(
     re.compile(pattern, re.I)
     for pattern in (r"finish|success|complet", r"request|iteration|calls", r"tokens?", r"")
 )
-# What a process holds itself, whatever the kernel caches.
+# Memory of the process itself, without the kernel's cache.
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """What the caller said, as given on the command line.
+    """The caller's choices, as given on the command line.
 
     Args:
         metrics: ``NAME`` or ``NAME:unit``; empty for every level.
-        works: names of cumulative counters; empty for those that look like one.
-        unit: of columns that tell none.
+        works: names of cumulative counters; empty to detect them.
+        unit: for columns that give none.
         thresholds: ``NAME<200MiB/h``.
         steady_at: a time in the file, or a duration after its start.
         lower_is_worse: columns that must not fall.
-        time_column: the one with the times, where its name does not say so.
-        interval_s: between two samples of a file without times.
-        never_restarted: every fall is part of a sawtooth, whatever it looks like.
-        only: judge no columns but those of ``thresholds`` and ``metrics``.
+        time_column: the column that holds the times, if its name does not show it.
+        interval_s: time between two samples, for a file without times.
+        never_restarted: treat every fall as part of a sawtooth.
+        only: judge only the columns of ``thresholds`` and ``metrics``.
     """
 
     metrics: Sequence[str] = ()
@@ -83,7 +83,7 @@ class JudgeOptions:
 
 @dataclass(frozen=True)
 class FileVerdict:
-    """One file, judged; ``findings`` only a stored run has."""
+    """The verdict on one file; only a stored run has ``findings``."""
 
     source: str
     kind: VerdictKind
@@ -96,11 +96,11 @@ class FileVerdict:
 
 
 def judge_file(path: str, options: JudgeOptions) -> FileVerdict:
-    """The verdict on every column of the file that is asked for.
+    """Judge every requested column of the file.
 
     Raises:
         ConfigError: the file cannot be read.
-        UsageError: a name or unit of ``options`` does not fit it.
+        UsageError: a name or unit in ``options`` does not fit the file.
     """
     if (Path(path) / MANIFEST).is_file():
         return _judge_run(Path(path), options)
@@ -108,12 +108,12 @@ def judge_file(path: str, options: JudgeOptions) -> FileVerdict:
 
 
 def judge_columns(series: SeriesFile, options: JudgeOptions) -> FileVerdict:
-    """The same of columns that are already read."""
+    """Judge every requested column of ``series``, which is already read."""
     return _JudgedFile(series, options).judge()
 
 
 def worst(kinds: Sequence[VerdictKind]) -> VerdictKind:
-    """The one that all together come to: no file can refute what was found in another."""
+    """Combine verdicts on several files: no file can refute a finding in another."""
     return min(kinds, key=lambda kind: precedence(kind, exact=True))
 
 
@@ -153,14 +153,14 @@ def _judge_run(path: Path, options: JudgeOptions) -> FileVerdict:
 
 @dataclass(frozen=True)
 class _Column(ExternalSeries):
-    """A column of numbers from the file's start, in the unit of what it is taken for."""
+    """A numeric column with times from the file's start, in the unit of its assumed meaning."""
 
     raw: RawColumn
 
 
 @dataclass
 class _JudgedFile:
-    """One file with what was asked of it."""
+    """One file and the options to judge it with."""
 
     file: SeriesFile
     options: JudgeOptions
@@ -192,7 +192,7 @@ class _JudgedFile:
             row = judge_series(column, self._falls(column), replace(question, works=own))
             every += [] if row is None else [row]
             if row and row.verdict is VerdictKind.INCONCLUSIVE and column.name not in limits:
-                # Load varies, and beside a threshold only what is decided counts.
+                # Load varies anyway, and with thresholds only decided columns count.
                 undecided += [column.name] * (bool(limits) or column.meaning.role is Role.LOAD)
         if not every:
             names = columns_few([column.name for column in chosen])
@@ -214,7 +214,7 @@ class _JudgedFile:
         )
 
     def _note_more(self, question: TrendContext) -> None:
-        """Note what is to be known of all rows: what is left out, and what explains."""
+        """Add notes that concern all rows: omitted cells and explaining columns."""
         for column in self.file.columns:
             if column.text_at is not None and not column.is_text:
                 line, cell = column.text_at
@@ -234,10 +234,10 @@ class _JudgedFile:
             names = ", ".join(load.name for load in question.loads)
             self.notes.append(f"the effect of requests in flight ({names}) is subtracted")
 
-    # Which columns.
+    # Column selection.
 
     def _find(self, option: str, name: str) -> _Column:
-        """The column of numbers called ``name``: as it stands, or without case, labels and unit."""
+        """Find the column called ``name``: exact, or ignoring case, labels and unit."""
         columns, folded = self.file.columns, name.casefold()
         same = [c for c in columns if c.name == name][:1] or [
             c
@@ -295,20 +295,20 @@ class _JudgedFile:
         ]
 
     def _levels(self) -> list[_Column]:
-        """Every level; of a run's own samples only those that gate a run.
+        """Return every level; for a run's own samples, only the gating metrics.
 
-        Totals that contain the page cache only where no other column is in bytes.
+        Totals that include the page cache are returned only if no other column is in bytes.
         """
         found = [c for c in self._columns if c.name not in self.options.works]
         levels = [c for c in found if c.meaning.role in (Role.LEVEL, Role.LOAD)]
         if not any(c.meaning.unit is Unit.BYTES for c in levels):
             levels += [c for c in found if c.meaning.role is Role.WITH_CACHE]
-        # Somebody's own script may have a column with the name of one of our metrics.
+        # A user's own script may use one of our metric names for a column.
         of_run = any(unlabelled(c.name) == MEMORY for c in levels)
         return [c for c in levels if not of_run or is_gated(c.name)]
 
     def _note_cache(self) -> None:
-        """Note which columns the kernel's cache is in, and which to judge in their place."""
+        """Note which columns include the kernel's cache, and which to judge instead."""
         meant = [(c.name, c.meaning) for c in self._columns]
         cached = [name for name, m in meant if m.role in (Role.CACHE, Role.WITH_CACHE)]
         if not cached or self.options.metrics:
@@ -321,7 +321,7 @@ class _JudgedFile:
         )
 
     def _asked_for(self, text: str) -> _Column:
-        """A column by its name, or by ``NAME:unit``; a label may hold a colon as well."""
+        """Find a column by name or ``NAME:unit``; a label may also contain a colon."""
         head, _, unit = text.rpartition(":")
         if text in self._names or not (head in self._names or unit.strip().lower() in UNITS):
             return _as_level(self._find("--metric", text))
@@ -336,7 +336,7 @@ class _JudgedFile:
     def _meaning(self, column: RawColumn) -> Meaning:
         meaning = meaning_of(column.name, self._names)
         if meaning.role is Role.COUNTER and _sinks(column):
-            # A number of threads, and no work done.
+            # It is a number of threads rather than work done.
             meaning = replace(meaning, role=Role.LEVEL)
         if meaning.role is Role.LEVEL and counts_so_far(column.name) and not _dips(column):
             return replace(meaning, role=Role.CUMULATIVE, note="")
@@ -356,7 +356,7 @@ class _JudgedFile:
             unit = parse_unit(word)
         return replace(meaning, unit=unit.unit, factor=unit.factor, known=True, note="")
 
-    # What explains their growth.
+    # Columns that may explain growth.
 
     def _works(self) -> list[_Column]:
         if self.options.works:
@@ -368,23 +368,23 @@ class _JudgedFile:
         return [one for one in works if np.any(np.diff(one.value[np.isfinite(one.value)]) > 0)]
 
     def _loads(self, question: TrendContext) -> list[_Column]:
-        """Requests in flight; none if they grow, as requests that stay for good would."""
+        """Return the columns of requests in flight, or none if they grow (stuck requests)."""
         loads = [column for column in self._columns if column.meaning.role is Role.LOAD]
         rows = (judge_series(load, Falls(self._restarts(load)[0]), question) for load in loads)
         rates = (row.result.rate_per_hour for row in rows if row is not None)
         return [] if any(rate is not None and rate.lower > 0 for rate in rates) else loads
 
-    # Where a process began anew.
+    # Process restarts.
 
     def _is_of(self, one: ExternalSeries, column: _Column) -> bool:
-        """Whether ``one`` tells of the process that ``column`` is of."""
+        """Return whether ``one`` describes the same process as ``column``."""
         of_one, of_column = one.name.partition("{")[2], column.name.partition("{")[2]
         return of_one in ("", of_column) or one.name in self.options.works
 
     def _restarts(self, column: _Column) -> tuple[tuple[float, ...], bool]:
-        """When the process of ``column`` began anew, and whether anything would have shown it.
+        """Return the restart times of ``column``'s process, and whether a restart would be visible.
 
-        A restart sets counters back, and changes ids.
+        A restart resets counters and changes process ids.
         """
         known, counted = {at_s - self._zero_s for at_s in column.raw.starts_s}, False
         for one in (one for one in self._columns if self._is_of(one, column)):
@@ -402,12 +402,12 @@ class _JudgedFile:
         known, counted = self._restarts(column)
         read = np.isfinite(column.value)
         t, value = column.t_s[read], column.value[read]
-        # What is 0 now and then, such as a queue, is no memory of a process.
+        # A value that is sometimes 0, such as a queue length, is not process memory.
         unknown = not column.meaning.known and bool(np.min(value, initial=np.inf) > 0)
         memory = column.meaning.unit is Unit.BYTES or unknown
         if self.options.never_restarted or not memory or not column.meaning.higher_is_worse:
             return Falls(known)
-        # A series that is labelled with a process id is of one process.
+        # A series labelled with a process id belongs to one process.
         counted = counted or bool(_OF_PROCESS.search(column.name))
         falls = level_falls(t, value, known, counted=counted)
         for other in self._columns:
@@ -420,7 +420,7 @@ class _JudgedFile:
         text = self.options.steady_at
         if text is None:
             return None
-        # An epoch is longer than any duration.
+        # An epoch time is longer than any valid duration.
         with suppress(ValueError):
             return parse_duration_s(text)
         try:
@@ -438,7 +438,7 @@ class _JudgedFile:
 
 
 def _numbers_rows(column: RawColumn) -> bool:
-    """Whether it has the number of each row, whatever its name: 0, 1, 2, ... or from 1 on."""
+    """Return whether the column just numbers the rows: 0, 1, 2, ... or 1, 2, 3, ..."""
     value = column.value
     return value.size > 2 and bool(
         value[0] in (0.0, 1.0) and np.array_equal(value, value[0] + np.arange(value.size))
@@ -446,20 +446,20 @@ def _numbers_rows(column: RawColumn) -> bool:
 
 
 def _sinks(column: RawColumn) -> bool:
-    """Whether it falls a little now and then; a counter of work falls with a restart alone."""
+    """Return whether the column often falls a little; a work counter falls only at a restart."""
     return _dips(column) > 0.01 * column.value.size
 
 
 def _dips(column: RawColumn) -> int:
-    """How often it falls, but for falls by half, which a restart makes."""
+    """Count the falls of less than half; a restart causes larger ones."""
     value = column.value[np.isfinite(column.value)]
     return int(((np.diff(value) < 0) & (value[1:] > 0.5 * value[:-1])).sum())
 
 
 def _best_first(columns: Sequence[_Column]) -> list[_Column]:
-    """The best counter of requests, then the best of tokens, then all others.
+    """Sort counters: the best one for requests, then the best for tokens, then all others.
 
-    Short names first: ``requests_total`` says more than ``requests_rejected_total``.
+    Short names come first: ``requests_total`` is more useful than ``requests_rejected_total``.
     """
 
     def rank(column: _Column) -> tuple[int, int]:
@@ -479,7 +479,7 @@ def _as_level(column: _Column) -> _Column:
 
 @contextmanager
 def _named(option: str, text: str) -> Iterator[None]:
-    """What is wrong inside is wrong with ``option``, given as ``text``."""
+    """Turn a ``ValueError`` inside into a usage error about ``option``, given as ``text``."""
     try:
         yield
     except ValueError as error:

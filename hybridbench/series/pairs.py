@@ -1,7 +1,7 @@
-"""Blocks of a name and a number a line, once for each sample: /proc, /metrics, cgroups, systemctl.
+"""Read one name and number per line, repeated per sample: /proc, /metrics, cgroups, systemctl.
 
-``anon 4096``, ``VmRSS:  123 kB``, ``MemoryCurrent=524288000`` and a page of Prometheus are one
-shape: a name that comes again begins the next sample.
+``anon 4096``, ``VmRSS:  123 kB``, ``MemoryCurrent=524288000`` and a Prometheus page all have this
+shape; a name that repeats starts the next sample.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from hybridbench.series.source import Line, Source
 from hybridbench.series.times import is_moment, names_time
 
 _PAIR = re.compile(
-    # grep of several files: /proc/42/status:VmRSS: 123 kB
+    # grep on several files: /proc/42/status:VmRSS: 123 kB
     r"(?:(?P<file>/[\w./-]+):)?"
     r"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{.*\})?)(?::?\s+|:|\s*=\s*)"
     r"(?P<number>[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|N[aA]N))"
     r"(?P<unit>\s*(?:kB|[KMG]i?B|(?<=\d)[KMG]|bytes|%))?(?:\s+\d{13})?"
 )
-# A key without a number: a state, the name of a unit, ids and masks in hexadecimal.
-# INFO of Redis has no blank behind its colon.
+# A key without a number: a state, the name of a unit, hexadecimal ids and masks.
+# Redis INFO has no space after its colon.
 _KEY = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?:\s|$)|=|(?<=[a-z]):)\s*(?P<text>\S.*)?")
 _HEAD_OF_SMAPS = re.compile(r"[0-9a-f]+-[0-9a-f]+ .*\[rollup\]$")
-# Of /proc/PID/status only these are no ids, masks and context switches, beside sizes in kB.
+# In /proc/PID/status, beside sizes in kB, only these are not ids, masks or context switches.
 _STATUS_KEPT = frozenset({"Pid", "Threads"})
-# A histogram is its sum and its count; when a series was created is no level.
+# For a histogram, read only its sum and count; the creation time of a series is not a level.
 _NO_SERIES = re.compile(r"_(bucket|created)(\{|$)")
 _LOOKED_AT = 12
-# A line of logfmt, perhaps behind a time: ts=2026-11-20T10:00:00Z level=info rss=123MB.
+# A logfmt line, optionally after a time: ts=2026-11-20T10:00:00Z level=info rss=123MB.
 _FIELD = re.compile(r"([A-Za-z_][\w.-]*)=(\"[^\"]*\"|\S*)")
 _FIELDS = re.compile(rf"(?:(?P<at>[^=]*?[\d\])Z])\s+)?{_FIELD.pattern}(?:\s+{_FIELD.pattern})*")
 
 
 def are_pairs(lines: Sequence[Line]) -> bool:
-    """Whether ``lines`` begin with names and numbers, and not with a table."""
+    """Return whether ``lines`` start with names and numbers rather than with a table."""
     first = [line.text.strip() for line in lines[:_LOOKED_AT]]
     if _HEAD_OF_SMAPS.match(first[0]) or first[0].startswith(("# HELP ", "# TYPE ")):
         return True
@@ -46,7 +46,7 @@ def are_pairs(lines: Sequence[Line]) -> bool:
 
 
 def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """A column for each name."""
+    """Return one column per name."""
     of_status = _is_status([line.text.strip() for line in lines[:_LOOKED_AT]])
     samples: list[tuple[Line, dict[str, str]]] = []
     odd: list[int] = []
@@ -69,13 +69,13 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
 
 
 def _pair(text: str) -> tuple[str, str, bool] | None:
-    """A name as a heading, its value as text, and whether that has a unit; None without these."""
+    """Parse a line: name as heading, value as text, whether it has a unit; None if no match."""
     match = _PAIR.fullmatch(text)
     if match is None:
         key = _KEY.fullmatch(text)
         return None if key is None else (key["name"], key["text"] or "", False)
     unit = (match["unit"] or "").strip()
-    # The kernel writes kB and means 2^10.
+    # The kernel writes kB for KiB.
     heading = {"": "", "%": " (%)", "kB": " (KiB)"}.get(unit, f" ({unit})")
     heading = f" ({unit}iB)" if unit in ("K", "M", "G") else heading
     label = f'{{file="{match["file"]}"}}' if match["file"] else ""
@@ -87,13 +87,13 @@ def _is_status(texts: Sequence[str]) -> bool:
 
 
 def are_fields(lines: Sequence[Line]) -> bool:
-    """Whether each line has names and values joined by =, behind a time or a field that is one."""
+    """Return whether each line has ``name=value`` pairs, with a time before or among them."""
     first = [_fields(line.text) for line in lines[:_LOOKED_AT]]
     return all(row is not None and any(map(names_time, row)) for row in first)
 
 
 def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """A row for each line of logfmt."""
+    """Read logfmt: one row per line."""
     read = [(line, _fields(line.text)) for line in lines]
     source.leave_out(
         [line.number for line, row in read if row is None],
@@ -105,7 +105,7 @@ def fields(lines: Sequence[Line], source: Source) -> list[RawColumn]:
 
 
 def _fields(text: str) -> dict[str, str] | None:
-    """The fields of a line, the time before them as ``time``; None if it has anything else."""
+    """Return the fields of a line, with a leading time as ``time``; None for any other line."""
     match = _FIELDS.fullmatch(text.strip())
     if match is None or (match["at"] and not is_moment(match["at"].strip("[]"))):
         return None

@@ -1,4 +1,4 @@
-"""Series that a Prometheus server has recorded, asked for over its HTTP API."""
+"""Query series that a Prometheus server recorded, over its HTTP API."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from hybridbench.series.source import Source
 
 _TIMEOUT_S = 30.0
 _BYTES_MAX = GIB // 2
-# Prometheus refuses more than 11,000 points of a series; an estimate needs fewer.
+# Prometheus refuses more than 11,000 points per series; an estimate needs fewer.
 _POINTS_MAX = 3000
 _STEP_S_MIN = 10.0
 
 
 @dataclass(frozen=True)
 class RangeQuery:
-    """A query over the last ``last_s`` seconds before ``now_s`` (since 1970).
+    """A query over the last ``last_s`` seconds before ``now_s`` (epoch seconds).
 
     Raises:
-        UsageError: ``url`` is not an address of HTTP.
+        UsageError: ``url`` is not an HTTP address.
     """
 
     url: str
@@ -49,12 +49,12 @@ class RangeQuery:
 
     @property
     def step_s(self) -> float:
-        """Between two points of a series."""
+        """The time between two points of a series."""
         return max(_STEP_S_MIN, float(math.ceil(self.last_s / _POINTS_MAX)))
 
     @property
     def request_url(self) -> str:
-        """The address of the answer."""
+        """The URL to request."""
         base = self.url.rstrip("/").removesuffix("/api/v1")
         start_s = self.now_s - self.last_s
         wanted = {"query": self.query, "start": start_s, "end": self.now_s, "step": self.step_s}
@@ -62,10 +62,10 @@ class RangeQuery:
 
 
 def read_prometheus(query: RangeQuery) -> SeriesFile:
-    """The answer to ``query``: a column for each set of labels.
+    """Run ``query`` and return one column per set of labels.
 
     Raises:
-        ConfigError: the server cannot be reached, refuses, or answers with no series.
+        ConfigError: the server cannot be reached, refuses the query, or returns no series.
     """
     request = urllib.request.Request(query.request_url)  # noqa: S310
     try:
@@ -84,7 +84,7 @@ def _failed(query: RangeQuery, what: str) -> ConfigError:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """What Prometheus says of a query that it refuses, else the words of HTTP."""
+    """Return the reason that Prometheus gave for refusing the query, else the HTTP reason."""
     try:
         said = json_value(error.read(10_000).decode("utf-8", "replace"))
     except (ForeignDataError, OSError):

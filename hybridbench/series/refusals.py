@@ -1,4 +1,4 @@
-"""What people paste that holds no series: one sentence says what it is, and what to record."""
+"""Recognise common input without series; say in one sentence what it is and what to record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SMI = "`nvidia-smi --query-gpu=timestamp,index,memory.used --format=csv -l 10`"
 _METRICS = "`while sleep 10; do date +%s; curl -s URL/metrics; done`"
 _MACHINE = "is the memory of the whole machine and its page cache; record a process: " + _PS
 _LINES = "write the time and one number of each line as CSV, with a heading such as time,rss_bytes"
-# The first that a line matches, of the first lines in the file, names it.
+# The first pattern here that matches any of the file's first lines names its kind.
 _KINDS = (
     (
         r"procs -+|\s*r +b +swpd +free|\s*\d+ K (total|used) memory",
@@ -75,7 +75,7 @@ _LABELLED = re.compile(r"[A-Za-z)]+ ?[:=] ?[\d.]+.*[|,;].*[A-Za-z)]+ ?[:=] ?[\d.
 
 
 def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:
-    """Half a sentence on what ``lines`` are and what to record in their place; empty if unknown."""
+    """Return half a sentence on what ``lines`` are and what to record instead; empty if unknown."""
     first = [line.text for line in lines[:_LOOKED_AT]]
     for pattern, what in _KINDS:
         if any(re.match(pattern, text) for text in first):
@@ -89,7 +89,7 @@ def what_it_is(lines: Sequence[Line], *, is_json: bool) -> str:
 
 
 def is_prose(lines: Sequence[Line]) -> bool:
-    """Whether lines are words with a few numbers among them."""
+    """Return whether lines are prose with a few numbers."""
     texts = [line.text for line in lines[:_LOOKED_AT]]
     return sum(len(_WORDS.findall(text)) for text in texts) > _WORDS_A_LINE * len(texts)
 

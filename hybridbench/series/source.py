@@ -1,7 +1,7 @@
-"""The file that is read, as every reader has it: what was asked and is noted of it, and its lines.
+"""The input file as every reader sees it: options, notes, and lines.
 
-A line has the time that stood on a line of its own above it.  What a terminal adds (colours,
-prompts, banners) is left out here; it holds no reading.
+A time alone on a line applies to the lines below it.  Terminal output (colours, prompts, banners)
+is dropped here; it holds no readings.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from hybridbench.series.times import is_epoch, is_moment, parse_times
 
 _BAD_SHARE = 0.01
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# A call an hour at least, where numbers below are as large; they are multiples of 4096.
+# At least one call per hour if the numbers below are as large; byte counts are multiples of 4096.
 _STEP_S_MAX, _STEP_S_MAX_AMONG_BYTES = 7 * 86400.0, 3600.0
 _TOP = re.compile(r"top - (\d\d:\d\d:\d\d) up ")
 _OF_TOP = re.compile(r"(Tasks|Threads|%?Cpu\S*|([KMG]iB )?(Mem|Swap) ?):.*[,%]|%?Cpu\d+ ")
 _PROMPT = re.compile(r"[\w.-]+@[\w.-]+(:\S*| \S+)?[#$%>] ?|PS [A-Z]:\\\S*>|\$ (?=[a-z./])")
 _NO_DATA = re.compile(
-    # First lines of sysstat and mprof, and what curl and the shell say of a call that failed.
+    # First lines of sysstat and mprof, and messages of curl and the shell after a failed call.
     r"Linux \S+ \(.*\)\s+\S+|curl: \(\d+\)|(ba|z)?sh: |error:|Error from server|grep: |cat: |"
     r"[-=+ ]+$|(real|user|sys)\s+\d+m[\d.]+s|CMDLINE |FUNC ",
 )
-# Times as cells have them, with blanks or without.
+# Times as they appear in cells, with or without spaces.
 _TIME = (
     r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d (?:\d{4} )?\d\d?:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
     r"(?: \d{4})?|"
@@ -37,7 +37,7 @@ _TIME = (
     r"\d\d?(?P<mark>[./])\d\d?(?P=mark)\d{4},? \d\d?:\d\d(?::\d\d)?(?: [AP]M\b)?|"
     r"\d\d?:\d\d:\d\d(?: [AP]M\b)?"
 )
-# Blanks within a cell: of a time, an amount, an entity of dcgmi.
+# Spaces inside a cell: in a time, an amount, or a dcgmi entity.
 _INNER_BLANKS = re.compile(
     rf"\b(?:{_TIME})|\d+(?:[.,]\d+)? ?[A-Za-z]* / [\d.]+ ?[A-Za-z]*|"
     r"\b\d+(?:[.,]\d+)? (?:[kKMGT]i?)?B\b|^\s*(?:GPU(?:-[IC]I)?|Switch|CPU) \d+\b"
@@ -49,9 +49,9 @@ _COMMANDS = frozenset({"command", "cmd", "args", "comm", "process"})
 
 @dataclass(frozen=True)
 class Source:
-    """The file that is read: its name, what the caller said about it, and what is noted of it.
+    """The input file: its name, what the caller said about it, and notes on it.
 
-    ``time_column`` is ``NAME`` or ``NAME:UNIT``; ``interval_s`` is for a file that has no times.
+    ``time_column`` is ``NAME`` or ``NAME:UNIT``; ``interval_s`` is for a file without times.
     """
 
     name: str
@@ -60,17 +60,17 @@ class Source:
     notes: list[str] = field(default_factory=list)
 
     def wrong(self, what: str, line: int = 0, code: ErrorCode | None = None) -> ConfigError:
-        """The error that names the file, and the line where there is one."""
+        """Build an error that names the file, and the line if given."""
         place = f"{self.name}:{line}" if line else self.name
         return ConfigError(f"{place}: {what}", code=code)
 
     def leave_out(
         self, bad: Sequence[int], lines: Sequence[int], why: str, refusal: str, few: int = 3
     ) -> None:
-        """Note that the lines ``bad`` of ``lines`` are not read: one in 100 at most, or ``few``.
+        """Note that ``bad`` lines out of ``lines`` are skipped: at most one in 100, or ``few``.
 
         Raises:
-            ConfigError: they are more than a few, so that this is another kind of file.
+            ConfigError: too many lines are bad, so this is another kind of file.
         """
         if bad and bad[0] == lines[-1]:
             self.notes.append(f"the last line ({bad[0]}) is cut short: left out")
@@ -80,10 +80,10 @@ class Source:
             self.notes.append(f"{len(bad)} lines left out, {why}, first {bad[0]}")
 
     def check_has_times(self) -> None:
-        """Refuse an interval between samples, which would be another time.
+        """Refuse an interval between samples, because the file already has times.
 
         Raises:
-            UsageError: one was given.
+            UsageError: an interval was given.
         """
         if self.interval_s is not None:
             raise UsageError(
@@ -96,7 +96,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Line:
-    """A line with something on it: its number from 1, and the time above it as written, if any."""
+    """A non-empty line: its number from 1, its text, and the time printed above it, if any."""
 
     number: int
     text: str
@@ -104,7 +104,7 @@ class Line:
 
 
 def lines_of(text: str) -> tuple[list[Line], list[int]]:
-    """The lines that may hold readings, and the numbers of those that a shell or tool added."""
+    """Return lines that may hold readings, and the numbers of those that a shell or tool added."""
     every = enumerate(_ESCAPES.sub("", text).splitlines(), 1)
     raw = [(number, line.rstrip()) for number, line in every if line.strip()]
     gone = {n: True for n, line in raw if _PROMPT.match(line) or _NO_DATA.match(line)}
@@ -120,18 +120,18 @@ def lines_of(text: str) -> tuple[list[Line], list[int]]:
 
 
 def blank_cells(text: str) -> list[str]:
-    """The cells of a line that blanks part; those within a time or an amount part nothing."""
+    """Split a line at spaces, except inside a time or an amount."""
     text = _INNER_BLANKS.sub(lambda match: match[0].replace(" ", _JOINED), text)
     return [cell.replace(_JOINED, " ") for cell in text.split()]
 
 
 def wide(text: str) -> list[str]:
-    """The cells of a line that two or more blanks part."""
+    """Split a line at two or more spaces."""
     return [cell.strip() for cell in _WIDE_BLANKS.split(text.strip().lstrip("# "))]
 
 
 def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
-    """The cells of a row; a command, and the cells of docker, may have blanks of their own."""
+    """Fit a row's cells to ``names``; commands and docker's cells may contain spaces."""
     spare = len(row) - len(names)
     if spare <= 0:
         return row
@@ -146,15 +146,15 @@ def fitted(text: str, row: list[str], names: Sequence[str]) -> list[str]:
 
 
 def _moments(lines: Sequence[str]) -> list[str]:
-    """For each line the time that it is, as text; empty for a line that is more or none."""
+    """Return, for each line, its text if it is only a time, else an empty string."""
     of_top = [match[1] if (match := _TOP.match(line)) else "" for line in lines]
     if not lines or not (of_top[0] or is_moment(lines[0])):
-        # A time stands before the first reading, or these are readings.
+        # A time must come before the first reading; otherwise these are readings.
         return of_top
     found = [top or line * is_moment(line) for top, line in zip(of_top, lines, strict=True)]
     step_s_max = _STEP_S_MAX
     if all(found):
-        # Bytes may look like seconds since 1970: then every second line is a time, or none is.
+        # Byte counts may look like epoch seconds: then either every second line is a time, or none.
         found = [text if index % 2 == 0 else "" for index, text in enumerate(found)]
         step_s_max = _STEP_S_MAX_AMONG_BYTES
     epochs = [text for text in found if is_epoch(text)]

@@ -1,7 +1,7 @@
-"""Tables as text: parted by commas, semicolons, tabs or blanks, with a heading or without one.
+"""Read text tables: split by commas, semicolons, tabs or spaces, with or without a heading.
 
-What tools print again and again (ps, top, pidstat, docker stats, kubectl top, jstat, smem, dmon) is
-a table whose heading comes again.  Without a heading the columns are known by their cells.
+Tools that print repeatedly (ps, top, pidstat, docker stats, kubectl top, jstat, smem, dmon) repeat
+the heading.  Without a heading, columns are recognised by their cells.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hybridbench.series.source import Line, Source, blank_cells, fitted, wide
 from hybridbench.series.times import looks_like_time, names_time
 from hybridbench.series.unnamed import unnamed
 
-_LOOKED_AT, _FITTED = 200, 20  # lines, and rows that choose a heading
+_LOOKED_AT, _FITTED = 200, 20  # lines examined; rows used to choose a heading
 _OTHER_REPORT = (
     "another report begins, with other columns; record one, such as `pidstat -r -p PID 10`."
 )
-# What a date of JavaScript or a cell in quotes holds parts no cells.
+# Marks inside a JavaScript date or a quoted cell do not separate cells.
 _NO_MARKS = re.compile(r'"[^"]*"|(?<=\d{4}), (?=\d)')
-# Names and units of dmon, as --query-gpu calls them.
+# dmon's names and units, mapped to those of --query-gpu.
 _OF_DMON = {
     "gpu": "index",
     "mclk": "clocks.mclk",
@@ -39,10 +39,10 @@ _GROUPED = re.compile(r"[+-]?\d{1,3}([,.]\d{3})+([,.]\d+)?")
 
 
 def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
-    """The columns of a table with one row a line.
+    """Return the columns of a table with one row per line.
 
     Raises:
-        ConfigError: it has no heading where one is needed, or lines that are no rows of it.
+        ConfigError: a heading is needed but missing, or lines do not fit the table.
     """
     values = next((line for line in lines if line.text.lstrip()[:1] != "#"), None)
     width = 0 if values is None else len(blank_cells(values.text))
@@ -62,8 +62,8 @@ def table(lines: Sequence[Line], source: Source) -> list[RawColumn]:
 
 
 def _is_row(text: str, width: int) -> bool:
-    """Whether a line is no comment, or one that names columns beside a time or a GPU: as many as
-    the ``width`` cells of the first row, where single blanks part them.
+    """Return whether a line is a row or a commented heading: one that names a time or a GPU, and
+    has ``width`` cells, as the first row does, when split at single spaces.
     """
     stripped = text.strip()
     if not stripped.startswith("#"):
@@ -76,15 +76,15 @@ def _is_row(text: str, width: int) -> bool:
 
 
 def _untied(cells: list[str]) -> list[str]:
-    """``cells`` without the colon or the brackets of a time that stands before its readings."""
+    """Strip the colon or brackets from a time in the first cell."""
     time = cells[0].strip("[]").removesuffix(":") if cells else ""
     return [time, *cells[1:]] if looks_like_time(time) else cells
 
 
 def _mark(lines: Sequence[Line]) -> str | None:
-    """What parts the cells: the mark that stands as often in most lines; None for blanks."""
+    """Find the separator: the mark with the same count in most lines; None for spaces."""
     texts = [_NO_MARKS.sub(" ", line.text) for line in lines[:_LOOKED_AT]]
-    # A heading without commas above numbers with them: they are decimal commas.
+    # If the heading has no commas but the numbers have, they are decimal commas.
     first = next((i for i, text in enumerate(texts) if _has_number(re.split(r"[\s,;]+", text))), 0)
     for mark in ("\t", ";", ","):
         counts = [text.count(mark) for text in texts]
@@ -105,7 +105,7 @@ def _parted(lines: Sequence[Line], mark: str, source: Source) -> list[Row]:
 
 
 def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
-    """A table whose cells a mark parts, perhaps below a title; None if it has no heading."""
+    """Build a table split by a mark, perhaps below a title; None if it has no heading."""
     typical = rows[3 * len(rows) // 4][1]
     numeric = [i for i, cell in enumerate(typical) if _is_value(cell)]
     first = 0
@@ -118,7 +118,7 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
     line, names = rows[above[-1]]
     if line is not rows[0][0]:
         source.notes.append(f"the heading is line {line.number}: what stands above it is left out")
-    # The first without a name is the index of pandas.
+    # A first column without a name is the pandas index.
     named = [name or ("value" if index else "") for index, name in enumerate(names)]
     body = rows[max(first, above[-1] + 1) :]
     again = [at.number for at, cells in body if cells == names]
@@ -128,9 +128,9 @@ def _of_marks(rows: Sequence[Row], source: Source) -> Grid | None:
 
 
 def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
-    """A table whose cells blanks part, its heading perhaps again and again; None without one."""
+    """Build a table split by spaces, perhaps with repeated headings; None if it has no heading."""
     first = next((i for i, (_, cells) in enumerate(rows) if not _names(cells)), len(rows))
-    # ps -o pid,rss= prints the heading of the first column alone.
+    # ps -o pid,rss= prints only the heading of the first column.
     only_pid = 0 < first < len(rows) and rows[first - 1][1] == ["PID"] and len(rows[first][1]) == 2
     if first == 0 or only_pid:
         return None
@@ -146,7 +146,7 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
             others.append(line.number)
             if looks_like_time(row[0]):
                 raise source.wrong(_OTHER_REPORT, line.number)
-        # sysstat: Average:, in any language.
+        # sysstat's "Average:" row, in any language.
         elif not (looks_like_time(words[0]) and row[0].endswith((":", "\uff1a"))):
             body.append((line, fitted(line.text, row, names)))
     source.leave_out(others, [line.number for line, _ in rows], "without numbers", _OTHER_REPORT)
@@ -159,16 +159,16 @@ def _of_blanks(rows: Sequence[Row], source: Source) -> Grid | None:
 
 
 def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
-    """The row above the ``first`` of numbers that more of these fit than any other, and its names.
+    """Choose the row above the ``first`` numeric one whose names fit most rows; return both.
 
-    One blank parts names, or several do; sysstat prints a time in the place of the first.
+    Names may be separated by one space or by several; sysstat prints a time instead of the first.
     """
     shown = rows[first : first + _FITTED]
 
     def fit(named: tuple[int, list[str]]) -> tuple[int, bool, int, int]:
         at, names = named
         fits = sum(len(fitted(line.text, row, names)) == len(names) for line, row in shown)
-        # dmon has a second line, of units.
+        # dmon has a second heading line with units.
         is_marked = rows[at][0].text[0] == "#"
         return fits, is_marked, -at if is_marked else at, len(names)
 
@@ -184,7 +184,7 @@ def _heading(rows: Sequence[Row], first: int) -> tuple[int, list[str]]:
 
 
 def _of_devices(rows: Sequence[Row], at: int, names: list[str]) -> list[str]:
-    """``names``; of nvidia-smi's dmon as the tool itself calls them, by the units below them."""
+    """Return ``names``; for nvidia-smi dmon, as --query-gpu names them, from the units below."""
     below = rows[at + 1][1] if at + 1 < len(rows) else []
     if not rows[at][0].text.startswith("#") or "MB" not in below or len(below) != len(names):
         return names
@@ -195,7 +195,7 @@ def _of_devices(rows: Sequence[Row], at: int, names: list[str]) -> list[str]:
 
 
 def _whole(read: Grid, rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
-    """``read`` of the table's ``rows``, without the few that have no cell for each name."""
+    """Drop the few rows of ``read`` that do not have one cell per name."""
     width = len(read.names)
     good = [row for row in read.rows if len(row[1]) == width]
     bad = [(line.number, len(cells)) for line, cells in read.rows if len(cells) != width]
@@ -213,13 +213,13 @@ def _whole(read: Grid, rows: Sequence[Row], mark: str | None, source: Source) ->
 
 
 def _names(cells: Sequence[str]) -> bool:
-    """Whether cells are names of columns: no numbers, unless one of them names a time."""
-    # A time comes first; to look at all cells of all rows would take long.
+    """Return whether cells are column names: no numbers, unless one of them names a time."""
+    # A time comes first; checking all cells of all rows would take too long.
     return any(map(names_time, cells[:2])) or not _has_number(_without_time(cells))
 
 
 def _without_time(cells: Sequence[str]) -> list[str]:
-    """``cells`` without the time that sysstat prints in the place of the first name."""
+    """Drop the time that sysstat prints instead of the first name."""
     skipped = bool(cells) and (looks_like_time(cells[0]) or names_time(cells[0]))
     return list(cells[skipped:])
 

@@ -1,6 +1,6 @@
-"""Times that somebody else stamped, made to rise: doubles, steps back, restarts.
+"""Put foreign timestamps in rising order: handle duplicates, backward steps and restarts.
 
-A series of before and after a restart is two series, and nothing may be fitted across.
+Data before and after a restart are two series; nothing may be fitted across a restart.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from numpy.typing import NDArray
 
 from hybridbench.analysis.record import FloatArray
 
-_DROPPED_MAX = 0.05  # of the rows may be behind the clock and be left out
-_UNSORTED_MIN = 0.1  # of the rows go back in time, and no two share one: no order at all
+_DROPPED_MAX = 0.05  # share of rows that may go back in time and be dropped
+_UNSORTED_MIN = 0.1  # share of rows that go back, with no two times equal: the file is unsorted
 _RESTARTS_MAX = 200
 _DOUBLES_MAX, _DOUBLES_LEAST = 0.05, 3
 _SUMMER_TIME_S = 3600.0
 _LEVEL_SAMPLES = 5
-_FALLS_TO = 0.5  # of what it just was
-_BELOW_USUAL = 0.6  # of what it usually was
-_NEAR = 5  # samples: falls closer than this are one
-_SWAPPED = 0.5  # of a fall at least went to swap
+_FALLS_TO = 0.5  # of the previous value
+_BELOW_USUAL = 0.6  # of the usual value
+_NEAR = 5  # samples: falls closer together than this count as one
+_SWAPPED = 0.5  # least share of a fall that went to swap
 
 
 class TimelineError(ValueError):
-    """The times of a file cannot be put in order; the sentence says what to do."""
+    """The times of a file cannot be ordered; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Which rows to take, in which order, at which rising times; ``starts_s`` begins a new run."""
+    """Which rows to use, in which order, at which rising times; ``starts_s`` are restarts."""
 
     rows: NDArray[np.intp]
     t_s: FloatArray
@@ -42,9 +42,10 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Falls:
-    """Where a level fell to a fraction: ``certain`` restarts, and others, perhaps a sawtooth.
+    """Times at which a level fell to a fraction: ``certain`` restarts, and possible ones.
 
-    A restart is certain only if something else that must begin anew did: an id, a counter, a clock.
+    A possible restart may be part of a sawtooth.  A restart is certain only if an id, a counter
+    or a clock also started again.
     """
 
     certain_s: tuple[float, ...] = ()
@@ -52,10 +53,10 @@ class Falls:
 
 
 def make_timeline(t_s: FloatArray, *, absolute: bool = False) -> Timeline:
-    """Rows of a file in the order of their times; ``absolute``: they count from 1970.
+    """Order the rows of a file by time; ``absolute`` means epoch times.
 
     Raises:
-        TimelineError: rows share a time, or go back in it, as those of several processes do.
+        TimelineError: times repeat or go back, as those of several processes do.
     """
     rows = np.arange(t_s.size)
     notes: list[str] = []
@@ -95,25 +96,25 @@ def make_timeline(t_s: FloatArray, *, absolute: bool = False) -> Timeline:
 
 
 def counter_resets(t_s: FloatArray, value: FloatArray) -> tuple[float, ...]:
-    """When a cumulative counter fell: a new process counts from zero."""
+    """Return the times at which a cumulative counter fell: a new process counts from zero."""
     fell = np.flatnonzero(np.diff(value) < -0.1 * np.abs(value[:-1])) + 1
     return tuple(t_s[fell].tolist())
 
 
 def changes(t_s: FloatArray, value: FloatArray) -> tuple[float, ...]:
-    """When a value that names a process (its id) became another."""
+    """Return the times at which a value that identifies a process (its id) changed."""
     return tuple(t_s[np.flatnonzero(np.diff(value) != 0) + 1].tolist())
 
 
 def level_falls(
     t_s: FloatArray, value: FloatArray, known_s: Sequence[float], *, counted: bool
 ) -> Falls:
-    """Where a level of memory fell to a fraction of what it was.
+    """Find where a level of memory fell to a fraction of its previous value.
 
     Args:
-        known_s: restarts that are known otherwise; nearby falls are theirs.
-        counted: whether a process id or a counter is there that would have shown a restart: then
-            a fall that it does not confirm is none.
+        known_s: restart times known otherwise; nearby falls are attributed to them.
+        counted: whether a process id or a counter would have shown a restart; then a fall that it
+            does not confirm is ignored.
     """
     if t_s.size < 4 * _LEVEL_SAMPLES or not np.any(value > 0):
         return Falls(tuple(known_s))
@@ -130,7 +131,7 @@ def level_falls(
 
 
 def swapped_out(t_s: FloatArray, value: FloatArray, swap: FloatArray, falls: Falls) -> Falls:
-    """``falls`` without those of a level that fell by what ``swap`` rose at the same time."""
+    """Drop from ``falls`` those that match a simultaneous rise of ``swap``."""
 
     def moved(at_s: float) -> bool:
         i = int(np.searchsorted(t_s, at_s))
@@ -142,14 +143,14 @@ def swapped_out(t_s: FloatArray, value: FloatArray, swap: FloatArray, falls: Fal
 
 
 def longest_stretch(t_s: FloatArray, starts_s: Sequence[float]) -> tuple[float, float]:
-    """First and last time of the longest stretch without a restart in it."""
+    """Return the first and last time of the longest stretch without a restart."""
     edges = sorted({float(t_s[0]), *(s for s in starts_s if t_s[0] < s <= t_s[-1])})
     ends = [*(float(t_s[np.searchsorted(t_s, edge) - 1]) for edge in edges[1:]), float(t_s[-1])]
     return max(zip(edges, ends, strict=True), key=lambda stretch: stretch[1] - stretch[0])
 
 
 def _falls(value: FloatArray, begin: int, i: int) -> bool:
-    """Whether the level at ``i`` is a fraction of the one just before and of the usual one."""
+    """Return whether the level at ``i`` is a fraction of the last and of the usual one."""
     if value[i] >= _FALLS_TO * value[i - 1] and value[i] >= _FALLS_TO * value[i - 2]:
         return False
     recent = float(np.median(value[max(begin, i - _LEVEL_SAMPLES) : i]))
@@ -163,17 +164,17 @@ def _falls(value: FloatArray, begin: int, i: int) -> bool:
 
 
 def _is_clock_set_back(t: FloatArray) -> bool:
-    """Whether times go back once, by about the hour that ends summer time."""
+    """Return whether times go back once, by about an hour, as at the end of summer time."""
     steps = np.diff(t)
     back = steps[steps < 0]
     return back.size == 1 and abs(back[0] + _SUMMER_TIME_S) <= 2 * float(np.median(np.abs(steps)))
 
 
 def _in_blocks(t: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
-    """The rows of recordings in the order of their times.
+    """Order whole recordings in a file by time.
 
     Raises:
-        TimelineError: two of them are of the same time.
+        TimelineError: two of them overlap in time.
     """
     edges = np.concatenate([[0], np.flatnonzero(np.diff(t) < 0) + 1, [t.size]])
     blocks = sorted((np.arange(a, b) for a, b in pairwise(edges)), key=lambda rows: t[rows[0]])
@@ -187,7 +188,7 @@ def _in_blocks(t: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
 
 
 def _joined(t: FloatArray) -> tuple[FloatArray, tuple[float, ...]]:
-    """Stretches that each begin earlier than the one before, put end to end."""
+    """Join stretches end to end where each starts at an earlier time than the one before."""
     steps = np.diff(t)
     back = np.flatnonzero(steps < 0) + 1
     if back.size > _RESTARTS_MAX:

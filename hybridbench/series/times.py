@@ -1,4 +1,4 @@
-"""Times as tools write them: dates, epochs in four sizes, numbers with a unit, hh:mm:ss."""
+"""Parse times as tools write them: dates, epoch times, numbers with a unit, hh:mm:ss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 from hybridbench.series.cells import is_number
 
-# Of Python and pandas with days before it: 1 day, 2:03:04; 0 days 00:10:00.
+# Python and pandas put days before it: 1 day, 2:03:04; 0 days 00:10:00.
 _CLOCK = re.compile(
     r"(?:(\d+) days?,? )?(\d{1,6}):([0-5]\d):([0-5]\d(?:[.,]\d+)?)(?:\s*([AaPp])[Mm])?"
 )
@@ -22,7 +22,7 @@ _CLOCK_SIGNS = str.maketrans({"时": ":", "時": ":", "分": ":", "秒": None})
 # ps: [[days-]hours:]minutes:seconds.
 _ELAPSED = re.compile(r"(?:(?:(\d+)-)?(\d+):)?([0-5]?\d):([0-5]\d)")
 _ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
-# Written by Excel, by JavaScript, in Germany, and by ``date``; day and month in either order.
+# Formats of Excel, JavaScript, Germany and ``date``; day and month in either order.
 _DATES = (
     *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M"),
     *("%d/%m/%Y %H:%M:%S", "%d/%m/%Y %I:%M:%S %p", "%d/%m/%Y %H:%M"),
@@ -31,14 +31,14 @@ _DATES = (
     *("%a %d %b %Y %H:%M:%S", "%d %b %Y %H:%M:%S", "%a %d %b %Y %I:%M:%S %p"),
 )
 _DATE_LIKE = re.compile(r"(?:[A-Za-z]{3},? +|\d\d?[/. ])\S{1,3}[/. ].*\d:\d\d")
-# Left out: only differences matter, and a column has one zone.
+# Ignored: only differences matter, and a column has one time zone.
 _ZONE = re.compile(r" ((GMT)?[+-]\d{4}( \(.*\))?|[A-Z]{3,4})(?=$| \d{4}$)")
 # ``date`` in another language: a day, a time of day and a year among a few words.  2025年06月13日
-# has its month in digits as well; where there are more, or a sign, something is measured.
+# also has a numeric month; text with more numbers, or with a sign, is a measurement.
 _LOCAL_CLOCK = re.compile(r"(?<![\d:])(?:[01]?\d|2[0-3]):\d\d:\d\d(?![\d:])")
 _YEAR, _NO_DATE = re.compile(r"\b(?:19|20)\d\d(?!\d)"), re.compile(r"[=:|%\[{/]")
 _LOCAL_CHARS_MAX, _LOCAL_WORDS_MAX = 60, 7
-# Seconds since 1970 lie in 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
+# Epoch seconds are 1e9..1e10 from 2001 to 2286; smaller numbers count from a run's start.
 _EPOCH = re.compile(r"1\d{9}(\d{3}){0,3}(\.\d+)?")
 _EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e9, 1.0))
 _UNIT_WORDS = {
@@ -56,12 +56,12 @@ _NAME = re.compile(
     rf"[_ ]?(?P<unit>[(\[]?(?:{_UNIT}|utc)[)\]]?)?",
     re.I,
 )
-# Alone they are something else as often as a time: a minimum, a letter, a host's uptime.
+# Alone, these often mean something else: a minimum, a letter, a host's uptime.
 _NEEDS_UNIT = frozenset({"uptime", "up time", "up_time", "age"})
 _NO_TIME_ALONE = frozenset({"min", "s", "d", "h", "ms", "us", "ns", "utc", "mins", "hr"})
 _DAY_S = 86400.0
-# A time of day, ISO 8601, those above, a date whose month is in no language that is known, and
-# ELAPSED of ps.
+# The forms: a time of day, ISO 8601, ``_DATES``, a date with a month in an unknown language, and
+# ps's ELAPSED.
 _OF_DAY, _ISO, _LOCAL, _OF_PS = "time of day", "ISO 8601", "day of a month", "since a start"
 _COUNTS_ON = (_OF_DAY, _LOCAL, _OF_PS)
 _ALL_FORMS = (_OF_DAY, _ISO, *_DATES, _LOCAL)
@@ -72,7 +72,7 @@ _FORMS = (
 
 
 class BadTimeError(ValueError):
-    """Cell ``index`` of a time column is no time."""
+    """Cell ``index`` of a time column is not a time."""
 
     def __init__(self, index: int, cell: str) -> None:
         locale = "" if cell.isascii() else "; record with LC_ALL=C"
@@ -82,14 +82,14 @@ class BadTimeError(ValueError):
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds, since 1970 where ``absolute``, else since whatever the file counts from."""
+    """Times in seconds: since 1970 if ``absolute``, else since the file's own start."""
 
     t_s: FloatArray
     absolute: bool
 
 
 def names_time(name: str) -> bool:
-    """Whether a column called ``name`` has the times of the rows: ``ts``, ``uptime_hours``."""
+    """Return whether ``name`` is a name for a time column: ``ts``, ``uptime_hours``."""
     found = _NAME.fullmatch(name.strip())
     if found is None or not (found["head"] or found["unit"]):
         return False
@@ -99,22 +99,22 @@ def names_time(name: str) -> bool:
 
 
 def unit_in(name: str) -> str:
-    """The unit of time that ``name`` ends with, as a key of ``UNITS_S``; empty without one."""
+    """Return the time unit at the end of ``name``, as a key of ``UNITS_S``; empty without one."""
     found = _UNIT_AT_END.search(name.strip())
     word = "" if found is None else found[1].lower()
     return next((u for u, words in _UNIT_WORDS.items() if re.fullmatch(words, word)), "")
 
 
 def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) -> Times:
-    """The times in a column's cells.
+    """Parse the times in a column's cells.
 
     Args:
         cells: as written.
-        unit: of plain numbers that count from zero, a key of ``UNITS_S``; seconds where empty.
-        of_ps: minutes:seconds with days and hours before them, as ELAPSED of ps.
+        unit: of plain numbers that count from zero, a key of ``UNITS_S``; seconds if empty.
+        of_ps: read minutes:seconds, with optional days and hours, as in ps's ELAPSED.
 
     Raises:
-        BadTimeError: for the first cell that is no time.
+        BadTimeError: for the first cell that is not a time.
     """
     try:
         numbers = np.array(cells, dtype=np.float64)
@@ -127,7 +127,7 @@ def parse_times(cells: Sequence[str], unit: str = "", *, of_ps: bool = False) ->
 
 
 def scaled(numbers: FloatArray, unit: str = "") -> Times:
-    """Numbers as seconds: since 1970 by their size, else in ``unit``."""
+    """Convert numbers to seconds: since 1970 if large enough, else in ``unit``."""
     size = float(np.median(np.abs(numbers))) if numbers.size else 0.0
     for least, factor in _EPOCHS:
         if size >= least:
@@ -136,12 +136,12 @@ def scaled(numbers: FloatArray, unit: str = "") -> Times:
 
 
 def is_epoch(cell: str) -> bool:
-    """Whether ``cell`` may be a time since 1970 in s, ms, us or ns, from 2001 to 2033."""
+    """Return whether ``cell`` may be an epoch time (2001 to 2033) in s, ms, us or ns."""
     return bool(_EPOCH.fullmatch(cell))
 
 
 def is_since_1970(cells: Sequence[str]) -> bool:
-    """Whether plain numbers are so large that they count from 1970."""
+    """Return whether plain numbers are large enough to be epoch times."""
     try:
         return scaled(np.array(cells, dtype=np.float64)).absolute
     except ValueError:
@@ -149,13 +149,13 @@ def is_since_1970(cells: Sequence[str]) -> bool:
 
 
 def looks_like_time(cell: str) -> bool:
-    """Whether ``cell`` is a time that no plain number would be, or begins with a date."""
+    """Return whether ``cell`` is a time that is not a plain number, or starts with a date."""
     return bool(_ISO_LIKE.match(_plain(cell))) or (is_moment(cell) and not is_epoch(cell.strip()))
 
 
 @lru_cache(maxsize=4096)
 def is_moment(cell: str) -> bool:
-    """Whether ``cell`` is a time and nothing else."""
+    """Return whether ``cell`` is only a time."""
     text = _plain(cell)
     has_mark = ":" in text or _ISO_LIKE.match(text)
     is_read = has_mark and any(_seconds(form, text) is not None for form in _ALL_FORMS)
@@ -163,7 +163,7 @@ def is_moment(cell: str) -> bool:
 
 
 def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
-    """Times in the one form that reads them all; of day and month first, the shorter span."""
+    """Parse all times in one form; if day and month are ambiguous, prefer the shorter span."""
     if is_number(cells[0]):
         odd = next((index for index, cell in enumerate(cells) if not is_number(cell)), 0)
         raise BadTimeError(odd, cells[odd])
@@ -181,7 +181,7 @@ def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
         if len(seconds) == len(texts):
             read.append((form, np.array(seconds)))
         if read and form in (_OF_DAY, _ISO, _DATES[-1]):
-            # A date that is read whole is not read by its day alone.
+            # If the whole date was read, do not try to read only its day.
             break
     if not read:
         raise BadTimeError(furthest, cells[furthest])
@@ -189,7 +189,7 @@ def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
     if form == _OF_DAY:
         t_s[1:] += _DAY_S * np.cumsum(np.diff(t_s) < -_DAY_S / 2)
     elif form == _LOCAL:
-        # The first days of a month follow its last one, whatever the month was.
+        # The first day of a month follows the last of the one before, whichever month it was.
         day = t_s // _DAY_S
         t_s -= _DAY_S * day[0]
         t_s[1:] += _DAY_S * np.cumsum(np.where(np.diff(day) < 0, day[:-1], 0.0))
@@ -198,15 +198,15 @@ def _words(cells: Sequence[str], forms: Sequence[str]) -> Times:
 
 def _plain(cell: str) -> str:
     text = cell.strip().replace(", ", " ").replace(",", ".", 1).translate(_CLOCK_SIGNS)
-    # nvidia-smi writes 2026/01/31.
+    # nvidia-smi writes slashes: 2026/01/31.
     return text.replace("/", "-") if _ISO_LIKE.match(text) else text
 
 
 def _seconds(form: str, text: str) -> float | None:
-    """Seconds since 1970, a start, the day or the month began, where ``text`` is in ``form``."""
+    """Return seconds since 1970, a start, midnight or the month's start, if ``form`` fits."""
     if form in _COUNTS_ON:
         return {_OF_DAY: _of_day, _LOCAL: _of_month, _OF_PS: _of_start}[form](text)
-    # What parts a date is quickly looked for; to read one takes long.
+    # Checking for separators is quick; parsing a date is slow.
     if form != _ISO and (form[2] not in text or not _DATE_LIKE.match(text)):
         return None
     text = _ZONE.sub("", text)
@@ -214,7 +214,7 @@ def _seconds(form: str, text: str) -> float | None:
         moment = datetime.fromisoformat(text) if form == _ISO else datetime.strptime(text, form)
     except ValueError:
         return None
-    # Read in UTC: differences are all that matters.
+    # Read as UTC: only differences matter.
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
@@ -228,7 +228,7 @@ def _of_day(text: str) -> float | None:
 
 
 def _of_month(text: str) -> float | None:
-    """Of what ``date`` prints in any language."""
+    """Return seconds since the month began, from the output of ``date`` in any language."""
     clock, rest = _LOCAL_CLOCK.findall(text), _LOCAL_CLOCK.sub(" ", text)
     years, rest = len(_YEAR.findall(rest)), _YEAR.sub(" ", rest)
     days = re.findall(r"\d+", rest)

@@ -1,7 +1,7 @@
-"""Series that somebody already has, judged by the same analysis as a run's own.
+"""Judge recorded series with the same analysis as a run's own.
 
-There is no engine to ask here: no steady event unless the caller gives its time, no checkpoints, no
-counters but those in the file.  So everything rests on trends, and says what they can bear.
+There is no engine to query here: no steady event unless the caller gives its time, no checkpoints,
+and only the counters in the file.  So verdicts rest on trends alone, and state their limits.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0
 _GAP_SHARE_TOLD = 0.02
 _GAP_SHARE_MAX = 0.5
-_SHARE_WITHOUT_UNIT = 0.002  # an hour
+_SHARE_WITHOUT_UNIT = 0.002  # per hour
 _MOST_WORKS = 2
-_LOAD = "requests in flight"  # the sum of all columns of them
+_LOAD = "requests in flight"  # the sum of all such columns
 
 
 @dataclass(frozen=True)
 class ExternalSeries:
-    """One column: its samples in seconds from the file's start, and what it measures."""
+    """One column: samples in seconds from the file's start, and what the column measures."""
 
     name: str
     t_s: FloatArray  # strictly rising, from 0
@@ -54,12 +54,12 @@ class ExternalSeries:
 
 @dataclass(frozen=True)
 class TrendContext:
-    """What the caller wants to know of a file.
+    """The caller's question about a file.
 
     Args:
         works: cumulative counters of work done, by name.
-        steady_s: when steady state began, in the file's seconds; None if nobody said.
-        thresholds: greatest tolerable worsening in units per hour, by column.
+        steady_s: when steady state began, in the file's seconds; None if unknown.
+        thresholds: greatest tolerated worsening in units per hour, by column.
         loads: requests in flight, in one or more columns.
     """
 
@@ -71,7 +71,7 @@ class TrendContext:
 
 @dataclass(frozen=True)
 class JudgedSeries:
-    """The verdict on one column.  Rates tell worsening: of a level that must not fall, its fall."""
+    """The verdict on one column.  Rates are of worsening: for a level that must not fall, falls."""
 
     name: str
     verdict: VerdictKind
@@ -86,9 +86,9 @@ class JudgedSeries:
 def judge_series(
     series: ExternalSeries, falls: Falls, question: TrendContext, *, guarded: bool = True
 ) -> JudgedSeries | None:
-    """The verdict on one column; None if it has fewer than two readings.
+    """Judge one column; return None if it has fewer than two readings.
 
-    Where the analysis fails the column is undecided and says so; unless ``guarded`` it raises.
+    If the analysis fails, the column is undecided and says so; it raises unless ``guarded``.
     """
     boundary = Boundary(guarded=guarded)
     judged = boundary.value(f"column {series.name}", None, _judged, series, falls, question)
@@ -145,7 +145,7 @@ def _row(series: ExternalSeries, result: MetricResult) -> JudgedSeries:
 def _record(
     series: ExternalSeries, question: TrendContext, stretch: tuple[float, float], gate: Gate
 ) -> RunRecord:
-    """The column with what its growth is measured against, and when steady state began."""
+    """Build a record: the column, the counters and load to compare with, and the steady time."""
     beside = [work for work in question.works[:_MOST_WORKS] if work.name != series.name]
     done = {work.name: _readings(work, stretch) for work in beside}
     works = {name: one for name, one in done.items() if len(one) >= 2}
@@ -161,7 +161,7 @@ def _record(
     )
     events: list[Event] = []
     steady_s = question.steady_s
-    # A restarted process warms up anew: what was said of the first holds for its own time only.
+    # A restarted process warms up again: the stated steady time holds only for its own stretch.
     if steady_s is not None and stretch[0] <= max(steady_s, series.t_s[0]) < stretch[1]:
         events.append(Steady(t_s=max(steady_s, stretch[0])))
     gates = {series.name: gate}
@@ -169,7 +169,7 @@ def _record(
 
 
 def _load(series: ExternalSeries, loads: Sequence[ExternalSeries]) -> Series | None:
-    """All requests in flight at the times of the first column of them; none beside a load."""
+    """Sum requests in flight at the times of the first such column; None for a load column."""
     read = [only_readings(Series(load.name, load.t_s, load.value)) for load in loads]
     read = [one for one in read if len(one)]
     if not read or any(load.name == series.name for load in loads):
@@ -180,9 +180,9 @@ def _load(series: ExternalSeries, loads: Sequence[ExternalSeries]) -> Series | N
 
 
 def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) -> MetricSpec:
-    """The floors of a run's own metrics; a threshold takes their place.
+    """Return the floors of a run's own metrics; a threshold replaces them.
 
-    What has no unit is measured against its own size, so that its unit cannot matter.
+    A column without a unit is measured against its own size, so that its unit cannot matter.
     """
     meaning = series.meaning
     if threshold is not None:
@@ -192,7 +192,7 @@ def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) ->
     elif meaning.unit in (Unit.COUNT, Unit.SLOTS) and meaning.known:
         floor, share = 1.0, 0.0002
     else:
-        # 1 where all are 0, so that a limit can be told from them.
+        # 1 if all values are 0, so that the limit differs from them.
         size = float(np.median(np.abs(value))) or float(np.mean(np.abs(value))) or 1.0
         floor, share = _SHARE_WITHOUT_UNIT * size, 0.0
     spec = MetricSpec(
@@ -214,9 +214,10 @@ def _spec(series: ExternalSeries, threshold: float | None, value: FloatArray) ->
 def _doubted(
     series: ExternalSeries, result: MetricResult, falls: Falls, gap_share: float, beyond: int
 ) -> MetricResult:
-    """``result`` unless it proves nothing: growth that may be cache, a bound of several processes.
+    """Withdraw a verdict that the data cannot support; otherwise return ``result``.
 
-    So is a bound that was read off a series with holes.  A threshold decides in spite of cache.
+    Doubtful are growth that may be cache, and bounds from a series with gaps or of several
+    processes.  A threshold decides in spite of cache.
     """
     grows, bounded = result.outcome == "LEAK", result.outcome == "CLEAN"
     may_be_cache = series.meaning.role is Role.WITH_CACHE and result.limit_per_hour is None
@@ -235,7 +236,7 @@ def _doubted(
 
 
 def _per_work(result: MetricResult, record: RunRecord) -> tuple[Rate, ...]:
-    """The rate for each unit of the work that was done in the judged time."""
+    """Return the rate per unit of work done in the judged time."""
     hour = result.rate_per_hour
     rates: list[Rate] = []
     for name in record.drivers.works if hour is not None else ():
@@ -250,12 +251,12 @@ def _per_work(result: MetricResult, record: RunRecord) -> tuple[Rate, ...]:
 
 
 def _readings(series: ExternalSeries, stretch: tuple[float, float]) -> Series:
-    """What was read of ``series`` in a stretch of its time."""
+    """Return the readings of ``series`` in a stretch of time."""
     return only_readings(Series(series.name, series.t_s, series.value).between(*stretch))
 
 
 def work_unit(name: str) -> str:
-    """One unit of a counter of work: ``vllm:request_success_total`` counts request success."""
+    """Name one unit of a work counter: ``vllm:request_success_total`` counts request success."""
     head = unlabelled(name).rpartition(":")[2]
     for ending in ("_total", "_count", "_sum"):
         head = head.removesuffix(ending)
@@ -275,7 +276,7 @@ def _restart_note(t: FloatArray, falls: Falls, stretch: tuple[float, float]) -> 
 
 
 def _gaps(t: FloatArray) -> tuple[float, str]:
-    """Share of the judged time in gaps, and the sentence on them."""
+    """Return the share of the judged time in gaps, and a sentence about them."""
     if t.size < 3:
         return 0.0, ""
     steps = np.diff(t)

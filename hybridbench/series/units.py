@@ -1,7 +1,7 @@
-"""What a column measures, from its name and its values: a unit, a counter, or nothing to judge.
+"""Find what a column measures from its name and values: a unit, a counter, or nothing to judge.
 
-Tools write units into headings ("RSS (KB)", "mem_mib", "process_resident_memory_bytes"); what a
-heading does not say is not guessed, and the rates are then in the column's own unit.
+Tools write units into headings ("RSS (KB)", "mem_mib", "process_resident_memory_bytes").  A unit
+that the heading lacks is not guessed; rates are then in the column's own unit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hybridbench.foundation.metrics import Check, Kind, Unit, spec_of
 
 _KIB, _MIB, _GIB, _TIB = (float(2 ** (10 * power)) for power in (1, 2, 3, 4))
 
-# Spelt out by a person: decimal and binary prefixes mean what they say.
+# For units that a person wrote: decimal and binary prefixes have their exact meaning.
 BYTE_FACTORS: Mapping[str, float] = {
     "b": 1.0, "byte": 1.0, "bytes": 1.0,
     "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
     "kib": _KIB, "mib": _MIB, "gib": _GIB, "tib": _TIB,
-    # Kubernetes leaves the B out.
+    # Kubernetes omits the B.
     "ki": _KIB, "mi": _MIB, "gi": _GIB, "ti": _TIB,
     "page": 4096.0, "pages": 4096.0,
 }  # fmt: skip
-# Whose row it is; a new number is a new process.
+# Columns that identify a process; a new number is a new process.
 PROCESS_ID = re.compile(r"p?pid|process_start_time_seconds", re.I)
-# The kernel and all that read it (ps, /proc, psutil scripts) say kB and mean 2^10.
+# The kernel and its readers (ps, /proc, psutil scripts) write kB for KiB.
 _KERNEL_KB = "kb"
 _MEMORY = re.compile(
     r"rss|pss|uss|resident|virt|vsz|vms|vmsize|memory|\bmem|mem\b|_mem|heap|swap|anon|"
@@ -35,7 +35,7 @@ _MEMORY = re.compile(
     re.I,
 )
 _IN_BRACKETS = re.compile(r"[(\[]\s*([A-Za-z/1]+|%)\s*[)\]]\s*$")
-# Azure and Grafana say behind a name which of an interval's values it is.
+# Azure and Grafana append which statistic of an interval a value is.
 _STATISTIC = re.compile(r"\s*[(\[](avg|average|mean|min|max|sum|last|current)[)\]]\s*$", re.I)
 _SUFFIX = re.compile(r"(?:^|[_.\s-])(bytes|kib|mib|gib|kb|mb|gb|ms|milliseconds|seconds)$", re.I)
 # PyTorch's statistics: allocated_bytes.all.current.
@@ -47,35 +47,35 @@ _COUNTER = re.compile(
     r"(prompt|output|generation|generated|input)_tokens$|(^|[_./ ])(global[_ ]?)?step$",
     re.I,
 )
-# What is there now, and no work done, although its name ends like a counter's.
+# Current amounts, not work done, although their names end like a counter's.
 _NO_COUNTER = re.compile(
     r"(^|[_. ])((rss|pss|uss|mem|memory|heap|vram|used|usage)_total|"
     r"(thread|fd|handle|object|connection|socket|process|slot|session|client)s?[_ ]count)$",
     re.I,
 )
 _SHOWN = re.compile(
-    # Without a name it is the index that pandas writes.
+    # Without a name, it is the pandas index.
     r"^(|unnamed: ?\d+|p?p?id|pgid|tid|uid|gid|port|%mem|uptime.*|.*uptime|epoch|timestamp|row|"
     r"index|line|nproc|result|table|share|process_start_time_seconds|seed|rank|ni|pri|psr|pstate|count|"
     r"(min|maj)flt/s|(net|block) ?i/?o|(read|write)[_ ]bytes|%(usr|system|guest|wait)|tty|stat|"
     r"start|"
-    # jstat's young spaces and classes (a leak fills OU) and its capacities; sizes of the machine.
+    # jstat's young spaces and classes (a leak fills OU) and its capacities; machine sizes.
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
     r"vmalloc.*|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
-    # The page cache takes it, whatever a program does.
+    # The page cache takes it, whatever the program does.
     r"(kb)?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|"
-    # What nvidia-smi tells beside memory.
+    # nvidia-smi columns other than memory.
     r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
     r"_limit|^limit|limit_bytes|\blimit\b",
     re.I,
 )
-# Never less in one process: Go's memstats, the columns of jstat and ps, what the kernel counts.
+# Never falls in one process: Go's memstats, columns of jstat and ps, kernel counters.
 _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
     r"gc_?count|time\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
-# Events and traffic so far, by words of their names: such a column is no level if it never falls.
+# Words for events and traffic so far: a column with one that never falls is not a level.
 _SO_FAR = re.compile(
     r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|faults|restarts|"
     r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
@@ -85,7 +85,7 @@ _SO_FAR = re.compile(
     r"(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
     re.I,
 )
-# What a machine or a cgroup caches: the kernel frees it when a program needs the memory.
+# Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
 _CACHE = re.compile(
     r"(kb)?(swap)?cached|kbbuffers|(in)?active\(file\)|kb(in)?act(ive)?|kbdirty|k?s?reclaimable|"
     r"kbslab|(total_)?(in)?active_file|file_(mapped|dirty|writeback|thp)|slab_reclaimable|"
@@ -93,19 +93,19 @@ _CACHE = re.compile(
     r"node_memory_(cached|buffers|(in)?active(_file)?|mapped|dirty|k?s?reclaimable|slab)(_bytes)?",
     re.I,
 )
-# These only beside what a machine or a cgroup says of itself; a program may have a cache, too.
+# Caches only beside other machine or cgroup columns; a program may have a cache, too.
 _CACHE_BESIDE = re.compile(
     r"file|buffers|(in)?active|mapped|dirty|writeback(tmp)?|slab|(total_)?(cache|mapped_file)", re.I
 )
 _OF_KERNEL = re.compile(r"anon|(total_)?rss|MemFree|MemAvailable|(in)?active_anon|Cached")
-# Heaps that a collector empties: OU of jstat, heapUsed of V8, HeapAlloc of Go, pools of the JVM.
+# Garbage-collected heaps: OU of jstat, heapUsed of V8, HeapAlloc of Go, pools of the JVM.
 _COLLECTED = re.compile(
     r"(?<!non)(?<!non[_-])heap|old[_ -]?gen|tenured|eden|^[OE]U$|"
     r"(^|[_.])(memstats[_.])?alloc(_bytes)?$",
     re.I,
 )
 FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
-# Totals that contain it, where nothing else of the file is free of it.
+# Totals that include cache, used if no other column of the file is free of it.
 _WITH_CACHE = re.compile(
     r"memory\.(current|usage_in_bytes)|memorycurrent|container_memory_usage_bytes|kbmemused|"
     r"memory_usage_in_bytes",
@@ -120,14 +120,14 @@ _LOAD = re.compile(
     re.I,
 )
 _CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%].*)$", re.I)
-# Less of it is left, whatever holds the rest.
+# Remaining amounts: less is worse, whatever holds the rest.
 _LEFT = re.compile(r"(^|[_.\s-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)", re.I)
 _SHARE = re.compile(r"%|perc", re.I)
 _SPEED = re.compile(
     r"throughput|per_s(ec|econd)?$|/s\b|qps|rps|tps|req_s|tok_s|hit_rate|goodput", re.I
 )
 _DELAY = re.compile(r"latency|ttft|itl|tpot|_ms\b|\(ms\)|duration|delay", re.I)
-# What a tool counts in, without saying so: known by other names beside it, all of which must match.
+# Units that a tool does not print, known from the other names beside it; all patterns must match.
 _TOOL = r"(RSS|VSZ|VIRT|RES|SHR|USS|PSS|Swap|Kbytes|Dirty)"
 _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("OU|EU", "FGC|YGC|GCT|OC"), r"(S[01]|E|O|M|CCS)[UC]", "KiB"),
@@ -151,23 +151,23 @@ _SYSSTAT_KIB = re.compile(r"kb[a-z]+")
 
 
 class Role(StrEnum):
-    """What a column is for."""
+    """How a column is used."""
 
     LEVEL = "level"  # goes up and down: judged
-    COUNTER = "counter"  # work done so far: what growth is measured against
-    LOAD = "load"  # requests in flight: what moves the levels; judged if that can be decided
-    CUMULATIVE = "cumulative"  # never falls but with a restart; not worth a verdict
+    COUNTER = "counter"  # work done so far: growth is measured against it
+    LOAD = "load"  # requests in flight: they move the levels; judged if that can be decided
+    CUMULATIVE = "cumulative"  # falls only at a restart; not judged
     CACHE = "cache"  # held by the kernel, which frees it when needed: shown
-    WITH_CACHE = "with cache"  # a total that contains it: judged where nothing better is there
-    SHOWN = "shown"  # known, and not worth a verdict (processor share, a limit, an id)
+    WITH_CACHE = "with cache"  # a total that includes cache: judged if there is nothing better
+    SHOWN = "shown"  # known and not judged (processor share, a limit, an id)
 
 
 @dataclass(frozen=True)
 class Meaning:
     """What a column measures.
 
-    ``factor`` turns its values into ``unit``; ``known`` is False for an unknown unit, and
-    ``unit`` is then a count of whatever the column counts.
+    ``factor`` converts its values to ``unit``.  ``known`` is False for an unknown unit; then
+    ``unit`` is a count of whatever the column counts.
     """
 
     role: Role
@@ -180,7 +180,7 @@ class Meaning:
 
     @property
     def decays(self) -> bool:
-        """Whether its growth is decay (slower, less) and not something held."""
+        """Whether growth means decay (slower, less) rather than something held."""
         speeds = (Unit.PER_SECOND, Unit.MILLISECONDS, Unit.SECONDS, Unit.RATIO)
         return self.is_delay or self.unit in speeds
 
@@ -197,10 +197,10 @@ UNITS: Mapping[str, Meaning] = {
 
 
 def parse_unit(text: str) -> Meaning:
-    """What a person means by ``text``: bytes, KiB, MB, pages, count, slots, s, ms, 1/s, ratio.
+    """Parse a unit that a person wrote: bytes, KiB, MB, pages, count, slots, s, ms, 1/s, ratio.
 
     Raises:
-        ValueError: naming the text and the accepted units.
+        ValueError: the message gives the text and the accepted units.
     """
     found = UNITS.get(text.strip().lower())
     if found is None:
@@ -212,14 +212,14 @@ def parse_unit(text: str) -> Meaning:
 
 
 def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
-    """What the column called ``name`` measures, by its name and those ``beside`` it."""
+    """Find what column ``name`` measures, from its name and those ``beside`` it."""
     if _LOAD.search(bare_name(name)):
         return Meaning(Role.LOAD, Unit.COUNT)
     spec = spec_of(name)
     if spec is not None:
         role = Role.COUNTER if spec.kind is Kind.COUNTER else Role.LEVEL
         return Meaning(role, spec.unit, higher_is_worse=spec.higher_is_worse)
-    # docker: MEM USAGE / LIMIT.
+    # docker's heading: MEM USAGE / LIMIT.
     name = name.partition(" / ")[0]
     bare = bare_name(name) or name
     for role, pattern in (
@@ -246,39 +246,39 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
 
 
 def counts_so_far(name: str) -> bool:
-    """Whether ``name`` has a word for events or traffic, which add up: hits, errors, bytes_sent."""
+    """Return whether ``name`` has a word for events or traffic so far: hits, errors, bytes_sent."""
     return bool(_SO_FAR.search(bare_name(name) or name))
 
 
 def is_collected(name: str) -> bool:
-    """Whether ``name`` is a heap that a garbage collector empties from time to time."""
+    """Return whether ``name`` is a heap that a garbage collector empties from time to time."""
     return any(_COLLECTED.search(form) for form in (bare_name(name), name))
 
 
 def is_gated(name: str) -> bool:
-    """Whether ``name`` is one of our own metrics whose trend gates a run."""
+    """Return whether ``name`` is one of our own metrics whose trend gates a run."""
     spec = spec_of(name)
     return spec is not None and spec.check is Check.TREND
 
 
 def bare_name(name: str) -> str:
-    """``name`` without the unit in brackets and without labels: ``RSS (KB)`` is RSS."""
+    """Return ``name`` without its bracketed unit and labels: ``RSS (KB)`` becomes RSS."""
     return _IN_BRACKETS.sub("", unlabelled(name)).strip()
 
 
 def bracket_unit(name: str) -> str:
-    """The unit in brackets at the end of ``name``, in lower case; empty if there is none."""
+    """Return the bracketed unit at the end of ``name``, in lower case; empty if there is none."""
     match = _IN_BRACKETS.search(name)
     return "" if match is None else match.group(1).lower()
 
 
 def kilobyte_of(name: str) -> float:
-    """Bytes that KB means in the column ``name``: 1024 of memory, as ps and /proc mean it."""
+    """Return the bytes in KB for column ``name``: 1024 for memory, as in ps and /proc."""
     return _KIB if _MEMORY.search(name) else BYTE_FACTORS[_KERNEL_KB]
 
 
 def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:
-    """The units of columns whose program is known by its names; ``of_tool``: ps and its kin."""
+    """Find the usual units of columns whose names reveal the program; ``of_tool``: ps, top etc."""
     bare = {name: unlabelled(name) for name in names}
     found: dict[str, str] = {}
     for needed, pattern, unit in _USUAL:
@@ -316,6 +316,6 @@ def _unit_word(name: str) -> str:
         match = pattern.search(head)
         if match is not None:
             word = match.group(1).lower()
-            # Windows writes WS(K).
+            # Windows writes, for example, WS(K).
             return f"{word}ib" if word in ("k", "m", "g") else word
     return ""

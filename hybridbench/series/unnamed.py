@@ -1,6 +1,6 @@
-"""Columns without a heading, known by their cells: a time, names, and one size.
+"""Identify columns without a heading from their cells: a time, names, and one size.
 
-A heading is missing where grep took it, or where a loop prints one number a line.
+A heading is missing if grep removed it, or if a loop prints one number per line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hybridbench.series.refusals import NO_SHAPE, is_prose
 from hybridbench.series.source import Source, fitted
 from hybridbench.series.times import is_epoch, looks_like_time
 
-# Rows that a tool prints, with the names of their columns where no heading has them.
+# Rows of known tools, with the column names to use if the heading is missing.
 _N, _D = r"\d+", r"[\d.,]+[kmgt]?"
 _LAYOUTS = (
     (
@@ -31,8 +31,8 @@ _LAYOUTS = (
 )
 _PAGE_BYTES, _DIGITS_MAX, _PID_MAX = 4096, 18, 2**22
 _MILLICORES = re.compile(r"\d+m")
-# ps counts whole pages, so multiples of 4 KiB; what is small and is none may be MiB of nvidia-smi.
-# Beyond 128 GiB what is no multiple is in another unit.
+# ps counts whole pages, so multiples of 4 KiB; a small non-multiple may be MiB from nvidia-smi.
+# Beyond 128 GiB, a non-multiple is in another unit.
 _PAGE_KIB, _SURELY_KIB, _KIB_MAX = 4, 100_000, 2**27
 _READ_AS = {
     "RSS": "read as the output of ps: RSS is in KiB",
@@ -48,17 +48,17 @@ _NO_HEADING = (
 
 
 def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
-    """Names for rows without a heading; ``mark`` parts their cells, blanks where it is None.
+    """Name the columns of rows without a heading; ``mark`` separates cells, None means spaces.
 
-    Rows that a tool is known to print, or a time, names and one size: with a unit, or whole
-    numbers as ``ps -o rss=`` prints them.
+    Accepts rows of known tools, or a time, names and one size: with a unit, or whole numbers as
+    ``ps -o rss=`` prints them.
 
     Raises:
-        ConfigError: nothing tells what the columns are.
+        ConfigError: the columns cannot be identified.
     """
     rows = [row for row in rows if row[1] != ["PID"]]
     heading, first = rows[0]
-    # ``date`` may have been printed before each row.
+    # ``date`` may have printed a time before each row.
     timed = looks_like_time(first[0])
     for pattern, names in () if mark else _LAYOUTS:
         if re.fullmatch(pattern, " ".join(first[timed:])):
@@ -70,7 +70,7 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
     columns = list(zip(*full, strict=True))
     kinds: list[str] = []
     for column in columns:
-        # Of two columns that count from 1970, the second is what was measured.
+        # Of two columns that look like epoch times, the second is the measurement.
         kinds.append(_kind(column, is_timed="time" in kinds or len(columns) == 1))
     named = [{"text": "name", "share": "share (%)", "number": "value"}.get(k, k) for k in kinds]
     sizes = [i for i, kind in enumerate(kinds) if kind in ("memory", "whole", "number")]
@@ -91,7 +91,7 @@ def unnamed(rows: Sequence[Row], mark: str | None, source: Source) -> Grid:
 
 
 def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
-    """Name and unit of whole numbers; RSS is in KiB, and not in whole pages of pages."""
+    """Return a name and unit for whole numbers; RSS is in KiB, but not in whole pages of pages."""
     if not is_pid and len(numbers) > 1 and not any(n % _PAGE_BYTES for n in numbers):
         return "memory", "bytes"
     large = _SURELY_KIB <= max(numbers) <= _KIB_MAX
@@ -100,16 +100,16 @@ def _size(numbers: set[int], *, is_pid: bool) -> tuple[str, str]:
 
 
 def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
-    """What a column without a name has: time, memory (with a unit), whole, number, share, text."""
+    """Classify a column without a name: time, memory (with a unit), whole, number, share, text."""
     cells = [cell for cell in cells if not is_nothing(cell)] or ["-"]
-    # A number alone, or beside a time, is what was measured, however large it is.
+    # A number alone, or beside a time, is the measurement, however large it is.
     counts = not is_timed and all(map(is_epoch, cells))
     if all(map(looks_like_time, cells)) or (counts and sorted(cells, key=float) == list(cells)):
         return "time"
     numbers = [number_in(cell) for cell in cells]
     if None in numbers:
         return "text"
-    # kubectl: thousandths of a processor.
+    # kubectl: thousandths of a processor core.
     if all(cell.endswith("%") or _MILLICORES.fullmatch(cell) for cell in cells):
         return "share"
     if any(number is not None and number[1] for number in numbers):
@@ -119,6 +119,6 @@ def _kind(cells: Sequence[str], *, is_timed: bool) -> str:
 
 
 def _are_pids(cells: Sequence[str]) -> bool:
-    # Numbers that come once each are no processes.
+    # Numbers that occur only once each are not process ids.
     ids = [int(cell) for cell in cells if not is_nothing(cell)]
     return max(ids) <= _PID_MAX and 2 * len(set(ids)) <= len(cells)
