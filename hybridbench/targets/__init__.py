@@ -1,1 +1,1 @@
-"""What can be put under soak: each target is a process (or several) behind the versioned wire."""
+"""Targets of a soak: each is one or more processes behind the versioned wire."""

@@ -1,4 +1,4 @@
-"""A tree of processes that runs already: it is looked at, and never signalled."""
+"""A process tree that is already running: it is observed, and never signalled."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hybridbench.sampling.process_tree import ProcessTree, RoleOf, role_by_comma
 from hybridbench.targets.seen_tree import SeenTree
 from hybridbench.targets.target import ExitStatus
 
-# Nobody but its parent learns how a process ended.
+# Only a parent learns how a process ended.
 _UNKNOWN: Final = ExitStatus(None, None)
 
 
 class AttachedTree(SeenTree):
-    """The process ``pid`` and all that it has started; who gets that pid later is another one."""
+    """The process ``pid`` and all its descendants; a later process with the same pid is ignored."""
 
     def __init__(self, pid: int, role_of: RoleOf = role_by_command) -> None:
         """
         Raises:
-            ConfigError: there is no such process, or it is this one or one that started it.
+            ConfigError: there is no such process, or it is this process or an ancestor of it.
         """
         require_proc()
         tree = ProcessTree(pid, role_of)
@@ -38,7 +38,7 @@ class AttachedTree(SeenTree):
         super().__init__(pid, tree)
 
     def exit_status(self) -> ExitStatus | None:
-        """Without code and signal unless the end was seen; None while any process of it lives."""
+        """Return how the process ended, if seen; None while any process of the tree lives."""
         if self._tree.alive or self._tree.members():
             return None
         return self.exit_of(self._pid) or _UNKNOWN
@@ -47,13 +47,13 @@ class AttachedTree(SeenTree):
         return []
 
     def limit_stderr(self) -> None:
-        """What it writes is not ours to cut."""
+        """Do nothing: its output is not ours to cut."""
 
     def stop(self, patience_s: float) -> ExitStatus | None:
-        """The processes go on; nothing is asked of them, and nothing awaited."""
+        """Leave the processes running, without a request or a wait."""
         del patience_s
         return self.exit_status()
 
     def kill(self) -> bool:
-        """Whether they have ended by themselves; nothing is done to them."""
+        """Return whether the processes have ended by themselves; nothing is done to them."""
         return self.exit_status() is not None

@@ -1,4 +1,4 @@
-"""A command of ours beside this process: started, waited for, ended; nothing of it stays behind."""
+"""Run one of our own commands as a child process: start it, wait for it, and clean up."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from hybridbench.foundation.safe_output import say
 from hybridbench.sampling.runnable_time import RunnableTime
 from hybridbench.targets.own_process import await_end, await_killed, own_command
 
-# For processes that only judge or report: the engine and its clients need the other cores.
+# For processes that only judge or report, so that the engine and its clients get the other cores.
 ONE_THREAD: Final[Mapping[str, str]] = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _LAST_LINES: Final = 3
 _POLL_S: Final = 0.2
-# For one that was asked to end: a soak drains its engine, judges what it has and reports.
+# Time for a process that was asked to end: a soak drains its engine, judges and reports.
 _LAST_WORDS_S: Final = 300.0
 
 
 @dataclass(frozen=True)
 class Completed:
-    """How a command ended, with its last words on stderr."""
+    """How a command ended, with its last lines on stderr."""
 
     exit_code: int
     last_words: str
@@ -39,7 +39,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command wrote to its two outputs, and how it ended."""
+    """A command's two outputs, and how it ended."""
 
     exit_code: int
     output: bytes
@@ -50,7 +50,7 @@ class Answer:
 def answer_of(
     command: Sequence[str], patience_s: float, settings: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run ``command``, a Python of ours; it is ended when it could have run for ``patience_s``.
+    """Run ``command``, one of our Python programs; end it after ``patience_s`` of runnable time.
 
     Raises:
         OSError: the system cannot start it.
@@ -64,9 +64,9 @@ def answer_of(
 
 
 class BackgroundProcess:
-    """Owns one process from its start to its end, which ``close`` brings about.
+    """Owns one process from its start until ``close`` ends it.
 
-    It leads a session of its own, so that a Ctrl-C at the terminal reaches only this process.
+    It leads its own session, so that a Ctrl-C at the terminal reaches only the parent process.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class BackgroundProcess:
         pass_fds: Sequence[int] = (),
         ends_with_parent: bool = False,
     ) -> None:
-        """Start ``command``, a Python of ours.
+        """Start ``command``, one of our Python programs.
 
         Args:
             command: the interpreter and its arguments.
-            settings: set in its environment on top of the caller's.
-            output: where its stdout goes; None throws it away.
-            keep_errors: whether its stderr is read, by ``run``, or thrown away.
+            settings: environment variables added to the caller's.
+            output: where its stdout goes; None discards it.
+            keep_errors: whether ``run`` reads its stderr; otherwise it is discarded.
             pass_fds: descriptors that it inherits.
             ends_with_parent: have the kernel ask it to end when this process is killed.
 
@@ -107,26 +107,26 @@ class BackgroundProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative for a signal."""
+        """The exit code: None while the process runs, negative for a signal."""
         return self._process.poll()
 
     @property
     def could_run_s(self) -> float:
-        """For how long it could have run since its start; waiting for a processor is left out."""
+        """Return its runnable time since its start, without waits for a processor."""
         return self._could_run.elapsed_s()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Pass a signal on, if it still runs."""
+        """Forward a signal if the process still runs."""
         self._process.send_signal(number)
 
     def run(self, patience_s: float, words: TextIO | None = None) -> Completed:
-        """Wait for its end, its stderr passed on to ``words``; end it when it could have run for
-        ``patience_s``: asked first, so that a soak still judges what it has, then killed.
+        """Wait for the end, and copy stderr to ``words``; end it after ``patience_s`` of runnable
+        time: it is asked first, so that a soak still judges what it has, then killed.
 
         Needs ``keep_errors``.
         """
@@ -145,7 +145,7 @@ class BackgroundProcess:
         watcher.start()
         try:
             last_words = self._pass_on(words)
-            # It may close its stderr before its end.
+            # The process may close its stderr before it ends.
             code = await_end(self._process, patience_s + _LAST_WORDS_S)
         finally:
             over.set()
@@ -157,7 +157,7 @@ class BackgroundProcess:
         return Completed(-signal.SIGKILL if code is None else code, last_words, late.is_set())
 
     def close(self, patience_s: float = 0.0) -> None:
-        """Wait for its end up to ``patience_s``, counted as ``run`` does, then kill it."""
+        """Wait up to ``patience_s`` of runnable time for the end, then kill the process."""
         if await_end(self._process, patience_s) is None:
             self._process.kill()
             await_killed(self._process)

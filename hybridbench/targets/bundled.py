@@ -1,4 +1,4 @@
-"""The engine that comes with hybridbench, in a worker process of its own session."""
+"""The bundled engine, in a worker process with its own session."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus
 from hybridbench.targets.wire import ParentWire
 
-# One thread of arithmetic: more would add arenas, stacks and noise to a process whose memory is
-# the measurement.  A fixed hash seed makes dict layouts, hence sizes, the same in every run.
+# One arithmetic thread: more would add arenas, stacks and noise to the memory that is measured.
+# A fixed hash seed makes dict layouts, and so sizes, the same in every run.
 _ENVIRONMENT: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -42,18 +42,18 @@ _ENVIRONMENT: Mapping[str, str] = {
 }
 
 WORKER_MODULE: Final = "hybridbench.worker"
-# Engines from before the worker had a package of its own run behind the same wire.
+# Older engines, from before the worker had its own package, use the same wire.
 FORMER_WORKER_MODULE: Final = "hybridbench.runs.worker"
 
 
 @dataclass(frozen=True)
 class WorkerProgram:
-    """Which engine runs, and in which interpreter.
+    """Which engine runs, in which interpreter.
 
-    ``search_path`` is the worker's PYTHONPATH; None imports what this process would.  The working
-    directory is never searched: it may hold another engine, or a file with the name of a module.
-    ``released`` is the engine of others whose classes the worker drives, "" for the bundled one;
-    ``settings`` are set in its environment, and ``prepared`` says what was installed.
+    ``search_path`` is the worker's PYTHONPATH; None means the same imports as this process.  The
+    working directory is never searched: it may hold another engine, or a file named like a module.
+    ``released`` names the engine whose classes the worker drives, "" for the bundled one;
+    ``settings`` are set in the worker's environment, and ``prepared`` says what was installed.
     """
 
     python: str = sys.executable
@@ -68,8 +68,8 @@ class WorkerProgram:
 class WorkerLaunch:
     """How the worker process is started.
 
-    ``malloc`` is "pinned" (see ``sampling/malloc.py``) or "system", which leaves the settings of
-    the caller's environment.
+    ``malloc`` is "pinned" (see ``sampling/malloc.py``), or "system" to keep the settings of the
+    caller's environment.
     """
 
     stderr_path: Path
@@ -77,7 +77,7 @@ class WorkerLaunch:
     program: WorkerProgram = field(default_factory=WorkerProgram)
 
     def environment(self) -> dict[str, str]:
-        """What is set in the worker's environment on top of the caller's."""
+        """Return the variables that are added to the caller's environment."""
         pinned = PINNED_ENVIRONMENT if self.malloc == "pinned" else {}
         given = self.program.search_path
         path = import_path() if given is None else given
@@ -86,11 +86,11 @@ class WorkerLaunch:
 
 
 class BundledTarget:
-    """Owns the worker process: its wire, its stderr file, its end.
+    """Owns the worker process: its wire, its stderr file and its end.
 
-    The worker leads a session of its own, so that a Ctrl-C at the terminal reaches only the parent,
-    and a kill of the group reaches all that the engine started.  It dies with its parent, whatever
-    kills that.
+    The worker leads its own session, so that a Ctrl-C at the terminal reaches only the parent, and
+    killing the group reaches everything that the engine started.  It dies with its parent, however
+    the parent ends.
     """
 
     def __init__(self, launch: WorkerLaunch) -> None:
@@ -98,8 +98,8 @@ class BundledTarget:
 
         Raises:
             WorkerFailedError: the system cannot start it.
-            ConfigError: there is no /proc to see its memory in, or the engine needs a package that
-                is not installed.
+            ConfigError: there is no /proc to read its memory from, or a package that the engine
+                needs is not installed.
         """
         require_proc()
         if launch.program.python == sys.executable:
@@ -144,12 +144,12 @@ class BundledTarget:
         return self._wire.exchange(timeout_s)
 
     def fileno(self) -> int:
-        """The descriptor of the wire, for a loop that waits for several things at a time."""
+        """Return the wire's descriptor, for a loop that waits on several at a time."""
         return self._wire.fileno()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a part of what was posted waits until the worker reads on."""
+        """Whether part of what was posted is still waiting for the worker to read."""
         return self._wire.has_unsent
 
     def could_run_s(self) -> float:
@@ -160,15 +160,15 @@ class BundledTarget:
         return None if returncode is None else ExitStatus.from_returncode(returncode)
 
     def dump_stack(self) -> None:
-        # The worker registered faulthandler for this signal: it writes even while Python is stuck.
+        # The worker registered faulthandler for this signal: it works even if Python is stuck.
         self._process.send_signal(signal.SIGUSR1)
 
     def freeze(self) -> None:
-        """Stop the process where it is; it neither runs nor counts time until ``thaw``."""
+        """Stop the process; it neither runs nor accrues runnable time until ``thaw``."""
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen process go on."""
+        """Resume a frozen process."""
         self._process.send_signal(signal.SIGCONT)
 
     def stderr_tail(self) -> list[str]:

@@ -1,5 +1,5 @@
-"""A command of the user as a target: started here, seen from outside, and ended with all it
-started.
+"""A user's command as a target: started here, observed from outside, and ended with all its
+descendants.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from hybridbench.targets.seen_tree import SeenTree
 from hybridbench.targets.stderr_file import StderrFile
 from hybridbench.targets.target import ExitStatus
 
-# In the environment of the command, so that what leaves its session and its parent is found again.
+# Set in the command's environment, to find descendants that left its session and parent.
 _MARK: Final = "HYBRIDBENCH_TARGET"
-# For what is left when the root has ended.
+# Patience for the remaining processes once the root has ended.
 _REST_S: Final = 5.0
 _POLL_S: Final = 0.05
 
 
 class LaunchedCommand(SeenTree):
-    """Owns the processes of a command from their start to their end.
+    """Owns the processes of a command from start to end.
 
-    The command leads a session of its own, so that a Ctrl-C at the terminal reaches only the bench.
-    Its first process dies with the bench, whatever kills that.
+    The command leads its own session, so that a Ctrl-C at the terminal reaches only the bench.
+    Its first process dies with the bench, however the bench ends.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class LaunchedCommand(SeenTree):
         role_of: RoleOf = role_by_command,
         folder: Path | None = None,
     ) -> None:
-        """Start it.
+        """Start the command.
 
         Args:
             command: the program and its arguments.
-            environment: all of its environment; None for the caller's.
-            stderr_path: gets what it writes to stdout and stderr.
+            environment: its whole environment; None for the caller's.
+            stderr_path: file for its stdout and stderr.
             role_of: names its processes.
-            folder: it begins there; None for the caller's working directory.
+            folder: its working directory; None for the caller's.
 
         Raises:
-            ConfigError: it cannot be started; the sentence says why.
+            ConfigError: it cannot be started; the message says why.
         """
         require_proc()
         if not command or not command[0]:
@@ -73,10 +73,10 @@ class LaunchedCommand(SeenTree):
         super().__init__(pid, ProcessTree(pid, self._role_of, mark=mark))
 
     def restart(self) -> None:
-        """Start it anew; whatever is left of it is killed.
+        """Kill the command's remaining processes and start it again.
 
         Raises:
-            ConfigError: it cannot be started any more.
+            ConfigError: it can no longer be started.
         """
         self.kill()
         self._begin()
@@ -89,14 +89,14 @@ class LaunchedCommand(SeenTree):
         return None if returncode is None else ExitStatus.from_returncode(returncode)
 
     def stderr_tail(self) -> list[str]:
-        """What its last lines say of its end, without what may have been sent to it."""
+        """Return its last lines, with values that may have been sent to it removed."""
         return without_values([redacted_text(line) for line in self._stderr.tail()])
 
     def limit_stderr(self) -> None:
         self._stderr.trim()
 
     def stop(self, patience_s: float) -> ExitStatus | None:
-        """Ask every process to end; kill those that have not when the first one's time is up."""
+        """Ask every process to end; kill the rest once the first one's time is up."""
         self._tree.signal(signal.SIGTERM)
         if await_end(self._process, patience_s) is not None:
             self._await_rest(min(patience_s, _REST_S))
@@ -104,9 +104,9 @@ class LaunchedCommand(SeenTree):
         return self.exit_status()
 
     def kill(self) -> bool:
-        """Kill every process of the tree; whether the end of all was seen."""
+        """Kill every process of the tree; return whether the end of all was seen."""
         deadline_s = time.monotonic() + _REST_S
-        # A process may have started another one while the list was read.
+        # A process may start another one while the list is read.
         while left := self._tree.signal(signal.SIGKILL):
             if time.monotonic() >= deadline_s:
                 break

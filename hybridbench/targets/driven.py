@@ -1,4 +1,4 @@
-"""A prepared release without a server: a worker of ours drives its classes in its environment."""
+"""A prepared release used without a server: our worker drives its classes in its environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRIVEN: Mapping[str, Engine] = {name: one for name, one in ENGINES.items() if on
 def driven_engine(name: str) -> Engine:
     """
     Raises:
-        UsageError: there is none of that name whose classes can be driven.
+        UsageError: there is no engine of that name whose classes can be driven.
     """
     if name not in DRIVEN:
         raise UsageError(
@@ -30,10 +30,10 @@ def driven_engine(name: str) -> Engine:
 
 
 def driven_release(text: str) -> tuple[Engine, str]:
-    """The engine and the release that ``text`` names, such as ``sglang-cache==0.5.14``.
+    """Return the engine and release that ``text`` names, such as ``sglang-cache==0.5.14``.
 
     Raises:
-        UsageError: no classes of that engine, or not those of that release, can be driven.
+        UsageError: the classes of that engine, or of that release, cannot be driven.
     """
     engine, release = named_engine(text, DRIVEN)
     if release not in engine.releases:
@@ -46,7 +46,7 @@ def driven_release(text: str) -> tuple[Engine, str]:
 
 
 def driven_program(text: str, root: Path) -> WorkerProgram:
-    """How a worker of the release that ``text`` names is started; ``root`` has the targets.
+    """Return how to start a worker of the release that ``text`` names, prepared under ``root``.
 
     Raises:
         UsageError: it cannot be driven, or is not prepared.
@@ -64,8 +64,8 @@ def driven_program(text: str, root: Path) -> WorkerProgram:
 
 
 def _path_to_this_package(home: Path) -> Path:
-    """A folder with this package and nothing else: where it is installed lie other versions of what
-    the release needs.
+    """Create a folder with a link to this package alone: the site-packages that it is installed in
+    may have other versions of the release's dependencies.
     """
     package = Path(hybridbench.__file__).resolve().parent
     folder = home / "import"

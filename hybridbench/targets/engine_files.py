@@ -1,4 +1,4 @@
-"""Which engine it is: a hash of the files that a process imported, or of all that are installed."""
+"""Identify the engine: hash the files that a process imported, or all that are installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONFIG = "hybridbench.foundation.engine_config"
 
 
 def imported_engine_files() -> tuple[str, int]:
-    """SHA-256 over names and contents of all imported engine modules, and their number."""
+    """Hash the names and contents of all imported engine modules; return SHA-256 and count."""
     sources = (
         (name, sys.modules[name].__file__) for name in sorted(sys.modules) if _is_engine(name)
     )
@@ -23,7 +23,7 @@ def imported_engine_files() -> tuple[str, int]:
 
 
 def installed_engine_files() -> str:
-    """SHA-256 over names and contents of all the engine's source files; none is imported."""
+    """Hash the names and contents of all engine source files (SHA-256); import none."""
     root = Path(hybridbench.__file__).parent
     files = [*sorted((root / "engine").rglob("*.py")), root / "foundation" / "engine_config.py"]
     return _hash((path.relative_to(root).as_posix(), path) for path in files)

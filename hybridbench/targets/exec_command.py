@@ -1,8 +1,8 @@
-"""Becomes the command that a target is, once its end is tied to that of the bench.
+"""Tie this process's end to the bench's, then become the target's command.
 
-Run as a file by ``targets/command.py`` with a descriptor, the bench's pid, an entry of the
-environment, and the command.
-What the system says of a command that it cannot start is written to the descriptor.
+``targets/command.py`` runs this file with a descriptor, the bench's pid, an environment entry and
+the command.
+If the system cannot start the command, its reason is written to the descriptor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Never returns where the command starts."""
+    """Replace this process with the command; return only if that fails."""
     descriptor, parent, mark, *command = arguments
     os.set_inheritable(int(descriptor), False)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A server of others, started once to see whether it answers a completion, and ended."""
+"""Start a third-party server once to check that it answers a completion, then end it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SHOWN_LINES: Final = 5
 def try_server(
     command: Sequence[str], environment: Mapping[str, str], log: Path, patience_s: float
 ) -> float:
-    """Start ``command`` with ``--port`` of a free port, have one completion, and end it.
+    """Start ``command`` with a free port as ``--port``, request one completion, and end it.
 
     Returns:
         Seconds from its start to the answer.
 
     Raises:
         ConfigError: it cannot be started.
-        WorkerFailedError: it ended, or gave no answer within ``patience_s``; with its last lines.
+        WorkerFailedError: it ended, or gave no answer within ``patience_s``; shows its last lines.
     """
     port, begun_s = free_port(), time.monotonic()
     log.unlink(missing_ok=True)

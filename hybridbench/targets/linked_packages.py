@@ -1,4 +1,4 @@
-"""Packages that another prepared target has: hard links in place of a second copy of torch."""
+"""Reuse packages of another prepared target: hard links instead of a second copy of torch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hybridbench.records.prepared import Package
 
 
 def site_packages(environment: Path) -> Path:
-    """The folder of installed packages of a virtual environment."""
+    """Return a virtual environment's folder of installed packages."""
     (site,) = (environment / "lib").glob("python*/site-packages")
     return site
 
 
 def link_packages(packages: Sequence[Package], giver: Path, taker: Path) -> list[Package]:
-    """Link those of ``packages`` that are whole in the environment ``giver`` into ``taker``.
+    """Link those of ``packages`` that are complete in the environment ``giver`` into ``taker``.
 
-    Whoever replaces a file writes a new one (pip and Python do), so neither environment changes the
-    other.  Both have the same version of Python.
+    Programs that replace a file write a new one (pip and Python do), so neither environment changes
+    the other.  Both have the same Python version.
 
     Returns:
-        What is installed in ``taker`` now; where the file system takes no link, nothing.
+        The packages now installed in ``taker``; none if the file system does not support links.
     """
     wanted = {canonicalize_name(one.name): one for one in packages}
     linked = []
@@ -36,7 +36,7 @@ def link_packages(packages: Sequence[Package], giver: Path, taker: Path) -> list
             try:
                 _link(found, giver, taker)
             except OSError:
-                # Another file system, or a file is gone: pip installs it.
+                # Another file system, or a missing file: pip will install the package.
                 continue
             linked.append(one)
     return linked
@@ -60,7 +60,7 @@ def _link(found: Distribution, giver: Path, taker: Path) -> None:
 
 
 def _copy_script(source: Path, target: Path, giver: Path, taker: Path) -> None:
-    """A script names the interpreter of its environment; a program among them is copied as is."""
+    """Copy a script and change the interpreter path in it; copy a binary program as it is."""
     content = source.read_bytes()
     if content.startswith(b"#!"):
         for one in (giver, giver.resolve()):

@@ -1,4 +1,4 @@
-"""Processes of our own: what they import, and an environment that nobody here has to read."""
+"""Start our own child processes: their imports, and an environment free of user settings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import hybridbench
 from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.sampling.runnable_time import RunnableTime
 
-# `python -m` and `-c` would look in the working directory before the standard library: whatever
-# lies there under the name of one of our modules would be run in its place.
+# `python -m` and `-c` would search the working directory before the standard library, and so run
+# any file there that has the name of one of our modules.
 SAFE_PATH: Mapping[str, str] = {"PYTHONSAFEPATH": "1"}
 
-# A child gets what it is to do from its command line alone: while this is set, a command takes no
-# option from another variable or from a file of its working directory.
+# A child takes its instructions from its command line alone: while this is set, a command reads no
+# option from another variable or from a file in its working directory.
 NO_USER_SETTINGS = "HYBRIDBENCH_NO_SETTINGS"
 
-# What the bundled engine imports, and hybridbench-core comes without.
+# Imports of the bundled engine that hybridbench-core does not install.
 ENGINE_PACKAGES: Final = ("torch", "safetensors")
 
 _POLL_S: Final = 0.02
@@ -35,7 +35,7 @@ _KILL_MOST_S: Final = 60.0
 
 
 def missing_engine_packages() -> list[str]:
-    """What the bundled engine needs and is not installed here."""
+    """Return the packages that the bundled engine needs and that are not installed."""
     return [name for name in ENGINE_PACKAGES if not _is_installed(name)]
 
 
@@ -49,7 +49,7 @@ def require_engine_packages() -> None:
 
 
 def no_engine(name: str) -> ConfigError:
-    """That the bundled engine cannot be used here, as the package ``name`` is not installed."""
+    """Build the error that the bundled engine cannot be used, because ``name`` is not installed."""
     return ConfigError(
         f"this needs the bundled engine, and {name} is not installed here: `pip install "
         "hybridbench` brings what it needs, hybridbench-core does without.",
@@ -65,19 +65,19 @@ def _is_installed(name: str) -> bool:
 
 
 def own_command(command: Sequence[str], settings: Mapping[str, str] | None = None) -> list[str]:
-    """``command``, a Python of ours, so that it imports what this process does and nothing of the
-    working directory, and takes no option from there; with ``settings`` on top of the caller's
-    environment.
+    """Prepare ``command``, one of our Python programs, to import what this process does and to take
+    nothing from the working directory, neither modules nor options; ``settings`` are added to the
+    caller's environment.
     """
     ours = {**SAFE_PATH, NO_USER_SETTINGS: "1", "PYTHONPATH": import_path()}
     return with_environment({**ours, **(settings or {})}, command)
 
 
 def import_path() -> str:
-    """A PYTHONPATH with which a child imports what this process would, also from a checkout.
+    """Return a PYTHONPATH that gives a child the same imports as this process, even in a checkout.
 
-    Without the directory that Python puts in front by itself: that of the script, or the working
-    one.
+    It omits the directory that Python itself puts first: that of the script, or the working
+    directory.
     """
     entries = [str(Path(entry).resolve()) for entry in _without_start() if entry]
     root = str(Path(hybridbench.__file__).resolve().parents[1])
@@ -85,16 +85,16 @@ def import_path() -> str:
     if found is None or found.origin is None:
         entries.append(root)
     elif Path(found.origin).resolve().parents[1] != Path(root):
-        # Another release is installed here, and this process runs a checkout.
+        # Another release is installed here, but this process runs from a checkout.
         at = entries.index(str(Path(found.origin).parents[1]))
         entries.insert(at, root)
     return os.pathsep.join(entries)
 
 
 def with_environment(settings: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """``command`` with ``settings`` on top of the caller's environment.
+    """Prefix ``command`` with ``env``, to add ``settings`` to the caller's environment.
 
-    ``env`` sets them and becomes the command, pid and all.
+    ``env`` sets them and then becomes the command, with the same pid.
     """
     env = shutil.which("env") or "/usr/bin/env"
     return [env, *(f"{name}={value}" for name, value in settings.items()), *command]
@@ -103,11 +103,11 @@ def with_environment(settings: Mapping[str, str], command: Sequence[str]) -> lis
 def await_end(
     process: subprocess.Popen[Any], patience_s: float, most_s: float = math.inf
 ) -> int | None:
-    """The exit code of ``process``; None if it has not ended.
+    """Wait for ``process`` and return its exit code; None if it has not ended.
 
     Args:
-        patience_s: how long it may take, counting the time in which it could have run.
-        most_s: how long this may take in all.
+        patience_s: most runnable time to wait for.
+        most_s: most elapsed time to wait for.
     """
     could_run, begun_s = RunnableTime(process.pid), time.monotonic()
     while (code := process.poll()) is None:
@@ -118,10 +118,10 @@ def await_end(
 
 
 def await_killed(process: subprocess.Popen[Any]) -> int | None:
-    """The exit code of ``process``, which was sent SIGKILL.
+    """Wait for ``process``, which was sent SIGKILL, and return its exit code.
 
-    None for one that the kernel has not ended in a minute: it waits for a disk that does not
-    answer, say.  Nobody can do more, and nobody should wait for it.
+    Returns None if the kernel has not ended it within a minute, for example because a disk does
+    not respond.  Nothing more can be done then, and further waiting is useless.
     """
     return await_end(process, _KILL_PATIENCE_S, _KILL_MOST_S)
 

@@ -1,4 +1,4 @@
-"""pip in an environment of its own: what a release needs is known before wheels are fetched."""
+"""Run pip in its own environment; resolve a release's requirements before fetching wheels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.records.prepared import Package
 
-# The first that reads the METADATA inside a wheel by range requests and leaves the rest; the option
-# that does so is experimental, hence the upper bound.
+# The first version that reads only the METADATA inside a wheel, by range requests; the option for
+# that is experimental, hence the upper bound.
 _PIP: Final = "pip>=25.1,<27"
 _METADATA_ONLY: Final = ("--use-feature=fast-deps",)
 _REQUIREMENTS: Final = "requirements.txt"
@@ -63,7 +63,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """Of ``pip install --report``; its keys are documented and versioned."""
+    """The output of ``pip install --report``; its keys are documented and versioned."""
 
     install: list[_Found]
 
@@ -78,28 +78,28 @@ class Release:
 
 
 class Pip:
-    """pip of the environment at ``python``; ``folder`` takes its log and working files.
+    """The pip of the environment at ``python``; ``folder`` holds its log and working files.
 
-    Which indexes and folders it looks in is its own configuration, as everywhere.
+    Its own configuration decides which indexes and folders it searches, as usual.
     """
 
     def __init__(self, python: Path, folder: Path, environment: Mapping[str, str]) -> None:
         self._python = python
         self._folder = folder
-        # A user's own installation is no part of the environment, whatever the default is.
+        # A user installation is not part of the environment, whatever pip's default is.
         self._environment = {**environment, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
     def renew(self) -> bool:
-        """Have a pip that reads METADATA alone; False where none is to be had.
+        """Install a pip that can read METADATA alone; return False if none is available.
 
         Other versions fetch the whole wheel for it.
         """
-        # The setuptools of the interpreter would stay beside one that a release pins.
+        # The interpreter's setuptools would remain beside the one that a release pins.
         self._run("uninstall", "--yes", "--quiet", "setuptools")
         return self._run("install", "--quiet", "--upgrade", _PIP).returncode == 0
 
     def release(self, package: str, version: str) -> Release:
-        """What the METADATA of ``package`` says.
+        """Read the METADATA of ``package``.
 
         Raises:
             ConfigError: there is no such release for this interpreter and machine.
@@ -107,15 +107,15 @@ class Pip:
         (found,) = self._resolved("--no-deps", f"{package}=={version}")
         metadata = found.metadata
         author = metadata.author or metadata.maintainer
-        # "Somebody <address>": the address is nothing for a report.
+        # Of "Somebody <address>", a report needs only the name.
         named = (metadata.author_email or metadata.maintainer_email).split("<")[0]
         return Release(_package(found), author or named.strip(), metadata.requires_dist)
 
     def plan(self, requirements: Sequence[str], needed_by: str) -> list[Package]:
-        """Every distribution that ``requirements`` lead to; nothing is installed.
+        """Resolve every distribution that ``requirements`` need; install nothing.
 
         Raises:
-            ConfigError: a requirement cannot be had here, or two contradict each other.
+            ConfigError: a requirement is not available here, or two requirements conflict.
         """
         path = self._folder / _REQUIREMENTS
         path.write_text("\n".join(requirements) + "\n", encoding="utf-8")
@@ -124,7 +124,7 @@ class Pip:
         return [_package(one) for one in found]
 
     def install(self, packages: Sequence[Package]) -> None:
-        """Install exactly these wheels, checked by their hashes; one that is half there is redone.
+        """Install exactly these wheels, checked by hash; redo a partly installed one.
 
         Raises:
             ConfigError: pip failed; the same call may succeed later.
@@ -160,8 +160,8 @@ class Pip:
         return found
 
     def _conflict(self, output: str, needed_by: str) -> ConfigError | None:
-        """Requirements that no choice of versions satisfies, or, where a constraint of the user is
-        among them, one that cannot be had at all: pip calls that a conflict, too.
+        """Explain a conflict: requirements that no versions satisfy, or, if a constraint of the
+        user is involved, one that is not available at all: pip calls that a conflict, too.
         """
         match = _CONFLICT.search(output)
         if match is None:
@@ -202,12 +202,12 @@ class Pip:
 
 
 def without(requirements: Sequence[str], names: Collection[str]) -> list[str]:
-    """``requirements`` less those of the distributions ``names`` (canonical)."""
+    """Remove the distributions ``names`` (canonical) from ``requirements``."""
     return [one for one in requirements if requirement_name(one) not in names]
 
 
 def requirement_name(requirement: str) -> str:
-    """The canonical name of what ``requirement`` wants; "" if it cannot be read."""
+    """Return the canonical name of the required distribution; "" if it cannot be parsed."""
     try:
         return canonicalize_name(Requirement(requirement).name)
     except InvalidRequirement:
@@ -220,13 +220,13 @@ def _package(found: _Found) -> Package:
 
 
 def _absent(output: str, needed_by: str) -> ConfigError | None:
-    """What pip cannot find, by its own words; None if that is not what failed."""
+    """Return an error for what pip could not find, in pip's words; None for another failure."""
     match = _NONE_FOUND.search(output)
     if match is None:
         return None
     requirement, versions = match.groups()
     there = [one.strip() for one in versions.split(",") if one.strip() not in ("", "none")]
-    # Of a pin such as 2.11.0+cpu other builds for CPUs are of interest, and no others.
+    # For a pin such as 2.11.0+cpu, list only other CPU builds.
     _, plus, local = requirement.partition("+")
     shown = [one for one in there if plus and one.endswith(plus + local)] or there
     newest = ", ".join(shown[-_SHOWN_VERSIONS:])

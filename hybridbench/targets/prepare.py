@@ -1,7 +1,7 @@
-"""An engine of others, installed by pip in a folder of its own and tried by one completion.
+"""Install a third-party engine with pip in its own folder, and try one completion.
 
-The one part of hybridbench that uses the network.  Each step leaves a state from which the next
-call goes on; what cannot be had is refused before anything large is fetched.
+Only this part of hybridbench uses the network.  Each step leaves a state from which the next call
+continues; an unavailable package is refused before anything large is fetched.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from hybridbench.targets.prepared import (
     save,
 )
 
-# What an interrupted installation does again at most.
+# The most packages that are installed again after an interruption.
 _BATCH: Final = 16
 _START_PATIENCE_S: Final = 600.0
-# Modules of others; and without bytecode every pip and every server compiles all that it imports.
+# Foreign modules; and without bytecode, every pip and every server compiles all its imports.
 _NOT_INHERITED: Final = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"})
 
 
@@ -55,18 +55,18 @@ def prepare(
     environment: Mapping[str, str],
     say: Callable[[str], None],
 ) -> PreparedTarget:
-    """Install ``release`` of ``engine`` below ``root``, or go on with that, or find it there.
+    """Install ``release`` of ``engine`` under ``root``; continue or reuse an earlier installation.
 
     Args:
-        engine: which one.
+        engine: the engine to install.
         release: its version number.
-        root: folder of all targets; made if missing.
+        root: folder of all targets; created if missing.
         environment: of the child processes; pip takes its indexes and folders from it.
         say: takes a line for the user.
 
     Raises:
-        HybridbenchError: it cannot be had here (then nothing is left behind), or a step failed (a
-            later call goes on from there).
+        HybridbenchError: the release is not available here (then nothing is left behind), or a step
+            failed (a later call continues from there).
     """
     folder = root / f"{engine.name}-{release}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def prepare(
 
 @dataclass
 class _Steps:
-    """The steps of one target; ``state`` is what is stored of them."""
+    """The steps to prepare one target; ``state`` is their stored progress."""
 
     engine: Engine
     release: str
@@ -143,7 +143,7 @@ class _Steps:
         return pip
 
     def _plan(self, pip: Pip) -> None:
-        """Find all that is needed by METADATA alone; what cannot be had is refused here."""
+        """Resolve all requirements from METADATA alone; refuse what is not available."""
         engine = self.engine
         self.say(f"{self.name}: reading METADATA of {engine.package} and of all that it needs")
         found = pip.release(engine.package, self.release)
@@ -182,7 +182,7 @@ class _Steps:
             )
 
     def _complete(self) -> None:
-        """What pip does not bring: start scripts, and what the engine's own file adds."""
+        """Add what pip does not install: start scripts, and the additions of the engine's file."""
         engine, layout = self.engine, self.layout
         if engine.complete is not None:
             engine.complete(site_packages(layout.environment), self.release)

@@ -1,4 +1,4 @@
-"""Prepared engines on disk: which there are, which one a command belongs to, and their removal."""
+"""Prepared engines on disk: list them, find the one that a command belongs to, remove them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _Stored = TypeVar("_Stored", bound=msgspec.Struct)
 
 
 class Partial(msgspec.Struct, frozen=True):
-    """How far preparing has come.
+    """The progress of preparing a target.
 
     Attributes:
         name: of the target.
-        python: version of the interpreter; "" until the environment is made.
-        planned: all that has to be installed; empty until that is known.
-        installed: names of those that are.
-        note: as of the prepared target.
+        python: version of the interpreter; "" until the environment is created.
+        planned: everything to install; empty until that is known.
+        installed: names of the packages already installed.
+        note: as in the prepared target.
         seconds: spent so far.
     """
 
@@ -48,7 +48,7 @@ class Partial(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Entry:
-    """One folder below that of the targets: ``ready``, or else begun and not finished."""
+    """One folder under the targets folder: ``ready``, or begun and not finished."""
 
     folder: Path
     ready: PreparedTarget | None
@@ -56,7 +56,7 @@ class Entry:
 
 
 def entries(root: Path) -> list[Entry]:
-    """What is prepared, or was begun, below ``root``, by name."""
+    """Return the targets under ``root``, prepared or begun, by name."""
     if not root.is_dir():
         return []
     found = (entry_of(folder) for folder in sorted(root.iterdir()))
@@ -64,13 +64,13 @@ def entries(root: Path) -> list[Entry]:
 
 
 def entry_of(folder: Path) -> Entry | None:
-    """What ``folder`` holds; None if it is none of ours."""
+    """Return the target in ``folder``; None if the folder is not one of ours."""
     ready, partial = _read(folder / READY, PreparedTarget), _read(folder / PARTIAL, Partial)
     return Entry(folder, ready, partial) if ready is not None or partial is not None else None
 
 
 def ready_target(engine: str, release: str, root: Path) -> tuple[Path, PreparedTarget]:
-    """The folder of a release below ``root``, and what was installed there.
+    """Return the folder of a release under ``root``, and what was installed there.
 
     Raises:
         UsageError: it is not prepared.
@@ -86,19 +86,19 @@ def ready_target(engine: str, release: str, root: Path) -> tuple[Path, PreparedT
 
 
 def holds_something_else(folder: Path) -> bool:
-    """Whether files that are none of ours lie in ``folder``."""
+    """Return whether ``folder`` has files that are not ours."""
     return entry_of(folder) is None and any(one.name != _LOCK for one in folder.iterdir())
 
 
 def prepared_target(command: Sequence[str]) -> PreparedTarget | None:
-    """The prepared target whose start script or interpreter ``command`` runs, also behind a wrapper
-    such as ``env`` or ``taskset``; None for any other program.
+    """Find the prepared target whose start script or interpreter ``command`` runs, also behind a
+    wrapper such as ``env`` or ``taskset``; None for any other program.
     """
     for word in command:
         if os.sep not in word:
             continue
         path = Path(word).absolute()
-        # A link to a start script counts; the interpreter is a link to one that is none of ours.
+        # A link to a start script counts.  The interpreter itself links to one outside our folders.
         for one in dict.fromkeys((path, path.resolve())):
             for folder in one.parents:
                 ready = _read(folder / READY, PreparedTarget)
@@ -108,7 +108,7 @@ def prepared_target(command: Sequence[str]) -> PreparedTarget | None:
 
 
 def save(folder: Path, record: PreparedTarget | Partial) -> None:
-    """Write ``record`` whole, or leave the earlier one."""
+    """Write ``record`` atomically."""
     path = folder / (READY if isinstance(record, PreparedTarget) else PARTIAL)
     beside = path.with_suffix(".new")
     beside.write_text(json_text(by_name(record)), encoding="utf-8")
@@ -116,10 +116,10 @@ def save(folder: Path, record: PreparedTarget | Partial) -> None:
 
 
 def remove(entry: Entry) -> None:
-    """Delete a target; packages that others share with it stay theirs.
+    """Delete a target; packages shared with other targets remain there.
 
     Raises:
-        RunDirectoryError: it is being prepared at this moment.
+        RunDirectoryError: the target is being prepared right now.
     """
     with locked(entry.folder):
         shutil.rmtree(entry.folder)
@@ -127,10 +127,10 @@ def remove(entry: Entry) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep others from changing ``folder``, whatever ends this process.
+    """Hold a lock on ``folder``; it is released however this process ends.
 
     Raises:
-        RunDirectoryError: another process does so now.
+        RunDirectoryError: another process holds the lock.
     """
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""A prepared server of others as what a soak is about: how it is started, and what it can take."""
+"""A prepared third-party server as a soak target: how to start it, and its context length."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hybridbench.targets.prepared import ready_target
 
 @dataclass(frozen=True)
 class PreparedServer:
-    """One server that ``target prepare`` has installed.
+    """A server that ``target prepare`` has installed.
 
     Attributes:
         command: its start script, without a port.
-        context_len: tokens that one of its requests may have, answer included.
+        context_len: most tokens in one request, answer included.
     """
 
     command: tuple[str, ...]
@@ -28,7 +28,7 @@ class PreparedServer:
 
 
 def is_server(text: str) -> bool:
-    """Whether ``text`` names a release with a server, and not one whose classes a worker drives.
+    """Return whether ``text`` names a release with a server, rather than one that a worker drives.
 
     Raises:
         UsageError: there is no such engine, or the release is missing.
@@ -37,7 +37,7 @@ def is_server(text: str) -> bool:
 
 
 def prepared_server(text: str, model: str | None, root: Path) -> PreparedServer:
-    """The server that ``text`` names, such as ``vllm==0.32.0``, with one of its checkpoints.
+    """Return the server that ``text`` names, such as ``vllm==0.32.0``, with one checkpoint.
 
     Args:
         model: family of the checkpoint; None for the first.
@@ -53,7 +53,7 @@ def prepared_server(text: str, model: str | None, root: Path) -> PreparedServer:
 
 
 def free_port() -> int:
-    """A port of this machine on which nothing listens now."""
+    """Return a local port on which nothing listens now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

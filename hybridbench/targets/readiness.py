@@ -1,6 +1,6 @@
-"""Whether a server serves: it has answered one real request.
+"""Check that a server is ready: it has answered one real request.
 
-A health page is no answer to that: servers say "healthy" there and die at their first request.
+A health page is not enough: servers say "healthy" there and die at their first request.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from urllib.parse import urlsplit
 _POLL_S: Final = 0.5
 _ANSWER_S: Final = 60.0
 _BODY_MOST: Final = 1 << 20
-# A prompt of one token ends the attention kernel for AMX of vLLM 0.32.0 by an illegal instruction.
+# A one-token prompt crashes vLLM 0.32.0's AMX attention kernel with an illegal instruction.
 _PROMPT: Final = "Hello, how are you today?"
 _TOKENS: Final = 4
-# Of a URL that is no part of this interface: the server speaks another one.
+# Statuses for a URL outside this interface: the server has another interface.
 _NOT_HERE: Final = (404, 405, 501)
 
 
 class NotReadyError(Exception):
-    """It does not serve yet; the message says what it answered."""
+    """The server is not ready; the message has its answer."""
 
 
 class OtherServerError(Exception):
-    """It does not have the interface that was tried."""
+    """The server lacks the interface that was tried."""
 
 
 class Asked:
-    """One question to a server, in a thread of its own: whoever waits goes on meanwhile.
+    """A question to a server, asked in its own thread so that the caller can continue.
 
     Attributes:
-        failed: why it was not answered as it should; empty if it was.
+        failed: why there was no good answer; empty if there was one.
     """
 
     def __init__(self, ask: Callable[[], None]) -> None:
@@ -46,11 +46,11 @@ class Asked:
         self.done = False
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start to ask."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ask no more; a question under way may still take its time, and is not waited for."""
+        """Stop asking; a question in progress may still take its time, and is not awaited."""
         self._over.set()
 
     def _run(self) -> None:
@@ -67,7 +67,7 @@ class Asked:
 
 
 class Readiness(Asked):
-    """Asks again and again until the answer is as it should be; then it is ``done``."""
+    """Asks repeatedly until the answer is good; then it is ``done``."""
 
     def _run(self) -> None:
         while not self._over.wait(_POLL_S):
@@ -78,15 +78,15 @@ class Readiness(Asked):
 
 
 def completion_or_page(page: str, key: str = "") -> None:
-    """Ask the server of ``page``, its /metrics, for a few tokens; one that is no OpenAI-compatible
-    server, for that page.
+    """Request a few tokens from the server of ``page``, its /metrics; if the server is not
+    OpenAI-compatible, request that page instead.
 
     Args:
-        page: of metrics.
-        key: of the server's interface; empty for none.
+        page: URL of the metrics.
+        key: for the server's interface; empty for none.
 
     Raises:
-        NotReadyError: it has not answered as it should.
+        NotReadyError: there was no good answer.
     """
     parts = urlsplit(page)
     try:
@@ -96,10 +96,10 @@ def completion_or_page(page: str, key: str = "") -> None:
 
 
 def answers(url: str) -> None:
-    """Ask for ``url``.
+    """Request ``url``.
 
     Raises:
-        NotReadyError: the answer has no status of 2xx.
+        NotReadyError: the answer does not have a 2xx status.
     """
     try:
         _fetch(url)
@@ -111,7 +111,7 @@ def post(url: str) -> None:
     """Send an empty POST to ``url``.
 
     Raises:
-        NotReadyError: the answer has no status of 2xx.
+        NotReadyError: the answer does not have a 2xx status.
     """
     try:
         _fetch(url, {})
@@ -120,15 +120,15 @@ def post(url: str) -> None:
 
 
 def completion(base: str, key: str = "") -> None:
-    """Ask an OpenAI-compatible server for a few tokens.
+    """Request a few tokens from an OpenAI-compatible server.
 
     Args:
         base: such as ``http://127.0.0.1:8000``.
-        key: sent as a bearer's token; empty for none.
+        key: sent as a bearer token; empty for none.
 
     Raises:
-        NotReadyError: it has not answered with one.
-        OtherServerError: it lists no models, or completes nothing.
+        NotReadyError: the server did not answer with a completion.
+        OtherServerError: it lists no models, or has no completions.
     """
     model = _first_model(_fetch(f"{base}/v1/models", key=key))
     asked: dict[str, object] = {"model": model, "max_tokens": _TOKENS}
@@ -150,7 +150,7 @@ def _first_model(answer: object) -> str:
 
 
 def _fetch(url: str, body: object | None = None, key: str = "") -> object:
-    """The JSON of the answer; None for an answer that is no JSON."""
+    """Return the JSON of the answer; None if it is not JSON."""
     request = urllib.request.Request(url, method="GET" if body is None else "POST")  # noqa: S310 - http(s) alone, checked with the option
     if body is not None:
         request.data = json.dumps(body).encode()
@@ -158,7 +158,7 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
     if key:
         request.add_header("Authorization", f"Bearer {key}")
     try:
-        # As metrics are read: the server is near, and a proxy of the environment may not be.
+        # As for metrics: the server is near, and a proxy from the environment may not reach it.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=_ANSWER_S) as answer:
             text = answer.read(_BODY_MOST)

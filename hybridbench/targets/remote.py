@@ -1,4 +1,4 @@
-"""A server of which only the interface is seen: it may run on another machine."""
+"""A server seen only through its interface: it may run on another machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybridbench.targets.target import ExitStatus
 
 
 class RemoteServer:
-    """None of its processes is known; that it has ended, only who asks it can tell."""
+    """A target without known processes; only a client can tell that it has ended."""
 
     pid = 0
     not_seen: Sequence[str] = ()
@@ -39,13 +39,13 @@ class RemoteServer:
         return []
 
     def limit_stderr(self) -> None:
-        """What it writes is not seen."""
+        """Do nothing: its output is not visible here."""
 
     def stop(self, patience_s: float) -> ExitStatus | None:
-        """It goes on; nothing is asked of it."""
+        """Leave the server running."""
         del patience_s
         return ExitStatus(None, None)
 
     def kill(self) -> bool:
-        """It goes on."""
+        """Leave the server running."""
         return False

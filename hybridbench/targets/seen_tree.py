@@ -1,4 +1,4 @@
-"""What a target is whose processes are only seen: how they are read, and how they ended."""
+"""Base for targets whose processes are only observed: how to read them, and how they ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridbench.targets.target import ExitStatus
 
 
 class SeenTree:
-    """The process ``pid`` and all that it has started, as ``tree`` shows them."""
+    """The process ``pid`` and all its descendants, as ``tree`` shows them."""
 
     def __init__(self, pid: int, tree: ProcessTree) -> None:
         self._pid = pid
@@ -25,7 +25,7 @@ class SeenTree:
 
     @property
     def not_seen(self) -> list[str]:
-        """What a reader of its samples misses, in words."""
+        """What the samples lack, in words."""
         return self._tree.not_seen
 
     def processes(self) -> Sequence[ProcessSample]:

@@ -1,4 +1,4 @@
-"""What a worker writes to stderr: a file of bounded size whose last lines outlive the worker."""
+"""A worker's stderr: a file of bounded size whose last lines remain after the worker's end."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _KEPT_BYTES = 256 * 2**10
 
 
 class StderrFile:
-    """The worker writes; the parent reads the tail, and cuts the file when it grows too long."""
+    """The worker writes; the parent reads the tail, and truncates the file when it is too long."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def open_for_worker(self) -> BinaryIO:
-        """A handle to pass to the new process; close it afterwards.
+        """Open the file for the new process; close the handle after passing it on.
 
-        It appends: each write goes to the present end, also after the parent cut the file.
+        It is in append mode: each write goes to the current end, even after a truncation.
         """
         return self.path.open("ab", buffering=0)
 
     def tail(self, lines: int = 60, bytes_max: int = 16 * 1024) -> list[str]:
-        """The last ``lines`` lines, from the last ``bytes_max`` bytes."""
+        """Return the last ``lines`` lines, from the last ``bytes_max`` bytes."""
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -35,9 +35,9 @@ class StderrFile:
         return text.splitlines()[-lines:]
 
     def trim(self) -> bool:
-        """Keep only the end of a file that has grown beyond ``FILE_BYTES_MAX``; True if it had.
+        """Keep only the end of a file larger than ``FILE_BYTES_MAX``; return whether it was.
 
-        What the worker writes during the cut may be lost: a chatty worker must not fill the disk.
+        Output during the truncation may be lost: a verbose worker must not fill the disk.
         """
         try:
             if self.path.stat().st_size <= FILE_BYTES_MAX:

@@ -1,8 +1,8 @@
-"""What can be put under soak, by three ports, and what a target declares that it can do.
+"""The three interfaces of a target, and the capabilities that it declares.
 
-Every target can be observed; one that is driven gets its traffic from the run; one that is
-controlled can be asked to rest, to give back and to account for itself.  Steps and sources of a run
-are chosen by what its target offers, and the report lists what could not be seen.
+Every target can be observed.  A driven one gets its traffic from the run.  A controlled one can be
+asked to drain, to give memory back and to report what it holds.  A run selects its steps and
+sources by the target's capabilities, and the report lists what could not be seen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hybridbench.records.processes import ProcessSample
 
 
 class Capability(StrEnum):
-    """What a target takes and what it shows; a report lists those that are missing."""
+    """What a target accepts and what it shows; a report lists the missing ones."""
 
     TRAFFIC = "traffic"
     ABORT = "abort"
@@ -39,7 +39,7 @@ class Capability(StrEnum):
     ANSWERS = "answers"
 
 
-# What a reader misses when a target lacks a capability that shows something.
+# What a reader misses when a target lacks the capability.
 NOT_SHOWN: Mapping[Capability, str] = {
     Capability.TRAFFIC: "traffic: how many requests were answered, and how fast",
     Capability.PROCESS_MEMORY: "memory, threads, open files and processor time of its processes",
@@ -67,86 +67,86 @@ class ExitStatus:
 
     @classmethod
     def from_returncode(cls, returncode: int) -> ExitStatus:
-        """From the value that ``subprocess`` gives: negative for a signal."""
+        """Convert the value that ``subprocess`` gives: negative for a signal."""
         return cls(None, -returncode) if returncode < 0 else cls(returncode, None)
 
     @property
     def text(self) -> str:
-        """``exit code 3``, ``signal 15``, or that nothing is known."""
+        """``exit code 3``, ``signal 15``, or that the code is unknown."""
         if self.signal is not None:
             return f"signal {self.signal}"
         return "exit code unknown" if self.code is None else f"exit code {self.code}"
 
 
 class Observe(Protocol):
-    """What can be seen of one process, or of several, from outside; every target has this port.
+    """Outside observation of one or more processes; every target has this interface.
 
     The loop never reaches into a process.
     """
 
     @property
     def pid(self) -> int:
-        """The process that the others belong to, and whose end is the target's."""
+        """The main process; its end is the target's end."""
         ...
 
     def processes(self) -> Sequence[ProcessSample]:
-        """What can be read now of each process with a role; empty where there is but one, which is
-        sampled under its metrics' own names.
+        """Read the current values of each process with a role; empty for a single process, which
+        is sampled under its metrics' own names.
         """
         ...
 
     def counters(self) -> Mapping[str, float]:
-        """What the target reports of its work now: declared metrics, such as of the family
-        ``scraped.*``.  One on the wire is asked for them there.
+        """Return the target's own current reports: declared metrics, such as the family
+        ``scraped.*``.  A target on the wire is asked there instead.
         """
         ...
 
     def exit_of(self, pid: int) -> ExitStatus | None:
-        """How a process of the target ended, where that is known."""
+        """Return how a process of the target ended, if known."""
         ...
 
     def exit_status(self) -> ExitStatus | None:
-        """How the process ``pid`` ended, or None while it lives."""
+        """Return how the process ``pid`` ended, or None while it lives."""
         ...
 
     def could_run_s(self) -> float:
-        """Seconds since its start in which the process could have run.
+        """Return the seconds since its start in which the process could have run.
 
-        What it waited for a processor, or was stopped, is not its fault and does not count.
+        Time that it waited for a processor, or was stopped, does not count.
         """
         ...
 
     def stderr_tail(self) -> list[str]:
-        """The last lines it wrote."""
+        """Return the last lines that it wrote."""
         ...
 
     def limit_stderr(self) -> None:
-        """Keep what it wrote from growing without bound; called now and then."""
+        """Keep its output from growing without bound; called now and then."""
         ...
 
     def stop(self, patience_s: float) -> ExitStatus | None:
-        """Let it end, or wait for the end that was asked for; kill the whole group when it does not
-        come.
+        """Let the process end, or wait for a requested end; if it does not end, kill the whole
+        group.
 
         Returns:
-            How it ended; None for a process that not even a kill has ended yet.
+            How it ended; None if not even a kill has ended it yet.
         """
         ...
 
     def kill(self) -> bool:
-        """End the whole group at once; whether its end was seen, which may take the kernel long."""
+        """Kill the whole group; return whether its end was seen, which may take the kernel long."""
         ...
 
 
 class Drive(Protocol):
-    """The port of a target whose traffic comes from the run, here over the wire."""
+    """The interface of a target whose traffic comes from the run, here over the wire."""
 
     def post(self, message: ToWorker) -> None:
-        """Queue a message; it leaves with the next ``exchange``."""
+        """Queue a message; the next ``exchange`` sends it."""
         ...
 
     def exchange(self, timeout_s: float) -> list[FromWorker]:
-        """Send what is queued and wait up to ``timeout_s`` for messages.
+        """Send the queue and wait up to ``timeout_s`` for messages.
 
         Raises:
             WireClosedError: the process is gone.
@@ -155,56 +155,56 @@ class Drive(Protocol):
 
 
 class WireTarget(Observe, Drive, Protocol):
-    """A target behind the wire, which carries its traffic and all that is asked of it."""
+    """A target behind the wire, which carries its traffic and all requests to it."""
 
     def dump_stack(self) -> None:
-        """Ask the process to write the stacks of its threads to its stderr."""
+        """Ask the process to write its threads' stacks to its stderr."""
         ...
 
 
 class Pending(Protocol):
-    """Something that was asked for; ``answer`` is None until it has come."""
+    """A pending request; ``answer`` is None until it has arrived."""
 
     @property
     def answer(self) -> object | None: ...
 
 
 class Control(Protocol):
-    """The port of a target that can be asked to rest and to account for itself.
+    """The interface of a target that can be asked to drain and to report what it holds.
 
-    Each request is given up once the target could have run for ``patience_s`` without an answer.
+    A request is given up once the target had ``patience_s`` of runnable time without answering.
     """
 
     heap_scans_wanted: bool  # whether the heap is scanned under traffic
 
     def drain(self, patience_s: float) -> bool:
-        """Take no more traffic; whether the target became idle."""
+        """Stop traffic; return whether the target became idle."""
         ...
 
     def resume(self) -> None:
-        """Take traffic again."""
+        """Resume traffic."""
         ...
 
     def flush(self, patience_s: float) -> bool:
-        """Empty the cache; whether that was done."""
+        """Empty the cache; return whether that was done."""
         ...
 
     def no_scan_open(self) -> bool:
-        """Whether every heap scan that was asked for is answered."""
+        """Return whether every requested heap scan has been answered."""
         ...
 
     def sample_rest(self) -> None:
-        """Store the private memory of this moment, at which the target has nothing to do."""
+        """Store the current private memory, while the target is idle."""
         ...
 
     def post_checkpoint(self, index: int, *, audit: bool) -> Pending:
-        """Ask what everything holds; with ``audit`` slot by slot."""
+        """Request a checkpoint of everything held; with ``audit``, slot by slot."""
         ...
 
     def reclaim(self, patience_s: float) -> None:
-        """Record what can be given back; the target is changed by that."""
+        """Record what can be given back; this changes the target."""
         ...
 
     def leave(self, patience_s: float) -> None:
-        """Let the target end in order."""
+        """Let the target shut down in order."""
         ...

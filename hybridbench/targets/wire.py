@@ -1,9 +1,9 @@
-"""The wire between the soak loop and a worker: a Unix socket pair that carries frames of messages.
+"""The wire between soak loop and worker: a Unix socket pair that carries frames of messages.
 
-Each side first sends eight bytes, a magic word and the protocol version, so that two releases that
-differ in every message can still tell each other so.  Then come frames: four bytes of length
-(little endian) and a msgpack array of messages.  A frame carries as many messages as its sender had
-ready, because waking the other side costs more than decoding.
+Each side first sends eight bytes, a magic word and the protocol version, so that two releases with
+entirely different messages can still recognise that.  Then come frames: a four-byte length (little
+endian) and a msgpack array of messages.  A frame carries all messages that its sender had ready,
+because waking the other side costs more than decoding.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class WireClosedError(Exception):
 
 
 class FrameReader(Generic[Received]):
-    """Bytes in, messages out; holds back what is not complete yet.
+    """Turns bytes into messages; keeps incomplete ones.
 
     Raises:
-        WorkerFailedError: from ``feed``, when the other side speaks another version or no wire at
-        all.
+        WorkerFailedError: from ``feed``, if the other side uses another version or does not
+            speak this protocol.
     """
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[list[Received]], peer: str) -> None:
@@ -50,7 +50,7 @@ class FrameReader(Generic[Received]):
         self._greeted = False
 
     def feed(self, data: bytes) -> list[Received]:
-        """Take ``data`` in; return the messages that are complete now, oldest first."""
+        """Add ``data``; return the messages that are now complete, oldest first."""
         pending = self._pending
         pending += data
         if not self._greeted and not self._greet():
@@ -102,37 +102,37 @@ class FrameReader(Generic[Received]):
 
 
 def preamble(version: int = PROTOCOL_VERSION) -> bytes:
-    """The first bytes of each side."""
+    """Return the first bytes that each side sends."""
     return _PREAMBLE.pack(_MAGIC, version)
 
 
 def frame_of(messages: Sequence[ToWorker] | Sequence[FromWorker]) -> bytes:
-    """``messages`` as one frame, ready to be sent."""
+    """Encode ``messages`` as one frame, ready to send."""
     try:
         body = msgspec.msgpack.encode(messages)
     except UnicodeEncodeError as error:
-        # A path of the command line may hold any bytes; the wire is UTF-8.
+        # A path on the command line may have any bytes; the wire is UTF-8.
         shown = str(error.object).encode("utf-8", "backslashreplace").decode()
         raise ConfigError(f"{shown}: not text in UTF-8; rename it.") from error
     return _LENGTH.pack(len(body)) + body
 
 
 def reader_from_worker() -> FrameReader[FromWorker]:
-    """What the parent reads with."""
+    """Return the parent's frame reader."""
     decoder: msgspec.msgpack.Decoder[list[FromWorker]] = msgspec.msgpack.Decoder(list[FromWorker])
     return FrameReader(decoder, "worker")
 
 
 def reader_to_worker() -> FrameReader[ToWorker]:
-    """What a worker reads with."""
+    """Return the worker's frame reader."""
     decoder: msgspec.msgpack.Decoder[list[ToWorker]] = msgspec.msgpack.Decoder(list[ToWorker])
     return FrameReader(decoder, "parent")
 
 
 class ParentWire:
-    """The parent's end.  It never blocks in a send: a hung worker must not take its parent along.
+    """The parent's end.  Sends never block, so that a hung worker cannot hang its parent.
 
-    One thread only.  Owns the socket.
+    For one thread only.  Owns the socket.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -143,15 +143,15 @@ class ParentWire:
         self._outbox: list[ToWorker] = []
 
     def post(self, message: ToWorker) -> None:
-        """Queue ``message``; it leaves with the next ``exchange``."""
+        """Queue ``message``; the next ``exchange`` sends it."""
         self._outbox.append(message)
 
     def exchange(self, timeout_s: float) -> list[FromWorker]:
-        """Send what is queued, then wait up to ``timeout_s`` for something to read.
+        """Send the queue, then wait up to ``timeout_s`` for something to read.
 
         Raises:
-            WireClosedError: the worker is gone and nothing it said is left unread.
-            WorkerFailedError: it speaks another version.
+            WireClosedError: the worker is gone and everything it sent has been read.
+            WorkerFailedError: it uses another version.
         """
         self._push()
         wants_write = [self._socket] if self._unsent else []
@@ -161,16 +161,16 @@ class ParentWire:
         return self._read_all() if readable else []
 
     def fileno(self) -> int:
-        """The descriptor, for a loop that waits for it to become readable or writable."""
+        """Return the descriptor, for a loop that waits until it is readable or writable."""
         return self._socket.fileno()
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a part of what was posted waits until the worker reads on."""
+        """Whether part of what was posted is still waiting for the worker to read."""
         return bool(self._unsent or self._outbox)
 
     def close(self) -> None:
-        """Let go of the socket; the worker reads an end of file and leaves."""
+        """Close the socket; the worker reads end of file and exits."""
         self._socket.close()
 
     def _push(self) -> None:
@@ -184,7 +184,7 @@ class ParentWire:
         except BlockingIOError:
             return
         except (BrokenPipeError, ConnectionResetError):
-            # What the worker said before it died is still to be read; reading reports the end.
+            # Messages sent before the worker died are still to be read; reading reports the end.
             self._unsent.clear()
 
     def _read_all(self) -> list[FromWorker]:
@@ -207,7 +207,7 @@ class WorkerWire:
     """The worker's end: one thread receives, any thread sends.  Owns the socket.
 
     Raises:
-        WireClosedError: the parent is gone before it began.
+        WireClosedError: the parent was gone from the start.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -221,11 +221,11 @@ class WorkerWire:
             raise WireClosedError from error
 
     def fileno(self) -> int:
-        """The descriptor, for a forked child that must let go of it."""
+        """Return the descriptor, for a forked child that must close it."""
         return self._socket.fileno()
 
     def send(self, *messages: FromWorker) -> None:
-        """Send ``messages`` in one frame; waits while the parent does not read.
+        """Send ``messages`` in one frame; blocks while the parent does not read.
 
         Raises:
             WireClosedError: the parent is gone.

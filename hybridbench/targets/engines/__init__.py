@@ -1,1 +1,1 @@
-"""Engines that others wrote: one file each; ``inside/`` is for the environments of these."""
+"""Third-party engines, one file each; ``inside/`` has scripts that run in their environments."""

@@ -1,4 +1,4 @@
-"""The engines that can be prepared, and the name and release that a user wrote."""
+"""The engines that can be prepared; parse the name and release that a user wrote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVERS: Final = tuple(one.name for one in ENGINES.values() if one.servers)
 
 
 def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[Engine, str]:
-    """The engine and the release that ``text`` names, such as ``vllm==0.32.0``.
+    """Return the engine and release that ``text`` names, such as ``vllm==0.32.0``.
 
     Raises:
         UsageError: there is no such engine, or the release is missing or not a version number.
@@ -47,13 +47,13 @@ def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[En
 
 
 def is_server_name(text: str) -> bool:
-    """Whether ``text`` is called like a server, and not like an engine whose classes a worker
-    drives; says nothing of its release.
+    """Return whether ``text`` names a server, rather than an engine whose classes a worker drives;
+    the release is not checked.
     """
     engine = _by_every_name(ENGINES).get(text.partition("==")[0].strip().lower())
     return engine is not None and bool(engine.servers)
 
 
 def _by_every_name(engines: Mapping[str, Engine]) -> Mapping[str, Engine]:
-    """The name of the package is as good, unless it is that of another engine."""
+    """Map engine names and package names to engines; an engine name has precedence."""
     return {**{one.package: one for one in engines.values()}, **engines}

@@ -1,4 +1,4 @@
-"""What is particular to one engine that others wrote: where it comes from, how it is started."""
+"""The details of one third-party engine: where it comes from, how it is started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def scripts(self) -> Path:
-        """Copies of those in ``inside/``: the environment has no hybridbench."""
+        """Copies of the scripts in ``inside/``: the environment lacks hybridbench."""
         return self.home / "scripts"
 
     @property
@@ -37,30 +37,30 @@ class Layout:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine; the releases of it are installed by pip, by the name of ``package``.
+    """One engine; pip installs its releases under the name ``package``.
 
     Attributes:
         name: as ``hybridbench target prepare`` takes it.
         package: name on the index.
         example: a release that is known to run on a CPU.
-        note: for reports, about ``package``; "" where the project itself built it.
-        servers: start script by name, ``serve`` first; each is a shell script whose fields
+        note: for reports, about ``package``; "" if the project itself built it.
+        servers: start script by name, ``serve`` first.  Each is a shell script with the fields
             ``{python}``, ``{commands}`` (the environment's ``bin``), ``{checkpoints}`` and
-            ``{scripts}`` are filled in.
-        models: start script by family of the checkpoint that it serves; the first is the default.
-        context_len: tokens that one request may have, answer included, as its scripts set it.
-        make_checkpoints: arguments of the interpreter that write tiny random checkpoints, with the
-            same fields.
-        scripts: files of ``inside/`` that these need.
+            ``{scripts}`` to fill in.
+        models: start script by the model family of the checkpoint served; the first is the default.
+        context_len: most tokens per request, answer included, as the scripts set it.
+        make_checkpoints: interpreter arguments that write tiny random checkpoints, with the same
+            fields.
+        scripts: files of ``inside/`` that the above need.
         left_out: requirements that are never installed, by canonical name.
-        instead: by canonical name, requirements in place of those of the METADATA.
+        instead: replacements for requirements of the METADATA, by canonical name.
         also: requirements that the METADATA lacks.
-        requirements: these are installed and none of the METADATA's; None installs those.
-        complete: what else its site-packages need, given that folder and the release.
-        releases: those whose classes a worker can drive, in their order; empty for a server.
+        requirements: installed instead of the METADATA's; None installs the METADATA's.
+        complete: adds what else site-packages need; it gets that folder and the release.
+        releases: those whose classes a worker can drive, in order; empty for a server.
         settings: environment of such a worker.
-        imports: modules that its interpreter must be able to import; for one without a server,
-            whose classes are driven by a worker.
+        imports: modules that its interpreter must be able to import; for an engine without a
+            server, whose classes a worker drives.
     """
 
     name: str

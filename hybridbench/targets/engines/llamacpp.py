@@ -1,4 +1,4 @@
-"""llama.cpp: ``xllamacpp``, a wheel with llama.cpp's own HTTP server inside."""
+"""llama.cpp through ``xllamacpp``, a wheel that contains llama.cpp's own HTTP server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGLang on a CPU: the official wheel, with stubs in place of what needs a GPU."""
+"""SGLang on a CPU: the official wheel, with stubs for everything that needs a GPU."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ exec {python} -m sglang.launch_server --model-path {checkpoints}/CHECKPOINT --ho
   --context-length 2048 --skip-server-warmup --enable-metrics --enable-cache-report \\
   "$@"
 """
-# The values of a hybrid model do not matter here (its operators are stubs), its pools do.
+# The weights of a hybrid model do not matter here (its operators are stubs); its pools do.
 _HYBRID = "--load-format dummy --max-mamba-cache-size 40 --enable-streaming-session"
 _STUBS = "sglang_cpu_stubs"
-# By canonical name; what SGLang imports of these is a stub.
+# By canonical name; SGLang's imports of these are stubbed.
 _NEEDS_GPU = frozenset(
     {
         "av", "cuda-python", "decord2", "deepseek-recipe", "flash-attn-4",
@@ -37,7 +37,7 @@ _NEEDS_GPU = frozenset(
 
 
 def add_stubs(site: Path, release: str) -> None:
-    """Stubs that all its processes load; a ``.pth`` file leaves ``sitecustomize`` free."""
+    """Install the stubs for all processes; a ``.pth`` file leaves ``sitecustomize`` free."""
     del release
     source = resources.files(__package__) / "inside" / f"{_STUBS}.py"
     (site / f"{_STUBS}.py").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
@@ -61,7 +61,7 @@ SGLANG = Engine(
     make_checkpoints=("{scripts}/make_checkpoints.py", "{checkpoints}"),
     scripts=("make_checkpoints.py",),
     left_out=_NEEDS_GPU,
-    # A build for CPUs, and its torchvision: the stubs declare the operators which that lacks.
+    # A CPU build; the stubs declare the operators that its torchvision lacks.
     instead={"torch": "torch==2.13.0+cpu"},
     also=("triton",),
     complete=add_stubs,

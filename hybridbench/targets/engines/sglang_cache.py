@@ -1,7 +1,7 @@
-"""SGLang's scheduler, pools, trees and sessions without its server: any release on one set of pins.
+"""SGLang's scheduler, pools, trees and sessions without its server: one pin set for all releases.
 
-Releases want torch and kernels of their own day, which a machine without a GPU cannot have.  Their
-Python files need less: one torch for CPUs and one transformers serve them all.
+Releases require the torch and kernels of their time, which a machine without a GPU cannot have.
+Their Python files need less: one CPU torch and one transformers version work for all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SGLANG_CACHE = Engine(
     scripts=(),
     requirements=(
         "torch==2.13.0+cpu", "transformers==5.6.0", "torchvision==0.28.0", "triton",
-        # What the modules import; the METADATA pins versions that contradict those above.
+        # Imports of the modules; the METADATA pins versions that conflict with those above.
         "IPython", "aiohttp", "anthropic", "apache-tvm-ffi", "blobfile", "cloudpickle",
         "compressed-tensors", "datasets", "dill", "einops", "fastapi", "gguf", "interegular",
         "llguidance", "modelscope", "msgspec", "numba", "numpy", "nvidia-ml-py", "openai",

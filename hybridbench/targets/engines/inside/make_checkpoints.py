@@ -1,4 +1,4 @@
-"""Tiny random checkpoints with a byte-level tokenizer: ``llama`` and ``qwen3next`` below a folder.
+"""Make tiny random checkpoints with a byte-level tokenizer: ``llama`` and ``qwen3next`` in FOLDER.
 
 Usage: make_checkpoints.py FOLDER
 """
@@ -29,7 +29,7 @@ _SPECIAL = ("<|pad|>", "<|eos|>", "<|bos|>", "<|im_start|>", "<|im_end|>")
 
 
 def byte_tokenizer() -> Any:
-    """A token for each byte, the special tokens, and names for the rest of the vocabulary."""
+    """Build a tokenizer: one token per byte, special tokens, and names to fill the vocabulary."""
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *_SPECIAL]
     tokens += [f"<x{index}>" for index in range(len(tokens), _VOCAB_SIZE)]
     vocab = {token: index for index, token in enumerate(tokens)}
@@ -45,7 +45,7 @@ def byte_tokenizer() -> Any:
 
 
 def main(folder: Path) -> None:
-    """Write both models; ready once their ``config.json`` is there, which is written last."""
+    """Write both models; a model is ready once its ``config.json``, written last, exists."""
     torch.manual_seed(0)
     tokenizer = byte_tokenizer()
     shared = {
@@ -68,7 +68,7 @@ def main(folder: Path) -> None:
         head_dim=64,
         linear_num_key_heads=1,
         linear_num_value_heads=2,
-        # vLLM's kernel for CPUs takes no smaller one.
+        # vLLM's CPU kernel accepts no smaller dimension.
         linear_key_head_dim=128,
         linear_value_head_dim=128,
         num_experts=4,
@@ -86,7 +86,7 @@ def main(folder: Path) -> None:
         tokenizer.save_pretrained(folder / name)
     path = folder / "qwen3next" / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    # SGLang reads both from the file itself.
+    # SGLang reads both keys from the file itself.
     config |= {"full_attention_interval": 4, "rope_theta": 10000.0}
     path.write_text(json.dumps(config, indent=2), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""A tiny random Llama in GGUF with a byte-level tokenizer: ``tiny.gguf`` in a folder.
+"""Make a tiny random Llama in GGUF with a byte-level tokenizer: ``tiny.gguf`` in FOLDER.
 
 Usage: make_gguf.py FOLDER
 """
@@ -20,7 +20,7 @@ _NORMAL, _CONTROL = 1, 3
 
 
 def byte_alphabet() -> list[str]:
-    """The character that stands for each byte in a tokenizer like GPT-2's."""
+    """Return the character for each byte, as in GPT-2's tokenizer."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     characters = dict(zip(shown, map(chr, shown), strict=True))
@@ -31,7 +31,7 @@ def byte_alphabet() -> list[str]:
 def main(path: Path) -> None:
     """Write the model to ``path``."""
     random = np.random.default_rng(0)
-    # The format wants at least one merge, and so a token of two characters.
+    # The format requires at least one merge, and so a token of two characters.
     normal = [*byte_alphabet(), "ab"]
     control = ["<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"]
     writer = gguf.GGUFWriter(str(path), "llama")

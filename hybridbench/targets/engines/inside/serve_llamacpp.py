@@ -28,7 +28,7 @@ def main() -> None:
     try:
         params.hostnames = [options.host]
     except AttributeError:
-        # The name that older releases have for it.
+        # The field's name in older releases.
         params.hostname = options.host
     params.port = options.port
     params.n_ctx = options.ctx_size
@@ -40,7 +40,7 @@ def main() -> None:
     params.verbosity = -1
     server = xllamacpp.Server(params)
     print("listening on", server.listening_address, flush=True)
-    # Its threads serve; a signal ends the process as it would end llama-server.
+    # The server's threads serve; a signal ends the process as it would end llama-server.
     signal.pause()
 
 

@@ -1,8 +1,8 @@
-"""Stubs for what SGLang imports and a CPU machine lacks; loaded at the start of every process.
+"""Stubs for SGLang's imports that a CPU machine lacks; loaded at the start of every process.
 
-Modules of kernels are made of stubs if the real ones are not installed.  Operators that SGLang
-would take from its build for CPUs return zeros of the right shape.  Light until something is
-imported: this runs in every Python of the environment.
+A kernel module is stubbed if the real one is not installed.  Operators from SGLang's CPU build
+return zeros of the right shape.  This module runs in every Python process of the environment, so
+it does little until something is imported.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _ABSENT = frozenset(
         "torch_memory_saver",
     }
 )  # fmt: skip
-# PyTorch's index has a torchvision for CPUs; that of others has operators that cannot be loaded
-# here, and its Python files need them declared.
+# PyTorch's own index has a CPU torchvision.  Operators in other builds cannot be loaded here, and
+# the Python files of those builds need the operators declared.
 _VISION = (
     "_deform_conv2d_backward", "_ps_roi_align_backward", "_ps_roi_pool_backward",
     "_roi_align_backward", "_roi_pool_backward", "deform_conv2d", "nms", "ps_roi_align",
     "ps_roi_pool", "qnms", "qroi_align", "roi_align", "roi_pool",
 )  # fmt: skip
-# A declaration lasts as long as its library.
+# A declaration lasts only as long as its library object.
 _libraries: list[Any] = []
 
 
 class _Stub:
-    """Whatever it is called or asked for, it gives another of its kind."""
+    """An object that returns another stub when called or asked for an attribute."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         del args, kwargs
@@ -51,7 +51,7 @@ class _Stub:
 
 
 class _StubType(type):
-    """A class whose attributes are names, as members of an enumeration would print."""
+    """A class whose attributes are their names, as enumeration members would print."""
 
     def __getattr__(cls, name: str) -> str:
         if name.startswith("__"):
@@ -65,14 +65,14 @@ class _StubModule(types.ModuleType):
             raise AttributeError(name)
         if not name[0].isupper():
             return _Stub()
-        # The same class each time: SGLang compares types.
+        # Return the same class each time: SGLang compares types.
         made = _StubType(name, (), {})
         setattr(self, name, made)
         return made
 
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Makes a stub of a module that no other finder has."""
+    """Makes a stub for a module that no other finder has."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
@@ -94,7 +94,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Patched(importlib.abc.MetaPathFinder):
-    """Loads a module as usual, and calls what ``_BEFORE`` and ``_AFTER`` have for it."""
+    """Loads a module as usual, and calls its entries in ``_BEFORE`` and ``_AFTER``."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
@@ -128,7 +128,7 @@ def _declare_vision() -> None:
 
 
 def _add_gated_delta_rule(sgl_kernel: types.ModuleType) -> None:
-    """The hybrid model's operators, which Triton or sgl_kernel's build for CPUs would bring."""
+    """Add the hybrid model's operators, which come from Triton or sgl_kernel's CPU build."""
     import torch
 
     def convolve(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -171,11 +171,11 @@ def _patch_experts(module: Any) -> None:
 
 
 _BEFORE: dict[str, Callable[[], None]] = {"torchvision": _declare_vision}
-# Both call Triton, and have no other way on a CPU.
+# Both call Triton and have no alternative on a CPU.
 _AFTER: dict[str, Callable[[Any], None]] = {
     "sglang.kernels.ops.attention.fla.fused_norm_gate": _patch_norm,
     "sglang.srt.models.qwen2_moe": _patch_experts,
 }
 sys.meta_path.insert(0, _Patched())
-# Last: a real module is preferred.
+# Added last, so that a real module has precedence.
 sys.meta_path.append(_Absent())
