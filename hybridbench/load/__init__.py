@@ -1,4 +1,4 @@
-"""The load client: a profile's traffic, or a trace, as requests to a server over HTTP.
+"""The load client: sends a profile's traffic, or a trace, as HTTP requests to a server.
 
-A process of its own, so that neither its memory nor its processor time is that of what it asks.
+It is its own process, so that its memory and processor time are separate from the server's.
 """

@@ -1,6 +1,6 @@
 """``python -m hybridbench.load FD``: the load client; its run is at the other end of socket FD.
 
-It ends with its run: when the socket closes, whatever closed it.
+It ends with its run: when the socket closes, for whatever reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LINE_MOST: Final = 1 << 24
 
 
 def main(descriptor: int) -> None:
-    """Serve the run at ``descriptor`` to its end."""
+    """Serve the run at ``descriptor`` until it ends."""
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(socket.socket(fileno=descriptor)))
 
@@ -67,7 +67,7 @@ async def _serve(connection: socket.socket) -> None:
         report()
         await reader.read()
     except ConnectionError:
-        # The run is gone.
+        # The run has ended.
         pass
     finally:
         for task in beside:

@@ -1,8 +1,8 @@
-"""Carries out what a workload wants over HTTP, and tells it what came of it.
+"""Send a workload's requests over HTTP, and report the outcomes to it.
 
-Nothing is kept of a request that has ended.  Each that was sent ends once: answered, rejected,
+Nothing is kept of an ended request.  Each request sent ends exactly once: answered, rejected,
 failed, or cut off by this client.  Durations count from the time at which the workload wanted to
-send, so that a client that is late does not look like a fast server.
+send, so that a late client does not make the server look fast.
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ from hybridbench.sampling.process import own_private_bytes
 from hybridbench.workload.actions import Action, TimedWorkload, WaitUntil
 
 _ACTIONS_PER_PUMP_MAX: Final = 512
-# From the last word of a stream to its end: longer, and the connection is not used again.
+# Longest wait from a stream's last word to its end; after that, the connection is not reused.
 _TAIL_S: Final = 1.0
-# Kinds of requests that a server has broken are counted apart, up to so many.
+# Requests that the server broke are counted by kind, up to this many kinds.
 _LOST_KINDS_MOST: Final = 64
-# After a failure nothing is sent for so long, twice as long after each that follows at once.
+# Pause after a failure; it doubles with each failure that follows at once.
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_MOST_S: Final = 5.0
 _HOLDS_MOST: Final = 10
-# A request that may have ended the server, sent again, and the plain one after it.
+# Patience for a request that may have ended the server, sent again, and for the plain one after it.
 _CULPRIT_S: Final = 60.0
 _PLAIN: Final = Submit("plain", list(range(1, 9)), Sampling(max_new_tokens=1))
 _LOOK_EVERY_S: Final = 0.1
 _ANSWER_BYTES: Final = 1 << 24
-# An answer that comes at once does not say when its request was admitted, and when its first token
-# was there: supposed at these shares of what answers take.
+# A non-streamed answer does not show when its request was admitted and when its first token came;
+# these shares of the mean answer time are assumed.
 _ADMITTED, _FIRST_TOKEN = 0.25, 0.5
 _NEWEST_WEIGHT: Final = 0.1
 _OK: Final = 200
 _STREAM: Final = "text/event-stream"
-# Failures by which a server that dies is known; where its engine alone has died it still answers,
-# those that come after with the same error.
+# Failures that suggest that the server died.  If only its engine died, it still answers later
+# requests, all with the same error.
 _BROKEN: Final = frozenset({"disconnected", "cut-off"})
 _GIVEN_UP: Final = frozenset({"error-in-answer", "500"})
-# Refusals of a server that has too much to do.
+# Refusals of an overloaded server.
 _BUSY: Final = frozenset({503})
 _LATENCIES: Final = (TTFT, ITL, E2E, LATE)
 
@@ -87,10 +87,10 @@ class LoadClient:
 
     Args:
         workload: what to send; it is paused and resumed here.
-        interface: how a request is put.
+        interface: writes requests and reads answers.
         url: of the server, without the path of the interface.
-        key: sent as a bearer's token; empty for none.
-        on_rest: called when nothing more is sent and nothing is in flight any more.
+        key: sent as a bearer token; empty for none.
+        on_rest: called when sending is paused and nothing is in flight.
     """
 
     def __init__(
@@ -114,24 +114,24 @@ class LoadClient:
         self._wake: asyncio.TimerHandle | None = None
         self._paused = True
         self._closed = False
-        self._held = False  # whether nothing is sent because requests failed
-        self._holds = 0  # in a row
+        self._held = False  # whether sending is held after failures
+        self._holds = 0  # consecutive
         self._lost: Counter[Kind] = Counter()
-        self._lost_first_s = 0.0  # when the first of them broke
-        self._closes = False  # whether the server closes connections between two requests
-        self._takes_s = 0.0  # a running mean over answers
+        self._lost_first_s = 0.0  # time of the first of them
+        self._closes = False  # whether the server closes connections between requests
+        self._takes_s = 0.0  # running mean of answer times
         self._repeats: Repeats | None = None
         self._culprits: Culprits | None = None
-        # Requests of our own while the workload rests: answers asked for again, a search.
+        # Our own requests while the workload rests: repeats, or a search for culprits.
         self._beside: asyncio.Task[None] | None = None
         self.orders = 0  # followed so far
         self.failure = ""
 
     async def learn_model(self) -> None:
-        """Ask the server what it calls its model, unless that is known, and who made it.
+        """Ask the server for its model's name, unless it is known, and for the server's maker.
 
         Raises:
-            NoAnswerError: it lists none.
+            NoAnswerError: the server lists no models.
         """
         try:
             async with self._session.get(f"{self._base}/v1/models") as response:
@@ -145,33 +145,33 @@ class LoadClient:
     def keep_for_repeats(self, seed: int, *, exact: bool) -> None:
         """Keep a sample of requests with their answers, for ``repeat``.
 
-        ``exact`` says that the server was started so that a batch changes no answer.
+        ``exact`` means that the server was started so that batching changes no answer.
         """
         self._repeats = Repeats(seed, self._interface.not_repeated, exact=exact)
 
     def pause(self) -> None:
-        """Send nothing more; what is in flight goes on."""
+        """Send nothing more; requests in flight continue."""
         self._paused = True
         self._workload.pause(_now_s())
         self._pump()
         self._rest_if_idle()
 
     def repeat(self, seconds: float) -> None:
-        """Ask for a sample of answers again, for at most twice ``seconds``, at rest."""
+        """Request a sample of answers again, for at most twice ``seconds``, at rest."""
         if self._repeats is not None:
             self._do_beside(self._repeats.compare(self._again, seconds))
 
     def keep_culprits(self) -> None:
-        """Keep the requests that break, for ``search``."""
+        """Keep the requests that the server broke, for ``search``."""
         self._culprits = Culprits()
 
     def search(self) -> None:
-        """Find out which of the requests that were in flight end the server again, at rest."""
+        """Find which of the requests that were in flight end the server again, at rest."""
         if self._culprits is not None:
             self._do_beside(self._culprits.search(self._try))
 
     def resume(self) -> None:
-        """Send from now on."""
+        """Start to send, or continue."""
         if self._beside is not None:
             self._beside.cancel()
         self._paused = self._held = False
@@ -179,7 +179,7 @@ class LoadClient:
         self._pump()
 
     async def close(self) -> None:
-        """Cut off what is in flight."""
+        """Cut off the requests in flight."""
         self._closed = True
         flights = [flight for flights in self._flights.values() for flight in flights]
         for flight in flights:
@@ -192,14 +192,14 @@ class LoadClient:
         await self._session.close()
 
     async def watch_itself(self) -> None:
-        """Measure how late this process is when it wants to do something; does not return."""
+        """Measure how late this process wakes up; never returns."""
         while True:
             due_s = _now_s() + _LOOK_EVERY_S
             await asyncio.sleep(_LOOK_EVERY_S)
             self._latencies[LATE].add(_now_s() - due_s)
 
     def report(self) -> LoadReport:
-        """All counts, and the latencies since the report before."""
+        """Return all counts, and the latencies since the last report."""
         latencies = {}
         for name, histogram in self._latencies.items():
             if len(histogram):
@@ -214,7 +214,7 @@ class LoadClient:
             private_bytes=own_private_bytes(),
             paused=self._paused and self._beside is None and not self._session_calls,
             orders=self.orders,
-            # Nothing of it changes while requests are sent.
+            # These do not change while requests are sent.
             repeated=self._repeats.so_far() if self._repeats and self._paused else None,
             search=self._culprits.so_far() if self._culprits and self._paused else None,
             failure=self.failure or self._workload.failure,
@@ -223,10 +223,10 @@ class LoadClient:
     # Sending.
 
     def _pump(self) -> None:
-        """Do all that is due, and come back when more is.
+        """Do everything that is due, and schedule the next call.
 
-        A workload that is paused sends no request, and still cuts off what it wanted to, and closes
-        sessions.
+        A paused workload sends no requests, but its cut-offs and session closes are still carried
+        out.
         """
         if self._wake is not None:
             self._wake.cancel()
@@ -258,7 +258,7 @@ class LoadClient:
         elif isinstance(action, CloseSession):
             closing = self._interface.close_session(action.session_id)
             self._session_calls.call(action.session_id, closing, "sessions_closed")
-        # Nothing else comes: ``Profile.for_servers`` has no controls.
+        # There are no other actions: ``Profile.for_servers`` has no controls.
 
     def _send(self, request: Submit, now_s: float) -> None:
         due_s = min(self._workload.due_s, now_s)
@@ -273,7 +273,7 @@ class LoadClient:
             loop.call_later(_FIRST_TOKEN * self._takes_s, self._first_token, flight)
 
     def _cut(self, flight: Flight) -> None:
-        """Close its connection, once the server has the request."""
+        """Close a request's connection, once the server has the request."""
         flight.cut = True
         if flight.sent and flight.task is not None:
             flight.task.cancel()
@@ -290,13 +290,13 @@ class LoadClient:
         self._rest_if_idle()
 
     async def _again(self, request: Submit, key: str) -> Answer | None:
-        """The answer to ``request`` without what is cached of other keys; None if none came."""
+        """Repeat ``request`` without the cache of other keys; return the answer, or None."""
         flight = self._send_beside(request, self._interface.cold_request(request, key))
         await asyncio.wait([flight[1]])
         return flight[0].answer if flight[0].end is End.FINISHED else None
 
     async def _try(self, suspects: Sequence[Suspect]) -> bool:
-        """Send them at once, and a plain request afterwards; whether that gets no answer."""
+        """Send the suspects at once, then a plain request; return whether that got no answer."""
         sent = [self._send_beside(one.request, one.http) for one in suspects]
         _, late = await asyncio.wait([task for _, task in sent], timeout=_CULPRIT_S)
         for task in late:
@@ -307,7 +307,7 @@ class LoadClient:
         return plain.end not in (End.FINISHED, End.REJECTED)
 
     def _send_beside(self, request: Submit, http: HttpRequest) -> tuple[Flight, asyncio.Task[None]]:
-        """Send a request that the workload knows nothing of."""
+        """Send a request that the workload does not know of."""
         unknown = msgspec.structs.replace(request, rid=f"again {request.rid}")
         flight = Flight(unknown, http, _now_s(), again=True)
         flight.task = self._take_off(flight)
@@ -333,7 +333,7 @@ class LoadClient:
             self._land(flight, end, detail)
 
     async def _exchange(self, flight: Flight) -> tuple[End, str]:
-        """Ask, and read the answer to its end; how it ended, and a word on why."""
+        """Send a request and read its whole answer; return how it ended, and one word on why."""
         for tried in range(TRIES):
             flight.reused = flight.sent = False
             try:
@@ -345,7 +345,7 @@ class LoadClient:
             except (TimeoutError, aiohttp.ServerTimeoutError):
                 return End.FAILED, "timeout"
             except aiohttp.ClientConnectorError:
-                # What came over a connection that had served before may have ended the server.
+                # If the connection had worked before, the request may have ended the server.
                 return End.FAILED, "disconnected" if tried else "connect"
             except aiohttp.ClientPayloadError:
                 break
@@ -378,7 +378,7 @@ class LoadClient:
                 if response.status in REFUSED or response.status in _BUSY:
                     return End.REJECTED, status
                 return End.FAILED, status
-            # A malformed one may get another kind of answer than it asked for.
+            # The answer to a malformed request may not be of the requested type.
             if response.content_type == _STREAM if http.marks else http.streams:
                 self._admitted(flight)
                 await self._read_stream(flight, response.content)
@@ -391,10 +391,10 @@ class LoadClient:
             return End.FINISHED, ""
 
     async def _read_stream(self, flight: Flight, content: aiohttp.StreamReader) -> None:
-        """Take in the answer as it comes.
+        """Read a streamed answer as it arrives.
 
         Raises:
-            NoAnswerError: it is none, or ends before its end.
+            NoAnswerError: it is not an answer, or is cut short.
         """
         answer, last_s = flight.answer, 0.0
         async for line in content:
@@ -412,14 +412,14 @@ class LoadClient:
             raise NoAnswerError("cut-off")
         self._took(E2E, (last_s or _now_s()) - flight.due_s, flight)
         try:
-            # What is read to its end leaves the connection to the next request.
+            # Read to the end, so that the connection can be reused.
             async with asyncio.timeout(_TAIL_S):
                 await content.read(LINE_BYTES)
         except (TimeoutError, aiohttp.ClientError):
             return
 
     def _took(self, what: str, seconds: float, flight: Flight) -> None:
-        # What is asked again is asked at rest, and without the cache.
+        # Repeats are sent at rest and without the cache, so their times do not count.
         if not flight.again:
             self._latencies[what].add(seconds)
 
@@ -436,10 +436,10 @@ class LoadClient:
     def _is_known(self, flight: Flight) -> bool:
         return not flight.again and flight in self._flights.get(flight.request.rid, ())
 
-    # Its end.
+    # Ends of requests.
 
     def _land(self, flight: Flight, end: End, detail: str) -> None:
-        """Count it, and unless it asked again tell the workload, and send what is due then."""
+        """Count an ended request; unless it was a repeat, tell the workload; send what is due."""
         flights = self._flights[flight.request.rid]
         flights.remove(flight)
         if not flights:
@@ -476,7 +476,7 @@ class LoadClient:
             self._may_be_lost(flight, detail)
 
     def _may_be_lost(self, flight: Flight, detail: str) -> None:
-        """Count it by its kind if its failure may be that of the whole server."""
+        """Count a failed request by kind if the whole server may have failed."""
         now_s, lost = _now_s(), self._lost
         is_new = flight.due_s > self._lost_first_s
         if detail in _GIVEN_UP and (flight.is_malformed or (lost and is_new)):
@@ -514,16 +514,16 @@ class LoadClient:
         took_s = now_s - flight.due_s
         self._takes_s += _NEWEST_WEIGHT * (took_s - self._takes_s)
         reason = "length" if answer.tokens >= flight.request.sampling.max_new_tokens else "stop"
-        # One that begins with its prompt is no next turn.
+        # An answer that repeats its prompt cannot continue the conversation.
         ids = [] if "echo" in flight.http.marks else self._interface.continuation(answer)
         self._workload.on_finished(flight.request.rid, ids, reason, now_s)
 
     def _back_off(self, now_s: float) -> None:
-        """A server that cannot answer is not asked at full speed; what is in flight may go on."""
+        """Pause sending after a failure; requests in flight continue."""
         if self._held or self._paused:
             return
         self._held = True
-        # Nothing piles up meanwhile that would be due at once.
+        # Pause the workload, so that no backlog becomes due at once.
         self._workload.pause(now_s)
         wait_s = min(_BACK_OFF_S * 2.0**self._holds, _BACK_OFF_MOST_S)
         self._holds = min(self._holds + 1, _HOLDS_MOST)
@@ -541,5 +541,5 @@ class LoadClient:
 
 
 def _now_s() -> float:
-    # The clock of asyncio's loop, and of all processes of this machine.
+    # The clock of asyncio's loop, shared by all processes of this machine.
     return time.monotonic()

@@ -1,8 +1,8 @@
-"""Which requests end a server: those that were in flight when it ended are sent to it again.
+"""Find which requests end a server: resend those that were in flight when it ended.
 
-First all at once, as they were, since each of them leaves its prompt in the server's cache; then
-each alone, what is unusual first.  If only several at once end it, halves of them, as long as one
-of the halves does.  Whenever the server ends, the search waits until it has been started again.
+First all at once, unchanged, since each leaves its prompt in the server's cache; then each alone,
+unusual ones first.  If only several together end it, the search halves the set for as long as one
+half still does.  Whenever the server ends, the search waits until it has been restarted.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.load import CrashSearch, SentAgain
 from hybridbench.records.messages import Submit
 
-# Requests that are kept, and bytes of their bodies.
+# Most requests kept, and most bytes of their bodies.
 _KEPT_MOST: Final = 64
 _KEPT_BYTES: Final = 1 << 25
-# The search ends after so many seconds of sending, with what it has found by then.
+# The search ends after this many seconds of sending, with what it has found by then.
 _SECONDS_MOST: Final = 180.0
 
 _Steps = Generator[Sequence["Suspect"], bool, Sequence["Suspect"]]
@@ -28,11 +28,11 @@ _Steps = Generator[Sequence["Suspect"], bool, Sequence["Suspect"]]
 
 @dataclass(frozen=True)
 class Suspect:
-    """A request that a server has broken.
+    """A request that the server broke.
 
     Args:
-        kind: what it is like, in words.
-        is_usual: whether nothing else is to be said of it.
+        kind: description of the request, in words.
+        is_usual: whether the request has nothing unusual.
     """
 
     request: Submit
@@ -41,7 +41,7 @@ class Suspect:
     is_usual: bool
 
 
-# Sends requests at once, and waits for their ends; whether the server has ended of them.
+# Sends requests at once and waits for their ends; returns whether the server ended.
 Try = Callable[[Sequence[Suspect]], Awaitable[bool]]
 
 
@@ -55,23 +55,23 @@ class Culprits:
         self._next: Sequence[Suspect] = ()
         self._smallest: Sequence[Suspect] = ()
         self._suspects = self._sent = self._ended = 0
-        self._waits = False  # for a server that has ended
+        self._waits = False  # for a restart of the server
         self._spent_s = 0.0
 
     def keep(self, suspect: Suspect) -> None:
-        """It broke, and no request has been answered since."""
+        """Keep a request that broke; none has been answered since."""
         size = len(suspect.http.body)
         if len(self._kept) < _KEPT_MOST and self._bytes + size <= _KEPT_BYTES:
             self._kept.append(suspect)
             self._bytes += size
 
     def forget(self) -> None:
-        """A request has been answered: the server is alive."""
+        """Drop all kept requests: an answer has shown that the server is alive."""
         self._kept.clear()
         self._bytes = 0
 
     async def search(self, try_: Try) -> None:
-        """Begin a search among those that are kept, or go on with the one that waits."""
+        """Search among the kept requests, or continue a waiting search."""
         if not self._waits:
             suspects = sorted(self._kept, key=lambda one: one.is_usual)
             self._suspects, self._sent, self._ended, self._spent_s = len(suspects), 0, 0, 0.0
@@ -96,7 +96,7 @@ class Culprits:
                 return
 
     def so_far(self) -> CrashSearch:
-        """What has been found."""
+        """Return the findings so far."""
         return CrashSearch(
             suspects=self._suspects,
             sent=self._sent,
@@ -115,7 +115,7 @@ class Culprits:
 
 
 def _smallest(suspects: Sequence[Suspect]) -> _Steps:
-    """What to send next, given whether the server ended of what was sent before."""
+    """Yield what to send next; receive whether the server ended after it."""
     together = len(suspects) > 1 and (yield suspects)
     for one in suspects:
         if (yield [one]):
@@ -148,7 +148,7 @@ def _shown(suspect: Suspect) -> SentAgain:
 
 
 def _without_texts(value: JsonValue) -> JsonValue:
-    """``value`` with the length of each text, and of each list that is no list of objects."""
+    """Replace each text, and each list of non-objects, with its length."""
     if isinstance(value, str):
         return f"<{len(value):,} characters>"
     if isinstance(value, list):

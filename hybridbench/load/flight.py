@@ -1,4 +1,4 @@
-"""A request under way over HTTP: how far it is, what it is like, and its connection."""
+"""A request in progress over HTTP: its state, its kind, and its connection."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import ServerSubmit
 
 _CONNECT_S: Final = 10.0
-# An answer of which nothing comes for so long has failed.
+# An answer that stays silent for this long has failed.
 _SILENT_S: Final = 120.0
-# Half of a body has arrived after so long, and the connection is closed.
+# Wait after half of a body was sent, before the connection is closed.
 _HALF_SENT_S: Final = 0.2
-# A server that has closed a connection does not see what is sent over it afterwards.
+# A server that has closed a connection does not see later requests on it, so they are retried.
 TRIES: Final = 3
-# A line may be an error that has a large value of its request in it, more than once.
+# An error line may contain a large value from its request, more than once.
 LINE_BYTES: Final = 1 << 23
 
 
@@ -38,7 +38,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Kind:
-    """What requests have in common, in words; ``is_usual`` if nothing else is to be said of it."""
+    """A kind of request, in words; ``is_usual`` if it has nothing unusual."""
 
     words: str
     is_usual: bool = True
@@ -46,15 +46,15 @@ class Kind:
 
 @dataclass
 class Flight:
-    """A request that has not ended.
+    """A request in progress.
 
     Args:
-        again: whether the workload knows nothing of it.
-        session_call: which it waits for.
-        reused: whether it goes over a connection that another had.
-        sent: whether all of it has left.
+        again: whether it is our own request, which the workload does not know of.
+        session_call: the call that it waits for.
+        reused: whether its connection has served another request.
+        sent: whether it was sent completely.
         begun: whether the server has begun to answer.
-        cut: whether it is cut off, or is to be once the server has it.
+        cut: whether it is cut off, or will be once the server has it.
     """
 
     request: Submit
@@ -72,12 +72,12 @@ class Flight:
 
     @property
     def is_malformed(self) -> bool:
-        """Whether something is wrong with it."""
+        """Whether the request is malformed."""
         return isinstance(self.request, ServerSubmit) and self.request.malformed is not None
 
     @property
     def kind(self) -> Kind:
-        """What it is like, without a word of it."""
+        """Describe the request, without any of its text."""
         length = max(1, len(self.request.input_ids))
         low = 1 << (length.bit_length() - 1)
         how = "sampled" if self.request.sampling.temperature else "greedy"
@@ -90,20 +90,20 @@ class Flight:
 
 
 def suspects_first(lost: Mapping[Kind, int]) -> dict[str, int]:
-    """By kind; what was unusual first, since a server survives what is usual."""
+    """Count by kind, unusual kinds first, since a server survives the usual ones."""
     kinds = sorted(lost.items(), key=lambda kind: (kind[0].is_usual, -kind[1], kind[0].words))
     return {kind.words: count for kind, count in kinds}
 
 
 def abort_stage(flight: Flight) -> str:
-    """Where a request was when it was cut off, as far as its client knows."""
+    """Return the stage of a request when it was cut off, as far as its client knows."""
     if flight.answer.chunks:
         return "abort_decode"
     return "abort_prefill" if flight.begun else "abort_queued"
 
 
 async def first_half(flight: Flight, body: bytes) -> AsyncIterator[bytes]:
-    """The first half of ``body``; the connection is closed while the server waits for the rest."""
+    """Yield half of ``body``; close the connection while the server waits for the rest."""
     yield body[: len(body) // 2]
     await asyncio.sleep(_HALF_SENT_S)
     flight.cut = True
@@ -113,7 +113,7 @@ async def first_half(flight: Flight, body: bytes) -> AsyncIterator[bytes]:
 
 
 def connection(key: str) -> aiohttp.ClientSession:
-    """To a server that gets ``key`` as a bearer's token; it notes of each flight how far it is."""
+    """Create a session that sends ``key`` as a bearer token and records each request's progress."""
     traces = aiohttp.TraceConfig()
     traces.on_connection_reuseconn.append(_reused)
     traces.on_request_chunk_sent.append(_sent)
@@ -123,7 +123,7 @@ def connection(key: str) -> aiohttp.ClientSession:
         headers={"Authorization": f"Bearer {key}"} if key else None,
         read_bufsize=LINE_BYTES // 2,
         trace_configs=[traces],
-        # The server is near, and a proxy of the environment may not be.
+        # The server is near, and a proxy from the environment may not reach it.
         trust_env=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=True,

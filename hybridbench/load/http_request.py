@@ -1,4 +1,4 @@
-"""One request as it goes over HTTP, before it is bytes, and the values that are drawn for it."""
+"""One HTTP request before it is encoded, and the values drawn for it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class HttpRequest:
     """A request to one interface of a server.
 
     Args:
-        path: below the address of the server.
+        path: relative to the server's address.
         fields: of its body.
-        raw: the body, where that is not ``fields`` as JSON.
+        raw: the body, if it is not ``fields`` as JSON.
         is_cut_off: whether the connection closes in the middle of the body.
-        marks: what is unusual about it, by name: its options, or what is wrong with it.
+        marks: names of its unusual properties: its options, or what is wrong with it.
     """
 
     api: Api
@@ -40,16 +40,16 @@ class HttpRequest:
 
     @property
     def streams(self) -> bool:
-        """Whether its answer comes token by token."""
+        """Whether the answer is streamed token by token."""
         return self.fields.get("stream") is True
 
     @property
     def body(self) -> bytes:
-        """As bytes."""
+        """The body as bytes."""
         return msgspec.json.encode(self.fields) if self.raw is None else self.raw
 
     def set(self, fields: Mapping[str, JsonValue]) -> None:
-        """Put ``fields`` into the body; an object goes into the one that is there."""
+        """Set ``fields`` in the body; merge an object into an existing one."""
         for name, value in fields.items():
             there = self.fields.get(name)
             if isinstance(there, dict) and isinstance(value, dict):
@@ -58,15 +58,15 @@ class HttpRequest:
                 self.fields[name] = value
 
     def set_sampling(self, fields: Mapping[str, JsonValue]) -> None:
-        """Put ``fields`` where the interface has its sampling parameters."""
+        """Set ``fields`` at the interface's place for sampling parameters."""
         self.set({"sampling_params": {**fields}} if self.api == "generate" else fields)
 
 
 class Values:
-    """Draws values for one request: equal seeds, equal values.
+    """Draws values for one request; equal seeds give equal values.
 
     Args:
-        most_tokens: the longest answer that the request asks for.
+        most_tokens: the longest answer that the request may have.
         large: whether ``text`` is large.
     """
 
@@ -76,32 +76,32 @@ class Values:
         self.most_tokens = most_tokens
 
     def name(self) -> str:
-        """A name that nobody has used before."""
+        """Draw a new, unique name."""
         return f"x{self._random.getrandbits(_NAME_BITS):016x}"
 
     def text(self) -> str:
-        """A name, or 10 kB to 1 MB of it."""
+        """Draw a name, or repeat it to 10 kB to 1 MB."""
         name = self.name()
         if not self._large:
             return name
         return (name * (_LARGE_CHARACTERS[1] // len(name)))[: self.whole(*_LARGE_CHARACTERS)]
 
     def whole(self, low: int, high: int) -> int:
-        """A whole number, both ends included."""
+        """Draw an integer, both ends included."""
         return self._random.randint(low, high)
 
     def number(self, low: float, high: float) -> float:
-        """A number with two digits after the point."""
+        """Draw a number with two decimal places."""
         return round(self._random.uniform(low, high), 2)
 
     def flag(self) -> bool:
-        """True or false."""
+        """Draw True or False."""
         return self._random.random() < 0.5
 
     def one_of(self, choices: Sequence[T]) -> T:
-        """One of ``choices``."""
+        """Draw one of ``choices``."""
         return self._random.choice(choices)
 
     def some_of(self, choices: Sequence[T], count: int) -> list[T]:
-        """``count`` of ``choices``, or all if they are fewer."""
+        """Draw ``count`` of ``choices``, or all if there are fewer."""
         return self._random.sample(choices, min(count, len(choices)))

@@ -1,6 +1,6 @@
-"""The interfaces of servers, OpenAI's and SGLang's: what a request says, and what an answer has.
+"""Server interfaces, OpenAI's and SGLang's: write requests and read answers.
 
-Only what every server of the field takes is sent, and of an answer only what is counted is read.
+Requests have only what every common server accepts; of an answer, only counted parts are read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _PATHS: Final[Mapping[Api, str]] = {
     "responses": "/v1/responses",
     "generate": "/generate",
 }
-# Statuses of HTTP that say that a request was wrong.
+# HTTP statuses that mean that the request was wrong.
 REFUSED: Final = range(400, 500)
-# SGLang wants to know how long a session may become, and does nothing with it.
+# SGLang requires the maximum length of a session, but ignores it.
 _SESSION_CHARACTERS: Final = 1 << 20
 _DONE: Final = b"[DONE]"
-# The word by which a request leaves out what is cached, by who made the server: a key that no other
-# request has, or llama.cpp's word for it.
+# Field with which a request bypasses the cache, by the server's maker: a key that no other request
+# has, or llama.cpp's switch.
 _LLAMA: Final = "llamacpp"
 _COLD: Final = {
     "vllm": "cache_salt",
@@ -43,16 +43,16 @@ _COLD: Final = {
     "hybridbench": "cache_salt",
     _LLAMA: "cache_prompt",
 }
-# Servers that give the token ids of text: parts of a character have the same text.
+# Servers that return token ids; text alone is ambiguous, as all partial characters look the same.
 _GIVES_IDS: Final = frozenset({"vllm", "hybridbench"})
-# Tokens whose probability is asked for at each place.
+# Number of most likely tokens to request at each place.
 _LIKELIEST: Final = 10
-# Reasons of an end that is none of the model's.
+# Finish reasons that did not come from the model.
 _GIVEN_UP: Final = frozenset({"abort", "error", "failed", "cancelled"})
 
 
 class NoAnswerError(Exception):
-    """What came is no answer of this interface; ``kind`` says in a word why."""
+    """The reply is not an answer of this interface; ``kind`` gives the reason in a word."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -60,7 +60,7 @@ class NoAnswerError(Exception):
 
 
 class RefusedError(NoAnswerError):
-    """The server refuses the request in the middle of its answer; ``kind`` is the status."""
+    """The server refused the request in the middle of its answer; ``kind`` is the status."""
 
 
 class _Delta(msgspec.Struct):
@@ -119,9 +119,10 @@ class _Meta(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """A chunk of a stream, or a whole answer, of any of the interfaces.
+    """A stream chunk, or a whole answer, of any of the interfaces.
 
-    ``/generate`` has the last four; ``text`` and ``output_ids`` are all so far, or what is new.
+    The last four fields are of ``/generate``; ``text`` and ``output_ids`` have everything so far,
+    or only what is new.
     """
 
     choices: list[_Choice] | None = None
@@ -148,23 +149,23 @@ class _Models(msgspec.Struct):
 
 
 _MODELS: Final = msgspec.json.Decoder(_Models)
-# Of several answers to one prompt ``/generate`` makes a list.
+# For several answers to one prompt, ``/generate`` returns a list.
 _CHUNK: Final = msgspec.json.Decoder(_Chunk | list[_Chunk])
 
 
 @dataclass
 class Answer:
-    """What has come of an answer so far.
+    """The received part of an answer.
 
     Args:
-        pieces: its text, in the chunks that came.
+        pieces: its text, in chunks as received.
         ids: its token ids, if the server gives them.
-        chunks: chunks that had some of it.
-        input_tokens, output_tokens: as the server counts them; None before it has said.
-        cached_tokens: of the prompt, taken from the server's cache; None where it does not say.
-        logprobs: of its tokens, if they were asked for.
-        reason: why it ended; empty while it has not.
-        over: whether nothing more is to come.
+        chunks: number of chunks with a part of it.
+        input_tokens, output_tokens: as the server counts them; None until known.
+        cached_tokens: prompt tokens taken from the server's cache; None if unknown.
+        logprobs: of its tokens, if requested.
+        reason: why it ended; empty until then.
+        over: whether it is complete.
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -179,7 +180,7 @@ class Answer:
 
     @property
     def tokens(self) -> int:
-        """How many tokens it has; of a server that does not count them, one a chunk."""
+        """The number of tokens; if the server does not count them, one per chunk."""
         if self.output_tokens is not None:
             return self.output_tokens
         return len(self.ids) or self.chunks
@@ -189,11 +190,11 @@ class Interface:
     """One interface of a server.
 
     Args:
-        api: which.
-        model: the name that the server knows.
-        owner: who made the server, as its list of models says.
-        stream: whether answers come token by token, where a request does not say otherwise.
-        without: options that no request has.
+        api: which interface.
+        model: the model's name on the server.
+        owner: who made the server, from its list of models.
+        stream: whether answers are streamed, unless a request says otherwise.
+        without: options that no request may have.
     """
 
     def __init__(
@@ -204,16 +205,16 @@ class Interface:
         self.model = model
         self.owner = ""
         self._streams = stream
-        # A server that has served another run may still have its sessions.
+        # A server may still have sessions of an earlier run.
         self._run = token_hex(4)
 
     @property
     def names_model(self) -> bool:
-        """Whether a request says which model it is for."""
+        """Whether a request names its model."""
         return self._api != "generate"
 
     def request(self, request: Submit) -> HttpRequest:
-        """The request, as it goes over HTTP."""
+        """Convert ``request`` to an HTTP request."""
         fields = self._generate(request) if self._api == "generate" else self._openai(request)
         put = HttpRequest(self._api, _PATHS[self._api], fields)
         if isinstance(request, ServerSubmit):
@@ -227,14 +228,14 @@ class Interface:
 
     @property
     def not_repeated(self) -> str:
-        """Why no answer can be asked for again without the server's cache; empty where it can."""
+        """Why answers cannot be repeated without the server's cache; empty if they can."""
         if self._api == "responses":
             return "interface"
         return "" if self.owner in _COLD else "no-cold-way"
 
     def cold_request(self, request: Submit, key: str) -> HttpRequest:
-        """The request with logprobs, to be computed without anything from the server's cache but of
-        requests with the same ``key``.
+        """Build the request with logprobs, computed with no cached content except that of requests
+        with the same ``key``.
         """
         put = self.request(request)
         put.fields[_COLD[self.owner]] = False if self.owner == _LLAMA else key
@@ -249,7 +250,7 @@ class Interface:
         return put
 
     def open_session(self, opened: OpenSession) -> HttpRequest:
-        """The opening of a session."""
+        """Build the request that opens a session."""
         fields: dict[str, JsonValue] = {
             "session_id": self._session(opened.session_id),
             "capacity_of_str_len": _SESSION_CHARACTERS,
@@ -260,7 +261,7 @@ class Interface:
         return HttpRequest(self._api, "/open_session", fields)
 
     def close_session(self, session_id: str) -> HttpRequest:
-        """The close of a session."""
+        """Build the request that closes a session."""
         return HttpRequest(self._api, "/close_session", {"session_id": self._session(session_id)})
 
     def _session(self, session_id: str) -> str:
@@ -296,7 +297,7 @@ class Interface:
             "stream": self._streams,
         }
         if self._api != "responses":
-            # Not of OpenAI, and known to vLLM, SGLang and llama.cpp: answers as long as asked for.
+            # An extension that vLLM, SGLang and llama.cpp have: answers of the requested length.
             said["ignore_eos"] = sampling.ignore_eos
             if sampling.stop_token_ids and self._api == "ids":
                 said["stop_token_ids"] = list(sampling.stop_token_ids)
@@ -318,11 +319,11 @@ class Interface:
         return {"messages" if self._api == "chat" else "input": messages}
 
     def read_line(self, line: bytes, answer: Answer) -> bool:
-        """Take in one line of a stream; whether it had some of the answer.
+        """Read one line of a stream; return whether it had a part of the answer.
 
         Raises:
-            RefusedError: it says that the request was wrong.
-            NoAnswerError: it is none.
+            RefusedError: the line says that the request was wrong.
+            NoAnswerError: the line is not part of an answer.
         """
         if not line.startswith(b"data:"):
             return False
@@ -333,11 +334,11 @@ class Interface:
         return _take(data, answer)
 
     def read_whole(self, body: bytes, answer: Answer) -> None:
-        """Take in an answer that came at once.
+        """Read an answer that was not streamed.
 
         Raises:
-            RefusedError: it says that the request was wrong.
-            NoAnswerError: it is none.
+            RefusedError: the body says that the request was wrong.
+            NoAnswerError: the body is not an answer.
         """
         _take(body, answer)
         if not answer.chunks and not answer.reason:
@@ -345,9 +346,9 @@ class Interface:
         answer.over = True
 
     def continuation(self, answer: Answer) -> list[int]:
-        """What the answer adds to its conversation, as token ids.
+        """Return what the answer adds to its conversation, as token ids.
 
-        Of a server that gives no ids for prompts of ids, as many others stand for them.
+        If the server gives no ids for prompts of ids, an equal number of others stands for them.
         """
         text = "".join(answer.pieces)
         if self._api not in ("ids", "generate"):
@@ -356,7 +357,7 @@ class Interface:
 
 
 def _drawn(sampling: Sampling) -> dict[str, JsonValue]:
-    """How tokens are drawn; greedy requests say nothing but that."""
+    """Return the sampling parameters; a greedy request has only its temperature."""
     said: dict[str, JsonValue] = {"temperature": sampling.temperature}
     if sampling.temperature:
         said["top_p"] = sampling.top_p
@@ -366,10 +367,10 @@ def _drawn(sampling: Sampling) -> dict[str, JsonValue]:
 
 
 def first_model(body: bytes) -> tuple[str, str]:
-    """The name of the first model that a server lists, and who made the server.
+    """Return the first model's name in a server's list, and who made the server.
 
     Raises:
-        NoAnswerError: it lists none.
+        NoAnswerError: the list is empty.
     """
     try:
         models = _MODELS.decode(body).data
@@ -422,7 +423,7 @@ def _take_choice(choice: _Choice, answer: Answer) -> None:
     text = choice.text or (of and (of.content or of.reasoning_content)) or ""
     if text or choice.token_ids:
         answer.chunks += 1
-        # Of several answers a conversation goes on with the first.
+        # A conversation continues with the first of several answers.
         if not choice.index:
             answer.pieces.append(text)
             answer.ids += choice.token_ids or ()
@@ -431,7 +432,7 @@ def _take_choice(choice: _Choice, answer: Answer) -> None:
 
 
 def _take_generated(chunk: _Chunk, meta: _Meta, answer: Answer) -> None:
-    """A part of an answer of ``/generate``."""
+    """Add a part of an answer of ``/generate``."""
     ids, text = chunk.output_ids or [], chunk.text or ""
     known = len(answer.ids)
     if chunk.index:
@@ -445,7 +446,7 @@ def _take_generated(chunk: _Chunk, meta: _Meta, answer: Answer) -> None:
     if not chunk.index:
         answer.input_tokens, answer.output_tokens = meta.prompt_tokens, meta.completion_tokens
         answer.cached_tokens = meta.cached_tokens
-        # All so far, or what is new, as with the ids.
+        # All so far, or only the new ones, as for the ids.
         new = generated_tokens(meta.output_token_logprobs, meta.output_top_logprobs)
         answer.logprobs = new if len(new) == len(answer.ids) else [*answer.logprobs, *new]
     finish = meta.finish_reason
@@ -455,7 +456,7 @@ def _take_generated(chunk: _Chunk, meta: _Meta, answer: Answer) -> None:
 
 
 def _take_event(chunk: _Chunk, answer: Answer) -> None:
-    """An event of a stream of the Responses interface."""
+    """Add a stream event of the Responses interface."""
     if chunk.type == "response.output_text.delta" and chunk.delta:
         answer.chunks += 1
         answer.pieces.append(chunk.delta)

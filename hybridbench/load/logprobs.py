@@ -1,7 +1,7 @@
-"""What a server says of each token of an answer: how likely it was, and what else was likely.
+"""Read token probabilities from answers: how likely each token was, and which others were likely.
 
-The forms are those of OpenAI's completions, of its chats (llama.cpp has that one for both), and of
-SGLang's ``/generate``.
+The formats are those of OpenAI's completions, of its chats (llama.cpp uses that one for both), and
+of SGLang's ``/generate``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-# vLLM calls a token so where it is asked to: several tokens may have the same text.
+# vLLM names tokens like this on request, because several tokens may have the same text.
 _BY_ID: Final = "token_id:"
-# The text of all tokens that are part of a character: which of them it is nobody can tell.
+# The text of every token that is part of a character: these tokens look alike.
 _BROKEN: Final = "\ufffd"
 
 
@@ -25,7 +25,7 @@ class Token:
     Args:
         name: its text, or ``token_id:N``.
         logprob: natural logarithm of its probability.
-        others: of the likeliest tokens at its place, by name; it may be one of them.
+        others: logprobs of the most likely tokens at its place, by name; it may be among them.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Token:
 
     @property
     def gap(self) -> float | None:
-        """How much likelier it was than the next token, in nats; None where that is not known."""
+        """How much likelier it was than the next best token, in nats; None if unknown."""
         next_best = [value for name, value in self.others.items() if name != self.name]
         return self.logprob - max(next_best) if next_best else None
 
@@ -58,14 +58,14 @@ class _Logprobs(msgspec.Struct):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Logprobs)
-# Of ``/generate``: logarithm, id and text, or null, of a token.
+# Of ``/generate``: a token's logprob, id, and text or null.
 _Triple = tuple[float | None, int, str | None]
 _CHOSEN: Final = msgspec.json.Decoder(list[_Triple])
 _LIKELIEST: Final = msgspec.json.Decoder(list[list[_Triple] | None])
 
 
 def tokens_in(logprobs: bytes) -> list[Token]:
-    """The tokens of a ``logprobs`` object; none where it has another form."""
+    """Return the tokens of a ``logprobs`` object; none if it has another format."""
     try:
         found = _DECODER.decode(logprobs)
     except msgspec.DecodeError:
@@ -89,11 +89,11 @@ def tokens_in(logprobs: bytes) -> list[Token]:
 
 
 def generated_tokens(chosen: bytes, likeliest: bytes) -> list[Token]:
-    """The tokens of an answer of ``/generate``, by their ids; none where it has another form.
+    """Return the tokens of an answer of ``/generate``, by id; none if it has another format.
 
     Args:
-        chosen: its ``output_token_logprobs``.
-        likeliest: its ``output_top_logprobs``.
+        chosen: the answer's ``output_token_logprobs``.
+        likeliest: the answer's ``output_top_logprobs``.
     """
     try:
         tokens, tops = _CHOSEN.decode(chosen), _LIKELIEST.decode(likeliest)
@@ -114,12 +114,12 @@ def _by_id(triples: Sequence[_Triple]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where an answer leaves the one that its request has alone.
+    """The first difference of an answer from the one that its request gets alone.
 
     Args:
-        place: of the first token that differs.
-        margin: how much likelier, in nats, the token was that the request has alone; a lower bound
-            where the other is not among the likeliest; None where the server does not say.
+        place: index of the first token that differs.
+        margin: how much likelier, in nats, the token of the answer alone was; a lower bound if
+            the other token is not among the most likely; None if the server does not say.
     """
 
     place: int
@@ -129,13 +129,13 @@ class Difference:
 def first_difference(
     answer: str | Sequence[int], alone: str | Sequence[int], tokens: Sequence[Token]
 ) -> Difference:
-    """Where ``answer`` leaves ``alone``, which has ``tokens``; both are texts, or both token ids.
+    """Find where ``answer`` first differs from ``alone``; ``tokens`` are those of ``alone``.
 
-    They differ.
+    Both are texts, or both token ids; they must differ.
     """
     place = next((i for i, (a, b) in enumerate(zip(answer, alone, strict=False)) if a != b), None)
     if place is None:
-        return Difference(min(len(answer), len(alone)), None)  # one is the beginning of the other
+        return Difference(min(len(answer), len(alone)), None)  # one is a prefix of the other
     if isinstance(answer, str):
         return _in_text(answer, str(alone), tokens, place)
     if [token.name for token in tokens] != [f"{_BY_ID}{one}" for one in alone]:
@@ -148,7 +148,7 @@ def _in_text(answer: str, alone: str, tokens: Sequence[Token], place: int) -> Di
     begun = 0
     for at, token in enumerate(tokens):
         if not alone.startswith(token.name, begun):
-            break  # a part of a character has no text of its own
+            break  # a partial character has no text of its own
         if place < begun + len(token.name):
             rest = answer[begun:]
             same = [name for name in token.others if name and rest.startswith(name)]
@@ -161,7 +161,7 @@ def _in_text(answer: str, alone: str, tokens: Sequence[Token], place: int) -> Di
 
 
 def _margin(token: Token, served: Sequence[str]) -> float | None:
-    """How much likelier ``token`` was than the one of these names that was served instead."""
+    """Return how much likelier ``token`` was than the named token that was served instead."""
     known = [token.others[name] for name in served if name in token.others]
     rest = [value for name, value in token.others.items() if name != token.name]
     if not known and not rest:

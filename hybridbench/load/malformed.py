@@ -1,4 +1,4 @@
-"""Requests with something wrong: how each kind of ``Malformed`` is written on each interface."""
+"""Malformed requests: how to write each kind of ``Malformed`` on each interface."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _PROMPT: Final[Mapping[Api, str]] = {
     "responses": "input",
     "generate": "input_ids",
 }
-# Neither whole numbers of 32 bits nor, the last, of 64.
+# Too large for 32-bit integers; the last one also for 64-bit ones.
 _HUGE: Final = (2**31, 2**63, 2**70)
-# As deep as Python's own calls may go.
+# As deep as Python's recursion limit.
 _DEEP: Final = 1000
 _NO_NUMBERS: Final = (float("nan"), float("inf"), 1e308)
 
 
 def spoil(request: HttpRequest, kind: Malformed, values: Values) -> None:
-    """Make ``request`` wrong in the way of ``kind``."""
-    # Whatever is kept of a refused request is kept under new names.
+    """Make ``request`` malformed in the way of ``kind``."""
+    # New names, so that anything kept of a refused request is kept under them.
     names = ("extra_key", "rid") if request.api == "generate" else ("user", "cache_salt")
     request.set({name: values.name() for name in names})
     request.marks = (kind.value,)
@@ -42,7 +42,7 @@ def _unknown_method(request: HttpRequest, values: Values) -> None:
 
 
 def _unknown_path(request: HttpRequest, values: Values) -> None:
-    # Addresses have limits of their own; a large one is a matter of HTTP, not of the server.
+    # Addresses have their own limits; a large one tests HTTP, not the server.
     request.path = f"{request.path}/{values.name()}"
 
 
@@ -69,7 +69,7 @@ def _deep_json(request: HttpRequest, values: Values) -> None:
 
 
 def _bad_unicode(request: HttpRequest, values: Values) -> None:
-    """Half of a pair of surrogates, which JSON can write, or bytes that are no UTF-8."""
+    """Add half of a surrogate pair, which JSON can write, or bytes that are not UTF-8."""
     bad = values.one_of((rb"\ud800", b"\xff\xfe", rb"\udc00\ud800"))
     text = b'"' + bad + values.text().encode() + b'"'
     prompts: Mapping[Api, bytes] = {
@@ -109,7 +109,7 @@ def _empty_prompt(request: HttpRequest, values: Values) -> None:
 
 
 def _bad_prompt(request: HttpRequest, values: Values) -> None:
-    """Token ids that no vocabulary has, mixed forms, roles and parts that nobody knows."""
+    """Use token ids outside every vocabulary, mixed forms, or unknown roles and parts."""
     text = values.text()
     part: JsonValue = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
     turns: tuple[JsonValue, ...] = (
@@ -125,14 +125,14 @@ def _bad_prompt(request: HttpRequest, values: Values) -> None:
 
 
 def _long_prompt(request: HttpRequest, values: Values) -> None:
-    """Many times what a context holds, whether or not the wrong value is to be large."""
+    """Exceed the context many times over, even if the wrong value is not to be large."""
     length = values.whole(10_000, 1_000_000)
     text = f" {values.name()} word" * (length // 23)
     turns: JsonValue = [{"role": "user", "content": text}]
     ids: JsonValue = [7] * (length // 4)
     prompts: Mapping[Api, JsonValue] = {"chat": turns, "responses": text, "completions": text}
     request.fields[_PROMPT[request.api]] = prompts.get(request.api, ids)
-    # Python's own encoder would hold the client up.
+    # Python's own encoder would delay the client.
     request.raw = msgspec.json.encode(request.fields)
 
 
@@ -163,7 +163,7 @@ def _bad_sampling(request: HttpRequest, values: Values) -> None:
         {longest: values.one_of((0, -1, 0.5))},
     )
     request.set_sampling(values.one_of(choices))
-    # Numbers that JSON does not have are written as Python and JavaScript do.
+    # Numbers that JSON lacks are written as in Python and JavaScript.
     request.raw = json.dumps(request.fields).encode()
 
 
@@ -195,7 +195,7 @@ def _bad_logprobs(request: HttpRequest, values: Values) -> None:
 
 
 def _bad_format(request: HttpRequest, values: Values) -> None:
-    """Schemas, regular expressions and grammars that cannot be compiled."""
+    """Use a schema, regular expression or grammar that cannot be compiled."""
     text = values.text()
     schema: JsonValue = {"type": text}
     choices: list[dict[str, JsonValue]] = [{"regex": f"({text}"}, {"ebnf": f"root ::= {text}"}]

@@ -1,8 +1,8 @@
-"""Options of requests: which interface has which, and how the values of each are drawn.
+"""Request options: which interface has which, and how to draw their values.
 
-A row is one option, under the name by which reports know it.  Fields are those of OpenAI's
-interfaces, of vLLM, SGLang and llama.cpp; a server ignores those that it does not know, or refuses
-the request.  To add one, add a row.
+A row is one option, under its name in reports.  Fields are those of OpenAI's interfaces, vLLM,
+SGLang and llama.cpp; a server ignores unknown fields or refuses the request.  To add an option, add
+a row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GENERATE: Final[frozenset[Api]] = frozenset({"generate"})
 _ASKS: Final = _TEXT | _CHAT
 _OPENAI: Final = _ASKS | _RESPONSES
 _ALL: Final = _OPENAI | _GENERATE
-# Below the size of every vocabulary.
+# Smaller than every vocabulary.
 _TOKEN_MOST: Final = 127
 _SAMPLING: Final = "sampling_params"
 
@@ -34,9 +34,9 @@ class Option:
     """One row.
 
     Args:
-        apis: the interfaces that have it.
-        draw: its fields; a new value of each for every request.
-        is_sampling: whether it is a sampling parameter, which ``/generate`` has apart.
+        apis: the interfaces that have the option.
+        draw: draws its fields, with new values for every request.
+        is_sampling: whether it is a sampling parameter, which ``/generate`` keeps apart.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Option:
 def add_options(
     request: HttpRequest, values: Values, count: int, without: Collection[str] = ()
 ) -> None:
-    """Give ``request`` ``count`` of the options that its interface has, but none of ``without``; at
-    most all of them.
+    """Add ``count`` options to ``request``, or as many as its interface has, except those in
+    ``without``.
     """
     having = [o for o in OPTIONS if request.api in o.apis and o.name not in without]
     chosen = values.some_of(having, count)
@@ -60,7 +60,7 @@ def add_options(
         else:
             request.set(fields)
     if not request.streams:
-        # Servers refuse it there.
+        # Servers refuse it without streaming.
         request.fields.pop("stream_options", None)
     request.marks = tuple(sorted(option.name for option in chosen))
 
@@ -68,17 +68,17 @@ def add_options(
 def _of_sampling(
     name: str, draw: Callable[[Values], JsonValue], apis: frozenset[Api] = _ASKS | _GENERATE
 ) -> Option:
-    """A sampling parameter of one field, which has the option's name."""
+    """Define a sampling parameter with one field, named like the option."""
     return Option(name, apis, lambda values: {name: draw(values)}, is_sampling=True)
 
 
 def _field(name: str, apis: frozenset[Api], draw: Callable[[Values], JsonValue]) -> Option:
-    """An option of one field, which has its name."""
+    """Define an option with one field of the same name."""
     return Option(name, apis, lambda values: {name: draw(values)})
 
 
 def _schema(values: Values) -> dict[str, JsonValue]:
-    """Of an object with one property; servers compile it and keep it by its text."""
+    """Draw a schema of an object with one property; servers compile it and cache it by its text."""
     kind = values.one_of(("string", "integer", "boolean", "number"))
     name = values.name()
     return {"type": "object", "properties": {name: {"type": kind}}, "required": [name]}
@@ -101,7 +101,7 @@ def _biases(values: Values) -> JsonValue:
 
 
 def _stop(values: Values) -> JsonValue:
-    # One that comes by chance, and one that never comes.
+    # Either a text that never occurs, or one that occurs by chance with one that never does.
     return values.one_of((values.name(), values.some_of(["e", " ", "in", values.name()], 2)))
 
 
@@ -172,14 +172,14 @@ def _llamacpp_samplers(values: Values) -> Fields:
 
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    # How many answers, and how they come.
+    # How many answers, and how they are sent.
     _of_sampling("n", lambda v: v.whole(2, 3)),
     Option("best_of", _TEXT, lambda v: {"n": 1, "best_of": v.whole(2, 3)}),
     _field("stream", _ALL, lambda v: v.flag()),
     Option("include_usage", _ASKS, _usage),
     _field("echo", _TEXT, lambda v: True),
     _field("suffix", _TEXT, lambda v: v.name()),
-    # Where they end.
+    # Where answers end.
     _of_sampling("stop", _stop),
     _of_sampling("stop_token_ids", lambda v: [v.whole(0, _TOKEN_MOST) for _ in range(4)]),
     _of_sampling("min_tokens", lambda v: v.whole(1, v.most_tokens), _ASKS),
@@ -211,7 +211,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("tools", _CHAT, _tools),
     Option("tools", _RESPONSES, _responses_tools),
     _field("parallel_tool_calls", _CHAT | _RESPONSES, lambda v: v.flag()),
-    # What comes beside the text.
+    # Extra output beside the text.
     _field("logprobs", _TEXT, lambda v: v.whole(0, 5)),
     Option("logprobs", _CHAT, _chat_logprobs),
     Option("logprobs", _RESPONSES, _responses_logprobs),
@@ -229,7 +229,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     _field("reasoning_effort", _CHAT, lambda v: v.one_of(("low", "medium", "high"))),
     _field("instructions", _RESPONSES, lambda v: v.name()),
     _field("truncation", _RESPONSES, lambda v: v.one_of(("auto", "disabled"))),
-    # Who asks, and what is kept for whom: a new name each time.
+    # The user, and data stored for them: a new name each time.
     _field("user", _OPENAI, lambda v: v.name()),
     _field("metadata", _CHAT | _RESPONSES, lambda v: {v.name(): v.name()}),
     _field("store", _RESPONSES, lambda v: v.flag()),

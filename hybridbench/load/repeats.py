@@ -1,12 +1,12 @@
-"""Answers that are asked for again: are they those that the server gives without reuse?
+"""Request answers again, to check whether they equal those that the server gives without reuse.
 
-Each greedy request of a sample is sent again at rest, without the server's cache.  First several at
-once: an answer that is the same has been computed twice.  One that is not decides nothing, since
-requests that are computed together round otherwise than alone.  So its request is sent three times
-more, alone; where these agree, both earlier answers are compared with theirs.
+Each greedy request of a sample is sent again at rest, without the server's cache, several at a
+time.  An equal answer has thus been computed twice.  A different one decides nothing, since
+requests in one batch round differently than alone.  So its request is sent three more times, alone;
+if these agree, both earlier answers are compared with theirs.
 
-What rounding does on this server is measured beside that: some answers that agree are computed
-alone, and once more with their own prefix in the cache, and the logprobs of equal tokens compared.
+The effect of rounding on this server is measured too: some equal answers are computed alone, then
+again with their own prefix in the cache, and the logprobs of equal tokens are compared.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from hybridbench.records.load import Differing, Repeated
 from hybridbench.records.messages import Submit
 from hybridbench.workload.actions import ServerSubmit
 
-# Requests of which the answers are kept from one idle point to the next, and their tokens.
+# Requests whose answers are kept from one idle point to the next, and their tokens.
 _PLACES: Final = 256
 _TOKENS_MOST: Final = 1 << 19
 _AT_ONCE: Final = 16
 _ALONE: Final = 3
-# Answers at an idle point of which it is measured what rounding does.
+# Answers per idle point for which the effect of rounding is measured.
 _MEASURED: Final = 12
-# Differences that are kept one by one.
+# Most differences that are kept individually.
 _KEPT: Final = 300
 _GAPS_KEPT: Final = 4096
 
-# Sends a request that shares nothing in the server's cache but with those of the same key, and asks
-# for logprobs; None where no answer came.
+# Sends a request, with logprobs, that shares cached content only with requests of the same key;
+# returns None if no answer came.
 Ask = Callable[[Submit, str], Awaitable[Answer | None]]
 
 
 class Repeats:
-    """Owns the sample, and what came of it.
+    """Owns the sample and the results of comparing it.
 
     Args:
-        seed: of what is drawn.
-        left_out: why no answer can be compared; empty where they can.
-        exact: whether the server was started so that a batch changes no answer.
+        seed: of the draws.
+        left_out: why no answer can be compared; empty if they can.
+        exact: whether the server was started so that batching changes no answer.
     """
 
     def __init__(self, seed: int, left_out: str = "", *, exact: bool = False) -> None:
@@ -62,10 +62,10 @@ class Repeats:
         self._served: list[Differing] = []
         self._control: list[Differing] = []
         self._gaps: list[float] = []
-        self._noise = (0.0, 0)  # the largest difference, and of how many tokens
+        self._noise = (0.0, 0)  # the largest difference, and the number of tokens compared
 
     def saw(self, request: Submit, answer: Answer) -> None:
-        """A request has its answer: it may be drawn."""
+        """Consider an answered request for the sample."""
         reason = self._left_out or _unfit(request)
         if reason:
             self._reasons[reason] += 1
@@ -88,7 +88,7 @@ class Repeats:
         self._tokens += size
 
     async def compare(self, ask: Ask, budget_s: float) -> None:
-        """Have the sample computed again, for about ``budget_s`` seconds, and begin a new one."""
+        """Compute the sample again, for about ``budget_s`` seconds, and begin a new one."""
         sample, self._sample = self._sample, []
         self._drawn_from = self._tokens = 0
         self._random.shuffle(sample)
@@ -100,7 +100,7 @@ class Repeats:
             *(self._together(ask, left, same, other, end_s) for _ in range(_AT_ONCE))
         )
         self._reasons["time"] += sum(1 for _ in left)
-        # As much time again, so that a difference is not left open for want of time.
+        # As much time again, so that lack of time does not leave a difference undecided.
         end_s = max(end_s, _now_s()) + budget_s
         for request, control in same[:_MEASURED]:
             if _now_s() < end_s:
@@ -112,7 +112,7 @@ class Repeats:
                 self._reasons["time"] += 1
 
     def so_far(self) -> Repeated:
-        """What came of all that was compared."""
+        """Return the results of all comparisons."""
         return Repeated(
             compared=self._counts["compared"],
             tokens=self._counts["tokens"],
@@ -152,7 +152,7 @@ class Repeats:
                 other.append((request, served, control))
 
     async def _measure(self, ask: Ask, request: Submit, control: Answer) -> None:
-        """What rounding does to an answer that is the same beside others, alone and with reuse."""
+        """Measure the rounding of an unchanged answer, alone and with reuse."""
         key = token_hex(16)
         for _ in range(2):
             again = await ask(request, key)
@@ -198,7 +198,7 @@ class Repeats:
 
 
 def _unfit(request: Submit) -> str:
-    """Why the same request may have another answer; empty where it may not."""
+    """Return why the request may get another answer next time; empty if it may not."""
     if request.sampling.temperature:
         return "sampled"
     if request.session_id:
@@ -212,7 +212,7 @@ def _content(answer: Answer) -> str | Sequence[int]:
 
 
 def _noise(some: Sequence[Token], others: Sequence[Token]) -> tuple[float, int]:
-    """The largest difference between logprobs of equal tokens, in nats, and of how many."""
+    """Return the largest difference of equal tokens' logprobs, in nats, and the number of pairs."""
     differences = [
         abs(one.logprob - other.logprob)
         for one, other in zip(some, others, strict=False)
@@ -222,7 +222,7 @@ def _noise(some: Sequence[Token], others: Sequence[Token]) -> tuple[float, int]:
 
 
 def _reused(answer: Answer) -> bool | None:
-    """Whether some of its prompt came from the server's cache; None where that does not say."""
+    """Return whether part of its prompt came from the server's cache; None if unknown."""
     return None if answer.cached_tokens is None else answer.cached_tokens > 0
 
 

@@ -1,4 +1,4 @@
-"""Calls that open and close a server's sessions, in the order in which the workload wants them."""
+"""Open and close a server's sessions, in the order in which the workload wants that."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OK: Final = 200
 
 
 class SessionCalls:
-    """Owns the calls that have been sent and not answered: the last of each session.
+    """Owns the unanswered calls: the last one of each session.
 
     Args:
         base: address of the server.
-        counts: takes in how many were opened, closed, and failed.
+        counts: receives the numbers of opened and closed sessions and of failed calls.
         on_end: called when the last call of a session has ended.
     """
 
@@ -41,13 +41,13 @@ class SessionCalls:
         return len(self._last)
 
     def under_way(self, session_id: str) -> asyncio.Task[None] | None:
-        """The call that a turn of this session must wait for."""
+        """Return the call that a turn of this session must wait for."""
         return self._last.get(session_id)
 
     def call(self, session_id: str, put: HttpRequest, counted: str) -> None:
-        """Open or close a session, after what is under way for it.
+        """Open or close a session, after any unanswered call for it.
 
-        ``counted`` is the name under which it counts if the server takes it.
+        ``counted`` is the count to increase if the server accepts the call.
         """
         before = self._last.get(session_id)
         task = asyncio.get_running_loop().create_task(self._call(before, put, counted))
@@ -61,7 +61,7 @@ class SessionCalls:
         task.add_done_callback(done)
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """Give up all calls; those that are still to end."""
+        """Cancel all calls; return those that have not ended yet."""
         calls = list(self._last.values())
         for call in calls:
             call.cancel()

@@ -1,8 +1,8 @@
-"""Prompts as text: a word for each token id, and what a server answered as it came.
+"""Turn token ids into text prompts: a word for each id, and answers exactly as received.
 
-A conversation is a list of token ids to the workload.  Ids below the number of words are words;
-those from there on are the bytes of answers, so that the next prompt begins with the last one and
-its answer exactly as the server knows them.
+To the workload, a conversation is a list of token ids.  Ids below the number of words are words;
+higher ids are the bytes of answers, so that the next prompt begins with the last one and its answer
+exactly as the server knows them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from hybridbench.records.load import TEXT_WORDS
 
-# Most vocabularies have each of these, with a space before it, as one token.
+# In most vocabularies each of these, with a space before it, is one token.
 _LIST: Final = (
     "time year people way day man thing woman life child world school state family student group "
     "country problem hand part place case week company system program question work number night "
@@ -29,19 +29,17 @@ _SPACED: Final = tuple(f" {word}" for word in dict.fromkeys(_LIST.split()))[:TEX
 
 
 def answer_ids(text: str) -> list[int]:
-    """What stands for an answer in a conversation."""
+    """Return the ids that represent an answer in a conversation."""
     return [TEXT_WORDS + byte for byte in text.encode()]
 
 
 def as_text(ids: Sequence[int]) -> str:
-    """The whole conversation as one text."""
+    """Return the whole conversation as one text."""
     return "".join(text for _, text in _runs(ids))
 
 
 def as_messages(ids: Sequence[int]) -> list[dict[str, str]]:
-    """The conversation as messages: what was asked is the user's, what was answered the
-    assistant's.
-    """
+    """Return the conversation as messages: prompts from the user, answers from the assistant."""
     return [
         {"role": "assistant" if answered else "user", "content": text}
         for answered, text in _runs(ids)
