@@ -194,7 +194,7 @@ def _outcome(
 
 
 def _settling_rate(results: Sequence[MetricResult]) -> float:
-    """Return the rate per hour by which healthy workers may settle, each anew after its start."""
+    """Return the rate per hour by which healthy workers may settle, each after its own start."""
     hours = sum(end - start for start, end in (r.window_s for r in results)) / 3600.0
     floor = max(result.floor_per_hour for result in results)
     if results[0].unit != Unit.BYTES.value:

@@ -37,7 +37,7 @@ class LoadStart(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         url: of the server, without ``/v1``.
-        api: which of its interfaces; those ``OF_IDS`` get prompts as token ids, others as text.
+        api: the interface to use; those in ``OF_IDS`` get prompts as token ids, others as text.
         stream: whether answers arrive token by token.
         model: the server's name for it; empty for the first one listed.
         key: sent as a bearer token; empty for none.  It is in no artefact.

@@ -50,7 +50,7 @@ class Traffic:
 
     Args:
         url: of the server, without ``/v1``.
-        api: which of its interfaces; those ``OF_IDS`` get prompts as token ids, others as text.
+        api: the interface to use; those in ``OF_IDS`` get prompts as token ids, others as text.
         stream: whether answers arrive token by token.
         profile: what is sent; its pools and engine settings do not apply.
         source: where the profile was found.
@@ -212,7 +212,7 @@ class HttpLoad:
         self._order(LoadOrder("resume"))
 
     def tend(self) -> None:
-        """Read its reports; ``failure`` tells when it has ended or cannot send any more."""
+        """Read the client's reports; ``failure`` is set once it has ended or can no longer send."""
         if self._socket is None:
             return
         with suppress(BlockingIOError, ConnectionError):

@@ -82,9 +82,9 @@ class WatchPlan(RunPlan):
             from the server of ``metrics_url``.
         log: the engine's log file; None for the output of ``target``.
         load: the command that sends requests while the target serves; empty for none.
-        traffic: requests of ours instead of a ``load``; None for none.
+        traffic: our own requests instead of a ``load``; None for none.
         idle_every_s: interval between idle points; 0 for none.
-        reset_url: a POST to it, at each idle point, empties the target's cache; empty for none.
+        reset_url: URL to POST to at each idle point, to empty the target's cache; empty for none.
         instrument: patterns of the commands that get a probe; empty for the target's own program.
         prepared: the engine run by ``target``, if this tool installed it.
         probed: whether probes are used; a ``pid`` has one only if it was started with it.

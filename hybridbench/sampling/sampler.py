@@ -57,10 +57,10 @@ class ProcessSource:
 
 
 class StarvationSource:
-    """CPU time that a process used, and what it was denied, from its scheduler and the
+    """CPU time that a process used, and time for which it had to wait, from its scheduler and the
     hypervisor.
 
-    A parked process is denied nothing: what the hypervisor stole meanwhile is left out.
+    A parked process does not wait: time that the hypervisor stole meanwhile is excluded.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
@@ -151,7 +151,7 @@ class TimedSource:
 class Sampler:
     """Takes a sample in two halves, because the worker answers when it can.
 
-    ``begin`` tells that one is due, ``finish`` assembles it.  In between the loop continues.
+    ``begin`` returns whether one is due, ``finish`` assembles it.  In between, the loop continues.
     """
 
     def __init__(self, sources: list[TimedSource], beat: Beat, clock: Clock) -> None:

@@ -110,7 +110,7 @@ def compare(
 def compare_versions(row: Row, answer: ComparisonVerdict, truth: Mapping[str, int]) -> Outcome:
     """Return what is wrong with a comparison of the engine with ``row``'s defect and without.
 
-    What the defect counted must lie within the range that a comparison calls the same.
+    The defect's own count must lie within the margin in which a comparison treats values as equal.
     """
     findings = tuple(_worse(metric) for metric in answer.sides[-1].metrics if metric.call is _WORSE)
     said = _Said(answer.outcome.value, answer.full_headline, findings)

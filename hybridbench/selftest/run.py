@@ -38,7 +38,7 @@ class SelfTest:
 
     Args:
         store: parent of one directory per row, which holds its runs.  A row with a finished run
-            there is not run again: its samples are judged anew.
+            there is not run again: its samples are judged again.
         jobs: number of concurrent soaks.
     """
 

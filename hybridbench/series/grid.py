@@ -88,10 +88,10 @@ class Grid:
 
     names: Sequence[str]
     rows: Sequence[Row]
-    heading: int = 0  # the line of the names, where there is one
-    units: Mapping[str, str] = field(default_factory=dict)  # where its reader knows them
-    of_tool: bool = False  # columns of blanks, as ps and its kin print them
-    commas_group: bool = False  # a comma in a number parts thousands, as commas part the cells
+    heading: int = 0  # line number of the names, if there are any
+    units: Mapping[str, str] = field(default_factory=dict)  # by name, if the reader knows them
+    of_tool: bool = False  # columns separated by spaces, as in the output of ps and similar tools
+    commas_group: bool = False  # commas are thousands separators, because they also separate cells
 
     @classmethod
     def of_records(cls, records: Sequence[tuple[Line, Mapping[str, str]]]) -> Grid:

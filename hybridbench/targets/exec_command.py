@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     os.set_inheritable(int(descriptor), False)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
-        return 1  # it ended before the kernel knew
+        return 1  # the parent ended before prctl
     name, _, value = mark.partition("=")
     os.putenv(name, value)
     try:

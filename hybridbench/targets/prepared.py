@@ -146,7 +146,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def disk_bytes(folder: Path) -> tuple[int, int]:
-    """Bytes that ``folder`` takes on disk, and those of them in files that others link to."""
+    """Return the bytes of ``folder`` on disk, and the part of it in files that have other links."""
     total = shared = 0
     seen: set[int] = set()
     for place, _, names in os.walk(folder):

@@ -89,7 +89,7 @@ def _die_with(parent: int) -> None:
     """Have the kernel kill this process when ``parent`` dies, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It died before the kernel was told.
+        # The parent died before prctl.
         sys.exit(int(ExitCode.CRASHED))
 
 

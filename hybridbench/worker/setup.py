@@ -146,9 +146,9 @@ class _Served:
     Attributes:
         model, note: which model runs, and one sentence about it.
         sources: SHA-256 of the engine's files, and their number.
-        versions: of what decides how it behaves, by name.
+        versions: of everything that determines its behaviour, by name.
         pools: holds its large buffers, which forked children exclude.
-        lacks: what cannot be seen of it.
+        lacks: what a run cannot observe on it.
     """
 
     engine: ServedEngine

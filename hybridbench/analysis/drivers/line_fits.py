@@ -31,7 +31,7 @@ class Levels:
     Args:
         value: [n].
         candidates: [n, m], cumulative counters; constant ones must have been removed.
-        nuisance: [n, q], what else moves the level (requests in flight); q may be 0.
+        nuisance: [n, q], other influences on the level (requests in flight); q may be 0.
         first: [n], True at the start of a stretch with a level of its own.
     """
 

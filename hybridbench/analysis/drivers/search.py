@@ -67,7 +67,7 @@ class Hints:
         natural: counters of the only events that can cause a rise; they are named unless another
             counter fits much better.
         among: the only counters that may be named by goodness of fit; None for any.
-        load: what else moves the level, such as requests in flight.
+        load: other influences on the level, such as requests in flight.
         idle: values read with nothing in flight, with the counters at the same moment.
         bounded: levels with a limit of their own that explain a fill, by name.
         emptied: whether a fall starts the count again, as a collection does for garbage.

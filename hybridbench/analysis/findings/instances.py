@@ -526,8 +526,8 @@ def production_rate(probes: Probes, progress: FloatArray, unit: str, per: str) -
     """Rise of the value for each unit of ``progress`` (a counter or hours at the probes): the
     quotient of the totals over all stretches.
 
-    What is kept adds up, so its chance is that of a random walk: a line through the levels would
-    weigh the middle of a stretch most and call itself too certain.
+    Kept objects accumulate, so the noise is that of a random walk: a line through the levels would
+    weigh the middle of a stretch most and give too narrow an interval.
 
     Returns:
         None without two probes between collections, or without progress between them.

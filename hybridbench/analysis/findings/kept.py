@@ -105,7 +105,7 @@ class Held(Basis, frozen=True, kw_only=True):
         odds: p-value of the second half's growth, if only traffic was evaluated.
         alike: whether the rounds agree; otherwise each gained, but by varying amounts.
         doubt: why the finding is open; empty if it is not.
-        beside: other counts of the process that show the same.
+        beside: other counts of the process that show the same growth.
         budget: the cache that it may be, as long as that is not full.
         kv_cache: the server's KV cache, if that is the doubt.
     """

@@ -40,7 +40,7 @@ _LEFT_OUT: Final[Mapping[str, str]] = {
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
-    """A trait of ``wrong`` of the wrong answers and of ``right`` of the right ones.
+    """A trait that ``wrong`` wrong answers and ``right`` right answers share.
 
     ``p_value`` is the probability of at least as many by chance, after Holm's correction for all
     examined traits.  If ``of_wrong`` and ``of_right`` are set, answers that continue from a request
