@@ -410,21 +410,25 @@ def _stalled(facts: Facts) -> list[Finding]:
         if len(load):
             requests += np.interp(t, load.t_s, load.value)
     computes = np.diff(np.interp(t, forward.t_s, forward.value)) > 0.0
-    # A restarted worker counts from 0.
-    stuck = ~computes & (np.diff(idle.value) > 0.0)
-    start, end = max(_runs(stuck), key=lambda run: t[run[1]] - t[run[0]], default=(0, 0))
-    steps = float(idle.value[end] - idle.value[start])
-    if t[end] - t[start] < _STALL_S or steps < _STALL_STEPS:
+    took_s, steps = np.diff(t), np.diff(idle.value)
+    # A restarted worker counts from 0.  While nothing is stepped (a heap scan, a pause), nothing is
+    # served either, but that is not the engine's time.
+    steps_idly = ~computes & (steps > 0.0)
+    stuck_s = np.concatenate(([0.0], np.cumsum(np.where(steps_idly, took_s, 0.0))))
+    start, end = max(
+        _runs(~computes), key=lambda run: stuck_s[run[1]] - stuck_s[run[0]], default=(0, 0)
+    )
+    stuck = start + np.flatnonzero(steps_idly[start:end])
+    stalled_s, stalled_steps = float(took_s[stuck].sum()), float(steps[stuck].sum())
+    if stalled_s < _STALL_S or stalled_steps < _STALL_STEPS:
         return []
     found = Finding(
         Stalled(
-            requests=float(requests[start : end + 1].min()),
-            stalled_s=float(t[end] - t[start]),
-            steps=steps,
+            requests=float(np.median(requests[stuck])), stalled_s=stalled_s, steps=stalled_steps
         ),
         VerdictKind.CRASHED,
         "scheduler",
-        since_s=float(t[start]),
+        since_s=float(t[stuck[0]]),
     )
     return [found]
 

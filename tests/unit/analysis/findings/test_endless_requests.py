@@ -157,6 +157,18 @@ def test_a_stall_that_ended_is_found_all_the_same() -> None:
     assert finding.data["stalled_s"] == pytest.approx(40.0, abs=2.0)
 
 
+def test_a_heap_scan_amid_a_stall_does_not_hide_it() -> None:
+    """No step is taken for a second in five: the engine is no less stuck, for four fifths."""
+    scanned = T % 5.0 == 0.0
+    idle = np.cumsum(np.where(scanned | (T < 150.0), 0.0, 20.0))
+
+    (finding,) = found(with_series(stall(150.0), Series("events.idle_steps", T, idle)))
+
+    assert finding.kind == "stalled"
+    assert finding.data["stalled_s"] == pytest.approx(0.8 * (T[-1] - 150.0), abs=2.0)
+    assert finding.data["requests"] == 3.0
+
+
 @pytest.mark.parametrize(
     "record",
     [
