@@ -1,4 +1,4 @@
-"""The ``hybridbench`` command: its sub-commands; errors become a sentence and an exit code."""
+"""The ``hybridbench`` command and its sub-commands; report errors as a sentence and exit code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from hybridbench.foundation.safe_output import (
 )
 from hybridbench.targets.own_process import ENGINE_PACKAGES, no_engine
 
-# What a disk or a file system refuses whoever asks: no bug of ours, and no traceback.
+# Refusals by a disk or a file system: not bugs of ours, so printed without a traceback.
 _OF_THE_MACHINE = frozenset(
     {
         errno.EACCES,
@@ -65,7 +65,7 @@ _OF_THE_MACHINE = frozenset(
     }
 )
 
-# As a shell reports a program that SIGPIPE ended.  Not 0: the command stopped before its end.
+# A shell's exit code for a program killed by SIGPIPE.  Not 0: the command did not finish.
 _READER_LEFT = 128 + signal.SIGPIPE
 
 # Columns: longer lines are hard to read.
@@ -108,7 +108,7 @@ app.command("prune", cls=Command)(prune.prune)
 
 
 def _print_version(wanted: bool) -> None:  # typer passes the value by position
-    # In the option's own callback: the command's runs only once a sub-command is named.
+    # In the option's own callback: the command's callback runs only if a sub-command is named.
     if wanted:
         echo(f"hybridbench {__version__}")
         raise typer.Exit
@@ -133,7 +133,7 @@ def _options(
 def main() -> None:
     """Entry point of the console script."""
     set_for_ourselves()
-    # A soak has evidence to show once it has a run directory; asked before, it goes on.
+    # A soak can report on SIGUSR1 only once it has a run directory; ignore the signal until then.
     signal.signal(signal.SIGUSR1, _nothing_yet)
     replace_closed_streams()
     escape_unencodable()
@@ -147,7 +147,7 @@ def main() -> None:
         give_up(sys.stdout)
         sys.exit(_READER_LEFT)
     except KeyboardInterrupt:
-        # Before a run handles its signals: nothing was begun.
+        # Raised only before a run installs its signal handlers, when nothing has started.
         sys.exit(int(ExitCode.INTERRUPTED))
     except ModuleNotFoundError as error:
         if error.name is None or error.name not in ENGINE_PACKAGES:
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def _nothing_yet(number: int, frame: FrameType | None) -> None:
-    """A handler that does nothing; to ignore the signal would be passed on to every child."""
+    """Do nothing; every child process would inherit SIG_IGN, but not this handler."""
     del number, frame
 
 

@@ -1,4 +1,4 @@
-"""``hybridbench bisect``: the commit or release that made the engine worse, by comparisons."""
+"""``hybridbench bisect``: find the commit or release that made the engine worse, by comparing."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def bisect(
 
 
 def _bisect(versions: list[V], kind: _Kind[V], options: CompareOptions) -> NoReturn:
-    """Search, print what was found, and leave."""
+    """Search, print the result, and exit."""
     from hybridbench.compare import bisect as search
 
     first, last = versions[0], versions[-1]
-    # What cannot be for any version is no reason to pass each of them over.
+    # Refuse options that are invalid for every version here, before each version is skipped for it.
     settings_of((kind.compared_as(first), kind.compared_as(last)), options)
     kind.make_ready(first)
     echo(f"{len(versions) - 1} {kind.plural} after {kind.name(first)}", err=True)
@@ -117,28 +117,28 @@ def _bisect(versions: list[V], kind: _Kind[V], options: CompareOptions) -> NoRet
 
 
 class _Kind(Protocol[V_contra]):
-    """What is searched: how one is named, compared and known again."""
+    """The kind of version searched: how to name, compare and identify one."""
 
     singular: str
     plural: str
 
     def name(self, version: V_contra) -> str: ...
     def compared_as(self, version: V_contra) -> str:
-        """As ``compare`` takes it."""
+        """The version as an argument of ``compare``."""
         ...
 
     def engine_of(self, version: V_contra) -> str:
-        """The same for versions that are the same engine."""
+        """An id that is equal for versions with the same engine."""
         ...
 
     def result(self, good: V_contra, bad: V_contra) -> str:
-        """One line on the neighbours between which it changed."""
+        """One line on the two adjacent versions between which the engine changed."""
         ...
 
     def make_ready(self, version: V_contra) -> None:
         """
         Raises:
-            ConfigError, WorkerFailedError: it cannot be had here.
+            ConfigError, WorkerFailedError: the version cannot be built or installed here.
         """
         ...
 
@@ -160,11 +160,11 @@ class _Commits:
         return f"first bad commit: {self.name(bad)}"
 
     def make_ready(self, version: Revision) -> None:
-        """A worktree is made for each comparison."""
+        """Do nothing: each comparison makes a worktree."""
 
 
 class _Releases:
-    """Of an engine whose classes are driven; those that are tried are prepared first."""
+    """Releases of an engine whose classes a worker drives; each is prepared before its use."""
 
     singular, plural = "release", "releases"
 
@@ -194,7 +194,7 @@ class _Releases:
 
 
 class _Search(Generic[V]):
-    """Compares versions with the good one; what the bad one shows is what is searched for."""
+    """Compares versions with the good one, looking for the symptoms of the bad one."""
 
     def __init__(self, good: V, kind: _Kind[V], options: CompareOptions) -> None:
         self._good = good
@@ -223,7 +223,7 @@ class _Search(Generic[V]):
         return self._printed(Tried(version, answer, verdict.full_headline))
 
     def _comparison(self, version: V) -> Path:
-        """The directory of one that is in the store already, or of a new one."""
+        """The directory of a comparison: a finished one from the store, else a new one."""
         from hybridbench.compare.bisect import finished_comparison
 
         kind, options = self._kind, self._options

@@ -1,4 +1,4 @@
-"""What ``--defect`` asked for: slugs and files, and the traffic that reaches the first of them."""
+"""Resolve ``--defect``: slugs and files, and the traffic that triggers the first of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ChosenDefects:
 
     Args:
         names: slugs, then paths of files.
-        releases: those of which all defects were asked for.
-        profile: the one that reaches the first defect; empty without any.
-        needs: settings of that profile without which the defect does not show, its model included.
+        releases: those whose defects were all requested.
+        profile: the one that triggers the first defect; empty without defects.
+        needs: settings that this defect needs on top of the profile, including its model.
     """
 
     names: tuple[str, ...] = ()
@@ -28,15 +28,15 @@ class ChosenDefects:
     needs: Mapping[str, str] = field(default_factory=dict)
 
     def profile_with(self, overrides: Mapping[str, str], named: str | None) -> tuple[str, Profile]:
-        """The profile called ``named``, else the one that reaches the first defect, with keys set.
+        """The profile ``named``, else the one that triggers the first defect, with overrides.
 
-        Whoever names another one than that knows what the defect needs.
+        The defect's needs are not applied to a different profile that the user named.
 
         Returns:
-            Its name or path as well.
+            Its name or path, and the profile.
 
         Raises:
-            ConfigError: there is none, or a key cannot be set so.
+            ConfigError: there is no such profile, or an override is invalid.
         """
         from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
 
@@ -47,7 +47,7 @@ class ChosenDefects:
 
 
 def chosen_defects(asked: Sequence[str]) -> ChosenDefects:
-    """Resolve the names of the command line: a wrong one is reported before a worker starts.
+    """Resolve the names on the command line, so that a wrong one fails before a worker starts.
 
     Raises:
         UsageError: no such defect, file or release.

@@ -1,4 +1,4 @@
-"""Groups of commands: sections in their help, and usage errors as one sentence each."""
+"""Command groups: help in sections, and usage errors as one sentence each."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 }
 
 
-# What typer hands to these methods and raises is of its private click: the types are not exported.
+# Typer passes and raises types of its private copy of click, which it does not export.
 Formatter: TypeAlias = Any
 _BRACES = re.compile(r"^\{(.*)\}(?:\.\.\.)?$")
 _TYPE = re.compile(r" <.*>$")
 
 
 class Command(TyperCommand):
-    """A command: options by panel in its help, and set by more than the command line."""
+    """A command whose help groups options by panel, and whose options have other sources too."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Help, printed here, and completion need no settings, and so work beside a wrong file."""
+        """Load settings, except for help and completion, which must work with an invalid file."""
         if not ctx.resilient_parsing and not set(args) & set(ctx.help_option_names):
             load_settings(ctx)
             self._refuse_two_values(ctx, args)
@@ -50,10 +50,9 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
 
     def _refuse_two_values(self, ctx: Context, args: list[str]) -> None:
-        """Refuse an option with two values where it takes one: typer drops all but the last.
+        """Refuse two values for a single-valued option: typer drops all but the last.
 
-        The same value twice drops nothing and passes, as does a flag: a script may add an option
-        to those of its caller.
+        Repeated equal values and flags are accepted: a script may append an option to its caller's.
 
         Raises:
             UsageError: naming the option and its values.
@@ -77,10 +76,10 @@ class Command(TyperCommand):
                 )
 
     def invoke(self, ctx: Context) -> Any:
-        """Run it; what is wrong with an option says where that is set.
+        """Run the command; an error about an option says where the option was set.
 
         Raises:
-            UsageError: as the command raises it, with the variable or the file's key in front.
+            UsageError: the command's, prefixed with the environment variable or the file's key.
         """
         try:
             with during(ctx):
@@ -92,11 +91,11 @@ class Command(TyperCommand):
             raise error.reworded(f"{origin}: {error}") from error
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        """Arguments as their metavars say: typer puts braces around them, as around choices."""
+        """Show arguments as their metavars: typer adds braces, as for choices."""
         return [_BRACES.sub(r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Context, formatter: Formatter) -> None:
-        """Arguments, then options by panel."""
+        """Write arguments, then options by panel."""
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for one in self.get_params(ctx):
             record = one.get_help_record(ctx)
@@ -115,7 +114,7 @@ class Command(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """What ``typer.Typer(cls=...)`` makes of the application and of its groups."""
+    """The group class for ``typer.Typer(cls=...)``, used by the application and its groups."""
 
     def main(
         self,
@@ -126,10 +125,10 @@ class CommandGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line and end the process, as typer does.
+        """Run a command line and exit the process, as typer does.
 
         Raises:
-            UsageError: a word is not understood; one sentence and a code.
+            UsageError: the command line is invalid; one sentence and a code.
         """
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
@@ -146,12 +145,12 @@ class CommandGroup(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """As typer does; this prints the help, too."""
+        """Parse as typer does; this also prints the help."""
         with named_output():
             return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: Context, formatter: Formatter) -> None:
-        """Every command with its whole summary, by sections where the group has some."""
+        """Write every command with its full summary, in sections if the group has any."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         rows = {
             name: command.get_short_help_str(limit=1000)
@@ -176,7 +175,7 @@ def _ranges_in_words(text: str) -> str:
     return re.sub(r"([\d.]+)<=x<=([\d.]+)", r"\1 to \2", text)
 
 
-# Typer has no class of its own for these: its message tells them apart.
+# Typer has no separate class for these errors; only the message distinguishes them.
 _BY_MESSAGE = {
     "No such command": ErrorCode.UNKNOWN_COMMAND,
     "Got unexpected extra": ErrorCode.EXTRA_ARGUMENT,
@@ -187,12 +186,12 @@ _NOT_A_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.+)", re.D
 
 
 def _is(error: BaseException, name: str) -> bool:
-    """Whether it is of a class that typer raises and does not export."""
+    """Whether ``error`` is of the class ``name``, which typer raises but does not export."""
     return any(one.__name__ == name for one in type(error).__mro__)
 
 
 def usage_error(error: Any) -> UsageError:
-    """What is wrong on a command line, where, and what to do instead; ``error`` is typer's."""
+    """Translate typer's ``error``: what is wrong on the command line, where, and the remedy."""
     command = error.ctx.command_path if error.ctx is not None else "hybridbench"
     origin = None
     if isinstance(error, typer.BadParameter):
@@ -219,13 +218,13 @@ def usage_error(error: Any) -> UsageError:
 
 
 def _place(ctx: Context | None) -> str:
-    """The words of the command below ``hybridbench``, to stand before what is wrong with it."""
+    """The prefix of an error message: the command's words after ``hybridbench``."""
     words = "" if ctx is None else ctx.command_path.removeprefix("hybridbench").lstrip()
     return f"{words}: " if words else ""
 
 
 def _elsewhere(ctx: Context | None, message: str) -> str:
-    """The command that a wrong word of a group names at the top: ``list profiles``."""
+    """Suggest a top-level command if a group's wrong word names one: ``list profiles``."""
     root = None if ctx is None else ctx.find_root()
     word = re.fullmatch(r"No such command '([^']*)'", message)
     if root is None or root is ctx or word is None or not isinstance(root.command, TyperGroup):

@@ -1,4 +1,4 @@
-"""``hybridbench compare``: versions of the engine side by side."""
+"""``hybridbench compare``: run versions of the engine side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the options of ``compare`` to a plan, and the plan carried out."""
+"""Turn the options of ``compare`` into a plan, and carry it out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERSIONS_MAX = 8
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """The options of ``compare`` as they were given; its --help explains them."""
+    """The options of ``compare`` as given; its --help explains them."""
 
     model: str | None = None
     profile: str | None = None
@@ -51,10 +51,10 @@ class CompareOptions:
 
 
 def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, ExitCode | None]:
-    """Compare ``versions``; the directory of it, and the exit code if it was interrupted.
+    """Compare ``versions``; return the result's directory, and the exit code if interrupted.
 
     Raises:
-        UsageError, ConfigError: what was asked for cannot be.
+        UsageError, ConfigError: an option or a version is invalid.
         WorkerFailedError: a worker cannot be started.
         RunDirectoryError: the store cannot be written, or a stored run cannot be read.
     """
@@ -83,7 +83,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
             )  # fmt: skip
             outcome = compare_stored(stored)
         return outcome.directory, outcome.exit_hint
-    # A wrong profile is refused before a worktree is made.
+    # Refuse an invalid profile before making a worktree.
     make_plan = _live_plan(versions, options, terms, max_time_s)
     from hybridbench.compare.run import run_comparison
 
@@ -93,10 +93,10 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
 
 
 def settings_of(versions: Sequence[str], options: CompareOptions) -> str:
-    """What a comparison with these options is known by, whatever its versions are.
+    """The digest of a comparison's settings, independent of its versions.
 
     Raises:
-        UsageError, ConfigError: an option cannot be so.
+        UsageError, ConfigError: an option is invalid.
     """
     max_time_s = parse_seconds("--max-time", options.max_time)
     return _live_plan(versions, options, _terms(options), max_time_s)(()).settings_digest()
@@ -159,7 +159,7 @@ def _parse_margin(text: str) -> float:
     """A share above 0 and below 1 from ``3%`` or ``0.03``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: ``text`` is not such a share.
     """
     number, percent, rest = text.partition("%")
     try:

@@ -1,4 +1,4 @@
-"""``compare`` of servers of others: each is soaked alone, under the same requests."""
+"""``compare`` for third-party servers: soak each alone, under the same requests."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def compared_servers(
     versions: Sequence[str], options: CompareOptions, terms: ComparisonTerms, max_time_s: float
 ) -> tuple[Path, ExitCode | None]:
-    """Soak the servers among ``versions`` and set all side by side; as ``compared`` returns it.
+    """Soak the servers among ``versions`` and compare all; return the same as ``compared``.
 
-    They share ``max_time_s``, without the time that they take to start.
+    They share ``max_time_s``, which excludes their start-up time.
 
     Raises:
-        UsageError, ConfigError: what was asked for cannot be.
+        UsageError, ConfigError: an option or a version is invalid.
         WorkerFailedError: a server cannot be started.
         RunDirectoryError: the store cannot be written, or a stored run cannot be read.
     """
@@ -47,7 +47,7 @@ def compared_servers(
             f"{format_duration(count * SHORTEST_S)}.",
             option="--max-time",
         )
-    # The schedule of requests follows from it, and has to be the same for all.
+    # The seed determines the schedule of requests, which must be the same for all servers.
     seed = secrets.randbelow(SEED_MAX) if options.seed is None else options.seed
     outcome = compare_stored(
         StoredPlan(
@@ -78,7 +78,7 @@ def _soak_of(name: str, options: CompareOptions, seed: int, duration_s: float) -
 def _refuse_of_workers(options: CompareOptions) -> None:
     """
     Raises:
-        UsageError: an option of engines that run in a worker of ours, or in turns.
+        UsageError: an option applies only to engines in our worker, or to alternating blocks.
     """
     usual = CompareOptions()
     for option, given, default in (

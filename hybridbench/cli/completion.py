@@ -1,6 +1,6 @@
-"""What the shell offers for a word being typed.
+"""Shell completion of option values and arguments.
 
-Names of defects are read from the source: its modules import torch, which takes seconds.
+Names of defects are read from source text: importing the modules loads torch, for seconds.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ _STORE = Path("results")
 
 
 def complete_profile(incomplete: str) -> list[str]:
-    """Shipped profiles."""
+    """Complete shipped profiles."""
     from hybridbench.workload.catalog import list_profiles
 
     return _beginning(incomplete, list_profiles())
 
 
 def complete_defect(incomplete: str) -> list[str]:
-    """Defects, controls and planted costs."""
+    """Complete defects, controls and injected slowdowns."""
     sources = (path.read_text("utf-8") for path in (_PACKAGE / "defects").rglob("*.py"))
     return _beginning(incomplete, (slug for text in sources for slug in _SLUG.findall(text)))
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Presets."""
+    """Complete model presets."""
     from hybridbench.workload.catalog import list_models
 
     return _beginning(incomplete, list_models())
 
 
 def complete_result(incomplete: str) -> list[str]:
-    """Stored results, by path or by the name they have in ``results``; else any directory."""
+    """Complete stored results, by path or by name in ``results``; without any, directories."""
     from hybridbench.rundir.layout import MARKERS
 
     stored = [

@@ -1,4 +1,4 @@
-"""``hybridbench demo``: a recorded leak in the live view, then its report."""
+"""``hybridbench demo``: replay a recorded leak in the live view, then print its report."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _title(manifest: Manifest) -> str:
 def _copy(recording: Path, directory: Path) -> None:
     """
     Raises:
-        RunDirectoryError: the disk refuses.
+        RunDirectoryError: ``directory`` cannot be written.
     """
     try:
         for file in recording.iterdir():

@@ -1,4 +1,4 @@
-"""``hybridbench diagnose``: what a stored run can still tell about the growth it saw."""
+"""``hybridbench diagnose``: explain the growth that a stored run recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variables that this process sets for itself, and the environment of its user without them."""
+"""Environment variables that this process sets for itself, and the user's without them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ _given: dict[str, str | None] = {}
 
 
 def set_for_ourselves() -> None:
-    """Set what this process and the Pythons that it starts for itself need."""
-    # The analysis works on small matrices beside a busy engine: one thread is fastest.
+    """Set the variables that this process and its own Python children need."""
+    # The analysis uses small matrices and shares the CPU with an engine: one thread is fastest.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         if name not in os.environ:
             _set(name, "1")
-    # Whatever Python this process starts (pools of processes, too) leaves the working directory be.
+    # No Python child, process pools included, may import from the working directory.
     _set("PYTHONSAFEPATH", "1")
 
 
 def of_the_user() -> dict[str, str]:
-    """The environment as it was given: for a program that is the user's own."""
+    """The environment as this process received it, for the user's own programs."""
     environment = {**os.environ}
     for name, value in _given.items():
         if value is None:

@@ -1,4 +1,4 @@
-"""``hybridbench explain SLUG``: one defect; ``hybridbench list``: all, runs, models, kernels."""
+"""``hybridbench explain`` one defect; ``hybridbench list`` defects, runs, models, kernels."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def explain(
     head = Text.assemble((defect.slug, "bold"), f"  {defect.source}", (role, "dim"))
     console = Terminal()
     console.print(head, Text(), _facts(defect), Text(), sep="\n")
-    # Not wrapped: it is there to be copied.
+    # Not wrapped, so that it can be copied.
     console.print(Text(f"  {defect.command}", style="cyan"), soft_wrap=True)
 
 
@@ -79,7 +79,7 @@ def _overview(entries: tuple[Description, ...]) -> RenderableType:
     from rich.padding import Padding
     from rich.text import Text
 
-    # The symptom on lines of its own: beside slug and source it would have a quarter of 80 columns.
+    # The symptom gets its own lines: next to slug and source it would have a quarter of 80 columns.
     parts: list[RenderableType] = []
     for defect in entries:
         parts.append(Text.assemble(f"  {defect.slug}", (f"  {defect.source}", "dim")))

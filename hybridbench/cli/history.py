@@ -1,4 +1,4 @@
-"""``hybridbench history``: stored runs as series, and where a quantity changed."""
+"""``hybridbench history``: show stored runs as series, and where a quantity changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HistoryFormat(StrEnum):
-    """What `history --format` takes."""
+    """Values of `history --format`."""
 
     CONSOLE = "console"
     MARKDOWN = "markdown"
@@ -116,7 +116,7 @@ def _quantities(names: list[str]) -> list[Tracked]:
 
 
 def _since(text: str | None) -> float:
-    """The moment ``text`` names, in seconds since the epoch; a bare date is midnight UTC."""
+    """Parse a date or an age into seconds since the epoch; a bare date is midnight UTC."""
     if text is None:
         return 0.0
     from datetime import UTC, datetime

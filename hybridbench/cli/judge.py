@@ -1,4 +1,4 @@
-"""``hybridbench judge``: the analysis alone, on series that somebody already has."""
+"""``hybridbench judge``: run only the analysis, on series recorded elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_CODES = "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 2 usag
 
 
 class JudgeFormat(StrEnum):
-    """What `judge --format` takes."""
+    """Values of `judge --format`."""
 
     CONSOLE = "console"
     JSON = "json"

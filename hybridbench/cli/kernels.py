@@ -1,4 +1,4 @@
-"""``hybridbench list kernels``: which implementation of each operation a device runs."""
+"""``hybridbench list kernels``: the implementation of each operation by device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``soak --listen PORT``: the live report of the run, served by a process of its own."""
+"""``soak --listen PORT``: serve the live report of a run from a separate process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BACKLOG = 16
 
 
 class Listener:
-    """A port that is taken before the run starts, and the server on it during the run.
+    """A port bound before the run starts, and the server on it during the run.
 
     Args:
-        port: on the loopback interface; 0 for any that is free.
+        port: on the loopback interface; 0 for any free port.
 
     Raises:
-        UsageError: the port cannot be had.
+        UsageError: the port cannot be bound.
     """
 
     def __init__(self, port: int) -> None:
@@ -50,7 +50,7 @@ class Listener:
         return f"http://{_HOST}:{self._socket.getsockname()[1]}/"
 
     def start(self, run_dir: Path) -> None:
-        """Serve the run in ``run_dir``, and tell the address on standard error."""
+        """Serve the run in ``run_dir``, and print the address to standard error."""
         from hybridbench.targets.background_process import ONE_THREAD, BackgroundProcess
 
         number = self._socket.fileno()

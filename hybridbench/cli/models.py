@@ -1,4 +1,4 @@
-"""``hybridbench list models``: the presets, what each takes, and how much of it fits here."""
+"""``hybridbench list models``: presets, the memory each needs, and how much fits here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def list_models(
 
     Example: hybridbench list models --format json
     """
-    # Imported here: torch comes with the presets, and `--help` should not wait for it.
+    # Imported here: the presets import torch, and `--help` should not wait for it.
     from hybridbench.engine.models.presets import PRESETS
     from hybridbench.engine.models.sizes import ModelSizes
     from hybridbench.sampling.headroom import memory_headroom
@@ -45,7 +45,7 @@ def list_models(
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """One preset in float32 for machines; None where the machine does not tell what is free."""
+    """JSON row of a preset in float32; None where the free memory is unknown."""
 
     name: str
     parameters: int

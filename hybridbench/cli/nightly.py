@@ -1,4 +1,4 @@
-"""``hybridbench nightly``: plan, cell, merge; ``run`` does all three on one machine."""
+"""``hybridbench nightly``: plan, cell and merge; ``run`` does all three on one machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EXIT_CODES = (
 
 
 class PlanFormat(StrEnum):
-    """What `nightly plan --format` takes; the keys of over_time/plan_formats.py."""
+    """Values of `nightly plan --format`: the keys of over_time/plan_formats.py."""
 
     CONSOLE = "console"
     JSON = "json"
@@ -207,7 +207,7 @@ def merge(
 
     check_directory("--out", out)
     check_directory("--keep-baseline", keep_baseline)
-    # Where a green run is to be stored, none need be yet.
+    # The directory of --keep-baseline may not exist yet.
     _check_baselines([place for place in baseline or [] if place != keep_baseline])
     record = None if plan is None else _planned(plan, budget, defect).record
     if record is None and (budget or defect):
@@ -301,7 +301,7 @@ def _planned(plan: str, budget: str | None, defects: list[str] | None) -> Planne
 
 
 def _check_models(cells: Sequence[PlannedCell]) -> None:
-    """Refuse cells of which this machine has no model; a plan is made without looking for it."""
+    """Refuse cells whose model is not on this machine; planning does not check that."""
     from hybridbench.workload.catalog import model_fault
     from hybridbench.workload.validation import full_stop
 
@@ -327,7 +327,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @contextmanager
 def _signals() -> Iterator[Child]:
-    """A child that Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on to inside the block."""
+    """A child that receives Ctrl-C, SIGTERM, SIGHUP and SIGQUIT within the block."""
     from hybridbench.over_time.child import Child
 
     child = Child()

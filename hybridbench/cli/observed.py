@@ -1,4 +1,4 @@
-"""What `watch` and `soak --url` share: the options of a target that others wrote, and its plan."""
+"""Options and plan of third-party targets, shared by `watch` and `soak --url`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _IDLE_EVERY_S: Final = 60.0
 _IDLE_EVERY_S_MIN: Final = 10.0
-# Of a short run: three rounds between idle points are what exact counts need, and some to spare.
+# In a short run: exact counts need three rounds between idle points; the rest is reserve.
 _IDLE_POINTS: Final = 8
 
 Command = Annotated[
@@ -140,7 +140,7 @@ CacheBudget = Annotated[
 
 @dataclass(frozen=True)
 class Course:
-    """The options of any run, as they stand on the command line."""
+    """The options of any run, as given on the command line."""
 
     store: Path
     duration: str | None
@@ -152,9 +152,9 @@ class Course:
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """The options that say what is watched, as they stand on the command line.
+    """The options that select the target, as given on the command line.
 
-    Of ``command`` the first ``added`` words are none of the user's.
+    The first ``added`` words of ``command`` are ours, not the user's.
     """
 
     command: Sequence[str] | None
@@ -168,7 +168,7 @@ class TargetOptions:
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """The options that say how it is looked at, as they stand on the command line."""
+    """The options that select the probes, as given on the command line."""
 
     idle_every: str | None
     reset_cache: str | None
@@ -180,13 +180,13 @@ class ProbeOptions:
 def observed_plan(
     target: TargetOptions, probes: ProbeOptions, course: Course, default_s: float, url: str = ""
 ) -> WatchPlan:
-    """The run that they ask for, without anything that sends requests.
+    """Plan the run that the options describe, without a source of requests.
 
-    ``default_s`` is its length where none is given.  With the ``url`` of a server neither a command
-    nor a process need be named.
+    ``default_s`` is the default duration.  With the ``url`` of a server, neither a command nor a
+    process is required.
 
     Raises:
-        UsageError: one of them cannot be as it is.
+        UsageError: an option is invalid.
     """
     words = tuple(target.command or ())
     _check_target(words, target.pid, alone=not url)
@@ -232,7 +232,7 @@ def observed_plan(
 
 
 def run_observed(plan: WatchPlan, shown: OutputOptions, listen: int | None) -> int:
-    """Run it, and show what came of it; the exit code."""
+    """Run the plan and print its report; return the exit code."""
     from hybridbench.runs.watch import run_watched
 
     with listening(listen) as listener:
@@ -241,7 +241,7 @@ def run_observed(plan: WatchPlan, shown: OutputOptions, listen: int | None) -> i
 
 
 def _check_target(command: Sequence[str], pid: int | None, *, alone: bool) -> None:
-    """``alone``: nothing else names what is watched."""
+    """Refuse two targets, or none; ``alone``: no other option names the target."""
     if (command and pid is not None) or (alone and not command and pid is None):
         raise UsageError(
             "and COMMAND: give one of them, for example -- python server.py.",
@@ -251,10 +251,10 @@ def _check_target(command: Sequence[str], pid: int | None, *, alone: bool) -> No
 
 
 def check_url(option: str, url: str | None, path: str = "/metrics") -> None:
-    """``path`` is that of the example which an error gives.
+    """Check the value of ``option``; ``path`` is the path of the error message's example.
 
     Raises:
-        UsageError: the value of ``option`` is no address of HTTP.
+        UsageError: ``url`` is not an HTTP address.
     """
     if url is not None and not is_http_address(url):
         raise UsageError(
@@ -309,7 +309,7 @@ def _idle_every(given: str | None, duration_s: float) -> float:
 
 
 def _stored(target: Sequence[str]) -> tuple[str, ...]:
-    """The command line as the manifest has it: ``--`` before that of the target, and no secrets."""
+    """The command line for the manifest: ``--`` before the target's, and secrets redacted."""
     from hybridbench.sampling.redaction import redacted
 
     typed = list(typed_command())
@@ -319,7 +319,7 @@ def _stored(target: Sequence[str]) -> tuple[str, ...]:
 
 
 def _name(command: Sequence[str], pid: int | None, url: str) -> str:
-    """What the run is called: the program, or the script or module that an interpreter runs."""
+    """The run's name: the program, or the script or module that an interpreter runs."""
     if pid is not None:
         return f"pid-{pid}"
     if not command:

@@ -1,4 +1,4 @@
-"""Options that several commands have: their choices, and from their text to their value."""
+"""Options shared by several commands: their choices, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Panel(StrEnum):
-    """Under which title `--help` has an option."""
+    """Titles of the option groups in `--help`."""
 
     TARGET = "Target"
     WORKLOAD = "Workload"
@@ -45,7 +45,7 @@ class GcMode(StrEnum):
 
 
 class CompareUi(StrEnum):
-    """What a comparison prints while it runs."""
+    """Progress display of a comparison."""
 
     AUTO = "auto"
     PLAIN = "plain"
@@ -53,8 +53,9 @@ class CompareUi(StrEnum):
 
 
 class ReportFormat(StrEnum):
-    """The keys of report/formats.py, here so that `--help` need not load what renders them; csv
-    has the samples of one run, and no report.
+    """The keys of report/formats.py, kept here so that `--help` need not import the renderers.
+
+    csv holds the samples of one run instead of a report.
     """
 
     CONSOLE = "console"
@@ -208,7 +209,7 @@ class Detail(Enum):
 
 
 def detail_of(*, quiet: bool, verbose: bool) -> Detail:
-    """What -q and -v ask for.
+    """Detail level selected by -q and -v.
 
     Raises:
         UsageError: both are given.
@@ -219,10 +220,10 @@ def detail_of(*, quiet: bool, verbose: bool) -> Detail:
 
 
 def parse_overrides(pairs: Sequence[str], gc: str | None, ballast: int | None) -> dict[str, str]:
-    """What --set, --gc and --ballast ask for, by key of the profile.
+    """Overrides from --set, --gc and --ballast, by profile key.
 
     Raises:
-        UsageError: a --set that is no KEY=VALUE, or two of one key that differ.
+        UsageError: a --set is not KEY=VALUE, or two set one key to different values.
     """
     overrides: dict[str, str] = {}
     for pair in pairs:
@@ -260,7 +261,7 @@ def targets_root(directory: Path | None) -> Path:
     """The folder of prepared targets that ``--targets`` names, or the user's own.
 
     Raises:
-        UsageError: it is a file.
+        UsageError: ``directory`` is a file.
     """
     if directory is not None:
         if directory.exists() and not directory.is_dir():
@@ -271,15 +272,15 @@ def targets_root(directory: Path | None) -> Path:
 
 
 def chosen_model(given: str | None, profile: Profile, source: str) -> str:
-    """``--model``, else the model of ``profile``: refused here if no worker would find it.
+    """``--model``, else the model of ``profile``; refuse one that no worker would find.
 
     Args:
         given: the option.
-        profile: with the keys that were set.
-        source: its name or file.
+        profile: with its overrides.
+        source: the profile's name or file.
 
     Raises:
-        UsageError: it is neither a preset nor a directory.
+        UsageError: the model is neither a preset nor a directory.
     """
     from hybridbench.workload.catalog import model_fault
     from hybridbench.workload.validation import full_stop
@@ -293,10 +294,10 @@ def chosen_model(given: str | None, profile: Profile, source: str) -> str:
 
 
 def parse_seconds(option: str, text: str) -> float:
-    """A duration in seconds.
+    """Parse a duration into seconds.
 
     Raises:
-        UsageError: ``text`` is none; names ``option``.
+        UsageError: ``text`` is not a duration; names ``option``.
     """
     try:
         return parse_duration_s(text)
@@ -305,13 +306,13 @@ def parse_seconds(option: str, text: str) -> float:
 
 
 def given_thresholds(texts: Sequence[str], *, of_comparison: bool = False) -> tuple[str, ...]:
-    """The thresholds of a command line as they are stored, each once.
+    """Thresholds from the command line in their stored form, without duplicates.
 
     Args:
-        of_comparison: whether two versions are there for a ratio.
+        of_comparison: whether there are two versions, so that ratios are allowed.
 
     Raises:
-        UsageError: one is none, names what is not measured, or lacks its unit.
+        UsageError: a threshold is malformed, names an unknown metric, or lacks its unit.
     """
     try:
         parsed = parse_thresholds(texts)

@@ -1,4 +1,4 @@
-"""``--output FORMAT=FILE``: a report into a file, pipe or terminal, never over evidence."""
+"""``--output FORMAT=FILE``: write a report to a file, pipe or terminal, never over evidence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridbench.foundation.safe_output import emit
 
 @dataclass(frozen=True)
 class ReportFile:
-    """A file that gets the report, and in which format."""
+    """A file to write the report to, and its format."""
 
     format: ReportFormat
     path: Path
@@ -25,11 +25,11 @@ class ReportFile:
 def given_outputs(
     texts: Sequence[str] | None, allowed: Iterable[str] = ReportFormat
 ) -> tuple[ReportFile, ...]:
-    """What --output asks for.
+    """Parse the values of --output.
 
     Raises:
-        UsageError: a text is no FORMAT=FILE, or names a format that is not ``allowed``, a place
-            that cannot be written, or a file twice.
+        UsageError: a value is not FORMAT=FILE, its format is not ``allowed``, its file cannot be
+            written, or two formats have the same file.
     """
     files: dict[Path, ReportFile] = {}
     names = [str(name) for name in allowed]
@@ -59,10 +59,10 @@ def given_outputs(
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write ``text`` to what ``path`` names.
+    """Write ``text`` to ``path``.
 
-    A regular file is replaced as a whole.  Anything else is written into, as a shell's ``>`` does,
-    and stays what it is: a pipe, a terminal, what a symbolic link leads to.
+    A regular file is replaced atomically.  Pipes, terminals and targets of symbolic links are
+    opened and written, as by a shell's ``>``.
 
     Raises:
         UsageError: ``path`` is part of a stored result, a directory or a disk, or refuses writing.
@@ -85,10 +85,10 @@ def write_output(path: Path, text: str) -> None:
 
 
 def check_place(option: str, path: Path | None) -> None:
-    """Refuse a file that could not be written once hours have passed.
+    """Refuse early a file that could not be written hours later.
 
     Raises:
-        UsageError: it is part of a stored result or a directory, or would lie in none.
+        UsageError: it is part of a stored result or a directory, or its directory is missing.
     """
     if path is None:
         return
@@ -102,7 +102,7 @@ def check_place(option: str, path: Path | None) -> None:
 
 
 def check_directory(option: str, path: Path | None) -> None:
-    """Refuse a directory that cannot be made, as there is a file in its place or above it.
+    """Refuse a directory that cannot be made because it, or a parent, is a file.
 
     Raises:
         UsageError: naming that file.
@@ -123,7 +123,7 @@ def _not_writable(option: str, sentence: str) -> UsageError:
 def _refuse_results(option: str, path: Path) -> None:
     from hybridbench.rundir.layout import EVENTS, MANIFEST, MARKERS, RECORDED, SAMPLES
 
-    # As named, and where the name leads to.
+    # Check the path as given, and the target of its symbolic links.
     for place in (path, Path(os.path.realpath(path))):
         if place.name in {MANIFEST, SAMPLES, EVENTS}:
             raise _not_writable(
@@ -138,9 +138,9 @@ def _refuse_results(option: str, path: Path) -> None:
 
 
 def _is_stdout(found: os.stat_result) -> bool:
-    """Whether it is where standard output goes: two ways into one file would overwrite each other.
+    """Whether it is the file behind standard output, such as /dev/stdout.
 
-    /dev/stdout is one.
+    Two independent writers to one file would overwrite each other.
     """
     try:
         return os.path.samestat(found, os.fstat(1))

@@ -1,4 +1,4 @@
-"""The words of ``soak --dry-run``: what would be seen, planned, allowed and paid for."""
+"""The text of ``soak --dry-run``: measurements, plan, limits and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def print_preview(plan: SoakPlan, output: ReportFormat) -> None:
     Raises:
         ConfigError: the run could not start.
         RunDirectoryError: its results cannot be written.
-        WorkerFailedError: its worker did not come up.
+        WorkerFailedError: its worker did not start.
     """
     from hybridbench.runs.preview import preview_soak
 

@@ -1,4 +1,4 @@
-"""``hybridbench probe``: the folder that goes into the PYTHONPATH of a watched program."""
+"""``hybridbench probe``: export the folder for the PYTHONPATH of a watched program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hybridbench profiles``: what may be put under ``soak --profile``."""
+"""``hybridbench profiles``: list, show and validate the values of ``soak --profile``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored results judged again: their report on the console or in a file, and on disk."""
+"""Judge stored results again, print or write their report, and rebuild derived files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from hybridbench.rundir.layout import BENCH_ERRORS
 if TYPE_CHECKING:
     from hybridbench.report.document import Document
 
-# What is read as it is printed; the others have an escape of their own for what others wrote.
+# Printed for reading, so control characters are escaped; the other formats do their own escaping.
 _FOR_READERS = (ReportFormat.CONSOLE, ReportFormat.MARKDOWN, ReportFormat.GITHUB_SUMMARY)
 _NO_OTHERS: Final[OtherFormats] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """In which format a report is printed, and which files get it as well."""
+    """Format of the printed report, and further files to write it to."""
 
     format: ReportFormat = ReportFormat.CONSOLE
     files: tuple[ReportFile, ...] = ()
@@ -56,10 +56,10 @@ def output_options(
     verbose: bool,
     open_page: bool = False,
 ) -> OutputOptions:
-    """From what --format, --output, -q and -v say.
+    """Options from --format, --output, -q and -v.
 
     Raises:
-        UsageError: -q and -v are both given, or a file cannot be what --output wants.
+        UsageError: -q and -v are both given, or a value of --output is invalid.
     """
     detail = detail_of(quiet=quiet, verbose=verbose)
     return OutputOptions(form, given_outputs(outputs), open_page, detail)
@@ -72,22 +72,22 @@ def render(
     rebuild: bool = True,
     thresholds: Sequence[str] = (),
 ) -> int:
-    """Judge what is in ``directory`` again and render its report.
+    """Judge the result in ``directory`` again and render its report.
 
     Args:
         directory: a run, a comparison or a nightly run.
-        options: format and place.
-        rebuild: write its derived files as well.  Where that cannot be done the report is rendered
-            all the same, with a sentence on standard error.
-        thresholds: what a run is judged under besides its own.
+        options: format and files.
+        rebuild: also write its derived files.  If that fails, the report is still rendered, with a
+            message on standard error.
+        thresholds: for a run, in addition to its own.
 
     Returns:
-        The exit code: the verdict's, or 130 or 143 for a run that was interrupted.  A file that
-        cannot be written costs a CLEAN its exit code 0, and no other verdict its own.
+        The exit code: the verdict's, or 130 or 143 for an interrupted run.  If a file cannot be
+        written, a CLEAN result does not exit 0; other verdicts keep their code.
 
     Raises:
         RunDirectoryError: there is nothing to judge.
-        UsageError: what is in ``directory`` has no such format.
+        UsageError: this kind of result has no such format.
     """
     shown = options.formats
     read = run_result(directory, thresholds, shown) if thresholds else read_result(directory, shown)
@@ -100,15 +100,15 @@ def render(
 
 
 def render_ended(directory: Path, options: OutputOptions, hint: ExitCode | None) -> int:
-    """Render the report of what has just ended; a signal that comes now does not cost it.
+    """Render the report of a run that has just ended, even if a signal arrives now.
 
-    Where the machine refuses the memory or the files that a report needs, what was measured is
-    kept: the verdict is open then, and a later ``report`` decides it.
+    If the report runs out of memory or files, the measurements are kept and the verdict is
+    INCONCLUSIVE; a later ``report`` decides it.
 
     Args:
         directory: a run or a comparison.
-        options: format and place.
-        hint: 130 or 143 if a signal ended it: then the next signal is the second.
+        options: format and files.
+        hint: 130 or 143 if a signal ended it; the next signal then counts as the second.
 
     Returns:
         The exit code: ``hint`` if there is one, else the verdict's; after two signals 130 or 143.
@@ -135,10 +135,10 @@ def render_ended(directory: Path, options: OutputOptions, hint: ExitCode | None)
 
 
 def write_interim_report(run_dir: Path) -> int:
-    """Judge what the run in ``run_dir`` has stored up to now, and write that beside it.
+    """Judge the samples so far of the run in ``run_dir``, and write the interim files there.
 
     Returns:
-        0, whatever the verdict: it is not final.
+        Always 0: the verdict is not final.
 
     Raises:
         RunDirectoryError: there is no run, or its directory cannot be written.
@@ -158,14 +158,14 @@ def write_interim_report(run_dir: Path) -> int:
 
 @dataclass(frozen=True)
 class _Page:
-    """Where the page is, if it is anywhere; whether a bug of ours kept any of the files."""
+    """Path of the page, if there is one; ``failed`` if a bug of ours prevented any file."""
 
     path: Path | None
     failed: bool = False
 
 
 def _rebuilt(directory: Path, result: Result) -> _Page:
-    """The page, written anew with all beside it; none where ``directory`` cannot be written."""
+    """Rewrite the page and all derived files; no page if ``directory`` cannot be written."""
     from hybridbench.rundir.layout import REPORT_HTML
 
     try:
@@ -182,7 +182,7 @@ def _rebuilt(directory: Path, result: Result) -> _Page:
 def refuse_samples(what: str, options: OutputOptions) -> None:
     """
     Raises:
-        UsageError: the samples of ``what`` are asked for, which is no run.
+        UsageError: csv is requested, but ``what`` is not a run and so has no samples.
     """
     if ReportFormat.CSV in options.formats:
         raise UsageError(
@@ -193,7 +193,7 @@ def refuse_samples(what: str, options: OutputOptions) -> None:
 
 
 def _render(result: Result, options: OutputOptions, page: Path | None) -> int:
-    """The exit code of the verdict, also where a bug of ours keeps its report from being shown."""
+    """Print the report; return the verdict's exit code even if a bug of ours prevents printing."""
     document = result.document
     try:
         with output_after_verdict():
@@ -219,17 +219,17 @@ def print_document(
     page: Path | None = None,
     others: OtherFormats = _NO_OTHERS,
 ) -> None:
-    """``document`` into the files of ``options``, then in its format to standard output.
+    """Write ``document`` to the files of ``options``, then to standard output in its format.
 
     Args:
-        document: what is shown.
+        document: the report.
         options: formats and files.
-        page: named on a console.
-        others: the text of a format that the document has not, or that another text stands for.
+        page: its path, printed on a console.
+        others: text for formats that are not, or not only, rendered from the document.
 
     Raises:
-        UsageError: a file cannot be written; all the others and standard output have theirs.
-        OSError: standard output takes no more.
+        UsageError: a file cannot be written; all other files and standard output are complete.
+        OSError: standard output cannot be written.
     """
 
     def text(form: ReportFormat) -> str:
@@ -256,7 +256,7 @@ def print_document(
 def print_console(
     document: Document, page: Path | None = None, detail: Detail = Detail.USUAL
 ) -> None:
-    """The summary of ``document``, with where its page is; or one line of it, or all."""
+    """Print the summary of ``document`` and the path of its page; or one line, or everything."""
     if detail is Detail.BRIEF:
         echo(one_line(f"{document.badge.word}: {document.headline}"))
         return
@@ -267,7 +267,7 @@ def print_console(
 
 
 def _open(document: Document, page: Path | None) -> None:
-    """Show the page in the person's browser; where there is none, say where the page is."""
+    """Open the page in the user's browser; without a browser, print the path."""
     import webbrowser
 
     from hybridbench.report.html import render_html

@@ -1,4 +1,4 @@
-"""What a directory of results can be, and how each kind becomes a document."""
+"""Recognise the kind of a results directory, and build its document."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
     from hybridbench.report.document import Document
 
 
-# The text in a format that is not made of the document.
+# Formats whose text is not rendered from the document.
 OtherFormats: TypeAlias = Mapping[ReportFormat, Callable[[], str]]
 
 
 @dataclass(frozen=True)
 class Result:
-    """A document, and how to write the files that are derived from what it rests on."""
+    """A document, and a function that writes the derived files of its result."""
 
     document: Document
-    # Returns what could not be made; a run's verdict has it already among its findings.
+    # Returns failed parts; empty for a run, whose findings already include them.
     write: Callable[[], Sequence[Failure]]
     others: OtherFormats = field(default_factory=dict)
 
 
 def read_result(directory: Path, shown: Collection[str] = ()) -> Result:
-    """Judge what is stored in ``directory`` again, whatever kind it is; nothing is written.
+    """Judge the result in ``directory`` again, of any kind; write nothing.
 
     ``shown`` names the formats in which it is to be printed or written.
 
     Raises:
-        RunDirectoryError: nothing of ours is in it, or it is damaged.
+        RunDirectoryError: it holds no result, or a damaged one.
     """
     for marker, read in _READERS.items():
         if (directory / marker).is_file():
             return read(directory)
-    # The reader of runs knows best what is missing.
+    # The reader of runs gives the best message about missing files.
     return run_result(directory, shown=shown)
 
 
 def run_result(
     run_dir: Path, thresholds: Sequence[str] = (), shown: Collection[str] = ()
 ) -> Result:
-    """The run in ``run_dir`` judged under its own thresholds and these.
+    """Judge the run in ``run_dir`` under its own thresholds and ``thresholds``.
 
     Raises:
         RunDirectoryError: there is no run.
@@ -98,5 +98,5 @@ def _comparison(directory: Path) -> Result:
     )
 
 
-# By the file that only its kind has.  Both may hold runs, and neither has a manifest of its own.
+# By a file that only this kind has.  Both kinds may contain runs; neither has a manifest itself.
 _READERS: Mapping[str, Callable[[Path], Result]] = {COMPARISON: _comparison, NIGHTLY: _nightly_run}

@@ -1,4 +1,4 @@
-"""``soak --resume RUN_DIR``: what may be said beside it, and going on with the run."""
+"""``soak --resume RUN_DIR``: check the options given with it, and continue the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridbench.foundation.units import format_duration
 if TYPE_CHECKING:
     from hybridbench.records.manifest import Manifest
 
-# How a person watches a run and how it ends may change; what it is may not.
+# Options of display and of the run's end may change on --resume; those of its content may not.
 _FREE = frozenset(
     {
         "resume",
@@ -49,15 +49,15 @@ _DURATIONS = frozenset({"duration", "watchdog", "memray", "extend", "answers"})
 def resume(
     run_dir: Path, given: Mapping[str, object], hold_s: float
 ) -> tuple[Path, ExitCode | None]:
-    """Go on with the run in ``run_dir``.
+    """Continue the run in ``run_dir``.
 
     Args:
         run_dir: a run that was cut off.
-        given: the options that stand on the command line, by the names of their parameters.
-        hold_s: how long to keep a worker that leaks, if that is among ``given``.
+        given: the options on the command line, by parameter name.
+        hold_s: how long to keep a leaking worker alive, if that option is in ``given``.
 
     Returns:
-        The run directory, and the exit code of an interruption if there was one.
+        The run directory, and the exit code if the run was interrupted.
 
     Raises:
         UsageError: an option contradicts the plan of the run.
@@ -85,7 +85,7 @@ def resume(
 
 
 def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
-    """Refuse what would make the rest of a run another run.
+    """Refuse options that contradict the first part of the run.
 
     Raises:
         UsageError: naming the first option that differs from the manifest.
@@ -118,7 +118,7 @@ def _same(name: str, value: object, stored: object) -> bool:
     if name in _DURATIONS:
         return parse_seconds(f"--{name}", str(value)) == stored
     if name == "defect":
-        # Files are compared by what they hold, and may be all that is named: see defect_files.
+        # Files are compared by content elsewhere, and may be all that is named: see defect_files.
         given, recorded = (_slugs(names) for names in (value, stored))
         return given == recorded or (not given and bool(_texts(value)))
     return value == stored

@@ -1,4 +1,4 @@
-"""Options of the commands that run something until there is a verdict: soak and watch."""
+"""Options shared by the commands that run until there is a verdict: soak and watch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORTEST_S: Final = 20.0
 
 
 class SoakUi(StrEnum):
-    """What a run prints while it goes on."""
+    """Progress display of a run."""
 
     AUTO = "auto"
     LIVE = "live"
@@ -31,7 +31,7 @@ class SoakUi(StrEnum):
 
 
 class StopMode(StrEnum):
-    """What ends a run before its planned length."""
+    """What can end a run before its planned duration."""
 
     AUTO = "auto"
     EARLY = "early"
@@ -91,7 +91,7 @@ def chosen_duration_s(given: str | None, default_s: float) -> float:
     """``--duration`` in seconds.
 
     Raises:
-        UsageError: it is none, or too short to be judged.
+        UsageError: it is not a duration, or too short to be judged.
     """
     duration_s = default_s if given is None else parse_seconds("--duration", given)
     if duration_s < SHORTEST_S:
@@ -106,7 +106,7 @@ def chosen_extend_s(given: str | None, duration_s: float) -> float:
     """``--extend`` in seconds.
 
     Raises:
-        UsageError: it is no duration.
+        UsageError: it is not a duration.
     """
     from hybridbench.runs.plan import default_extend_s
 
@@ -116,12 +116,12 @@ def chosen_extend_s(given: str | None, duration_s: float) -> float:
 
 
 def listening(port: int | None) -> AbstractContextManager[Listener | None]:
-    """The port of ``--listen``, taken before anything else is begun."""
+    """Bind the port of ``--listen``, before anything else starts."""
     return nullcontext() if port is None else Listener(port)
 
 
 def render_outcome(outcome: SoakOutcome, options: OutputOptions) -> int:
-    """The report of a run that has just ended; its exit code."""
+    """Print the report of a run that has just ended; return the exit code."""
     from hybridbench.cli.render import render_ended
 
     if outcome.unwritten:

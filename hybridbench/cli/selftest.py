@@ -1,4 +1,4 @@
-"""``hybridbench selftest``: defects must be found, healthy twins and controls left alone."""
+"""``hybridbench selftest``: check that defects are found and healthy runs are not flagged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Half(StrEnum):
-    """Of the mutants, by their slugs."""
+    """Halves of the mutants, split by slug."""
 
     A = "A"
     B = "B"
@@ -168,7 +168,7 @@ def selftest(
 
 
 def _jobs(*, full: bool) -> int:
-    """A soak of the quick matrix waits for half of its time; one of the full is also timed."""
+    """Soaks at a time: quick ones are idle half the time; full ones also measure speed."""
     cores = os.cpu_count() or 1
     return cores if full else max(1, cores * 3 // 2)
 
@@ -183,7 +183,7 @@ def _list(rows: Sequence[Row]) -> None:
         echo(f"         {' '.join(words)}")
     at_work_s = sum(row.duration_s for row in rows)
     summary = f"{len(rows)} rows, {at_work_s / 60:.0f} minutes of traffic"
-    # A defect that is caught ends on time; only what is healthy may stay open.
+    # A caught defect ends on time; only healthy rows can remain undecided.
     more_s = sum(row.most_extend_s for row in rows if row.expect is not Expect.CAUGHT)
     if more_s:
         summary += f"; undecided healthy rows are extended, by {more_s / 60:.0f} minutes at most"
@@ -191,7 +191,7 @@ def _list(rows: Sequence[Row]) -> None:
 
 
 def _place(store: Path | None, *, resume: bool) -> AbstractContextManager[Path]:
-    """Where the runs go: ``store``, made here, or a directory that is removed at the end."""
+    """Directory for the runs: ``store``, made here, or one that is removed at the end."""
     if store is None:
         if resume:
             raise UsageError(
@@ -224,7 +224,7 @@ def _run(rows: Sequence[Row], jobs: int, store: Path, *, quiet: bool) -> list[Ou
 
     def print_line(outcome: Outcome) -> None:
         if outcome.wrong or not quiet:
-            # The other rows are run whoever reads them: the exit code tells of all.
+            # If the reader of stdout is gone, run the other rows anyway: the exit code covers all.
             with output_after_verdict():
                 echo(line(outcome))
 
@@ -256,7 +256,7 @@ def _measure_recall(
     try:
         test.run(Chosen(half, sample, seed))
     finally:
-        # After a Ctrl-C as well: what is known so far is a measurement, too.
+        # Also after Ctrl-C: a partial result is a measurement, too.
         measured = recall.recall_of(test.measured(half))
         if measured.outcomes:
             (store / "recall.json").write_bytes(recall.to_json(measured))

@@ -85,7 +85,7 @@ def serve(
     from hybridbench.targets.bundled import WorkerProgram
     from hybridbench.targets.own_process import import_path
 
-    # What a watcher put there, such as its probe, is for the worker, too.
+    # Pass on what a watcher added, such as its probe, to the worker.
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     engine = SoakPlan(
         profile=chosen.for_replay(),

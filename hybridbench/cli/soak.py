@@ -1,4 +1,4 @@
-"""``hybridbench soak``: run an engine under traffic, judge what was sampled, write the report."""
+"""``hybridbench soak``: run an engine under traffic, judge the samples, write the report."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ EXIT_CODES = (
     "Exit codes: 0 CLEAN, 10 LEAK, 11 DEGRADED, 13 INCONCLUSIVE, 14 CRASHED, 15 INVARIANT, "
     "16 INVALID, 17 CORRUPT, 2 usage, 130 interrupted, 143 terminated, 1 a bug in hybridbench."
 )
-# Options of the one kind of target that the other has no use for.
+# Options that apply only to the bundled engine, or only to servers.
 _OF_BUNDLED: Final = frozenset(
     {
         "defect",
@@ -114,7 +114,7 @@ _OF_SERVERS: Final = frozenset(
         "cache_budget",
     }
 )
-# What a released engine's classes have no use for, or cannot do.
+# Options that do not apply to a released engine's classes.
 _NOT_OF_RELEASES: Final = frozenset({"defect", "device", "dtype", "memray", "resume", "answers"})
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -127,7 +127,7 @@ class MallocMode(StrEnum):
 
 
 class DiagnoseMode(StrEnum):
-    """When the worker is diagnosed at the end."""
+    """When to diagnose the worker at the end."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -454,7 +454,7 @@ def soak(
 
 
 def _program(target: str | None, targets: Path | None) -> WorkerProgram:
-    """What runs in the worker: the bundled engine, or a prepared release."""
+    """The worker's program: the bundled engine, or a prepared release."""
     if target is None:
         from hybridbench.targets.bundled import WorkerProgram
 
@@ -481,7 +481,7 @@ def _resumed(
     shown: OutputOptions,
     listen: int | None,
 ) -> int:
-    """Let a run that was cut off go on, and show what came of it; the exit code."""
+    """Resume an interrupted run and print its report; return the exit code."""
     with listening(listen) as listener:
         if listener is not None:
             listener.start(run_dir)
@@ -490,7 +490,7 @@ def _resumed(
 
 
 def _is_server(target: str | None) -> bool:
-    """Whether ``target`` names a server, and not a release whose classes a worker drives."""
+    """Whether ``target`` names a server, not a release whose classes a worker drives."""
     if target is None:
         return False
     from hybridbench.targets.prepared_server import is_server
@@ -499,10 +499,10 @@ def _is_server(target: str | None) -> bool:
 
 
 def _refuse_of_the_wire(context: typer.Context, other: str) -> None:
-    """``other`` is the option that names a server.
+    """Refuse options that do not apply to servers; ``other`` is the option that names a server.
 
     Raises:
-        UsageError: an option of engines that a worker of ours runs, or one that names another.
+        UsageError: an option applies only to engines in our worker, or names another target.
     """
     _refuse(
         context,
@@ -519,7 +519,7 @@ def _refuse_of_the_wire(context: typer.Context, other: str) -> None:
 def _refuse_of_others(context: typer.Context, target: str | None) -> None:
     """
     Raises:
-        UsageError: an option of servers, or with ``target`` one of the bundled engine.
+        UsageError: an option applies only to servers, or, given ``target``, to the bundled engine.
     """
     _refuse(context, _OF_SERVERS, "needs --url, which names a server")
     if target is not None:
@@ -532,10 +532,10 @@ def _refuse_of_others(context: typer.Context, target: str | None) -> None:
 
 
 def _refuse(context: typer.Context, names: Collection[str], why: str, other: str = "--url") -> None:
-    """``other`` is the option that they contradict, or that they need.
+    """Refuse options that contradict or need the option ``other``.
 
     Raises:
-        UsageError: one of ``names`` stands on the command line.
+        UsageError: one of ``names`` is on the command line.
     """
     given = _given(context)
     for parameter in context.command.params:
@@ -555,7 +555,7 @@ def _refuse(context: typer.Context, names: Collection[str], why: str, other: str
 
 
 def _given(context: typer.Context) -> dict[str, Any]:
-    """The options that stand on the command line."""
+    """The options on the command line, by parameter name."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {
         name: value
@@ -608,9 +608,9 @@ def _answers(given: str | None, duration_s: float) -> float:
     return parse_answers(given)
 
 
-# A worker that has nothing to do speaks when it is asked, every 10 s in a long run, and a probe may
-# hold it for 5 s (probe.max_stall_ms).  Under load, 70 s of `smoke` and of `chat-churn` on two busy
-# cores: no step older than 0.06 s, no silence longer than 1 s.
+# An idle worker sends only replies, every 10 s in a long run, and a probe may stall it for 5 s
+# (probe.max_stall_ms).  Under load, in 70 s of `smoke` and of `chat-churn` on two busy cores, no
+# step was older than 0.06 s and no silence longer than 1 s.
 _WATCHDOG_LEAST_S = 15.0
 
 
@@ -626,7 +626,7 @@ def _watchdog(given: str) -> float:
 
 
 def _hold(on_leak: str | None) -> float:
-    """Seconds from ``hold=2h``; 0 without the option."""
+    """Parse ``hold=2h`` into seconds; 0 without the option."""
     if on_leak is None:
         return 0.0
     action, equals, text = on_leak.partition("=")

@@ -1,4 +1,4 @@
-"""``hybridbench soak --url``: a profile's traffic to a server of others, as requests over HTTP."""
+"""``hybridbench soak --url``: send a profile's traffic to a third-party server over HTTP."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _VOCAB_DEFAULT = 256
 _LENGTH = "pools.max_context_len"
-# Of a word of a prompt as text, with its space: six on average, and some to spare.
+# Per word of a text prompt, including its space: six on average, and some reserve.
 _BYTES_OF_WORD = 7
-# How vLLM and SGLang are started with kernels that give the same bits in every batch.
+# Settings that start vLLM and SGLang with batch-invariant kernels.
 _VLLM_INVARIANT = "VLLM_BATCH_INVARIANT"
 _SGLANG_INVARIANT = "--enable-deterministic-inference"
-# Of the time between two idle points.
+# Share of the time between two idle points.
 _OF_IDLE_POINTS = 0.1
 
 
@@ -43,7 +43,7 @@ class ApiName(StrEnum):
 
 @dataclass(frozen=True)
 class Requests:
-    """The options that say what is sent, as they stand on the command line."""
+    """The options that select the requests, as given on the command line."""
 
     url: str
     api: ApiName | None
@@ -57,20 +57,20 @@ class Requests:
     answers: str | None
 
     def answers_s(self, idle_every_s: float) -> float:
-        """Seconds at each idle point in which answers are asked for again.
+        """Seconds at each idle point for requesting answers again.
 
         Raises:
-            UsageError: it is no time.
+            UsageError: ``--answers`` is not a duration.
         """
         if self.answers is None:
             return _OF_IDLE_POINTS * idle_every_s
         return parse_answers(self.answers)
 
     def traffic(self) -> Traffic:
-        """What they ask for.
+        """The traffic that the options describe.
 
         Raises:
-            UsageError, ConfigError: one of them cannot be as it is.
+            UsageError, ConfigError: an option is invalid.
         """
         from hybridbench.records.load import OF_IDS, OF_SESSIONS
 
@@ -103,7 +103,7 @@ class Requests:
             stream=self.stream is not False,
             profile=profile.for_servers(sessions=has_sessions),
             source=source,
-            # Two runs with one seed do not find what grows by distinct requests.
+            # Random: repeated runs with one seed would miss growth per distinct request.
             seed=secrets.randbelow(SEED_MAX) if self.seed is None else self.seed,
             vocab_size=words_of(api.value, self.vocab or _VOCAB_DEFAULT),
             model=self.model or "",
@@ -115,11 +115,11 @@ class Requests:
 def of_prepared(
     name: str, root: Path, asked: Requests, target: TargetOptions
 ) -> tuple[Requests, TargetOptions]:
-    """Both for the prepared server ``name``, such as ``vllm==0.32.0``, on a port that is free.
+    """Point both at the prepared server ``name``, such as ``vllm==0.32.0``, on a free port.
 
-    The command of ``target`` is further options of that server, and the model that is ``asked`` for
-    is the family of its checkpoint.  Prompts are token ids unless another interface is asked for:
-    its tokenizer has a token for each byte, so that text would be several times as long.
+    The command of ``target`` holds further options of that server, and the model of ``asked`` is
+    the family of its checkpoint.  Prompts are token ids unless another interface is requested: its
+    tokenizer has one token per byte, so text would be several times as long.
 
     Raises:
         UsageError: there is no such server or checkpoint, or it is not prepared below ``root``.
@@ -133,7 +133,7 @@ def of_prepared(
     set_ = list(asked.set_)
     api = asked.api or ApiName.IDS
     if not any(pair.startswith(f"{_LENGTH}=") for pair in set_):
-        # What does not fit would be refused.
+        # The server would refuse prompts that do not fit.
         each = 1 if api.value in OF_IDS else _BYTES_OF_WORD
         set_.append(f"{_LENGTH}={server.context_len // each}")
     asked = replace(asked, url=f"http://127.0.0.1:{port}", api=api, model=None, set_=set_)
@@ -143,10 +143,10 @@ def of_prepared(
 def server_plan(
     asked: Requests, target: TargetOptions, probes: ProbeOptions, course: Course
 ) -> WatchPlan:
-    """The soak of a server that gets our requests; its metrics are looked for beside it.
+    """Plan the soak of a server with our requests; metrics default to its ``/metrics``.
 
     Raises:
-        UsageError, ConfigError: an option cannot be as it is.
+        UsageError, ConfigError: an option is invalid.
     """
     if target.restarts and not target.command:
         raise UsageError(
@@ -170,7 +170,7 @@ def server_plan(
 
 
 def _is_batch_invariant(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a server is started so that what is computed beside a request changes no answer."""
+    """Whether the server's answers are independent of the other requests in a batch."""
     if environment.get(_VLLM_INVARIANT) == "1" or f"{_VLLM_INVARIANT}=1" in command:
         return True
     return _SGLANG_INVARIANT in command
@@ -179,7 +179,7 @@ def _is_batch_invariant(command: Sequence[str], environment: Mapping[str, str]) 
 def _check_options(names: Sequence[str]) -> None:
     """
     Raises:
-        ConfigError: one of ``names`` is no option of any interface.
+        ConfigError: one of ``names`` is not an option of any interface.
     """
     from hybridbench.load.options import OPTIONS
     from hybridbench.workload.validation import full_stop, nearest
@@ -194,16 +194,16 @@ def _check_options(names: Sequence[str]) -> None:
 
 
 def parse_answers(given: str) -> float:
-    """Seconds by ``--answers``.
+    """Parse ``--answers`` into seconds.
 
     Raises:
-        UsageError: it is no time.
+        UsageError: ``given`` is not a duration.
     """
     return 0.0 if given == "0" else parse_seconds("--answers", given)
 
 
 def _base(url: str) -> str:
-    """The address below which the interfaces are: what stands before ``/v1``."""
+    """The base address of the interfaces: the part before ``/v1``."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/").removesuffix("/v1")
     return f"{parts.scheme}://{parts.netloc}{path}"

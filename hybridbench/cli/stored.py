@@ -1,4 +1,4 @@
-"""``hybridbench list runs``: what lies in a store, newest first, whatever state it is in."""
+"""``hybridbench list runs``: list a store's results in any state, newest first."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from hybridbench.rundir.listing import RunSummary
 
 _DAMAGED, _RUNNING, _OPEN = "DAMAGED", "RUNNING", "not judged"
-# What a run, or a nightly run, can be listed with; a comparison has more words.
+# The answers listed for runs and nightly runs; comparisons have further ones.
 _ANSWERS = (*VerdictKind, "PASS", "FAIL", _DAMAGED, _RUNNING, _OPEN)
 
 
 class ListFormat(StrEnum):
-    """What `list runs --format` takes."""
+    """Values of `list runs --format`."""
 
     CONSOLE = "console"
     JSON = "json"
@@ -87,13 +87,12 @@ def list_stored(
 
 
 def _check_verdict(text: str, entries: Sequence[RunSummary]) -> None:
-    """Refuse what nothing is ever listed with: the list would be empty for that reason alone.
+    """Refuse an unknown verdict, which would always give an empty list.
 
     Raises:
-        UsageError: naming the nearest verdict, or those of a run.
+        UsageError: names the nearest verdict, or those of a run.
     """
-    # The words of comparisons come with numpy, which the usual verdicts do without; an older
-    # version may have left others.
+    # Comparison verdicts need numpy, so try the others first; older versions may have stored more.
     if text.casefold() in {word.casefold() for word in (*_ANSWERS, *map(answer, entries))}:
         return
     from hybridbench.analysis.comparison.answer import answer_words
@@ -111,7 +110,7 @@ def _check_verdict(text: str, entries: Sequence[RunSummary]) -> None:
 
 
 def answer(entry: RunSummary) -> str:
-    """The verdict, or why there is none."""
+    """The verdict, or the reason for its absence."""
     if entry.problem:
         return _DAMAGED
     if entry.writer is not None:
@@ -120,7 +119,7 @@ def answer(entry: RunSummary) -> str:
 
 
 def _table(store: Path, entries: Sequence[RunSummary]) -> RenderableType:
-    """One line a run, cut to the width of the terminal."""
+    """One line per run, cut to the width of the terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -138,7 +137,7 @@ def _table(store: Path, entries: Sequence[RunSummary]) -> RenderableType:
 
 
 def _lines(store: Path, entries: Sequence[RunSummary]) -> Iterator[str]:
-    """The same for a pipe: one line a run, whole."""
+    """One uncut line per run, for a pipe."""
     rows = _rows(store, entries)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     for name, verdict, length, headline in rows:
@@ -167,7 +166,7 @@ def _summary(entry: RunSummary) -> str:
 
 
 def _listed(entry: RunSummary) -> dict[str, JsonValue]:
-    """One entry for machines; ``started`` is in UTC."""
+    """One entry as JSON; ``started`` is in UTC."""
     started = entry.started_wall_s
     stamp = None if started is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started))
     return {

@@ -1,4 +1,4 @@
-"""``hybridbench target``: servers of others, installed and tried, to be put under ``watch``."""
+"""``hybridbench target``: install and try third-party servers, for ``watch`` and ``soak``."""
 
 from __future__ import annotations
 

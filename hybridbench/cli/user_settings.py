@@ -1,4 +1,4 @@
-"""Options that the environment or a file sets: below the command line, above the default."""
+"""Options set by the environment or a file: they override defaults, not the command line."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hybridbench.targets.own_process import NO_USER_SETTINGS
 _PREFIX = "HYBRIDBENCH"
 _OWN_FILE, _PROJECT_FILE = Path("hybridbench.toml"), Path("pyproject.toml")
 _KEPT = "hybridbench.user_settings"
-# How alike a variable and that of an option are if one is meant to be the other.
+# Similarity above which an unknown variable counts as a misspelt option.
 _NEAR = 0.85
 
 
-# Typer exports no types of its private click: a command line, its command, and an option of that.
+# Typer does not export the types of its private click.
 Context: TypeAlias = Any
 Command: TypeAlias = Any
 Parameter: TypeAlias = Any
@@ -36,20 +36,19 @@ _running: ContextVar[Context | None] = ContextVar("running", default=None)
 
 @dataclass(frozen=True)
 class Setting:
-    """A value as it would be typed, or several of an option that repeats, and where it is set."""
+    """A value as it would be typed (a list for a repeatable option), and where it is set."""
 
     value: str | bool | list[str]
     origin: str
 
 
 def load_settings(context: Context) -> None:
-    """Let the command of ``context`` take its options from the environment, then from a file.
+    """Take options of the command of ``context`` from the environment, else from a file.
 
-    A variable that is nearly that of an option is named on standard error.
+    Warn on standard error about variables that look like misspelt options.
 
     Raises:
-        ConfigError: the file is not valid TOML, names what does not exist, or has a value of a
-            wrong kind.
+        ConfigError: the file is not valid TOML, or has an unknown key or a value of a wrong type.
         UsageError: a variable cannot be split into words.
     """
     if os.environ.get(NO_USER_SETTINGS):
@@ -62,7 +61,7 @@ def load_settings(context: Context) -> None:
 
 @contextmanager
 def during(context: Context) -> Iterator[None]:
-    """While the command of ``context`` runs, ``typed_command`` is its command line."""
+    """Within the block, ``typed_command`` returns the command line of ``context``."""
     token = _running.set(context)
     try:
         yield
@@ -82,14 +81,14 @@ def origin_of(context: Context | None, parameter: Parameter | None) -> str | Non
 
 
 def origin_of_first(context: Context, options: Iterable[str]) -> str | None:
-    """Where the first of ``options`` that was not typed is set; None if all were."""
+    """Where the first of ``options`` that was not typed is set; None if all were typed."""
     by_option = {name: one for one in context.command.params for name in one.opts}
     origins = (origin_of(context, by_option.get(option)) for option in options)
     return next((origin for origin in origins if origin is not None), None)
 
 
 def typed_command() -> tuple[str, ...]:
-    """The command line that was typed, with what the environment and the file add to it."""
+    """The typed command line, with the options from the environment and the file added."""
     typed = sys.argv[1:]
     context = _running.get()
     if context is None:
@@ -118,14 +117,14 @@ def option_name(parameter: Parameter) -> str:
 
 
 def _path(context: Context) -> list[str]:
-    """The words of the command below ``hybridbench``."""
+    """The command's words after ``hybridbench``."""
     if context.parent is None:
         return []
     return [*_path(context.parent), context.info_name or ""]
 
 
 def _settable(command: Command) -> dict[str, TyperOption]:
-    """Options by the key that sets them: their long name without its dashes."""
+    """Options by key: the long name without its leading dashes."""
     return {
         option_name(one).removeprefix("--"): one
         for one in command.params
@@ -148,7 +147,7 @@ def _variable(*words: str) -> str:
 
 
 def _warn_of_unknown(context: Context) -> None:
-    """A misspelt variable would have no effect; one of a script may begin like ours."""
+    """Warn about misspelt variables; merely sharing our prefix is not enough."""
     known = {NO_USER_SETTINGS, *_variables(context.find_root().command)}
     for name in sorted(set(os.environ) - known):
         if not name.startswith(f"{_PREFIX}_"):
@@ -160,7 +159,7 @@ def _warn_of_unknown(context: Context) -> None:
 
 
 def _variables(command: Command, *words: str) -> Iterator[str]:
-    """The variable of every option of ``command`` and of the commands below it."""
+    """The variables of all options of ``command`` and its sub-commands."""
     if isinstance(command, TyperGroup):
         for word, below in command.commands.items():
             yield from _variables(below, *words, word)
@@ -186,7 +185,7 @@ def _of_file(context: Context) -> dict[str, Setting]:
         table = tools.get("hybridbench") if isinstance(tools, dict) else None
     if table is None:
         return {}
-    # Every table is checked, not only that of the command: a misspelt one would be without effect.
+    # Check every table, not only the command's: a misspelt one would have no effect.
     every = _settings(f"{path}: {prefix}", table, context.find_root().command)
     return {
         option.name: setting for command, option, setting in every if command is context.command
@@ -233,7 +232,7 @@ def _unknown(place: str, key: str, known: Mapping[str, object], what: str) -> Co
 
 
 def _typed(place: str, value: object, option: TyperOption) -> str | bool | list[str]:
-    """``value`` as the command line would have it; numbers and dates are written out."""
+    """Convert ``value`` to its command-line form; numbers and dates become text."""
     scalar = not isinstance(value, bool | list | dict)
     if option.is_flag and isinstance(value, bool):
         return value

@@ -1,4 +1,4 @@
-"""``hybridbench watch``: a program that others wrote, from its start to a verdict."""
+"""``hybridbench watch``: observe a third-party program from its start to a verdict."""
 
 from __future__ import annotations
 
