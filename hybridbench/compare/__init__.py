@@ -1,1 +1,1 @@
-"""Versions of the engine side by side: who they are, how they take turns, what is stored of it."""
+"""Compare versions of the engine: resolve them, run them in turns, store the results."""

@@ -1,12 +1,10 @@
-"""The time of a block that is served in slices: what passes while a version stands still is not
-its own.
-"""
+"""Clock of a block served in slices: excludes the time while its version is frozen."""
 
 from __future__ import annotations
 
 
 class ActiveClock:
-    """Adds up the stops of one block.  Stamps are of the monotonic clock."""
+    """Records the frozen intervals of one block.  Timestamps are of the monotonic clock."""
 
     def __init__(self) -> None:
         self._stops: list[tuple[float, float]] = []
@@ -14,15 +12,15 @@ class ActiveClock:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it stands still."""
+        """Whether the version is frozen."""
         return self._frozen_at_s is not None
 
     def freeze(self, now_s: float) -> None:
-        """From now on it stands still."""
+        """Begin a frozen interval."""
         self._frozen_at_s = now_s
 
     def thaw(self, now_s: float) -> float:
-        """It goes on; returns how long it stood still, 0 if it did not."""
+        """End the frozen interval and return its length in seconds; 0 if not frozen."""
         if self._frozen_at_s is None:
             return 0.0
         stop = (self._frozen_at_s, now_s)
@@ -31,7 +29,7 @@ class ActiveClock:
         return stop[1] - stop[0]
 
     def between(self, start_s: float, end_s: float) -> float:
-        """What of the time from ``start_s`` to ``end_s`` was its own."""
+        """Seconds between ``start_s`` and ``end_s`` in which the version was not frozen."""
         stopped_s = sum(
             max(0.0, min(end_s, thawed_s) - max(start_s, frozen_s))
             for frozen_s, thawed_s in self._stops

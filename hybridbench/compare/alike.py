@@ -1,15 +1,14 @@
-"""Workers under equal conditions: on one processor, and with pages of like kind.
+"""Equal conditions for all workers: one CPU, and similarly contiguous memory pages.
 
-Free to move, two versions sit on different processors for a slice or for minutes, and what else
-runs there is in the difference: on two busy cores the standard deviation of a pair of 5 s blocks
-was 4% of throughput, on one of them 2%.
+Unpinned, two versions run on different CPUs for a slice or for minutes, and the difference includes
+the other load there: on two busy cores the standard deviation of a pair of 5 s blocks was 4% of
+throughput, pinned to one of them 2%.
 
-The kernel hands out its smallest free blocks first, so a process that is built on a machine with a
-past gets single pages from all over memory, the next one fewer of them.  Pages that do not lie side
-by side need more entries of the processor's address caches.  Between two processes of one program
-this was worth up to 3% of throughput, in proportion to the mean length of their runs of pages
-(1.1 to 2.0 of 4 KiB, from /proc/PID/pagemap).  So what is scattered in memory is held while workers
-are built.
+The kernel allocates its smallest free blocks first, so on a machine with fragmented memory the
+first process gets single pages from all over memory, and the next one fewer of them.  Pages that
+are not contiguous need more TLB entries.  Between two processes of one program this made up to 3%
+of throughput, in proportion to the mean length of their contiguous runs (1.1 to 2.0 pages of 4 KiB,
+from /proc/PID/pagemap).  So scattered pages are kept allocated while workers are built.
 """
 
 from __future__ import annotations
@@ -24,15 +23,16 @@ import numpy as np
 
 from hybridbench.sampling.headroom import available_bytes, memory_limit
 
-# Twice what was free in blocks of 128 KiB and less on a machine of 24 GiB after two hours.
+# Twice the free memory in blocks of at most 128 KiB on a 24 GiB machine after two hours.
 _MOST_BYTES: Final = 2**30
 _LEAST_BYTES: Final = 2**24
-_SHARE: Final = 1 / 16  # of what there is, at most
+_SHARE: Final = 1 / 16  # of the available memory, at most
 
 
 def cpu_for_workers() -> int | None:
-    """The last processor that we may use, as the first gets most interrupts; None if it is the
-    only one, and whoever drives the workers has nowhere to go.
+    """The last CPU we may use, as the first gets most interrupts; None if there is only one.
+
+    With only one, this process, which drives the workers, could not use another CPU.
     """
     usable = sorted(os.sched_getaffinity(0))
     return usable[-1] if len(usable) > 1 else None
@@ -40,12 +40,12 @@ def cpu_for_workers() -> int | None:
 
 @contextmanager
 def children_on(cpu: int | None) -> Iterator[None]:
-    """Processes that are started within run on ``cpu`` alone; None leaves them free."""
+    """Pin processes started within the block to ``cpu``; None does not pin them."""
     if cpu is None:
         yield
         return
     before = os.sched_getaffinity(0)
-    # Inherited at birth, so that no thread of the child can be missed.
+    # The child inherits the affinity, so no thread of it can be missed.
     os.sched_setaffinity(0, {cpu})
     try:
         yield
@@ -55,8 +55,9 @@ def children_on(cpu: int | None) -> Iterator[None]:
 
 @contextmanager
 def scattered_pages_held() -> Iterator[None]:
-    """Processes that are built within get pages from larger blocks; does nothing where memory is
-    too short for it.
+    """Make processes started within the block get pages from larger free blocks.
+
+    Does nothing if there is too little memory.
     """
     held = _held_pages(_size())
     try:
@@ -73,9 +74,9 @@ def _held_pages(size: int) -> mmap.mmap | None:
         held = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError):
         return None
-    # A huge page would be taken from where there is room for one.
+    # A huge page would come from the large free blocks.
     held.madvise(mmap.MADV_NOHUGEPAGE)
-    # A view that is kept would keep the memory.
+    # Keep no view: it would prevent closing the map.
     np.frombuffer(held, dtype=np.uint8)[:: mmap.PAGESIZE] = 1
     return held
 

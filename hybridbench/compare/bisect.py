@@ -1,4 +1,4 @@
-"""The first commit or release that is worse than a good one, by comparisons with that one."""
+"""Find the first commit or release that is worse than a good one, by comparing with the latter."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hybridbench.runs.machine import git
 
 # A commit, or the name of a release.
 Version = TypeVar("Version")
-# A leak that is searched for: kind and subject of its finding.
+# A leak to search for: kind and subject of its finding.
 Symptom: TypeAlias = tuple[str, str]
 
 _WORSE = (Change.INTRODUCED, Change.WORSE)
 
 
 class Answer(StrEnum):
-    """What a commit is beside the good one."""
+    """A version's result compared with the good one."""
 
     GOOD = "good"
     BAD = "bad"
@@ -36,7 +36,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True)
 class Tried(Generic[Version]):
-    """One version with its answer; ``why`` is the comparison's headline, or what went wrong."""
+    """One version with its answer; ``why`` is the comparison's headline, or the error."""
 
     version: Version
     answer: Answer
@@ -45,17 +45,17 @@ class Tried(Generic[Version]):
 
 @dataclass(frozen=True)
 class Bisected(Generic[Version]):
-    """``suspects`` are the versions that may be the first bad one; a single one is it."""
+    """``suspects`` are the candidates for the first bad version; if single, it is the one."""
 
     suspects: tuple[Version, ...]
     tried: tuple[Tried[Version], ...]
 
 
 def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revision]:
-    """The good commit and all after it up to the bad one, oldest first.
+    """The commits from the good one to the bad one, inclusive, oldest first.
 
     Raises:
-        UsageError: one is no commit, or the bad one does not come after the good one.
+        UsageError: one is not a commit, or the bad one does not come after the good one.
     """
     first = find_revision(good, root)
     last = find_revision(bad, first.root)
@@ -72,12 +72,13 @@ def commits_between(good: str, bad: str, root: Path | None = None) -> list[Revis
 
 
 def releases_between(good: str, bad: str, known: Sequence[str]) -> list[str]:
-    """The good release and all up to the bad one, in this order: backwards where the bad one is the
-    older, as for a release that mended something.
+    """The releases from the good one to the bad one, inclusive.
+
+    The order is backwards if the bad one is older, to search for the release that fixed a bug.
 
     Args:
         good, bad: release numbers.
-        known: all there are, oldest first.
+        known: all releases, oldest first.
 
     Raises:
         UsageError: one is not known, or both are the same.
@@ -99,10 +100,10 @@ def releases_between(good: str, bad: str, known: Sequence[str]) -> list[str]:
 def bisect(
     versions: Sequence[Version], try_one: Callable[[Version], Tried[Version]]
 ) -> Bisected[Version]:
-    """Halve ``versions``, of which the first is good, until one is left that can be the first bad.
+    """Binary search of ``versions``, the first of which is good, for the first bad one.
 
-    The last is tried first: where it is not bad there is nothing to look for, and ``suspects`` is
-    empty.  What cannot be answered is passed over for its nearest neighbour.
+    The last is tried first: if it is not bad, there is nothing to search for, and ``suspects`` is
+    empty.  A version without an answer is skipped in favour of its nearest neighbour.
     """
     tried: dict[int, Tried[Version]] = {}
     low, high = 0, len(versions) - 1
@@ -119,13 +120,13 @@ def bisect(
 
 
 def _middle(low: int, high: int, tried: Mapping[int, Tried[Version]]) -> int | None:
-    """The untried version nearest to the middle of those in between."""
+    """The untried version between ``low`` and ``high`` nearest to their middle; None if none."""
     left = [index for index in range(low + 1, high) if index not in tried]
     return min(left, key=lambda index: (abs(2 * index - low - high), index), default=None)
 
 
 def symptoms_of(verdict: ComparisonVerdict) -> frozenset[Symptom]:
-    """The leaks by which the second version is worse; none where it only is slower."""
+    """The leaks by which the second version is worse; empty if it is only slower."""
     leaks = verdict.sides[0].leaks
     return frozenset(
         (leak_kind(leak.kind), leak.subject) for leak in leaks if leak.change in _WORSE
@@ -135,10 +136,9 @@ def symptoms_of(verdict: ComparisonVerdict) -> frozenset[Symptom]:
 def answer_of(
     comparison: Comparison, verdict: ComparisonVerdict, symptoms: frozenset[Symptom]
 ) -> Answer:
-    """What a comparison says of its second version.
+    """Classify the second version of a comparison.
 
-    Where leaks are searched for, they alone decide: a commit is not passed over because its speed
-    was hard to tell.
+    When searching for leaks, they alone decide: an undecided speed does not skip a commit.
     """
     changes = {(leak_kind(leak.kind), leak.subject): leak.change for leak in verdict.sides[0].leaks}
     if any(changes.get(symptom) in _WORSE for symptom in symptoms):
@@ -153,8 +153,9 @@ def answer_of(
 
 
 def finished_comparison(store: Path, engines: Sequence[str], settings: str) -> Path | None:
-    """A comparison in ``store`` of these engines with the same settings that came to its end; None
-    if there is none.  An engine is known by the tree of its commit, or by the name of its release.
+    """The newest finished comparison in ``store`` of these engines with these settings, or None.
+
+    An engine is identified by the tree of its commit, or by the name of its release.
     """
     for path in sorted(store.glob(f"*/{COMPARISON}"), reverse=True):
         try:

@@ -1,4 +1,4 @@
-"""Another interpreter or environment to run the engine in, and whose engine that is."""
+"""Find another interpreter or environment, and the engine that it can run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridbench.targets.bundled import (
 
 _PATIENCE_S = 120.0
 _OWN, _CHECKOUT = "installed there", "this checkout"
-# The first line is the version; then the module of the worker, or the one that is missing.
+# Prints the Python version, then the worker's module, or the module that is missing.
 _ASK = f"""\
 import importlib, platform
 print(platform.python_version())
@@ -39,7 +39,7 @@ print(answer)
 
 @dataclass(frozen=True)
 class Interpreter:
-    """One that can run an engine; ``engine_from`` says in words where that is."""
+    """An interpreter that can run an engine; ``engine_from`` describes the engine's origin."""
 
     program: WorkerProgram
     version: str
@@ -56,7 +56,7 @@ def find_interpreter(path: str) -> Interpreter:
         ConfigError: it cannot import an engine; the missing module is named.
     """
     given = Path(path).expanduser()
-    # Not resolved: an environment is known by the place of its link to the interpreter.
+    # Not resolved: Python finds its environment from the path of the link to the interpreter.
     executable = (given / "bin" / "python" if given.is_dir() else given).absolute()
     if not executable.is_file():
         raise UsageError(

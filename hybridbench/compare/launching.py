@@ -1,4 +1,4 @@
-"""Starting the worker of a version, which may be of another tree or another release."""
+"""Start the worker of a version, which may come from another tree or release."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _KILL_PATIENCE_S = 10.0
 
 
 class StartRefusedError(Exception):
-    """Somebody asked for the end while a worker was being built."""
+    """The comparison was interrupted while a worker was being built."""
 
 
 @dataclass(frozen=True)
 class StartedWorker:
-    """A worker that is ready; who holds it stops it.
+    """A worker that is ready; its owner must stop it.
 
-    ``left_to_engine`` are settings that were not sent because the version does not know all of
-    them: each has the value that is this release's default.
+    ``left_to_engine`` are settings that were not sent because the version does not know all
+    settings; each had this release's default value.
     """
 
     target: BundledTarget
@@ -44,12 +44,10 @@ class StartedWorker:
 
 @dataclass(frozen=True)
 class Launch:
-    """How workers of one version are started, again and again if need be; on ``cpu`` alone unless
-    that is None.
+    """Starts workers of one version, any number of times, pinned to ``cpu`` unless it is None.
 
-    ``begin`` and ``finish`` are two steps so that the workers of all versions can be built at the
-    same time, and none of them is the first to get what memory others left behind: see
-    ``alike``.
+    ``begin`` and ``finish`` are separate so that the workers of all versions can be built at the
+    same time: a worker built first would get differently fragmented memory; see ``alike``.
     """
 
     side: Side
@@ -59,7 +57,7 @@ class Launch:
     cpu: int | None = None
 
     def begin(self) -> BundledTarget:
-        """A worker that builds its engine; ``finish`` waits for it, or who holds it kills it.
+        """Start a worker that builds its engine; ``finish`` waits for it, or its owner kills it.
 
         Raises:
             WorkerFailedError: the system cannot start it.
@@ -67,12 +65,12 @@ class Launch:
         return self._begin(self.plan.start_message())
 
     def finish(self, begun: BundledTarget) -> StartedWorker:
-        """A worker that is ready: the one that was begun, or one that is asked for less.
+        """Wait until the worker is ready, or restart it with fewer settings.
 
         Raises:
-            ConfigError: what was asked for cannot be built; the worker's own sentence.
-            WorkerFailedError: it did not start, or speaks another wire.
-            StartRefusedError: somebody asked for the end meanwhile.
+            ConfigError: the engine cannot be built as requested; the worker's message.
+            WorkerFailedError: it did not start, or speaks another wire protocol.
+            StartRefusedError: the comparison was interrupted.
         """
         whole = self.plan.start_message()
         try:
@@ -80,7 +78,7 @@ class Launch:
         except ConfigError as error:
             if not self.side.is_foreign:
                 raise
-            # An older engine knows fewer settings, and only those that matter need to be sent.
+            # An older engine knows fewer settings; send only those that differ from the defaults.
             fewer = {k: v for k, v in whole.engine.items() if not _is_default(k, v)}
             left = tuple(sorted(set(whole.engine) - set(fewer)))
             try:
@@ -121,7 +119,7 @@ def with_started(
     started: StartedWorker,
     workload: Mapping[str, JsonValue],
 ) -> Manifest:
-    """``manifest`` with what really runs, and of whose tree."""
+    """``manifest`` with the started worker's versions, interpreter and commit."""
     ready = started.ready
     described = msgspec.structs.replace(
         with_worker(manifest, plan, ready, workload),

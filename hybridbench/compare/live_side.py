@@ -1,8 +1,8 @@
-"""One version while it is compared: its worker, its run directory, and the blocks it serves.
+"""One version during a comparison: its worker, its run directory, and the blocks it serves.
 
-Between its blocks it is parked: drained, probed, and asked nothing.  Within a block it may be
-frozen while another version has its slice.  The time of its run is its own, parked and frozen time
-left out, so that the run is judged like a soak.
+Between blocks it is parked: drained, probed, and without requests.  Within a block it may be frozen
+while another version has its slice.  The run's time excludes parked and frozen time, so that the
+run can be judged like a soak.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _STOP_PATIENCE_S = 10.0
 _SAMPLE_PATIENCE_S = 10.0
 _SCAN_PATIENCE_S = 30.0
 _WARM_UP_LIMIT_S = 120.0
-# What has not ended by then is cut: a version that slow is measured by what it did.
+# A longer block is cut: a version that slow is measured by the requests it finished.
 _BLOCK_TIMES_MAX = 8.0
 _BLOCK_LEAST_LIMIT_S = 60.0
 _CUT = "a block was cut after {:.0f} s: this version is slow"
@@ -70,7 +70,7 @@ _CUT = "a block was cut after {:.0f} s: this version is slow"
 
 @dataclass(frozen=True)
 class CompareContext:
-    """What all versions of a comparison share."""
+    """State shared by all versions of a comparison."""
 
     plan: ComparePlan
     directory: Path
@@ -81,7 +81,7 @@ class CompareContext:
 
 @dataclass(frozen=True)
 class BlockDone:
-    """When a block began, on the monotonic clock, and what it came to."""
+    """The start of a block, on the monotonic clock, and its values by metric."""
 
     start_s: float
     values: Mapping[str, float]
@@ -89,7 +89,7 @@ class BlockDone:
 
 @dataclass
 class _Block:
-    """The block under way."""
+    """The current block."""
 
     begun_s: float
     before: Mapping[str, float]
@@ -100,7 +100,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Worker:
-    """One process and what is connected to it."""
+    """One worker process and the objects connected to it."""
 
     started: StartedWorker
     loop: WireLoop
@@ -112,8 +112,8 @@ class _Worker:
 class LiveSide:
     """Owns the version's run directory from ``open`` to ``close``, and its worker within.
 
-    A worker that dies or hangs is the version's outcome: ``lost`` says so, and nothing more is
-    asked of it.
+    If a worker dies or hangs, that is the version's outcome: ``lost`` describes it, and the
+    version is not used any more.
     """
 
     def __init__(self, side: Side, label: str, context: CompareContext) -> None:
@@ -156,16 +156,16 @@ class LiveSide:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the run so far."""
+        """The manifest of the run so far."""
         return self._manifest
 
     @property
     def ready(self) -> Ready:
-        """What the worker declared."""
+        """The worker's ``Ready`` message."""
         return self._at_work().started.ready
 
     def launch(self) -> None:
-        """Begin a worker, or the one after it; ``start`` waits until it is ready.
+        """Begin to start the first or the next worker; ``start`` waits until it is ready.
 
         Raises:
             WorkerFailedError: the system cannot start it.
@@ -177,17 +177,17 @@ class LiveSide:
         self._launched = (launch, begun)
 
     def start(self) -> None:
-        """The worker that was launched is ready; a later one is a segment of its own.
+        """Wait until the launched worker is ready; each later worker begins a new segment.
 
         Raises:
-            ConfigError: it cannot be built as asked; the worker's own sentence.
-            WorkerFailedError: it cannot be started, or speaks another wire.
-            StartRefusedError: somebody asked for the end meanwhile.
+            ConfigError: it cannot be built as requested; the worker's message.
+            WorkerFailedError: it cannot be started, or speaks another wire protocol.
+            StartRefusedError: the comparison was interrupted.
         """
         assert self._launched is not None, "nothing was launched"
         context, (launch, begun) = self._context, self._launched
         self._launched = None
-        # While others were built it was theirs.
+        # Exclude the time in which the other workers were built.
         self._leave_out_rest()
         if self._processes:
             self._recorder.event(events.Segment(self._processes))
@@ -199,7 +199,7 @@ class LiveSide:
         driver = BlockDriver(self._traffic, started.target)
         starvation = StarvationSource(started.ready.pid)
         loop = make_wire_loop(self._plan, run, started.target, driver, started.ready, starvation)
-        # Forks in the middle of a block would be measured as its time, and so would a reference.
+        # Forks or reference answers within a block would count as its time.
         loop.heap_scans_wanted = False
         loop.answers = answer_check_of(self._plan, started.ready, context.clock, share=0.0)
         steps = SoakSteps(self._plan, loop)
@@ -211,7 +211,7 @@ class LiveSide:
         """Serve until the engine is steady; then measure for ``calibrate_s``.
 
         Returns:
-            Requests a second in the time measured; 0 where nothing was.
+            Requests per second during that time; 0 without a measurement.
         """
         worker = self._unparked("warmup")
         wanted = self._plan.profile.warmup.requests
@@ -235,7 +235,7 @@ class LiveSide:
         return rate if calibrate_s > 0 else 0.0
 
     def begin_block(self, seed: int, requests: int, tag: str, phase: str) -> None:
-        """Stand ready for a block, frozen; ``go_on`` serves it.
+        """Prepare a block and freeze; ``go_on`` serves it.
 
         Raises:
             WorkerLostError: the worker died or hangs; see ``record_loss``.
@@ -250,7 +250,7 @@ class LiveSide:
         self._freeze(worker)
 
     def go_on(self, slice_s: float) -> bool:
-        """Serve the block for so long and freeze; whether all of it has ended.
+        """Serve the block for ``slice_s`` and freeze; return whether all of it has ended.
 
         Raises:
             WorkerLostError: the worker died or hangs; see ``record_loss``.
@@ -262,7 +262,7 @@ class LiveSide:
         return over
 
     def end_block(self) -> BlockDone:
-        """Rest, probe and park after a block; what it came to.
+        """Drain, probe and park after a block; return its values.
 
         Raises:
             WorkerLostError: the worker died or hangs; see ``record_loss``.
@@ -286,14 +286,14 @@ class LiveSide:
         return BlockDone(start_s, block_values(tally, edges))
 
     def retire(self) -> None:
-        """Let this process go in order; another may be launched."""
+        """Shut this process down; another may be launched."""
         self._leave_out_rest()
         self._leave(self._at_work())
         self._worker = None
         self._parked_at_s = self._context.clock.monotonic_s()
 
     def finish(self) -> None:
-        """Account for every slot, see what can be given back, let the worker go."""
+        """Account for every slot, measure the reclaimable memory, and stop the worker."""
         worker = self._unparked("idle")
         worker.steps.drain()
         worker.steps.last_checkpoint()
@@ -304,11 +304,11 @@ class LiveSide:
         record_answers(worker.loop, self._plan.options.answers_s)
 
     def record_loss(self, lost: WorkerLostError) -> None:
-        """The worker is gone: note how in the run, leave no process behind."""
+        """Record in the run how the worker was lost; leave no process behind."""
         self.lost = lost.detail
         if self._worker is not None:
             target = self._worker.started.target
-            # It could not say where it hangs.
+            # A frozen process could not dump its stack.
             target.thaw()
             record_crash(
                 target,
@@ -320,14 +320,14 @@ class LiveSide:
             )
 
     def record_failure(self, error: Exception) -> None:
-        """The bench failed while this version was compared: note it in the run."""
+        """Record in the run that the bench failed during the comparison."""
         part = "the comparison"
         record_bench_failure(self.run_dir, self._recorder, part, error, ended_run=True)
 
     def close(self) -> None:
-        """Write the last words; the worker and the directory are let go in any case."""
+        """Finish the log and the manifest; release the worker and the directory in any case."""
         with self._held:
-            # What must be covered, and what is limited, hold for the traffic that there was.
+            # Coverage requirements and limits depend on the duration of the actual traffic.
             self._manifest = msgspec.structs.replace(
                 self._manifest,
                 ended_wall_s=self._context.clock.wall_s(),
@@ -347,7 +347,7 @@ class LiveSide:
         self._traffic.begin(block_workload(self._plan.profile, vocab, seed), requests, tag)
 
     def _serve_on(self, worker: _Worker, until_s: float) -> bool:
-        """Serve until all has ended, at most until the monotonic time ``until_s``."""
+        """Serve until the block has ended, at most until the monotonic time ``until_s``."""
         loop, traffic, block = worker.loop, self._traffic, self._block
         if not block.draining:
             cut_s = loop.now_s + self._limit_s - block.clock.between(block.begun_s, loop.now_s)
@@ -356,7 +356,7 @@ class LiveSide:
                     return False
                 self._recorder.note(_CUT.format(self._limit_s))
                 traffic.stop()
-            # What an operator paused would never end by itself.
+            # Requests that an operator paused would never end otherwise.
             worker.loop.target.post(Drain())
             block.draining = True
             block.give_up_s = loop.now_s + self._plan.drain_limit_s
@@ -365,13 +365,13 @@ class LiveSide:
 
     @property
     def _limit_s(self) -> float:
-        """Of a block, in the version's own time."""
+        """Time limit of a block, in the version's own time."""
         return max(_BLOCK_LEAST_LIMIT_S, _BLOCK_TIMES_MAX * self._context.plan.block_s)
 
     def _rest(self, worker: _Worker) -> None:
-        """What follows a block and is not measured: count, probe, park."""
+        """Count, probe and park after a block; none of it is measured."""
         loop = worker.loop
-        # Still under traffic by its phase, so that the count is part of the judged time.
+        # Still in the traffic's phase, so that the heap scan is part of the judged time.
         loop.post_heap_scan()
         loop.wait_for(loop.no_scan_open, _SCAN_PATIENCE_S)
         worker.steps.checkpoint_at_rest(audit=False)
@@ -386,7 +386,7 @@ class LiveSide:
         self._block.clock.freeze(worker.loop.now_s)
 
     def _thaw(self, worker: _Worker) -> None:
-        """Go on where it was frozen; the stop is no time of the run."""
+        """Continue after a freeze; exclude the frozen time from the run."""
         clock = self._block.clock
         if not clock.is_frozen:
             return
@@ -397,9 +397,9 @@ class LiveSide:
         worker.started.target.thaw()
 
     def _reading(self, worker: _Worker) -> Mapping[str, float]:
-        """Fresh counters of the worker, by a sample of this moment."""
+        """Fresh counters of the worker, from a sample taken now."""
         loop, sink = worker.loop, self._sink
-        # One that is under way was asked for before this moment.
+        # A pending sample was requested earlier.
         loop.wait_for(lambda: not loop.sample_open, _SAMPLE_PATIENCE_S)
         seen = sink.samples
         worker.loop.sampler.restart(loop.now_s)
@@ -417,7 +417,7 @@ class LiveSide:
 
     def _unparked(self, phase: str) -> _Worker:
         worker, now_s = self._at_work(), self._context.clock.monotonic_s()
-        # Another version was lost while this one waited for its turn.
+        # This side is still frozen if another version was lost during the block.
         self._thaw(worker)
         if self._parked_at_s is not None:
             self._leave_out_rest()
@@ -450,7 +450,7 @@ class LiveSide:
         worker.started.target.stop(_STOP_PATIENCE_S)
 
     def _stop_process(self, target: BundledTarget) -> None:
-        """Whatever happened, no process stays; one that left already is no matter."""
+        """Kill the process if it still runs."""
         if target.exit_status() is None:
             target.kill()
 

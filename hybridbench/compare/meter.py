@@ -1,4 +1,4 @@
-"""What one block came to: its speed, its cost and its latencies, from what the worker tells."""
+"""Measure one block: speed, cost and latencies, from the worker's messages."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _MS = 1000.0
 
 @dataclass
 class Tally:
-    """The requests of one block; bounded by their number."""
+    """Totals of one block's requests; memory grows with their number only."""
 
     ended: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    last_end_s: float = -math.inf  # stamp of the worker
+    last_end_s: float = -math.inf  # the worker's timestamp
     ttft_s: list[float] = field(default_factory=list)
     itl_s: list[float] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
-        """Served: prompt, whether computed or found in the cache, and output."""
+        """Tokens served: prompt tokens, computed or cached, and output tokens."""
         return self.prompt_tokens + self.output_tokens
 
     def add(self, ended: Ended, stamp_s: float) -> None:
-        """One request has ended."""
+        """Count a request that has ended."""
         self.ended += 1
         self.last_end_s = stamp_s
         self.output_tokens += len(ended.output_ids)
         if ended.ttft_s is None:
-            # Aborted before its first token: how much of its prompt was served nobody knows.
+            # Aborted before its first token: the served part of its prompt is unknown.
             return
         self.prompt_tokens += ended.prompt_tokens
         self.cached_tokens += ended.cached_tokens
@@ -54,7 +54,7 @@ class Tally:
 
 
 class BlockDriver(Driver):
-    """A driver that counts what ends into the tally of the block under way."""
+    """A driver that adds ended requests to the current block's tally."""
 
     def __init__(self, workload: Workload, target: Drive) -> None:
         super().__init__(workload, target)
@@ -67,14 +67,12 @@ class BlockDriver(Driver):
 
 
 class RememberingSink:
-    """A sink that passes on, and keeps what blocks are measured by: the last counters, the most
-    memory since that was last set to 0.
-    """
+    """A sink that forwards, and keeps the last counters and the peak RSS since its last reset."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.counters: dict[str, float] = {}
-        self.samples = 0  # that held counters of the worker
+        self.samples = 0  # with counters of the worker
         self.peak_rss_bytes = 0.0
         self.rest_bytes: float | None = None
 
@@ -86,7 +84,7 @@ class RememberingSink:
         latencies: LatencyCounts | None = None,
         processes: Sequence[ProcessSample] = (),
     ) -> None:
-        # Left out: the worker's clock runs on while another version has its turn.
+        # Dropped: the worker's clock keeps running while another version has its turn.
         del latencies
         self._sink.sample(t_s, phase, metrics, None, processes)
         self.rest_bytes = metrics.get(AT_REST, self.rest_bytes)
@@ -101,11 +99,11 @@ class RememberingSink:
 
 @dataclass(frozen=True)
 class Edges:
-    """What is known of a block besides its tally.
+    """Measurements at the ends of a block, in addition to its tally.
 
-    ``before`` and ``after`` are counters of the worker at its ends.  ``lasted_s`` is from the first
-    request to the end of the last in the version's own time, and ``own_share`` that as a share of
-    the time that passed: below 1 where versions take turns within the block.
+    ``before`` and ``after`` are the worker's counters.  ``lasted_s`` is from the first request to
+    the end of the last in the version's own time, and ``own_share`` is its share of the elapsed
+    time: below 1 if versions take turns within the block.
     """
 
     lasted_s: float
@@ -116,8 +114,8 @@ class Edges:
     rest_bytes: float | None
 
 
-# Time of the worker per token served: counter, the value of the block, and whether the counter
-# runs on while another version has its turn.
+# Worker time per served token: counter, the block's value, and whether the counter keeps running
+# while another version has its turn.
 _COSTS = (
     ("step_s", "step_ms_per_token", True),
     ("worker_cpu_s", "cpu_ms_per_token", False),
@@ -125,15 +123,15 @@ _COSTS = (
 
 
 def block_values(tally: Tally, edges: Edges) -> dict[str, float]:
-    """The block by metric; what it could not give is absent.
+    """The values of a block by metric, without those it could not measure.
 
-    ``throughput_tokens_per_s`` counts tokens that were served, so that a lost cache hit costs time
-    and gains no tokens.
+    ``throughput_tokens_per_s`` counts served tokens, so a lost cache hit costs time but adds no
+    tokens.
     """
     values = {"peak_rss_bytes": edges.peak_rss_bytes}
     if edges.rest_bytes is not None:
         values[AT_REST] = edges.rest_bytes
-    # The worker's clock runs on while another version has its turn.
+    # The worker's clock keeps running while another version has its turn.
     values.update(_quantiles("ttft", tally.ttft_s, edges.own_share))
     values.update(_quantiles("itl", tally.itl_s, edges.own_share))
     if tally.prompt_tokens:

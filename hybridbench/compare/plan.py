@@ -1,4 +1,4 @@
-"""What a comparison is asked to do, as the command line sees it."""
+"""The plan of a comparison, from the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hybridbench.workload.profile import Profile
 BLOCK_S: Final = 15.0
 MAX_TIME_S: Final = 1200.0
 SLICE_S: Final = 0.05
-# How long each version's answers are computed anew at its end.
+# Time at the end of each version for recomputing its answers.
 ANSWERS_S: Final = 10.0
-# A block of the least length still has enough requests for quantiles on a slow machine.
+# The shortest block still has enough requests for quantiles on a slow machine.
 SHORTEST_BLOCK_S: Final = 2.0
 _SAMPLES_PER_BLOCK = 15.0
 _LEAST_SAMPLE_S = 0.5
@@ -33,20 +33,20 @@ class ComparePlan:
     """One comparison of live versions.
 
     Args:
-        sides: the versions; the first is what the others are held against.
+        sides: the versions; the first is the baseline.
         profile: the traffic, the same for all.
-        store: where the comparison's directory is made.
-        terms: margin, error probabilities and the looks after which it may end; the last look is
-            the most rounds there are.
-        block_s: how long a block of the first version should take; decides the requests in it.
-        slice_s: how long a version's turn within a block is; 0 is the whole block.  The shorter,
-            the less of the machine's ups and downs is in the difference.
-        max_time_s: no round begins that would end later than this after the first.
-        renew_every: rounds after which each version gets a new process; 1 is one for each block, 0
-            none.
-        thresholds: as written; what each version's run, and its ratios, are held against.
+        store: where to make the comparison's directory.
+        terms: margin, error probabilities, and the interim analyses ("looks") after which it may
+            end; the last look is the maximum number of rounds.
+        block_s: target duration of a block of the first version; fixes its number of requests.
+        slice_s: duration of a version's turn within a block; 0 is the whole block.  The shorter it
+            is, the less machine noise remains in the difference.
+        max_time_s: no round begins that would end later than this after the first began.
+        renew_every: rounds after which each version gets a new process; 1: for each block, 0:
+            never.
+        thresholds: as written; for each version's run, and for ratios to the baseline.
         allowed: keys of the manifests that may differ.
-        same_engine: whether versions are compared that turn out to run the same engine files.
+        same_engine: whether to compare versions that turn out to run the same engine files.
         command: the arguments as the user gave them.
     """
 
@@ -68,7 +68,7 @@ class ComparePlan:
     command: tuple[str, ...] = ()
 
     def of_side(self, side: Side, directory: Path) -> SoakPlan:
-        """The soak that one version serves in its own time; its length is known at the end."""
+        """The plan of one version's soak; its actual duration is known only at the end."""
         return SoakPlan(
             profile=self._in_blocks(),
             model=self.model,
@@ -89,12 +89,13 @@ class ComparePlan:
 
     @property
     def is_closed_loop(self) -> bool:
-        """Whether requests follow answers, and wait while their version has no turn."""
+        """Whether requests follow answers, and so wait while their version has no turn."""
         return self.profile.arrival.process == "closed"
 
     def settings_digest(self) -> str:
-        """A hash of everything that was chosen but the versions: of two comparisons with the same
-        one the second says what the first did.
+        """Hash of all settings except the versions.
+
+        Repeating a comparison of the same versions with the same hash would add nothing.
         """
         chosen = {
             "profile": self.profile.resolved(),
@@ -111,11 +112,10 @@ class ComparePlan:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _in_blocks(self) -> Profile:
-        """The profile with a cadence for blocks.
+        """The profile with a sampling cadence for blocks.
 
-        Where it leaves the sampling to us: what suits a soak is a share of its length, and nobody
-        knows yet how long this one lasts.  And a rest after every block, not every ten minutes,
-        must be short.
+        If it has no sampling interval: a soak's default is a share of its duration, which is not
+        known yet.  And a pause after every block, not every ten minutes, must be short.
         """
         changes: dict[str, str] = {}
         if self.profile.probe.sample_every_s is None:
@@ -127,11 +127,11 @@ class ComparePlan:
 
 
 def of_one_run(thresholds: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``thresholds`` that a run alone can be held against: all but ratios."""
+    """Those of ``thresholds`` that apply to a single run: all but ratios."""
     return tuple(t.text for t in parse_thresholds(thresholds) if t.stat is not Stat.RATIO)
 
 
 def order_of(round_index: int, sides: int) -> tuple[int, ...]:
-    """Who serves when in a round: ABBA, so that what drifts evenly favours nobody."""
+    """Order of the sides in a round: ABBA, so that a linear drift favours no version."""
     there = tuple(range(sides))
     return there if round_index % 2 == 0 else there[::-1]

@@ -1,4 +1,4 @@
-"""Live versions, one block each in turn, until the answer is there or the time is over."""
+"""Run live versions in rounds of one block each, until decided or out of time."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from hybridbench.runs.loop import WorkerLostError
 from hybridbench.runs.status import View
 
 T = TypeVar("T")
-# What the run directory of a version is called.
+# Names of the versions' run directories.
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _CALIBRATE_SHARE = 0.5  # of a block
 _CALIBRATE_LEAST_S = 3.0
-# With fewer a block is all beginning and end.
+# With fewer requests, start-up and drain dominate a block.
 _FEWEST_REQUESTS = 32
 _SEED_STRIDE = 7919
 
 
 @dataclass(frozen=True)
 class CompareOutcome:
-    """Where the evidence is; ``exit_hint`` is 130 or 143 for one that somebody ended."""
+    """Directory of the result; ``exit_hint`` is 130 or 143 if the comparison was interrupted."""
 
     directory: Path
     exit_hint: ExitCode | None = None
 
 
 class ComparedSide(Protocol):
-    """One version in its turns; a LiveSide.  What raises WorkerLostError is its version's end."""
+    """Interface of LiveSide.  WorkerLostError from any method ends the version."""
 
     side: Side
     label: str
@@ -83,15 +83,15 @@ def run_comparison(
     make_side: Callable[[Side, str, CompareContext], ComparedSide] = LiveSide,
     alike: Callable[[], AbstractContextManager[None]] = scattered_pages_held,
 ) -> CompareOutcome:
-    """Do what ``plan`` says; its directory can be read when this returns, and before.
+    """Run the comparison of ``plan``; its directory is readable at any time.
 
-    A worker that dies or hangs is an outcome of its version, told in that version's run.  Workers
-    are built within ``alike``, which sees to it that they find memory alike.
+    A worker that dies or hangs is its version's outcome, recorded in that version's run.  Workers
+    are built within ``alike``, which gives them equally fragmented memory.
 
     Raises:
         UsageError: the versions cannot be compared; the differing keys are named.
-        ConfigError: a version cannot be built as asked.
-        WorkerFailedError: a worker cannot be started, or speaks another wire.
+        ConfigError: a version cannot be built as requested.
+        WorkerFailedError: a worker cannot be started, or speaks another wire protocol.
         RunDirectoryError: the store cannot be written.
     """
     clock = clock if clock is not None else SystemClock()
@@ -112,10 +112,10 @@ def run_comparison(
 
 
 def refuse_mismatches(versions: Sequence[tuple[str, str, Manifest]], allowed: Set[str]) -> None:
-    """Nothing, if the first of (name, kind, manifest) can be compared with each other one.
+    """Check that the first of ``versions`` (name, kind, manifest) is comparable with all others.
 
     Raises:
-        UsageError: with the keys that differ and their values.
+        UsageError: they are not; names the keys that differ and their values.
     """
     base_name, base_kind, base = versions[0]
     for name, kind, manifest in versions[1:]:
@@ -129,7 +129,7 @@ def refuse_mismatches(versions: Sequence[tuple[str, str, Manifest]], allowed: Se
 
 
 class _Comparison:
-    """Owns the sides from the first boot to the last word."""
+    """Owns the sides from their first start to the final manifest."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _Comparison:
             except Exception as error:
                 if not self._blocks:
                     raise
-                # What was compared up to now stands, and is told.
+                # Keep and report the blocks measured so far.
                 self._view.note(f"the comparison failed: {type(error).__name__}: {error}")
                 for side in sides:
                     side.record_failure(error)
@@ -201,12 +201,12 @@ class _Comparison:
         return ended
 
     def _warm_up(self, sides: Sequence[ComparedSide]) -> int | None:
-        """Every side is warm and has served the block that does not count; requests in a block."""
+        """Warm up every side with a block that does not count; return the requests per block."""
         plan = self._plan
         requests = 0
         for index, side in enumerate(sides):
             self._view.note(f"warming up {side.label}")
-            # All serve alike long; what the first one says counts.
+            # All calibrate for the same time, but only the first side's rate is used.
             calibrate_s = max(_CALIBRATE_LEAST_S, _CALIBRATE_SHARE * plan.block_s)
             rates = self._asked(side, partial(side.warm_up, plan.seed, calibrate_s))
             if not rates or self._interrupts.first is not None:
@@ -242,10 +242,10 @@ class _Comparison:
         return "rounds"
 
     def _round(self, sides: Sequence[ComparedSide], requests: int) -> bool:
-        """One block of each; False when a version was lost, and with it the pair."""
+        """Run one block of each; False if a version was lost, and with it the round."""
         seed = self._plan.seed + _SEED_STRIDE * (self._rounds + 2)
         order = order_of(self._rounds, len(sides))
-        # All at once in slices, or one after the other.
+        # All together in slices, or one after another.
         together = [order] if self._slice_s() < math.inf else [(index,) for index in order]
         tag = f"{self._rounds + 1}."
         if self._is_renewal_due() and not self._renewed(self._in_order_of_starts(sides)):
@@ -266,8 +266,9 @@ class _Comparison:
     def _served(
         self, group: Sequence[ComparedSide], seed: int, requests: int, name: tuple[str, str]
     ) -> list[BlockDone] | None:
-        """A block of each in ``group``, slice by slice, with the tag and phase in ``name``; None
-        when a version was lost.
+        """Serve a block of each in ``group``, slice by slice; None if a version was lost.
+
+        ``name`` is the block's tag and phase.
         """
         for side in group:
             if not self._asked(side, partial(side.begin_block, seed, requests, *name)):
@@ -290,26 +291,26 @@ class _Comparison:
         return served
 
     def _slice_s(self) -> float:
-        """How long a turn within a block is; without end where a schedule would run on."""
+        """Duration of a turn; infinite for open loops, whose arrivals would not pause."""
         slice_s = self._plan.slice_s
         return slice_s if slice_s > 0 and self._plan.is_closed_loop else math.inf
 
     def _is_renewal_due(self) -> bool:
-        """Whether all versions get new processes before this round."""
+        """Whether to start new processes of all versions before this round."""
         every = self._plan.renew_every
-        # The first processes have served the block that does not count: good for several rounds,
-        # but not for a round that is to begin like every other.
+        # The first processes have served an extra block, which does not count.  That is acceptable
+        # for several rounds, but not if every round must begin the same way.
         return every > 0 and self._rounds % every == 0 and (self._rounds > 0 or every == 1)
 
     def _in_order_of_starts(self, sides: Sequence[ComparedSide]) -> list[ComparedSide]:
-        """What starts first has another place than what starts last: that is swapped, too."""
+        """Alternate the order of starts, too: the first process has other conditions."""
         swapped = bool(self._rounds // self._plan.renew_every % 2)
         return list(reversed(sides)) if swapped else list(sides)
 
     def _renewed(self, sides: Sequence[ComparedSide]) -> bool:
-        """New processes for the next round, warm like those before; False if one was lost.
+        """Start and warm up new processes for the next round; False if one was lost.
 
-        All leave before any is built, and are built at the same time: see ``Launch``.
+        All old ones end before any is built, and all are built at the same time: see ``Launch``.
         """
         self._each(sides, lambda side: side.retire())
         with self._alike():
@@ -346,10 +347,10 @@ class _Comparison:
         most = self._plan.terms.looks[-1]
         return f"round {self._rounds + 1} of at most {most}: {', '.join(speeds)}"
 
-    # A worker that is lost is an outcome, whatever it was asked.
+    # Losing a worker is an outcome in every step.
 
     def _asked(self, side: ComparedSide, step: Callable[[], T]) -> list[T]:
-        """What ``step`` returns, alone in a list; an empty one where the worker was lost."""
+        """A list of the result of ``step``; empty if the worker was lost."""
         try:
             return [step()]
         except WorkerLostError as lost:
@@ -383,9 +384,9 @@ def _versions(sides: Sequence[ComparedSide]) -> tuple[ComparedVersion, ...]:
 
 
 def _refuse_same_engine(sides: Sequence[ComparedSide]) -> None:
-    """Versions under other names that run the same files: minutes of work would say SAME.
+    """Refuse differently named versions with the same engine files: the result would be SAME.
 
-    Versions written alike are meant so: that is how one sees what two runs of one engine differ by.
+    Equal names are intended: they show the difference between two runs of one engine.
 
     Raises:
         SameEngineError: they are the same engine.
@@ -404,7 +405,7 @@ def _refuse_same_engine(sides: Sequence[ComparedSide]) -> None:
 
 
 def _identity(side: ComparedSide) -> str:
-    """One line: what really runs there."""
+    """One line about the engine that actually runs."""
     ready = side.ready
     parts = [f"engine {ready.engine_files_sha256[:12]} ({ready.engine_files} files)"]
     origin = side.side.origin

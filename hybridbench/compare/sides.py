@@ -1,4 +1,4 @@
-"""What stands on the command line as a version, and how a worker of it is started."""
+"""Resolve versions named on the command line into engines that a worker can run."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _ALLOWED = (
 
 @dataclass(frozen=True)
 class Side:
-    """One version, ready to be started or, if it is a stored run, to be read.
+    """One version, ready to be started or, if it is a stored run, read.
 
     Args:
         name: as the user gave it.
         kind: "tree", "git", "python", "defect", "target", "server" or "run".
-        defects: slugs and files to put back.
-        releases: those of other engines that the defects were taken from.
-        program: the engine that runs, and its interpreter.
-        origin: where its engine comes from; the manifest of the side tells it.
+        defects: slugs and files of defects to inject.
+        releases: releases of other engines that the defects were taken from.
+        program: the engine to run, and its interpreter.
+        origin: the engine's origin, recorded in the side's manifest.
         run_dir: a stored run.
     """
 
@@ -55,7 +55,7 @@ class Side:
         return self.kind in {"git", "python"}
 
     def compared(self, run: str, engine_hash: str, lost: str | None = None) -> ComparedVersion:
-        """As comparison.json has it; ``run`` is its run directory from there."""
+        """The entry in comparison.json; ``run`` is the run directory relative to it."""
         return ComparedVersion(
             self.name, self.kind, run, engine_hash or None, lost, unknown=self.origin.stored()
         )
@@ -63,13 +63,13 @@ class Side:
 
 @contextmanager
 def resolved_sides(names: Sequence[str], targets: Path = Path()) -> Iterator[tuple[Side, ...]]:
-    """The versions called ``names``; what had to be made for them is gone after the block.
+    """Resolve ``names`` to versions; worktrees made for them are removed after the block.
 
-    ``targets`` is the folder of prepared ones.
+    ``targets`` is the folder of prepared targets.
 
     Raises:
-        UsageError: a name that means nothing, told before anything is made.
-        ConfigError: a defect's file that defines none, or an interpreter that cannot run an engine.
+        UsageError: a name is unknown; raised before anything is made.
+        ConfigError: a defect's file defines none, or an interpreter cannot run an engine.
     """
     found = [_found(name, targets) for name in names]
     with ExitStack() as made:
@@ -80,12 +80,12 @@ def resolved_sides(names: Sequence[str], targets: Path = Path()) -> Iterator[tup
 
 
 def is_stored(name: str) -> bool:
-    """Whether ``name`` is that of a run directory; cheap, and says nothing of its health."""
+    """Whether ``name`` is a run directory; cheap, and does not check its contents."""
     return name != TREE and not _prefixed(name) and (Path(name) / MANIFEST).is_file()
 
 
 def server_sides(names: Sequence[str]) -> tuple[Side, ...]:
-    """The servers called ``names``, and runs of servers beside them.
+    """Resolve ``names`` to prepared servers and stored runs.
 
     Raises:
         UsageError: a name is neither.
@@ -107,7 +107,7 @@ def server_sides(names: Sequence[str]) -> tuple[Side, ...]:
 
 
 def defect_words(names: Sequence[str]) -> list[str]:
-    """What the versions called ``names`` ask for as ``--defect`` would take it."""
+    """The defects among the versions ``names``, as values of ``--defect``."""
     return [
         name.removeprefix(_DEFECT)
         for name in names
@@ -120,7 +120,7 @@ def _prefixed(name: str) -> bool:
 
 
 def _found(name: str, targets: Path) -> Side | Revision:
-    """The version called ``name``, or the revision of which the files are yet to be made."""
+    """The version ``name``, or a revision that still has to be checked out."""
     if name == TREE:
         return Side(name, "tree")
     if name.startswith(_GIT):

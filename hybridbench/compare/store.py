@@ -1,7 +1,7 @@
-"""The directory of a comparison: what was compared, its raw blocks, a run directory per side.
+"""The directory of a comparison: its manifest, its raw blocks, and a run directory per side.
 
-``comparison.json`` says what was compared and how it ended, ``blocks.jsonl`` has a line per block,
-written when the block is over.  Nothing in them is judged: that is done anew by whoever reads.
+``comparison.json`` says what was compared and how it ended; ``blocks.jsonl`` has a line per block,
+written when the block ends.  Neither contains a verdict: each reader judges them anew.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from hybridbench.thresholds.ratios import CheckedRatio, check_ratios
 
 @dataclass(frozen=True)
 class StoredComparison:
-    """A comparison as it lies on the disk, read but not judged."""
+    """A stored comparison, read but not judged."""
 
     comparison: Comparison
     terms: ComparisonTerms
@@ -63,7 +63,7 @@ class StoredComparison:
 def judged_comparison(
     stored: StoredComparison,
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
-    """The answer in words, and the thresholds on ratios that it was held against."""
+    """The verdict with its texts, and the checked thresholds on ratios."""
     compared = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
     return check_ratios(compared, stored.manifest.thresholds)
 
@@ -81,7 +81,7 @@ class ComparisonWriter:
         self._file = LineFile(directory / BLOCKS, SystemClock(), sync_every_s=0.0)
 
     def store(self, manifest: ComparisonManifest) -> None:
-        """What is known of the comparison now."""
+        """Write ``manifest``, replacing the previous one."""
         self.manifest = manifest
         write_atomically(
             self.directory / COMPARISON, json_text(comparison_manifest_to_json(manifest))
@@ -91,7 +91,7 @@ class ComparisonWriter:
         """Append one block.
 
         Raises:
-            RunDirectoryError: the disk refuses.
+            RunDirectoryError: it cannot be written.
         """
         values = {n: short(value) for n, value in block.values.items() if math.isfinite(value)}
         self._file.append(
@@ -115,7 +115,7 @@ class ComparisonWriter:
 def opened_comparison(
     store: Path, clock: Clock, terms: ComparisonTerms, manifest: ComparisonManifest
 ) -> Iterator[ComparisonWriter]:
-    """The writer of a new comparison in ``store``, which is taken away again if nothing ran.
+    """Open a new comparison in ``store``; remove its directory if nothing ran.
 
     Raises:
         RunDirectoryError: the store cannot be written.
@@ -135,7 +135,7 @@ def opened_comparison(
         with ComparisonWriter(directory, known) as writer:
             yield writer
     except (ConfigError, SameEngineError, UsageError) as error:
-        # Nothing ran: a directory that says so would only be in the way.
+        # Nothing ran: an empty directory would be of no use.
         if remove_unused(directory):
             raise
         kept = f"{error} What has run is kept in {directory}."
@@ -143,7 +143,7 @@ def opened_comparison(
 
 
 def read_comparison(path: Path) -> StoredComparison:
-    """The comparison in ``path`` with every side's run judged on its own.
+    """Read the comparison in ``path``, and judge every side's run on its own.
 
     Raises:
         RunDirectoryError: there is none, it is damaged, or a later version wrote it.
@@ -155,7 +155,7 @@ def read_comparison(path: Path) -> StoredComparison:
             f"{path / COMPARISON} names fewer than two versions", code=ErrorCode.DAMAGED
         )
     if manifest.interleaved:
-        # A torn last line is a block that was never stored.
+        # An incomplete last line is a block that was never stored.
         blocks = tuple(read_lines(path / BLOCKS, msgspec.json.Decoder(Block)).lines)
     else:
         blocks = _windows(versions)
@@ -183,7 +183,7 @@ def read_comparison(path: Path) -> StoredComparison:
 
 
 def read_comparison_manifest(path: Path) -> ComparisonManifest:
-    """What ``comparison.json`` in ``path`` says.
+    """Read ``comparison.json`` in ``path``.
 
     Raises:
         RunDirectoryError: it is missing, damaged, or of a later version.

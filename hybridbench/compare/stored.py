@@ -1,5 +1,5 @@
-"""Runs side by side that share no time: stored ones, live versions that run as a stored one did,
-and servers of others, soaked one after the other.
+"""Compare runs that are not interleaved: stored runs, live versions soaked with the settings of a
+stored run, and third-party servers, soaked one after another.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from hybridbench.runs.watch import WatchPlan, run_watched
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """A comparison whose sides share no time, so that nothing is interleaved.
+    """A comparison whose sides run at different times, without interleaving.
 
-    A live version is run as a soak of the first stored one's settings and length, if ``max_time_s``
-    allows that; a server as its plan in ``soaks`` says, by the name of the side.
+    A live version is soaked with the settings and duration of the first stored run, if
+    ``max_time_s`` allows it; a server by its plan in ``soaks``, keyed by the side's name.
     """
 
     sides: tuple[Side, ...]
@@ -49,21 +49,21 @@ class StoredPlan:
     soaks: Mapping[str, WatchPlan] = field(default_factory=dict)
 
 
-# Makes the run of a side that has none, in the directory of the comparison.
+# Makes the run of a side without one, in the comparison's directory.
 _MakeRun: TypeAlias = Callable[[Side, Path], SoakOutcome]
 
 
 def compare_stored(plan: StoredPlan) -> CompareOutcome:
-    """Set the runs side by side; those that did not run yet are run.
+    """Compare the sides, after running those without a stored run.
 
     Raises:
-        UsageError: they cannot be compared, or a live one would take too long.
+        UsageError: the sides are not comparable, or a live one would take too long.
         RunDirectoryError: a run cannot be read, or the store cannot be written.
     """
     stored = [(side, side.run_dir) for side in plan.sides if side.run_dir is not None]
     manifests = [(side, read_manifest(run_dir)) for side, run_dir in stored]
     if manifests:
-        # Those that ran are refused before anything is made or run for the others.
+        # Refuse incomparable stored runs before making or running anything for the others.
         _refuse(manifests, plan)
     if plan.soaks:
         first = next(iter(plan.soaks.values()))
@@ -84,10 +84,10 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
 
 
 def _like_the_first(plan: StoredPlan, stored: Side, manifest: Manifest) -> SoakPlan:
-    """How a live version is run beside a stored one.
+    """The soak plan for live versions, taken from the first stored run.
 
     Raises:
-        UsageError: there is one, and it would take too long.
+        UsageError: there is a live version, and it would take too long.
     """
     assert stored.run_dir is not None
     like = plan_of_manifest(manifest, stored.run_dir)
@@ -114,7 +114,7 @@ def _side_by_side(plan: StoredPlan, make_run: _MakeRun, writer: ComparisonWriter
             run_dir, hint = outcome.run_dir, outcome.exit_hint
         manifest = read_manifest(run_dir)
         manifests.append((side, manifest))
-        # A store that moves as a whole stays readable.
+        # A relative path, so that the store can be moved as a whole.
         run = os.path.relpath(run_dir.resolve(), directory.resolve())
         versions = (*versions, side.compared(run, manifest.engine_hash))
         writer.store(msgspec.structs.replace(writer.manifest, versions=versions))
@@ -141,7 +141,7 @@ def _run_like(like: SoakPlan, plan: StoredPlan, side: Side, directory: Path) -> 
 
 
 def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> SoakPlan:
-    """The soak of a live version: as the stored one was planned, with what the version changes."""
+    """The soak of a live version: the stored run's plan with this version's changes."""
     return replace(
         like,
         store=directory,

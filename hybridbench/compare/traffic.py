@@ -1,4 +1,4 @@
-"""Traffic in blocks: a fixed number of requests of one seed, then nothing until the next block."""
+"""Traffic in blocks: a fixed number of requests from one seed, then none until the next block."""
 
 from __future__ import annotations
 
@@ -15,48 +15,49 @@ from hybridbench.workload.step_paced import StepPaced, is_step_paced
 
 
 def block_workload(profile: Profile, vocab_size: int, seed: int) -> Workload:
-    """What a block serves of ``profile``; whoever waits for answers counts in steps, so that all
-    versions are asked the same whatever their speed.
+    """The workload of a block of ``profile``.
+
+    If nothing in it depends on a clock, it is paced in engine steps, so that all versions get the
+    same requests at any speed.
     """
     workload = build_workload(profile, vocab_size, None, seed)
     return StepPaced(workload) if is_step_paced(profile) else workload
 
 
 class BlockTraffic:
-    """A ``Workload`` that serves one block after the other, each with a workload of its own.
+    """A ``Workload`` of consecutive blocks, each with its own inner workload.
 
-    Ids get the block's tag in front, so that what is still told of an earlier block is known as
-    such.  Sessions that the workload leaves open are closed with the block: the next one would else
-    go on with them.
+    Ids are prefixed with the block's tag, so that late events of an earlier block are recognised.
+    Sessions left open are closed at the block's end: the next block would otherwise continue them.
     """
 
     def __init__(self) -> None:
         self._inner: Workload | None = None
         self._tag = ""
-        self._left: int | None = 0  # requests to submit; None is without end
+        self._left: int | None = 0  # requests to submit; None is unlimited
         self._ending = False
         self._open_sessions: dict[str, None] = {}
         self.first_submit_s: float | None = None
 
     def begin(self, inner: Workload, requests: int | None, tag: str) -> None:
-        """The next block: ``requests`` of ``inner``, or all that come until ``stop``."""
+        """Begin a block of ``requests`` from ``inner``; None submits until ``stop``."""
         self._inner, self._left, self._tag = inner, requests, tag
         self._ending = False
         self._open_sessions.clear()
         self.first_submit_s = None
 
     def stop(self) -> None:
-        """Nothing more of this block; what is under way comes to its end."""
+        """Submit nothing more of this block; running requests finish."""
         self._left = 0
 
     @property
     def all_submitted(self) -> bool:
-        """Whether nothing more of this block is to come."""
+        """Whether the block has no more requests to submit."""
         return self._left == 0
 
     @property
     def done(self) -> bool:
-        """Whether the block was submitted as a whole and all of it has ended."""
+        """Whether all requests of the block were submitted and have ended."""
         return self._left == 0 and self.in_flight == 0 and not self._open_sessions
 
     @property

@@ -1,4 +1,4 @@
-"""A revision of the engine as files: a git worktree outside the checkout, gone when it was used."""
+"""Check out a revision of the engine: a temporary git worktree outside the checkout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridbench.runs.machine import git
 from hybridbench.targets.bundled import FORMER_WORKER_MODULE, WORKER_MODULE
 
 _PACKAGE = "hybridbench"
-# The file that shows which module of a revision is its worker, latest first.
+# Files that identify a revision's worker module, latest first.
 _WORKERS = {
     f"{_PACKAGE}/worker/__main__.py": WORKER_MODULE,
     f"{_PACKAGE}/runs/worker.py": FORMER_WORKER_MODULE,
@@ -25,7 +25,7 @@ _WORKERS = {
 class Revision:
     """A commit of the repository at ``root``.
 
-    ``tree`` is git's name of all files of the package: commits that only change others share it.
+    ``tree`` is the git tree hash of the package: commits that change only other files share it.
     """
 
     root: Path
@@ -38,11 +38,11 @@ class Revision:
 def find_revision(ref: str, root: Path | None = None) -> Revision:
     """The commit that ``ref`` names.
 
-    In the repository of the working directory if that holds this engine, else in the checkout that
-    this process was imported from; or in the one at ``root``.
+    It is looked up in the repository at ``root`` if given, else in that of the working directory if
+    it holds this engine, else in the checkout that this process was imported from.
 
     Raises:
-        UsageError: no repository, no such revision, or one from before there was a worker.
+        UsageError: no repository, no such revision, or one older than the worker.
     """
     roots = [root] if root is not None else _candidates()
     if not roots:
@@ -77,16 +77,16 @@ def find_revision(ref: str, root: Path | None = None) -> Revision:
 
 @contextmanager
 def worktree(revision: Revision) -> Iterator[Path]:
-    """The files of ``revision``, for the time of the block.
+    """Check out ``revision`` for the duration of the block.
 
     Raises:
-        UsageError: git cannot make it.
+        UsageError: git cannot check it out.
     """
-    # Registrations of worktrees whose process was killed; their files went with the temporary ones.
+    # Forget worktrees of killed processes, whose temporary files are gone.
     git(revision.root, "worktree", "prune")
     with tempfile.TemporaryDirectory(prefix="hybridbench-tree-") as place:
         tree = Path(place) / revision.commit[:12]
-        # One that a person checks out is not ours to lock: detached, any number may stand.
+        # Detached, so that a branch that is checked out elsewhere can be used, any number of times.
         made = git(revision.root, "worktree", "add", "--detach", str(tree), revision.commit)
         if made is None:
             raise UsageError(
@@ -100,7 +100,7 @@ def worktree(revision: Revision) -> Iterator[Path]:
 
 
 def _candidates() -> list[Path]:
-    """Repositories that may hold the engine, the nearest first."""
+    """Repositories that may hold the engine, nearest first."""
     found: list[Path] = []
     for place in (Path.cwd(), Path(hybridbench.__file__).parents[1]):
         top = git(place, "rev-parse", "--show-toplevel")
