@@ -1,6 +1,6 @@
-"""Addresses for whoever runs the server: let it rest, go on, and account for what it holds.
+"""Administrative endpoints: drain the server, resume, and account for the slots it holds.
 
-Only clients on this machine may use them.
+Only clients on the same machine may use them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHECKPOINT_PATIENCE_S: Final = 60.0
 
 @dataclass
 class Admin:
-    """The endpoints, and whether requests are taken.
+    """The endpoints, and whether the server accepts requests.
 
     Args:
         link: the engine.
@@ -41,12 +41,12 @@ class Admin:
         self._numbers = count()
 
     def routes(self) -> list[Route]:
-        """All of them; each is asked for with POST, since each does something."""
+        """Routes of all endpoints, for POST only, since each has an effect."""
         endpoints = {"drain": self.drain, "resume": self.resume, "checkpoint": self.checkpoint}
         return [Route(f"/admin/{name}", one, methods=["POST"]) for name, one in endpoints.items()]
 
     async def drain(self, request: Request) -> Response:
-        """Take no more generations; answered when the engine is idle."""
+        """Accept no more generations; answer when the engine is idle."""
         check_client(request)
         self.draining = True
         try:
@@ -59,14 +59,14 @@ class Admin:
         return json_response({"status": "drained"})
 
     async def resume(self, request: Request) -> Response:
-        """Take generations again."""
+        """Accept generations again."""
         check_client(request)
         self.draining = False
         self.link.post(Resume())
         return json_response({"status": "ok"})
 
     async def checkpoint(self, request: Request) -> Response:
-        """What the engine holds between two steps, slot by slot, with a scan of its heap."""
+        """Account for the engine's slots between two steps, one by one, with a heap scan."""
         check_client(request)
         probe_id = self.link.new_probe_id()
         asked = Checkpoint(probe_id, next(self._numbers), audit=True)
@@ -75,10 +75,10 @@ class Admin:
 
 
 def check_client(request: Request) -> None:
-    """Refuse a client elsewhere, and a page from elsewhere.
+    """Refuse clients on other machines, and web pages of other hosts.
 
     Raises:
-        ApiError: it is one.
+        ApiError: the client is one of these.
     """
     if request.client is None or not is_loopback(request.client.host):
         raise ApiError(403, "only clients on the server's machine may do that.")
@@ -86,7 +86,7 @@ def check_client(request: Request) -> None:
 
 
 def _named(value: object) -> JsonValue:
-    """A record of the wire, where it is an array, with the names of its fields."""
+    """A wire record, which is encoded as an array, as a JSON object with field names."""
     if isinstance(value, msgspec.Struct):
         return {name: _named(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):

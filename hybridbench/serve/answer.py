@@ -1,4 +1,4 @@
-"""The answer to a request for text, whole or as a stream of events, while its client is there."""
+"""Answer a generation request, whole or as an event stream, while its client is connected."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _DONE: Final = b"data: [DONE]\n\n"
 
 
 class Answer(Response):
-    """Runs the generations of one request while its client is there.
+    """Runs the generations of one request while its client is connected.
 
-    A client that leaves aborts them.  Nothing is sent before the engine has taken the request or
-    refused it, so that a refusal has a status of its own.
+    A disconnect aborts them.  Nothing is sent before the engine has accepted or refused the
+    request, so that a refusal gets its own HTTP status.
     """
 
     def __init__(
         self, link: EngineLink, asked: Asked, shape: Shape, on_end: Callable[[str], None]
     ) -> None:
-        """``on_end`` gets the outcome of each generation: stop, length, abort, refused, error."""
+        """``on_end`` receives each generation's outcome: stop, length, abort, refused or error."""
         self._link = link
         self._asked = asked
         self._shape = shape
@@ -38,7 +38,7 @@ class Answer(Response):
         self._left = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; raises ApiError as long as nothing was sent."""
+        """Answer the request; may raise ApiError until the first byte is sent."""
         del scope
         generations = self._link.submit(self._asked, self._changed)
         watch = asyncio.ensure_future(self._watch(receive))
@@ -60,7 +60,7 @@ class Answer(Response):
         self._changed.set()
 
     async def _news(self) -> bool:
-        """Wait until something has changed; whether the client is still there."""
+        """Wait for a change; return whether the client is still connected."""
         await self._changed.wait()
         self._changed.clear()
         return not self._left
@@ -90,14 +90,14 @@ class Answer(Response):
                 last = self._shape.last(generations) if fault is None else fault.body
                 events += [_DONE] if last is None else [_event(last), _DONE]
             if events:
-                # Waits while the client does not read; what comes meanwhile is one part then.
+                # Waits while the client does not read; tokens of that time form one part.
                 body = b"".join(events)
                 await send({"type": "http.response.body", "body": body, "more_body": not is_last})
             if not is_last and not await self._news():
                 return
 
     def _events(self, generations: Sequence[Generation], finished: set[int]) -> Iterator[bytes]:
-        """What is new of each generation; adds those that have finished to ``finished``."""
+        """New tokens of each generation as events; adds finished ones to ``finished``."""
         for index, generation in enumerate(generations):
             if index in finished or _fault(generation) is not None:
                 continue
@@ -132,7 +132,7 @@ def _fault(generation: Generation) -> ApiError | None:
         return ApiError(503, f"{generation.failure.rstrip('.')}.")
     ended = generation.ended
     if ended is not None and ended.reason not in ("stop", "length"):
-        # A full queue, no room, an abort of all: the engine's own sentence.
+        # A full queue, too little memory, or an abort of all: use the engine's message.
         return ApiError(503, f"{ended.reason.rstrip('.')}.", code="aborted_by_engine")
     return None
 

@@ -1,4 +1,4 @@
-"""The interface: which address does what, and what is answered when it cannot."""
+"""The HTTP interface: routes, endpoints, and error responses."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _HANG_S: Final = 30.0
 
 @dataclass
 class Service:
-    """What the endpoints share.
+    """State shared by the endpoints.
 
     Args:
         link: the engine.
-        model: what it serves.
-        limits: what a client may cost.
+        model: the model that it serves.
+        limits: resource limits per client.
         loopback_only: whether only this machine can reach the server.
-        counts: what was answered so far.
-        ending: whether the server finishes what it has and takes nothing new.
+        counts: responses so far.
+        ending: whether the server only finishes current requests and accepts no new ones.
     """
 
     link: EngineLink
@@ -107,27 +107,27 @@ class Service:
         return self._answer(asked, OpenAiShape(asked, self.model.names[0], is_chat=True))
 
     async def generate(self, request: Request) -> Response:
-        """POST /generate, as SGLang has it."""
+        """POST /generate, compatible with SGLang."""
         body = parse(await read_body(request, self.limits), GenerateRequest)
         asked = asked_by_generate(body, self.model)
         names_tokens = bool(body.return_text_in_logprobs)
         return self._answer(asked, GenerateShape(asked, body.is_list, names_tokens))
 
     async def open_session(self, request: Request) -> Response:
-        """POST /open_session: its id; a session that is open stays as it is."""
+        """POST /open_session: return its id; a session that is already open is unchanged."""
         body = parse(await read_body(request, self.limits), OpenSessionRequest)
         session_id = body.session_id or uuid4().hex
         self.link.post(OpenSession(session_id, body.timeout or 0.0))
         return json_response(session_id)
 
     async def close_session(self, request: Request) -> Response:
-        """POST /close_session: after the turn under way, if there is one."""
+        """POST /close_session: close after the current turn, if there is one."""
         body = parse(await read_body(request, self.limits), CloseSessionRequest)
         self.link.post(CloseSession(body.session_id))
         return Response()
 
     async def flush_cache(self, request: Request) -> Response:
-        """POST /flush_cache: 400, and nothing done, while requests run or sessions hold KV."""
+        """POST /flush_cache: 400 without effect while requests run or sessions hold KV."""
         del request
         if not (await self.link.ask(Flush(), Flushed, _FLUSH_PATIENCE_S)).done:
             raise ApiError(400, "requests run, or sessions hold a part of the cache.")
@@ -149,7 +149,7 @@ class Service:
         return json_response({"object": "list", "data": models})
 
     async def health(self, request: Request) -> Response:
-        """GET /health: 200 while the engine makes its steps."""
+        """GET /health: 200 unless the engine hangs."""
         del request
         reply = await self.link.counters(_COUNTERS_PATIENCE_S)
         if reply.step_age_s > _HANG_S:
@@ -175,13 +175,13 @@ class Service:
         return self.ending or self.admin.draining
 
     def _guard(self, request: Request) -> None:
-        """Raises ApiError for a request that is refused whatever it asks."""
+        """Raise ApiError for a request to refuse regardless of its endpoint."""
         if self.loopback_only:
             check_origin(request)
 
 
 def _counted(app: ASGIApp, guard: Callable[[Request], None], counts: ServerCounts) -> ASGIApp:
-    """``app`` behind ``guard``; counts what is answered."""
+    """``app`` behind ``guard``, counting responses."""
 
     async def outer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -204,7 +204,7 @@ def _counted(app: ASGIApp, guard: Callable[[Request], None], counts: ServerCount
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    """Print where it happened, without its sentence, which may quote a prompt."""
+    """Print the traceback without the error's message, which may quote a prompt."""
     del request
     lines = "".join(traceback.format_tb(error.__traceback__))
     echo(f"hybridbench: {type(error).__name__} in the server:\n{lines}", err=True)
@@ -235,6 +235,6 @@ async def _on_http_exception(request: Request, error: HTTPException) -> Response
 
 
 async def _on_client_left(request: Request, error: ClientDisconnect) -> Response:
-    """Nobody receives this."""
+    """Return any response: the client has disconnected."""
     del request, error
     return Response(status_code=400)

@@ -1,6 +1,6 @@
-"""The engine as a server's event loop sees it: requests go out, their tokens come in.
+"""Connect the server's event loop to the engine: send requests, receive their tokens.
 
-Everything here runs on the thread of the event loop, which watches the wire's descriptor.
+Everything here runs on the event loop's thread, which watches the wire's file descriptor.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from hybridbench.serve.schema import Asked
 from hybridbench.targets.wire import WireClosedError
 
 Answer = TypeVar("Answer", bound=FromWorker)
-# A frame of the wire has a limit, and prompts that wait for the same turn of the loop share one.
+# Frames have a size limit, and all prompts posted in one iteration of the loop share a frame.
 _FRAME_TOKENS_MAX: Final = 200_000
-# The type of an answer, and the number of the probe that it answers.
+# The type of an answer, and the id of the probe that it answers.
 _Key: TypeAlias = tuple[type[object], int]
 
 
 class Wire(Protocol):
-    """What carries messages to the worker and back; ``targets/bundled.py`` has it."""
+    """The message channel to the worker; ``targets/bundled.py`` implements it."""
 
     def post(self, message: ToWorker) -> None: ...
     def exchange(self, timeout_s: float) -> list[FromWorker]: ...
@@ -56,7 +56,7 @@ class EngineGoneError(Exception):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Some tokens of an answer, and the logprobs of each if its client asked for them."""
+    """Some tokens of an answer, with their logprobs if the client requested them."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -64,15 +64,15 @@ class Tokens:
 
 @dataclass(eq=False)
 class Generation:
-    """One prompt on its way through the engine.
+    """One prompt's generation in the engine.
 
-    Tokens that nobody has taken yet are kept together, so that a client that reads slowly costs no
-    more than its own answer.
+    Tokens not taken yet are buffered here, so that a slow client costs no more memory than its own
+    answer.
 
     Attributes:
-        ended: how it ended; None while it runs, or if the engine never took it.
-        refusal: why the engine did not take it.
-        failure: why it will have no end.
+        ended: how it ended; None while it runs, or if the engine never accepted it.
+        refusal: why the engine refused it.
+        failure: why it cannot finish.
     """
 
     rid: str
@@ -85,26 +85,26 @@ class Generation:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more tokens come."""
+        """Whether no more tokens will come."""
         return self.ended is not None or bool(self.refusal or self.failure)
 
     def take(self) -> Tokens:
-        """The tokens since the last call, without one that only says where to stop."""
+        """Take the tokens since the last call, without a final stop token."""
         fresh, self._fresh = self._fresh, Tokens()
         return fresh
 
     def add(self, ids: Sequence[int]) -> None:
-        """The engine has emitted ``ids``."""
+        """Buffer tokens that the engine has emitted."""
         self._received += len(ids)
         self._fresh.ids.extend(ids)
         self.changed.set()
 
     def add_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
-        """Those of the tokens that ``add`` or ``end`` gets next."""
+        """Buffer logprobs of the tokens in the next call of ``add`` or ``end``."""
         self._fresh.logprobs.extend(logprobs)
 
     def end(self, ended: Ended) -> None:
-        """The engine is done; what it has not reported yet is in the whole output."""
+        """Finish; tokens that were not reported yet are taken from the whole output."""
         self.ended = ended
         self.add(ended.output_ids[self._received :])
         if ended.reason == "stop" and self._fresh.ids:
@@ -112,17 +112,17 @@ class Generation:
             del self._fresh.logprobs[len(self._fresh.ids) :]
 
     def give_up(self, *, refusal: str = "", failure: str = "") -> None:
-        """It was not taken, or nothing more can come."""
+        """End without an answer: the engine refused the prompt, or is gone."""
         self.refusal, self.failure = refusal, failure
         self.changed.set()
 
 
 class EngineLink:
-    """Owns the traffic on the wire of a worker that is ready; the process is its caller's.
+    """Owns the traffic with a ready worker; the caller owns the process.
 
     Attributes:
-        lost: why there is no engine any more, as one sentence; empty while there is one.
-        latencies: all that the engine has counted so far.
+        lost: why the engine is gone, as one sentence; empty while it is there.
+        latencies: all latencies that the engine has reported so far.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -138,14 +138,14 @@ class EngineLink:
         self._loop.add_reader(wire.fileno(), self._exchange)
 
     def __len__(self) -> int:
-        """Generations that run or wait."""
+        """Number of generations that run or wait."""
         return len(self._generations)
 
     async def leave(self, patience_s: float) -> bool:
-        """Let the engine finish what it has, and its process end; use the link no longer.
+        """Drain the engine and shut its process down; the link is unusable afterwards.
 
         Returns:
-            Whether the process says that it ends.
+            Whether the process confirmed that it ends.
         """
         try:
             await self.ask(Drain(), Drained, patience_s)
@@ -159,10 +159,10 @@ class EngineLink:
                 self._lose("the server has ended")
 
     def submit(self, asked: Asked, changed: asyncio.Event) -> list[Generation]:
-        """Start a generation for each prompt; ``changed`` is set whenever one has something new.
+        """Start a generation for each prompt; ``changed`` is set whenever one has news.
 
         Raises:
-            EngineGoneError: there is no engine any more.
+            EngineGoneError: the engine is gone.
         """
         self._check()
         generations = []
@@ -178,7 +178,7 @@ class EngineLink:
                     session_id=asked.session_id,
                     priority=asked.priority,
                     extra_key=asked.extra_key,
-                    # Logprobs of a whole answer at once might not fit a frame of the wire.
+                    # The logprobs of a whole answer might not fit into one frame.
                     stream=asked.stream or asked.logprobs is not None,
                 )
             )
@@ -187,19 +187,19 @@ class EngineLink:
         return generations
 
     def drop(self, generation: Generation) -> None:
-        """Its client has left; what is over already is left alone."""
+        """Disconnect ``generation`` from its client; no effect if it is over."""
         if self._generations.pop(generation.rid, None) is not None:
             self.post(Disconnect(generation.rid))
 
     def new_probe_id(self) -> int:
-        """A number that no other probe has."""
+        """A unique id for a probe."""
         return next(self._numbers)
 
     async def counters(self, patience_s: float) -> CountersReply:
-        """The worker's counters, which it gives also while its engine is busy.
+        """The worker's counters, which it sends even while its engine is busy.
 
         Raises:
-            EngineGoneError: none came in ``patience_s``.
+            EngineGoneError: no reply within ``patience_s``.
         """
         probe_id = self.new_probe_id()
         return await self.ask(Counters(probe_id), CountersReply, patience_s, probe_id)
@@ -207,10 +207,10 @@ class EngineLink:
     async def ask(
         self, request: ToWorker, kind: type[Answer], patience_s: float, probe_id: int = 0
     ) -> Answer:
-        """Post ``request``, of that ``probe_id`` if it has one, and await its answer.
+        """Post ``request``, with its ``probe_id`` if any, and await its answer.
 
         Raises:
-            EngineGoneError: none came in ``patience_s``.
+            EngineGoneError: no answer within ``patience_s``.
         """
         self._check()
         future: asyncio.Future[FromWorker] = self._loop.create_future()
@@ -228,12 +228,12 @@ class EngineLink:
         return answer
 
     def post(self, message: ToWorker) -> None:
-        """Send ``message``; nothing happens if there is no engine any more."""
+        """Send ``message``; no effect if the engine is gone."""
         if self.lost:
             return
         self._wire.post(message)
         if not self._exchange_due:
-            # Later in this turn of the loop: messages of several requests make one frame.
+            # Later in this loop iteration, so that messages of several requests share a frame.
             self._exchange_due = True
             self._loop.call_soon(self._exchange)
 
@@ -258,7 +258,7 @@ class EngineLink:
         self._await_room()
 
     def _await_room(self) -> None:
-        """Have the rest of what was posted sent once the worker reads on."""
+        """Send the rest of the posted messages when the worker reads again."""
         if not self.lost and self._wire.has_unsent != self._waits_to_write:
             self._waits_to_write = not self._waits_to_write
             if self._waits_to_write:

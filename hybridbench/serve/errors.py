@@ -1,6 +1,6 @@
-"""What a client is answered in JSON, above all when its request is refused.
+"""JSON responses, above all for refused requests.
 
-Source: OpenAI's error object, which clients parse.  No message repeats what a prompt says.
+Source: OpenAI's error object, which clients parse.  No message quotes a prompt.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _CODES: Final = {
 
 
 class ApiError(Exception):
-    """A request that is not answered as asked.
+    """An error response to a request.
 
     Args:
-        status: of HTTP.
-        message: one sentence for the person who wrote the client.
-        param: the field that is at fault, if one is.
-        code: what kind of fault it is, for programs; by default that of the status.
+        status: HTTP status.
+        message: one sentence for the client's developer.
+        param: the invalid field, if any.
+        code: kind of error, for programs; default: by status.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, dict[str, str | None]]:
-        """The object that a client receives."""
+        """The error object for the client."""
         usual = "server_error" if self.status >= 500 else "invalid_request_error"
         kind = _KINDS.get(self.status, usual)
         return {
@@ -61,16 +61,16 @@ class ApiError(Exception):
 
     @property
     def body_bytes(self) -> bytes:
-        """The same as JSON."""
+        """The error object as JSON."""
         return msgspec.json.encode(self.body)
 
 
 def json_response(body: JsonValue, status: int = 200) -> Response:
-    """``body`` as JSON."""
+    """A response with ``body`` as JSON."""
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
 def error_response(error: ApiError) -> Response:
-    """The answer to a request that is refused."""
+    """The response to a refused request."""
     headers = {"retry-after": "1"} if error.status in (429, 503) else None
     return Response(error.body_bytes, error.status, headers=headers, media_type="application/json")

@@ -1,4 +1,4 @@
-"""What a client may cost: who may ask, how much it may send and how long it may take for that."""
+"""Limits on clients: who may connect, how much they may send, and how long that may take."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hybridbench.serve.errors import ApiError
 
 @dataclass(frozen=True)
 class Limits:
-    """Beyond these a request is refused, or its connection closed.
+    """Limits beyond which a request is refused or its connection closed.
 
     Args:
-        body_bytes: of one request.
-        read_s: for a whole request to arrive, from its first byte or from the connection.
-        write_s: without a byte taken by a client whose buffers are full.
-        idle_s: of a connection between two requests.
-        connections: open at a time.
-        generations: prompts that run or wait in the engine.
+        body_bytes: size of a request's body.
+        read_s: time for a whole request to arrive, from its first byte or from the connection.
+        write_s: time for which a client with full buffers may read nothing.
+        idle_s: time between two requests on a connection.
+        connections: number of open connections.
+        generations: number of prompts that run or wait in the engine.
     """
 
     body_bytes: int = 2 * MIB
@@ -33,7 +33,7 @@ class Limits:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or a name belongs to this machine alone."""
+    """Whether an address or a name is this machine's loopback."""
     if host == "localhost":
         return True
     try:
@@ -43,16 +43,16 @@ def is_loopback(host: str) -> bool:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse what a web page from elsewhere may have sent to a server on the loopback interface.
+    """Refuse requests that a foreign web page may have sent to a server on the loopback interface.
 
-    A name that resolves to this machine must not let such a page read answers (DNS rebinding), and
-    a page may post without reading.
+    Such a page must not read answers through a name that resolves to this machine (DNS rebinding),
+    nor post, which it could do without reading the answer.
 
     Raises:
         ApiError: the Host header or the origin is not on this machine.
     """
     host = request.headers.get("host")
-    # Only clients of HTTP/1.0 may leave it out, and no browser is one.
+    # Only HTTP/1.0 clients may omit it, and browsers do not use HTTP/1.0.
     if host is not None and not is_loopback(_host_of(host)):
         raise ApiError(403, "the Host header must name this machine, such as localhost.")
     origin = request.headers.get("origin")
@@ -64,7 +64,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """The body of ``request``.
 
     Raises:
-        ApiError: it is longer than it may be.
+        ApiError: it is too long.
     """
     too_long = ApiError(
         413, f"the body is longer than {limits.body_bytes // MIB} MiB; send less at a time."
@@ -72,12 +72,12 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     announced = request.headers.get("content-length", "")
     is_too_long = announced.isdecimal() and int(announced) > limits.body_bytes
     if is_too_long and "expect" in request.headers:
-        # Such a client waits for a word before it sends.
+        # Such a client waits for a response before it sends the body.
         raise too_long
     body = bytearray()
     async for part in request.stream():
-        # What is too long is read to its end: a client that still sends when its connection is
-        # closed never sees the answer.
+        # Read a body that is too long to its end: a client whose connection is closed while it
+        # sends never sees the answer.
         is_too_long = is_too_long or len(body) + len(part) > limits.body_bytes
         if not is_too_long:
             body += part

@@ -1,7 +1,7 @@
-"""``/metrics``: every counter and pool that the worker reports, and what the server counts itself.
+"""``/metrics``: every counter and pool reported by the worker, and the server's own counts.
 
-A name stands for one thing: what has a label elsewhere (a pool, an event) is a part of the name
-here, because a sum over pools would mean nothing.
+A pool or an event is a part of the metric's name here, not a label as elsewhere, because a sum over
+pools would be meaningless.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hybridbench.report.prometheus import Family, base_value, family_of
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# The names under which dashboards, and our own scraper, look for them.
+# Names that dashboards and our own scraper expect.
 _LOAD: Final = {
     "running_requests": ("hybridbench:num_requests_running", "Requests in the running batch."),
     "waiting_requests": ("hybridbench:num_requests_waiting", "Requests that wait for admission."),
@@ -34,23 +34,23 @@ _BUCKETS_S: Final = tuple(step * 10.0**power for power in range(-3, 3) for step 
 
 
 class ServerCounts:
-    """What the server counts: answers by status of HTTP, generations by outcome."""
+    """The server's counts: responses by HTTP status, generations by outcome."""
 
     def __init__(self) -> None:
-        # The known ones first: a counter that appears later would seem to jump.
+        # Start all known ones at 0: a counter that appears later would seem to jump.
         self.generations = dict.fromkeys(("stop", "length", "abort", "refused", "error"), 0)
         self.statuses: dict[int, int] = {200: 0}
 
     def ended(self, outcome: str) -> None:
-        """A generation has ended."""
+        """Count a generation by outcome."""
         self.generations[outcome] += 1
 
     def answered(self, status: int) -> None:
-        """A request of HTTP was answered."""
+        """Count a response by HTTP status."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
     def families(self) -> list[Family]:
-        """Both, for the page."""
+        """Both counts, for the page."""
         return [
             Family(
                 "hybridbench_generations_total",
@@ -70,12 +70,12 @@ class ServerCounts:
 def render_page(
     reply: CountersReply, latencies: Mapping[str, LatencyHistogram], counts: ServerCounts
 ) -> str:
-    """The page.
+    """Render the page.
 
     Args:
-        reply: the worker's counters; without those of the engine while that is stuck in a step.
-        latencies: all that were counted so far.
-        counts: the server's own.
+        reply: the worker's counters; the engine's are missing while it is stuck in a step.
+        latencies: all latencies so far.
+        counts: the server's own counts.
     """
     families = [*_worker_families(reply.values), *counts.families()]
     lines = [line for family in families for line in family.lines()]
@@ -87,7 +87,7 @@ def render_page(
 def _worker_families(values: Mapping[str, float]) -> Iterator[Family]:
     for name, value in sorted(values.items()):
         spec = declared(name)
-        # What is about the time since the last question belongs to whoever asked that.
+        # A window metric covers the time since the last query, possibly by another client.
         if spec.kind is Kind.WINDOW or not math.isfinite(value):
             continue
         family = family_of(replace(spec, name=name))

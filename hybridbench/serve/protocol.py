@@ -1,6 +1,6 @@
-"""HTTP/1.1 on one connection: uvicorn's, with a limit on the time that a client may take.
+"""HTTP/1.1 on one connection: uvicorn's protocol with limits on the client's time.
 
-uvicorn waits for ever for the rest of a request, and for a client that does not read.
+uvicorn itself waits forever for the rest of a request, and for a client that does not read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_reading_timer()
-        # uvicorn keeps it, and all of a connection with it, where the client has reset that.
+        # uvicorn keeps this timer, and with it the whole connection, if the client has reset it.
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
@@ -70,15 +70,15 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def _under_way(self) -> RequestResponseCycle | None:
-        """The request that is not answered to its end."""
+        """The request whose response is incomplete; None without one."""
         cycle: RequestResponseCycle | None = self.cycle
         return None if cycle is None or cycle.response_complete else cycle
 
     def _count(self, status: int) -> None:
-        """One of the answers of this file was given."""
+        """Count a response that this file wrote."""
 
     def _awaits_request(self) -> bool:
-        """Whether no request is there, or a part of its body is missing."""
+        """Whether there is no request, or a part of its body is missing."""
         cycle = self._under_way
         return cycle is None or cycle.more_body
 
@@ -90,15 +90,15 @@ class BoundedProtocol(H11Protocol):
     def _too_slow(self) -> None:
         self._reading = None
         if self._under_way is None and not self.conn.trailing_data[0]:
-            # Nothing was asked; an answer might be read as that to a request just being sent.
+            # No request: a response might be taken for the answer to a request just being sent.
             self.transport.close()
         else:
             self._refuse(ApiError(408, f"no whole request came in {self.limits.read_s:g} s."))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer and close, past h11, which may be in any state.
+        """Answer and close, bypassing h11, which may be in any state.
 
-        What the client still sends is read for a moment: it would be reset before it has read.
+        Keep reading for a moment: a reset while the client sends would lose the answer.
         """
         cycle = self._under_way
         if self.transport.is_closing() or (cycle is not None and cycle.response_started):
@@ -117,7 +117,7 @@ class BoundedProtocol(H11Protocol):
 
 
 def with_limits(limits: Limits, on_refused: Callable[[int], None]) -> type[BoundedProtocol]:
-    """The protocol under ``limits``; ``on_refused`` gets the status of each of its own answers."""
+    """The protocol with ``limits``; ``on_refused`` receives the status of each refusal."""
 
     class LimitedProtocol(BoundedProtocol):
         def _count(self, status: int) -> None:

@@ -1,4 +1,4 @@
-"""A server from its start to its end: the worker, the socket, signals, and who ends whom."""
+"""Run a server from start to end: worker, socket, signals, and shutdown."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _BACKLOG: Final = 2048
 
 @dataclass(frozen=True)
 class ServePlan:
-    """What is served, and where.
+    """The engine to serve, and the address.
 
     Args:
-        engine: which engine, by the settings of a soak that is not run.
+        engine: the engine, given by the plan of a soak that is not run.
         listening: the socket, bound and listening; ``serve`` closes it.
         host: the address as the user gave it.
-        drain_s: how long the requests that are there may take once the end is asked for.
+        drain_s: time for current requests to finish after a signal to end.
     """
 
     engine: SoakPlan
@@ -51,16 +51,16 @@ class ServePlan:
 
     @property
     def address(self) -> str:
-        """Where a client on this machine finds the server."""
+        """The server's URL for clients on this machine."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.listening.getsockname()[1]}"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on ``host``; ``port`` 0 takes any that is free.
+    """A socket that listens on ``host``; ``port`` 0 takes any free port.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: the address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -75,17 +75,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(plan: ServePlan, on_ready: Callable[[Ready], None]) -> None:
-    """Serve until a signal ends it; what clients still wait for is finished first.
+    """Serve until a signal; finish current requests before returning.
 
-    ``on_ready`` is called once requests are answered.
+    ``on_ready`` is called when the server answers requests.
 
     Raises:
-        ConfigError: the engine cannot be built as asked.
+        ConfigError: the engine cannot be built as requested.
         WorkerFailedError: the worker does not start, or has ended.
     """
     with (
         contextlib.closing(plan.listening),
-        # Without a name: nothing is left behind, whatever ends this process.
+        # An unnamed file, so that nothing is left behind however this process ends.
         tempfile.TemporaryFile() as stderr,
         handled_interrupts() as interrupts,
     ):
@@ -104,16 +104,16 @@ def serve(plan: ServePlan, on_ready: Callable[[Ready], None]) -> None:
         except WorkerLostError as error:
             raise WorkerFailedError(f"{error.detail.rstrip('.')}.") from error
         except SecondSignalError:
-            # Whoever asks twice does not wait for what is under way.
+            # After a second signal, do not wait for current requests.
             return
         finally:
             target.kill()
 
 
 async def _interruptible(serving: Coroutine[None, None, str], interrupts: Interrupts) -> str:
-    """What ``serving`` returns; nothing if a second signal cuts it off.
+    """The result of ``serving``; empty if a second signal cancels it.
 
-    The loop gets the signals: what a handler raises would end whatever task runs just then.
+    Signals go to the event loop: an exception from a plain handler would end whichever task runs.
     """
     task = asyncio.create_task(serving)
 
@@ -144,10 +144,10 @@ async def serve_engine(
     interrupts: Interrupts,
     on_ready: Callable[[Ready], None],
 ) -> str:
-    """Serve ``target``, which has said ``ready``, until ``interrupts`` has a signal.
+    """Serve ``target``, which has reported ``ready``, until ``interrupts`` has a signal.
 
     Returns:
-        Why the engine has not ended in order; empty if it has.
+        Why the engine did not end normally; empty if it did.
     """
     link = EngineLink(target)
     names = tuple(dict.fromkeys((plan.engine.model, ready.model)))
@@ -179,9 +179,9 @@ def _uvicorn_config(plan: ServePlan, service: Service) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="critical",  # it would log what strangers send
+        log_level="critical",  # other levels log data from clients
         access_log=False,
-        # A header must not say that a request comes from this machine.
+        # A header must not be able to claim that a request comes from this machine.
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=int(plan.limits.idle_s),
@@ -193,8 +193,8 @@ class _Server(uvicorn.Server):
     """uvicorn's server, which leaves signals to the caller.
 
     Args:
-        on_started: called once requests are answered.
-        tick: called ten times a second; whether to end.
+        on_started: called when the server answers requests.
+        tick: called ten times a second; returns whether to end.
     """
 
     def __init__(

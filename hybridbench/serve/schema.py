@@ -1,7 +1,7 @@
-"""What a client may send, and what that asks of the engine.
+"""Request bodies, and their translation into requests to the engine.
 
-Fields that nobody here reads are ignored, as vLLM does; one that would change the answer and that
-this engine does not have is refused.  A field that is null counts as absent.
+Unknown fields are ignored, as in vLLM; an unsupported field that would change the answer is
+refused.  A null field counts as absent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybridbench.serve.tokens import chat_prompt, encode
 
 _INT_MAX: Final = 2**31 - 1
 _PROMPTS_MAX: Final = 128
-# Defaults of OpenAI's completions, and of SGLang; a chat may fill the context.
+# Defaults of OpenAI's completions and of SGLang; a chat may fill the context.
 _COMPLETION_TOKENS: Final = 16
 _GENERATED_TOKENS: Final = 128
 
@@ -35,13 +35,13 @@ Schema = TypeVar("Schema")
 
 
 class StreamOptions(msgspec.Struct):
-    """What a stream tells beside its text."""
+    """Additional contents of a stream."""
 
     include_usage: bool | None = None
 
 
 class TextPart(msgspec.Struct):
-    """A part of a message; others than text are refused."""
+    """A part of a message; types other than text are refused."""
 
     type: str
     text: str = ""
@@ -55,7 +55,7 @@ class ChatMessage(msgspec.Struct):
 
 
 class SessionParams(msgspec.Struct):
-    """SGLang's: which session a request is the next turn of.  Turns only append."""
+    """SGLang's session of which a request is the next turn.  Turns can only append."""
 
     id: str | None = None
     rid: str | None = None
@@ -65,7 +65,7 @@ class SessionParams(msgspec.Struct):
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
-    """What every request for an answer may say; names and defaults are OpenAI's and vLLM's."""
+    """Fields of every generation request; names and defaults are OpenAI's and vLLM's."""
 
     model: str | None = None
     max_tokens: Count | None = None
@@ -83,7 +83,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     extra_key: str | None = None
     session_params: SessionParams | None = None
-    # Those that would change the answer; of each the value that asks for nothing.
+    # Unsupported fields that would change the answer: only their neutral value is accepted.
     n: int | None = None
     stop: str | list[str] | None = None
     prompt_logprobs: int | None = None
@@ -142,7 +142,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
 
     @property
     def is_list(self) -> bool:
-        """Whether it has several prompts, or one in a list."""
+        """Whether the prompts are a list, even of one."""
         prompts = self.text if self.input_ids is None else self.input_ids
         return isinstance(prompts, list) and not all(isinstance(one, int) for one in prompts)
 
@@ -162,17 +162,17 @@ class CloseSessionRequest(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for answers, one to each prompt, as the engine takes it.
+    """A generation request in the engine's terms, with one answer per prompt.
 
     Attributes:
         prompts: token ids.
-        sampling: of each prompt.
+        sampling: parameters for each prompt.
         priority: None leaves it to the engine.
-        extra_key: requests with different ones share no prefix.
+        extra_key: requests with different keys share no prefix.
         session_id: the session whose next turn this is; empty for none.
-        stream: whether tokens are sent as they come, ``usage`` whether their number is sent then.
-        token_ids: whether the answer has its token ids beside its text.
-        tokens_as_ids: whether logprobs name a token by its id.
+        stream: whether to send tokens as they come, and ``usage`` whether to send their number.
+        token_ids: whether the answer includes its token ids.
+        tokens_as_ids: whether logprobs name tokens by id.
     """
 
     prompts: Sequence[list[int]]
@@ -187,7 +187,7 @@ class Asked:
 
     @property
     def logprobs(self) -> int | None:
-        """How many of the best tokens an answer has beside each emitted one; None for no logprobs.
+        """Number of most likely tokens to report per emitted token; None for no logprobs.
 
         The same for all prompts.
         """
@@ -196,7 +196,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Model:
-    """What the engine serves: its names, the first one shown, and its limits in tokens."""
+    """The served model: its names, the first of which is displayed, and its limits in tokens."""
 
     names: tuple[str, ...]
     vocab_size: int
@@ -204,10 +204,10 @@ class Model:
 
 
 def parse(body: bytes, schema: type[Schema]) -> Schema:
-    """The JSON in ``body``.
+    """Decode the JSON in ``body``.
 
     Raises:
-        ApiError: it is no JSON, or a field is missing or of a wrong type.
+        ApiError: it is not JSON, or a field is missing or of a wrong type.
     """
     try:
         return msgspec.json.decode(body, type=schema)
@@ -223,10 +223,10 @@ def parse(body: bytes, schema: type[Schema]) -> Schema:
 def asked_by_completion(
     request: CompletionRequest, model: Model, usual_tokens: int = _COMPLETION_TOKENS
 ) -> Asked:
-    """What a completion asks for; of ``usual_tokens`` where it sets no limit.
+    """Translate a completion; ``usual_tokens`` is the default limit.
 
     Raises:
-        ApiError: the engine does not serve that.
+        ApiError: the engine does not support the request.
     """
     _refuse_unless("best_of", request.best_of, 1)
     _refuse_unless("echo", request.echo, False)
@@ -237,10 +237,10 @@ def asked_by_completion(
 
 
 def asked_by_chat(request: ChatRequest, model: Model) -> Asked:
-    """What a turn of a conversation asks for; without a limit it may fill the context.
+    """Translate a turn of a conversation; without a limit it may fill the context.
 
     Raises:
-        ApiError: the engine does not serve that.
+        ApiError: the engine does not support the request.
     """
     _refuse_unless("tools", request.tools, [])
     if not request.messages:
@@ -254,10 +254,10 @@ def asked_by_chat(request: ChatRequest, model: Model) -> Asked:
 
 
 def asked_by_generate(request: GenerateRequest, model: Model) -> Asked:
-    """What SGLang's ``/generate`` asks for.
+    """Translate a request of SGLang's ``/generate``.
 
     Raises:
-        ApiError: the engine does not serve that.
+        ApiError: the engine does not support the request.
     """
     _refuse_unless("logprob_start_len", request.logprob_start_len, -1)
     _refuse_unless("token_ids_logprob", request.token_ids_logprob, [])
@@ -287,7 +287,7 @@ def asked_by_generate(request: GenerateRequest, model: Model) -> Asked:
 
 
 def _room(prompt: list[int], model: Model, usual_tokens: int | None = None) -> int:
-    """How long an answer without a limit may become: what the context has room for."""
+    """Limit for an answer without one: the room left in the context."""
     room = max(1, model.context_len - len(prompt))
     return room if usual_tokens is None else min(room, usual_tokens)
 
@@ -355,7 +355,7 @@ def _refuse_unless(name: str, value: object, nothing: object) -> None:
 
 
 def _prompts(given: str | list[int | str | list[int]]) -> list[str | list[int]]:
-    """One prompt or several, each as text or as token ids.
+    """A list of prompts, each as text or as token ids.
 
     Raises:
         ApiError: forms are mixed, or there are too many.

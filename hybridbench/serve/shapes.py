@@ -1,4 +1,4 @@
-"""What an answer looks like, whole and in parts: as OpenAI has it, or as SGLang's ``/generate``."""
+"""Response bodies, whole and streamed, in OpenAI's form or in that of SGLang's ``/generate``."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Shape(Protocol):
     """The bodies of one request's answer; an instance serves one request."""
 
     def whole(self, generations: Sequence[Generation]) -> JsonValue:
-        """All of it: every generation is finished."""
+        """The whole answer; every generation is finished."""
         ...
 
     def part(self, index: int, generation: Generation, tokens: Tokens) -> JsonValue:
-        """``tokens``, new of one generation; none where that has finished meanwhile."""
+        """A part with the new ``tokens`` of one generation; may be empty if it has finished."""
         ...
 
     def last(self, generations: Sequence[Generation]) -> JsonValue | None:
-        """What a stream ends with, after the last part; None for nothing."""
+        """The body after a stream's last part; None for none."""
         ...
 
 
 class OpenAiShape:
-    """Completions, and chats, whose choices have messages instead of text."""
+    """OpenAI's completions and chats; choices of chats have messages instead of text."""
 
     def __init__(self, asked: Asked, model: str, *, is_chat: bool) -> None:
         self._asked = asked
         self._is_chat = is_chat
-        self._sent: dict[int, int] = {}  # characters of each choice that has begun
+        self._sent: dict[int, int] = {}  # characters sent of each choice that has begun
         name = "chat.completion" if is_chat else "text_completion"
         self._about: Json = {
             "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid4().hex}",
@@ -79,13 +79,13 @@ class OpenAiShape:
         return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish, **extra}
 
     def _of_text(self, index: int, tokens: Tokens) -> Json:
-        """Logprobs as OpenAI's completions have them."""
+        """Logprobs in the form of OpenAI's completions."""
         names = list(map(self._name, tokens.ids))
         begin = self._sent.get(index, 0)
         return {
             "tokens": names,
             "token_logprobs": [one.logprob for one in tokens.logprobs],
-            # The emitted token is there even where it is none of the best.
+            # The emitted token is included even if it is not among the most likely.
             "top_logprobs": [
                 {**{self._name(id_): value for id_, value in one.best}, name: one.logprob}
                 for name, one in zip(names, tokens.logprobs, strict=True)
@@ -95,7 +95,7 @@ class OpenAiShape:
         }
 
     def _of_chat(self, tokens: Tokens) -> Json:
-        """Logprobs as OpenAI's chats have them."""
+        """Logprobs in the form of OpenAI's chats."""
         content: list[Json] = [
             {
                 **self._with_bytes(id_, one.logprob),
@@ -123,12 +123,12 @@ class _Output:
 
 @dataclass
 class GenerateShape:
-    """SGLang's own: each part has all that was said so far; of several prompts a list.
+    """SGLang's form: each part repeats the whole text so far; several prompts give a list.
 
     Args:
-        asked: what was asked for.
+        asked: the request.
         is_list: whether the prompts came as a list.
-        names_tokens: whether logprobs have the text of a token beside its id.
+        names_tokens: whether logprobs include the text of a token with its id.
     """
 
     asked: Asked

@@ -1,9 +1,9 @@
-"""Text to token ids and back, without a vocabulary: a tokenizer of bytes.
+"""Convert text to token ids and back with a byte tokenizer, without a vocabulary.
 
-ASCII is a token per character, everything else a token per byte of UTF-8.  A model with random
-weights emits ids of its whole vocabulary, so each id from 128 on has a character of its own, in
-Unicode's supplementary planes: an answer that comes back in the next turn of a conversation has the
-tokens that were emitted, and meets its prefix in the cache.
+ASCII is one token per character, everything else one token per byte of UTF-8.  A model with random
+weights emits ids of its whole vocabulary, so each id from 128 on has its own character in Unicode's
+supplementary planes: an answer sent back in the next turn of a conversation yields the same tokens,
+and so hits its prefix in the cache.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _LAST_CHARACTER: Final = 0x10FFFF
 
 
 def encode(text: str, vocab_size: int) -> list[int]:
-    """The tokens of ``text``, below ``vocab_size`` where that is 256 or more.
+    """The tokens of ``text``, below ``vocab_size`` if that is 256 or more.
 
     Raises:
-        UnicodeEncodeError: it has half of a surrogate pair.
+        UnicodeEncodeError: it contains a lone surrogate.
     """
     if text.isascii():
         return list(text.encode())
@@ -35,16 +35,16 @@ def encode(text: str, vocab_size: int) -> list[int]:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """One character for each token."""
+    """The text of ``ids``, one character per token."""
     return "".join(
         chr(id_ if id_ < _ASCII else min(_FIRST_PLANE + id_, _LAST_CHARACTER)) for id_ in ids
     )
 
 
 def chat_prompt(messages: Sequence[tuple[str, str]]) -> str:
-    """A conversation of roles and texts as one prompt, in the form of ChatML.
+    """Format (role, text) messages as one prompt, in ChatML.
 
-    The prompt of a conversation begins with that of its earlier turns and their answers.
+    The prompt of a conversation begins with the prompt and answers of its earlier turns.
     """
     turns = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in messages)
     return f"{turns}<|im_start|>assistant\n"
