@@ -1,1 +1,1 @@
-"""The run directory: what a soak leaves on disk, readable after a kill at any byte."""
+"""The run directory: a soak's files on disk, readable after a kill at any byte."""

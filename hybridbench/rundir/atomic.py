@@ -1,4 +1,4 @@
-"""Whole files that are either the old text or the new one, whatever kills the writer."""
+"""Atomic replacement of whole files: a killed writer leaves either the old text or the new."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` in UTF-8: written beside it, flushed to the disk, then renamed.
+    """Replace ``path`` by ``text`` in UTF-8: write a temporary file, flush it to disk, rename it.
 
     Raises:
-        RunDirectoryError: when the directory cannot be written; the old file is then untouched.
+        RunDirectoryError: the directory cannot be written; the old file is untouched.
     """
-    # A name of its own per writer: two reports of the same run may be rendered at once.
+    # A unique name per writer: two reports of the same run may be rendered at once.
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.part")
     try:
         with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
@@ -34,7 +34,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make new names in ``path`` survive a power cut; does nothing where the system cannot."""
+    """Make new names in ``path`` survive a power failure, if the system can."""
     with contextlib.suppress(OSError):
         handle = os.open(path, os.O_RDONLY)
         try:

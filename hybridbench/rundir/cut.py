@@ -1,4 +1,4 @@
-"""A run that was cut off: how far it came, and whether anything is left to go on with."""
+"""Interrupted runs: how far they got, and whether they can be resumed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hybridbench.rundir.reader import read_run
 
 @dataclass(frozen=True)
 class CutRun:
-    """What is known of a run that ended before its time.
+    """The state of a run that ended before its planned end.
 
     Args:
-        end_s: time of the run at its last sign of life.
-        end_wall_s: the same by the wall clock; None if no sample says.
-        served_s: traffic of all segments together, warm-ups included.
-        segments: how many there were.
+        end_s: run time of its last record.
+        end_wall_s: wall-clock time of its last sample; None if unknown.
+        served_s: traffic time of all segments together, including warm-ups.
+        segments: number of segments.
     """
 
     manifest: Manifest
@@ -35,7 +35,7 @@ class CutRun:
 
 
 def read_cut_run(run_dir: Path) -> CutRun:
-    """How far the run in ``run_dir`` came.
+    """Read how far the run in ``run_dir`` got.
 
     Raises:
         RunDirectoryError: there is no run, it never got a worker, or it ended as planned.
@@ -69,8 +69,8 @@ def read_cut_run(run_dir: Path) -> CutRun:
 
 
 def is_finished(record: RunRecord) -> bool:
-    """Whether the run came to an end of its own: one that was interrupted, or whose trace could not
-    be read any further, may go on.
+    """Whether the run ended as planned; an interrupted run, or one whose trace became unreadable,
+    can be resumed.
     """
     part = last_segment(record)
     phase = part.last_event(Phase)

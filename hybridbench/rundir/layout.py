@@ -1,4 +1,4 @@
-"""Names inside a run directory, run ids, and the making of a new directory or its taking back."""
+"""Names inside a run directory, run ids, and making or removing a new directory."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ MANIFEST: Final = "manifest.json"
 SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"
 VERDICT: Final = "verdict.json"
-# Each marks a directory of its kind, which has no manifest: a comparison, a nightly run.
+# Marker files of directories without a manifest: a comparison, a nightly run.
 COMPARISON: Final = "comparison.json"
-# A line for each block of a live comparison.
+# One line for each block of a live comparison.
 BLOCKS: Final = "blocks.jsonl"
 NIGHTLY: Final = "night.json"
-# A nightly run in the making has only these: a folder with a directory a cell, and a file in each.
+# An unfinished nightly run has only these: a folder with a directory per cell, and a file in each.
 CELLS: Final = "cells"
 CELL: Final = "cell.json"
 DIAGNOSIS: Final = "diagnosis.json"
-# The requests that end a watched server, without their texts.
+# The requests that crash a watched server, without their texts.
 CRASH_SEQUENCE: Final = "crash-sequence.json"
-# As memray writes it; `memray flamegraph --leaks` reads it.
+# Memray's format, for `memray flamegraph --leaks`.
 ALLOCATIONS: Final = "allocations.bin"
-# What injected defects really did.  Only the self-test reads it: no verdict may rest on it.
+# Actual effects of injected defects.  Only the self-test reads it: no verdict may depend on it.
 TRUTH: Final = "truth.json"
 WORKER_STDERR: Final = "worker.stderr.log"
-# Names the process that writes this run, while it does.
+# Names the process that is writing this run.
 LOCK: Final = "run.lock"
 REPORT_HTML: Final = "report.html"
 REPORT_MARKDOWN: Final = "report.md"
 JUNIT: Final = "junit.xml"
 SUMMARY: Final = "summary.md"
-# Whoever wants a directory to stay, whatever `prune` deletes, puts a file of this name into it.
+# A file of this name, made by the user, keeps `prune` from deleting the directory.
 KEEP: Final = "KEEP"
-# Tracebacks of the parts of the analysis that failed; only there when one did.
+# Tracebacks of failed parts of the analysis; exists only if one failed.
 ANALYSIS_ERRORS: Final = "analysis-errors.txt"
-# Tracebacks of the bench itself while the run went on, or as it was reported; likewise.
+# Tracebacks of the bench itself during the run or its report; likewise.
 BENCH_ERRORS: Final = "bench-errors.txt"
-# What SIGUSR1 asks for while a run goes on; the end of the run leaves them as they are.
+# Interim files, written on SIGUSR1 during a run; the end of the run leaves them unchanged.
 VERDICT_SO_FAR: Final = "verdict-so-far.json"
 REPORT_HTML_SO_FAR: Final = "report-so-far.html"
 REPORT_MARKDOWN_SO_FAR: Final = "report-so-far.md"
 ANALYSIS_ERRORS_SO_FAR: Final = "analysis-errors-so-far.txt"
 
-# By these a directory is known as one of ours at first sight; what they hold must prove it.
+# Names that suggest a directory of ours; their contents must confirm it.
 MARKERS: Final = (MANIFEST, SAMPLES, COMPARISON, NIGHTLY, CELL)
-# What was recorded, found or agreed on: no report may be written over it.  The pages (report.html,
-# report.md, junit.xml) are made anew from these at any time.
+# Evidence, verdicts and markers, which no report may overwrite.  The pages (report.html, report.md,
+# junit.xml) can be rebuilt from these at any time.
 RECORDED: Final = frozenset(
     {
         *MARKERS,
@@ -69,7 +69,7 @@ RECORDED: Final = frozenset(
     }
 )
 
-# Of runs, comparisons and nightly runs; made of what was recorded.
+# Pages of runs, comparisons and nightly runs, derived from the records.
 WRITTEN_PAGES: Final = frozenset(
     {
         *(REPORT_HTML, REPORT_MARKDOWN, JUNIT, SUMMARY),
@@ -78,7 +78,7 @@ WRITTEN_PAGES: Final = frozenset(
     }
 )
 
-# What is written before the first sample.
+# Files that exist before the first sample.
 _BEFORE_SAMPLES: Final = frozenset({MANIFEST, SAMPLES, EVENTS, WORKER_STDERR, COMPARISON, BLOCKS})
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.]+")
@@ -86,7 +86,7 @@ _COLLISIONS_MAX = 1000
 
 
 def new_run_id(wall_s: float, model: str, profile: str, defects: Sequence[str] = ()) -> str:
-    """``YYYYmmdd-HHMMSS-model-profile[-defect]`` in UTC; of a path, only the name of the file."""
+    """``YYYYmmdd-HHMMSS-model-profile[-defect]`` in UTC; paths contribute only their file name."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(wall_s))
     names = [
         _slug(Path(model).name),
@@ -97,12 +97,12 @@ def new_run_id(wall_s: float, model: str, profile: str, defects: Sequence[str] =
 
 
 def make_run_dir(store: Path, run_id: str) -> Path:
-    """Make and return a directory of its own for ``run_id``: ``-2``, ``-3``, ... on a collision.
+    """Make and return a new directory for ``run_id``; append ``-2``, ``-3``, ... on a collision.
 
-    Its name is the run id that goes into the manifest.  Two processes never get the same one.
+    Its name is the manifest's run id.  Two processes never get the same directory.
 
     Raises:
-        RunDirectoryError: when the store cannot be written.
+        RunDirectoryError: the store cannot be written.
     """
     try:
         store.mkdir(parents=True, exist_ok=True)
@@ -124,9 +124,9 @@ def make_run_dir(store: Path, run_id: str) -> Path:
 
 
 def remove_unused(directory: Path) -> bool:
-    """Take ``directory`` away if no sample was stored below it; whether it is gone.
+    """Remove ``directory`` if no sample was stored below it; return whether it is gone.
 
-    Only files that we write are deleted: with anything else in it, the directory stays.
+    Only our own files are deleted: a directory with any other file stays.
     """
     with contextlib.suppress(OSError):
         if any(path.stat().st_size for path in directory.rglob(SAMPLES)):
@@ -139,7 +139,7 @@ def remove_unused(directory: Path) -> bool:
 
 
 def make_directory(path: Path) -> None:
-    """Make ``path`` and what is above it; one that is there is taken.
+    """Make ``path`` and its parents; an existing directory is accepted.
 
     Raises:
         RunDirectoryError: the place cannot be written, or is a file.
@@ -154,14 +154,14 @@ def make_directory(path: Path) -> None:
 
 
 def published_schema(name: str) -> dict[str, JsonValue]:
-    """The JSON Schema ``manifest`` or ``verdict`` as shipped with the package."""
+    """The shipped JSON Schema called ``name``, such as ``manifest`` or ``verdict``."""
     text = (resources.files(__package__) / "schemas" / f"{name}.schema.json").read_text("utf-8")
     schema: dict[str, JsonValue] = json.loads(text)
     return schema
 
 
 def _stem(defect: str) -> str:
-    """A defect is a slug or the path of a Python file."""
+    """The name of a defect, which is a slug or the path of a Python file."""
     return Path(defect).stem if defect.endswith(".py") else defect
 
 

@@ -1,4 +1,4 @@
-"""Files of JSON lines: appended one by one, repaired after a kill, read back whatever is torn."""
+"""JSON Lines files: append lines, repair them after a kill, read them back despite damage."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from hybridbench.records.json_value import JsonValue
 from hybridbench.records.processes import ProcessSample
 
 SYNC_INTERVAL_S: Final = 60.0
-# Floats are stored to this many digits: a byte in a terabyte, and half the file.
+# Significant digits of stored floats: resolves a byte in a terabyte, and halves the file.
 _DIGITS: Final = 12
 _BLOCK_BYTES: Final = 1 << 16
-# A line whose time is none of a run is damaged.
+# A line whose time is out of range counts as damaged.
 _Time = Annotated[float, msgspec.Meta(ge=-TIME_S_MAX, le=TIME_S_MAX)]
 _Bucket = Annotated[int, msgspec.Meta(ge=0, lt=BUCKETS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class SampleLine(msgspec.Struct):
-    """One line of samples.jsonl; ``processes`` are those that have a role of their own."""
+    """One line of samples.jsonl; ``processes`` are those with a role."""
 
     t: _Time
     m: dict[str, float]
@@ -71,11 +71,11 @@ def decoded_event(line: bytes) -> EventLine | None:
 
 
 class LineFile:
-    """One append-only file of JSON lines, without a buffer of ours in between."""
+    """An append-only file of JSON lines, unbuffered."""
 
     def __init__(self, path: Path, clock: Clock, sync_every_s: float = SYNC_INTERVAL_S) -> None:
-        """Open ``path`` for lines after those it has; one is handed to the system at once, and to
-        the disk ``sync_every_s`` later.
+        """Open ``path`` for appending; each line is written at once, and synced to disk within
+        ``sync_every_s``.
 
         Raises:
             RunDirectoryError: it cannot be opened.
@@ -96,12 +96,12 @@ class LineFile:
         """Write one line.
 
         Raises:
-            RunDirectoryError: the disk refuses.
+            RunDirectoryError: it cannot be written.
         """
         text = json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         data = text.encode("utf-8", "backslashreplace") + b"\n"
         if self._torn:
-            # The disk was full in the middle of a line: end that one, so that it alone is lost.
+            # The disk was full in the middle of a line: end it, so that only that line is lost.
             data = b"\n" + data
         try:
             self._write_all(data)
@@ -112,7 +112,7 @@ class LineFile:
             ) from error
 
     def close(self) -> None:
-        """Flush to the disk and give the file back; a second call does nothing."""
+        """Flush to disk and close the file; a second call does nothing."""
         if self._file.closed:
             return
         try:
@@ -139,22 +139,22 @@ class LineFile:
 
 
 def short(value: float) -> float:
-    """``value`` as an int where it is one, else to ``_DIGITS`` digits."""
+    """``value`` as an int if integral, else rounded to ``_DIGITS`` digits."""
     if value == int(value):
         return int(value)
     return float(f"{value:.{_DIGITS}g}")
 
 
 def repair_tail(path: Path) -> int:
-    """Make ``path`` end with a whole line; a missing file is left missing.
+    """Make ``path`` end with a whole line; do nothing if it is missing.
 
-    A last line that only lacks its newline gets it.  A torn one is cut off.
+    A complete last line without a newline gets one; an incomplete one is cut off.
 
     Returns:
-        Bytes that were cut off.
+        Number of bytes cut off.
 
     Raises:
-        RunDirectoryError: when the file cannot be changed.
+        RunDirectoryError: the file cannot be changed.
     """
     try:
         with path.open("r+b") as file:
@@ -184,7 +184,7 @@ def _repair(file: BinaryIO) -> int:
 
 
 def _after_last_newline(file: BinaryIO, end: int) -> int:
-    """The position behind the last newline; 0 if there is none."""
+    """The position after the last newline; 0 without one."""
     while end > 0:
         begin = max(0, end - _BLOCK_BYTES)
         file.seek(begin)
@@ -196,7 +196,7 @@ def _after_last_newline(file: BinaryIO, end: int) -> int:
 
 
 def _is_object(text: bytes) -> bool:
-    # A number or a word could be the beginning of a longer one; an object is closed or it is not.
+    # A number or a literal could be a truncated longer one; an object is closed or it is not.
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -205,7 +205,7 @@ def _is_object(text: bytes) -> bool:
 
 @dataclass
 class Lines(Generic[_Line]):
-    """The lines of a file that could be read, and what could not."""
+    """The readable lines of a file, and counts of the others."""
 
     lines: list[_Line] = field(default_factory=list)
     torn: bool = False
@@ -222,10 +222,10 @@ class Lines(Generic[_Line]):
 
 
 def read_lines(path: Path, decoder: msgspec.json.Decoder[_Line]) -> Lines[_Line]:
-    """All lines of ``path`` that can be read.
+    """Read all intact lines of ``path``.
 
     Raises:
-        RunDirectoryError: the file is there and cannot be read.
+        RunDirectoryError: the file exists but cannot be read.
     """
     read: Lines[_Line] = Lines()
     try:
@@ -252,7 +252,7 @@ def _decode_all(
         line = _decoded(text, decoder)
         if line is not None:
             lines.append(line)
-        # An empty line is how the writer ends one that the disk refused to take whole.
+        # The writer leaves an empty line after a line that did not fit on the disk.
         elif text:
             damaged += 1
     return lines, damaged

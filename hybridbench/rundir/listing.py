@@ -1,4 +1,4 @@
-"""What lies in a store: runs, comparisons and nightly runs, damaged ones included."""
+"""List the contents of a store: runs, comparisons and nightly runs, including damaged ones."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from hybridbench.rundir.manifest import read_manifest
 from hybridbench.rundir.ours import is_foreign
 
 _TAIL_BYTES: Final = 1 << 17
-# A nightly run holds its cells, a cell its attempts, an attempt its runs.
+# A nightly run contains cells, a cell attempts, an attempt runs.
 _DEPTH: Final = 6
 _CELL_OF_NIGHTLY: Final = f"{CELLS}/*/{CELL}"
 
 
 class EntryKind(StrEnum):
-    """What a directory of a store holds."""
+    """Kind of a directory in a store."""
 
     RUN = "run"
     COMPARISON = "comparison"
@@ -54,10 +54,10 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One line of a list; ``problem`` says why the rest is empty.
+    """One row of a listing; ``problem`` says why the rest is empty.
 
-    Of a comparison, ``model`` and ``profile`` are those of its versions, whose names are in
-    ``defects``; of a nightly run, ``profile`` is the name of its plan.
+    For a comparison, ``model`` and ``profile`` are those of its versions, whose names are in
+    ``defects``; for a nightly run, ``profile`` is the name of its plan.
     """
 
     path: Path
@@ -67,31 +67,31 @@ class RunSummary:
     profile: str = ""
     defects: tuple[str, ...] = ()
     started_wall_s: float | None = None
-    duration_s: float | None = None  # time of the last sample or event that can be read
+    duration_s: float | None = None  # time of the last readable sample or event
     verdict: str | None = None  # None: not judged yet
-    headline: str = ""  # as stored: of a run and of a comparison with its word in front
-    bare_headline: str = ""  # without that
-    exit_code: int | None = None  # of the answer; 0 is good
+    headline: str = ""  # as stored: for runs and comparisons, begins with the verdict
+    bare_headline: str = ""  # without the verdict
+    exit_code: int | None = None  # of the verdict; 0 is good
     problem: str = ""
-    writer: int | None = None  # the process that writes it now
+    writer: int | None = None  # PID of the process that is writing it
 
 
 def list_runs(store: Path) -> list[RunSummary]:
-    """What lies directly in ``store``, newest first; nothing for a store that does not exist."""
+    """The results directly in ``store``, newest first; empty if ``store`` does not exist."""
     found = [(kind_of(path), path) for path in _folders(store)]
     entries = [_summary(kind, path) for kind, path in found if kind is not None]
     return _newest_first(entries)
 
 
 def list_store(store: Path) -> list[RunSummary]:
-    """What lies in ``store`` or in a plain folder of it, as nightly runs do in results/nightly."""
+    """The results in ``store`` and in its plain folders, such as results/nightly."""
     plain = [path for path in _folders(store) if kind_of(path) is None]
     entries = [entry for folder in (store, *plain) for entry in list_runs(folder)]
     return _newest_first(entries)
 
 
 def find_runs(store: Path) -> Iterator[Path]:
-    """The soaks in ``store`` and in its nightly runs; the runs of comparisons are left out.
+    """The soaks in ``store`` and in its nightly runs, but not the runs of comparisons.
 
     Links are not followed.
     """
@@ -99,7 +99,7 @@ def find_runs(store: Path) -> Iterator[Path]:
 
 
 def kind_of(path: Path) -> EntryKind | None:
-    """What the directory ``path`` holds; None for nothing of ours."""
+    """The kind of the directory ``path``; None if it is not ours."""
     try:
         if (path / COMPARISON).is_file() and not is_foreign(path / COMPARISON):
             return EntryKind.COMPARISON
@@ -115,14 +115,12 @@ def kind_of(path: Path) -> EntryKind | None:
 
 
 def last_sample(path: Path) -> SampleLine | None:
-    """The last whole sample; reads the end of the file only, for a store of long runs."""
+    """The last intact sample; reads only the end of the file, which may be long."""
     return next(filter(None, map(decoded_sample, _last_lines(path))), None)
 
 
 def _recorded_s(path: Path) -> float | None:
-    """When the last thing was recorded, as in the run's report: a checkpoint may follow the last
-    sample.
-    """
+    """Time of the last sample or event, as in the run's report; None without samples."""
     sample = last_sample(path / SAMPLES)
     if sample is None:
         return None
@@ -131,7 +129,7 @@ def _recorded_s(path: Path) -> float | None:
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
-    """The lines at the end of ``path``, the last one first."""
+    """The lines at the end of ``path``, last one first."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -244,7 +242,7 @@ def _nightly(path: Path) -> RunSummary:
 def _unmerged_nightly(path: Path) -> RunSummary:
     cells = []
     for file in sorted(path.glob(_CELL_OF_NIGHTLY)):
-        # A torn cell is made again when the nightly run goes on.
+        # A damaged cell is rerun when the nightly run is resumed.
         with contextlib.suppress(*_DAMAGED):
             cells.append(msgspec.json.decode(read_bytes(file, DOCUMENT_BYTES_MAX), type=CellHead))
     starts = [a.started_wall_s for cell in cells for a in cell.attempts if a.started_wall_s]
@@ -259,6 +257,6 @@ def _unmerged_nightly(path: Path) -> RunSummary:
 
 
 def _side_writer(path: Path) -> int | None:
-    """A comparison holds the locks of its sides while it runs."""
+    """PID of a running comparison, which holds the locks of its sides; else None."""
     writers = (holder_of(side) for side in _folders(path))
     return next((writer for writer in writers if writer is not None), None)

@@ -1,4 +1,4 @@
-"""A stored run for programs: ``hybridbench.load_run``."""
+"""Access to stored runs from Python: ``hybridbench.load_run``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hybridbench.rundir.reader import read_run
 
 @dataclass(frozen=True)
 class Run:
-    """A stored run: what was recorded, and what the analysis finds in it now.
+    """A stored run: its records, and the findings of the current analysis.
 
-    ``record`` is what the analysis reads.  The stored verdict.json is not read: an older version
+    ``record`` is the input of the analysis.  The stored verdict.json is not read: an older version
     may have written it.
     """
 
@@ -33,29 +33,29 @@ class Run:
 
     @property
     def series(self) -> Mapping[str, Series]:
-        """Each metric over time by its name: ``t_s``, seconds since the run began, and ``value``,
-        in the unit that the name ends with; two arrays of float64, [samples].
+        """Metrics over time, by name: ``t_s``, seconds since the run began, and ``value``, in the
+        unit at the end of the name; both float64 arrays, [samples].
         """
         return self.record.series
 
     @property
     def events(self) -> Sequence[Event]:
-        """Phases, checkpoints, crashes and other rare events, in order of time."""
+        """Phases, checkpoints, crashes and other rare events, in time order."""
         return self.record.events
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict that ``hybridbench report`` gives, under the run's own thresholds."""
+        """The verdict under the run's own thresholds, the same as of ``hybridbench report``."""
         return judge(self.record)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the verdict rests on, the gravest first."""
+        """The findings behind the verdict, most severe first."""
         return self.verdict.findings
 
 
 def load_run(path: Path) -> Run:
-    """The run stored in the directory ``path``.
+    """Load the run stored in the directory ``path``.
 
     Raises:
         RunDirectoryError: there is no run, or a later version wrote it.

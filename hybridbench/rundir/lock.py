@@ -1,4 +1,4 @@
-"""One writer per run directory: a lock that the kernel releases, whatever ends its owner."""
+"""One writer per run directory: a lock that the kernel releases however its owner ends."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from typing import Final
 from hybridbench.foundation.errors import ErrorCode, RunDirectoryError
 from hybridbench.rundir.layout import LOCK
 
-# Of /proc/PID/stat, counted from what follows the name: field 22 in proc(5).
+# Index in /proc/PID/stat of starttime, field 22 in proc(5), counted after the process name.
 _BEGUN_FIELD: Final = 19
 
 
 @contextlib.contextmanager
 def locked_run(run_dir: Path) -> Iterator[None]:
-    """Hold the lock of ``run_dir``; its file names the process and goes with it.
+    """Hold the lock of ``run_dir``; its file names this process, and is removed at the end.
 
-    The file alone means nothing: what a killed process left behind is taken over.
+    The file alone is no lock: one left behind by a killed process is taken over.
 
     Raises:
-        RunDirectoryError: another process writes this run, or there can be no lock here.
+        RunDirectoryError: another process is writing this run, or locking fails here.
     """
     path = run_dir / LOCK
     handle = _locked_handle(path)
     try:
         os.ftruncate(handle, 0)
-        # A full disk has no room for the name; the lock holds all the same.
+        # A full disk has no room for the PID; the lock is valid nevertheless.
         with contextlib.suppress(OSError):
             os.write(handle, f"{os.getpid()}\n{_begun(os.getpid())}\n".encode())
         yield
     finally:
-        # While it is still locked: whoever waits for this file finds that it is no longer the one.
+        # Unlink while still locked: the next locker then sees that its file was removed.
         with contextlib.suppress(OSError):
             path.unlink()
         os.close(handle)
 
 
 def holder_of(run_dir: Path) -> int | None:
-    """The process that the lock file of ``run_dir`` names, if that very process still lives.
+    """PID in the lock file of ``run_dir``, if that process is still alive; else None.
 
-    Only looks: to try the lock would refuse it to whoever wants it at this moment.  Numbers of
-    processes come again, so the file also tells when its own began.
+    Does not try the lock, which would refuse it to another process at that moment.  PIDs are
+    reused, so the file also records when its process began.
     """
     try:
         pid_line, _, begun = (run_dir / LOCK).read_text("ascii").partition("\n")
@@ -59,12 +59,12 @@ def holder_of(run_dir: Path) -> int | None:
 
 
 def _begun(pid: int) -> str:
-    """When the process ``pid`` began, in ticks since the machine did; empty if nothing says."""
+    """Start time of the process ``pid``, in clock ticks since boot; empty if unknown."""
     try:
         stat = Path("/proc", str(pid), "stat").read_text("utf-8", "replace")
     except OSError:
         return ""
-    # The name in brackets may hold anything, brackets and spaces included.
+    # The name in parentheses may contain anything, including parentheses and spaces.
     fields = stat.rpartition(")")[2].split()
     return fields[_BEGUN_FIELD] if len(fields) > _BEGUN_FIELD else ""
 
@@ -98,7 +98,7 @@ def _refusal(path: Path, owner: str, error: OSError) -> RunDirectoryError:
 
 
 def _is_same_file(path: Path, handle: int) -> bool:
-    """Whether ``path`` still names the open file: its last owner may have removed it meanwhile."""
+    """Whether ``path`` still names the open file, which its previous owner may have removed."""
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The manifest of a stored run: refused where a reader could not rely on it."""
+"""Read and validate the manifest of a stored run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class _Named(msgspec.Struct):
 
 
 class _Required(msgspec.Struct):
-    """The keys that every reader relies on; what else is missing has its default."""
+    """The keys that every reader relies on; other missing keys get their defaults."""
 
     run_id: str
     started_wall_s: Wall
     model: _Named
     profile: _Named
-    seed: Int64 | None  # None: no traffic of ours
+    seed: Int64 | None  # None: the traffic was not ours
     defects: list[JsonValue]
     versions: dict[str, JsonValue]
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of the run at ``path``.
+    """Read the manifest of the run at ``path``.
 
     Raises:
-        RunDirectoryError: when it is missing, damaged, or of a later version.
+        RunDirectoryError: it is missing, damaged, or from a later version.
     """
     file = path / MANIFEST
     what = f"is not a run directory: it has no {MANIFEST}" if path.exists() else "does not exist"

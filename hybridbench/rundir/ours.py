@@ -1,7 +1,4 @@
-"""Which directories are ours: the name of a file says nothing, others have a comparison.json, too.
-
-Its content must say so.
-"""
+"""Recognise our directories by content: other programs write a comparison.json, too."""
 
 from __future__ import annotations
 
@@ -30,16 +27,15 @@ _FIRST_BYTES: Final = 1 << 20
 
 
 class _Document(msgspec.Struct):
-    """Any document; what else it holds is skipped unread."""
+    """The schema name of any document; other keys are skipped."""
 
     schema: str = ""
 
 
 def is_ours(path: Path) -> bool:
-    """Whether the content of ``path`` says that it is a run, a comparison, or a nightly run or cell
-    of ours.
+    """Whether ``path`` contains a run, a comparison, a nightly run or a cell of ours.
 
-    A run whose manifest is damaged is known by its samples, a nightly run in the making by a cell.
+    A run with a damaged manifest is recognised by its samples, an unfinished nightly run by a cell.
     """
     return (
         any((_schema(path / name) or "").startswith(one) for name, one in _SCHEMAS.items())
@@ -49,17 +45,13 @@ def is_ours(path: Path) -> bool:
 
 
 def is_foreign(file: Path) -> bool:
-    """Whether ``file`` is a whole document, and none of ours: other programs write a file of that
-    name.  A damaged one may be ours.
-    """
+    """Whether ``file`` is an intact document of another program; a damaged one may be ours."""
     schema = _schema(file)
     return schema is not None and not schema.startswith("hybridbench.")
 
 
 def _schema(file: Path) -> str | None:
-    """What the document in ``file`` calls itself, empty if nothing; None where it is missing,
-    damaged or larger than any of ours.
-    """
+    """The schema name in ``file``, or empty; None if missing, damaged, or larger than ours."""
     try:
         return msgspec.json.decode(read_bytes(file, DOCUMENT_BYTES_MAX), type=_Document).schema
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""From a run directory back to a RunRecord, whatever byte the writer was killed at."""
+"""Read a run directory into a RunRecord, whatever byte the writer was killed at."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from hybridbench.rundir.manifest import read_manifest
 
 
 def read_run(path: Path) -> RunRecord:
-    """The run stored at ``path``.
+    """Read the run stored at ``path``.
 
-    A torn last line is dropped, a damaged line in the middle skipped, and each of these reported in
-    an event of kind ``note`` at the end.  Where no event tells the phases, or which processes there
-    were, the samples do.
+    An incomplete last line is dropped and a damaged line skipped; an event of kind ``note`` at the
+    end reports each.  Without events for the phases or the processes, they are taken from the
+    samples.
 
     Raises:
-        RunDirectoryError: when there is no run, or a later version wrote it.
+        RunDirectoryError: there is no run, or a later version wrote it.
     """
     manifest = read_manifest(path)
     samples = read_lines(path / SAMPLES, SAMPLE)
@@ -43,7 +43,7 @@ def read_run(path: Path) -> RunRecord:
     columns = _Columns()
     for sample in samples.lines:
         columns.add(sample)
-    # The decoder cannot spell the recursive JSON type, and yields nothing else.
+    # The decoder cannot express the recursive JSON type, but produces only that.
     events = [
         read_event(line.t, line.kind, cast("dict[str, JsonValue]", line.data))
         for line in stored.lines
@@ -97,7 +97,7 @@ class _Columns:
             self.counted.setdefault(name, []).extend((sample.t, b, n) for b, n in counts.items())
 
     def _add_all(self, t_s: float, values: Mapping[str, float]) -> bool:
-        """Take over ``values``; whether one of them went back in time."""
+        """Add ``values``; return whether one of them went back in time."""
         late = False
         for name, value in values.items():
             times = self.times.get(name)
@@ -107,7 +107,7 @@ class _Columns:
                     continue
                 times = self.times[name] = []
                 self.values[name] = []
-            # Slow probes may arrive in a line of their own; only within a metric must time rise.
+            # Slow probes may have their own line, so time must increase only within each metric.
             if times and t_s <= times[-1]:
                 late = True
                 continue

@@ -1,4 +1,4 @@
-"""What injected defects did, beside the run: written by the parent, read by the self-test alone."""
+"""Actual effects of injected defects: written by the parent, read only by the self-test."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Counts = dict[str, dict[str, int]]
 
 
 class StoredTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Counts of each defect (by slug) by name.
+    """Counts by defect slug, then by name.
 
-    Since traffic began; in all, up to the last idle checkpoint; up to the ``steady`` event.
+    ``counts`` since traffic began; ``at_idle`` in total up to the last idle checkpoint;
+    ``before_steady`` up to the ``steady`` event.
     """
 
     counts: Counts = msgspec.field(default_factory=dict)
@@ -29,10 +30,10 @@ class StoredTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def add_truth(run_dir: Path, reported: InjectedTruth) -> None:
-    """Add the counts of one more worker to those of the workers before it.
+    """Add the counts of another worker to those of its predecessors.
 
     Raises:
-        RunDirectoryError: when the directory cannot be written.
+        RunDirectoryError: the directory cannot be written.
     """
     stored = read_truth(run_dir)
     summed = StoredTruth(
@@ -54,7 +55,7 @@ def _sum(stored: Counts, reported: Mapping[str, Mapping[str, int]]) -> Counts:
 
 
 def read_truth(run_dir: Path) -> StoredTruth:
-    """What ``add_truth`` stored; empty for a run without it."""
+    """Read the counts that ``add_truth`` stored; empty if there are none."""
     path = run_dir / TRUTH
     try:
         with reading(path):

@@ -1,4 +1,4 @@
-"""The append-only half of a run directory: one line per write, handed to the system at once."""
+"""Write a run directory: append-only files, each line passed to the system at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hybridbench.rundir.lines import LineFile, repair_tail, short
 class RunWriter:
     """Owns the files of one run while it runs.
 
-    A kill at any moment costs at most the line being written; a power cut at most the last minute.
+    A kill loses at most the line being written; a power failure at most the last minute.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class RunWriter:
         *,
         goes_on: bool = False,
     ) -> None:
-        """Take ``run_dir``, which must be new or empty, and write the manifest.
+        """Open ``run_dir``, which must be new or empty, and write the manifest.
 
-        With ``goes_on`` it holds a run that was cut off: what was torn is cut away
-        (``repaired_bytes``), the rest stays, and new lines follow.
+        With ``goes_on`` it holds an interrupted run: incomplete last lines are cut off
+        (``repaired_bytes``), and new lines are appended to the rest.
 
         Raises:
-            RunDirectoryError: when the directory holds something or cannot be written.
+            RunDirectoryError: the directory is not empty or cannot be written.
         """
         self.run_dir = run_dir
         self._clock = clock
-        self.has_samples = False  # whether this writer stored one: then nothing may be taken back
+        self.has_samples = False  # whether this writer stored one; forbids ``take_back``
         self.repaired_bytes: dict[str, int] = {}
         self._sizes: dict[Path, int] = {}
         if goes_on:
@@ -64,7 +64,7 @@ class RunWriter:
         sync_directory(run_dir)
 
     def update_manifest(self, manifest: Manifest) -> None:
-        """Replace the manifest, for what is known only later (versions of the worker, the end)."""
+        """Replace the manifest, to add what is known only later (worker versions, the end)."""
         write_atomically(self.run_dir / MANIFEST, json_text(manifest_to_json(manifest)))
 
     def sample(
@@ -75,14 +75,14 @@ class RunWriter:
         latencies: LatencyCounts | None = None,
         processes: Sequence[ProcessSample] = (),
     ) -> None:
-        """Append one sample taken ``t_s`` after the start; leave out what was not measured.
+        """Append a sample taken ``t_s`` after the start, without unmeasured metrics.
 
-        A value that is not finite (a median of nothing) counts as not measured.  ``latencies`` are
-        those of the interval that ends with the sample, ``processes`` those with a role.
+        A value that is not finite (an empty median) counts as unmeasured.  ``latencies`` cover the
+        interval that ends with the sample; ``processes`` are those with a role.
 
         Raises:
-            KeyError: for a metric that nobody declared; nothing is written then.
-            RunDirectoryError: when the disk refuses.
+            KeyError: a metric is undeclared; nothing is written then.
+            RunDirectoryError: the line cannot be written.
         """
         line: dict[str, JsonValue] = {
             "t": round(t_s, 4),
@@ -104,17 +104,18 @@ class RunWriter:
         self._samples.append(line)
 
     def event(self, event: Event) -> None:
-        """Append something rare.
+        """Append a (rare) event.
 
         Raises:
-            RunDirectoryError: when the disk refuses.
+            RunDirectoryError: the line cannot be written.
         """
         data = plain_mapping(event_data(event))
         self._events.append({"t": round(event.t_s, 4), "kind": kind_of(event), "data": data})
 
     def take_back(self) -> None:
-        """Undo a continuation that was refused: the run is again what was found, less its torn
-        lines.  Only before the first sample: what was measured stays, whatever comes after it.
+        """Undo a refused continuation: restore the previous files, except for incomplete lines.
+
+        Allowed only before the first sample: measurements are never removed.
         """
         assert not self.has_samples, "what was measured is never taken back"
         self.close()
@@ -123,7 +124,7 @@ class RunWriter:
         write_atomically(self.run_dir / MANIFEST, self._before)
 
     def close(self) -> None:
-        """Flush to the disk and give the files back; a second call does nothing."""
+        """Flush to disk and close the files; a second call does nothing."""
         try:
             self._samples.close()
         finally:
@@ -137,10 +138,10 @@ class RunWriter:
 
 
 def _stored(metrics: Mapping[str, float]) -> dict[str, JsonValue]:
-    """The values that were measured.
+    """The measured values, shortened for storage.
 
     Raises:
-        KeyError: for a metric that nobody declared.
+        KeyError: a metric is undeclared.
     """
     for name in metrics:
         declared(name)
