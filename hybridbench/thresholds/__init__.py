@@ -1,5 +1,5 @@
-"""Thresholds that a user sets: how they are written, checked, worded and gated.
+"""User-defined thresholds: parsing, checking, texts and gates.
 
-The room has a door on each floor: every room may read the grammar and the results, the analysis
-checks, the report gates.
+Each layer uses its part: all packages may use the grammar and the results, the analysis checks, the
+report gates.
 """

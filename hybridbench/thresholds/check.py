@@ -1,6 +1,6 @@
-"""Thresholds against a run: each is met, missed, or undecided by its interval, never by a point.
+"""Check a run's thresholds: met, missed or undecided, by confidence intervals, not by points.
 
-A threshold asks for more than the analysis does by itself; it takes no finding away.
+A threshold adds to the requirements of the analysis; it never removes a finding.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hybridbench.thresholds.result import (
 )
 from hybridbench.thresholds.words import threshold_text
 
-# Requests pile up for other reasons than that something is held.
+# Requests can pile up without a leak.
 _LOAD = ("running_requests", "waiting_requests", "max_running_requests")
 _HELD = (Unit.BYTES, Unit.COUNT, Unit.SLOTS)
 _LONGEST_ADVICE = 50.0  # times the window
@@ -55,7 +55,7 @@ _FEWEST_BLOCKS = 8
 
 @dataclass(frozen=True)
 class CheckedThresholds:
-    """What a run's thresholds came to."""
+    """Results and findings of a run's thresholds."""
 
     results: tuple[ThresholdResult, ...]
     findings: tuple[Finding, ...]
@@ -64,9 +64,9 @@ class CheckedThresholds:
 def check_thresholds(
     facts: Facts, metrics: Sequence[MetricResult], decay: Sequence[DecayResult]
 ) -> CheckedThresholds:
-    """The thresholds in the manifest against the samples of one segment.
+    """Check the thresholds in the manifest against the samples of one segment.
 
-    Slopes of gated metrics and changes of what work costs are those of the run's verdict.
+    Slopes of gated metrics and changes of cost are taken from the run's verdict.
     """
     results: list[ThresholdResult] = []
     findings: list[Finding] = []
@@ -74,7 +74,7 @@ def check_thresholds(
         try:
             threshold = parse_threshold(text)
         except ValueError as error:
-            # A later version may know it: what cannot be checked must not pass.
+            # A later version may have written it; an uncheckable threshold must not pass.
             unknown = ThresholdNotMet(threshold=text, error=str(error))
             findings.append(Finding(unknown, VerdictKind.INCONCLUSIVE, text))
             continue
@@ -85,11 +85,11 @@ def check_thresholds(
 
 
 def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> ThresholdResult:
-    """``threshold`` against a value with its interval.
+    """Check ``threshold`` against a value with its confidence interval.
 
     Args:
         measured: in the units of the limit.
-        judged_s: how long was judged; what would decide is told in multiples of it.
+        judged_s: duration of the judged window; ``needed_s`` is a multiple of it.
     """
     ends = (measured.lower, measured.upper)
     if threshold.spec.erratic:
@@ -114,7 +114,7 @@ def gate(threshold: Threshold, measured: Measured, judged_s: float = 0.0) -> Thr
 
 
 def _result(threshold: Threshold, outcome: ThresholdOutcome) -> ThresholdResult:
-    """What is known without a measurement."""
+    """The result's fields that need no measurement."""
     in_shares = threshold.stat in SHARES
     return ThresholdResult(
         text=threshold.text,
@@ -135,7 +135,7 @@ class _Run:
 
 
 class _NotMeasuredError(Exception):
-    """There is nothing to hold a threshold against."""
+    """There is no measurement to check a threshold against."""
 
     def __init__(self, code: UnmeasuredCode, missing: Missing | None = None) -> None:
         super().__init__(code)
@@ -162,7 +162,7 @@ def _measure(run: _Run, threshold: Threshold) -> Measured:
     if threshold.spec.kind is Kind.QUOTIENT:
         return _quotient(run, window, threshold)
     if threshold.metric not in record.series:
-        # Only the members of a family can be misspelt; a declared name is simply not measured.
+        # Only members of a family can be misspelt here; declared names are merely not measured.
         sampled = list(record.series) if "*" in threshold.spec.name else []
         near = get_close_matches(threshold.metric, sampled, n=1)
         missing = Missing(metric=threshold.metric, near=tuple(near))
@@ -180,18 +180,18 @@ def _measure(run: _Run, threshold: Threshold) -> Measured:
 
 
 def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
-    """Growth over the window, an hour or an event."""
+    """Growth in the window, per hour or per event."""
     if threshold.spec.kind is Kind.COUNTER:
         return _counted(run.facts, window, threshold)
     known = [r for r in run.metrics if r.metric == threshold.metric]
-    # Of a family, the member.
+    # For a family, the declaration under the member's name.
     spec = replace(threshold.spec, name=threshold.metric)
     result = known[0] if known else judge_trend(run.facts, spec, Effort())
     rate = result.rate_per_hour
     if rate is None:
         raise _NotMeasuredError(UnmeasuredCode.TOO_FEW_SAMPLES)
     low, high = rate.lower, rate.upper
-    # A trend is told as worsening; a threshold is about the value itself.
+    # A trend's rate is signed as worsening; a threshold is about the value itself.
     value = rate.value if spec.higher_is_worse else -rate.value
     if not spec.higher_is_worse:
         low, high = -high, -low
@@ -203,7 +203,7 @@ def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
 
 
 def _counted(facts: Facts, window: Window, threshold: Threshold) -> Measured:
-    """How fast a counter rises: all it gained over all that passed."""
+    """Mean rate of a counter: its total increase over the hours or events that passed."""
     t, value = window.samples(facts.record.series[threshold.metric])
     if t.size < 2:
         raise _NotMeasuredError(UnmeasuredCode.TOO_FEW_SAMPLES)
@@ -264,7 +264,7 @@ def _finding(
     if missed and _is_growth_of_memory(threshold) and window is not None:
         shortest = LEAK_AFTER_STEADY_S if window.steady else LEAK_WITHOUT_STEADY_S
         if window.duration_s < shortest:
-            # As for every trend: an allocator that settles looks like this.
+            # As for every trend: a settling allocator also looks like this.
             kind, needed_s = VerdictKind.INCONCLUSIVE, shortest
             settling_s = shortest
         elif threshold.stat is Stat.SLOPE:
@@ -288,14 +288,14 @@ def _finding(
 
 
 def _is_growth_of_memory(threshold: Threshold) -> bool:
-    """Whether missing it means that ever more is held."""
+    """Whether missing the threshold means that held memory or objects keep growing."""
     spec = threshold.spec
     held = spec.kind is Kind.LEVEL and spec.unit in _HELD and spec.name not in _LOAD
     return held and threshold.stat in GROWTH and threshold.wants_less is spec.higher_is_worse
 
 
 def _needed_s(threshold: Threshold, measured: Measured, judged_s: float) -> float | None:
-    """How long a window would decide, if the value stays where it is."""
+    """Length of a window that would decide, if the value stays the same; None if unknown."""
     room = abs(measured.value - threshold.limit)
     half = max(measured.upper - measured.value, measured.value - measured.lower)
     if measured.narrows <= 0 or judged_s <= 0 or not math.isfinite(half):

@@ -1,4 +1,4 @@
-"""Thresholds reported: one gate and one row each, and their numbers in verdict.json."""
+"""Thresholds in reports: one gate and one table row each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATE: Final = {
 
 
 def threshold_gates(verdict: Verdict) -> list[Gate]:
-    """One gate for each threshold, under the words in which it was set."""
+    """One gate for each threshold, named by its text."""
     window = verdict.window_s
     judged_s = None if window is None else window[1] - window[0]
     return [
@@ -38,14 +38,14 @@ def threshold_gates(verdict: Verdict) -> list[Gate]:
 
 
 def has_threshold_gate(verdict: Verdict, finding: Finding) -> bool:
-    """Whether ``finding`` is in the gate of its threshold already."""
+    """Whether the gate of its threshold already includes ``finding``."""
     return isinstance(finding.basis, ThresholdNotMet) and finding.basis.threshold in {
         result.text for result in verdict.thresholds
     }
 
 
 def thresholds_table(verdict: Verdict) -> Table:
-    """Threshold, outcome, and what was measured; without rows if none was set."""
+    """Table of threshold, outcome and measured value; empty without thresholds."""
     rows = tuple(
         (result.text, result.outcome.value, _measured(result, verdict), _needed(result))
         for result in verdict.thresholds
@@ -67,7 +67,7 @@ def _measured(result: ThresholdResult, verdict: Verdict) -> Text:
         per,
         None if exact else -math.inf if result.lower is None else result.lower,
         None if exact else math.inf if result.upper is None else result.upper,
-        signed=result.stat.startswith(Stat.SLOPE),  # also its lower and upper end
+        signed=result.stat.startswith(Stat.SLOPE),  # including slope.lower and slope.upper
     )
 
 

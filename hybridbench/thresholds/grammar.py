@@ -1,8 +1,8 @@
-"""``rss.slope<200MiB/h``: the words of a threshold and what they mean, checked before a run starts.
+"""Parse thresholds such as ``rss.slope<200MiB/h``, before a run starts.
 
-A name or a unit that nobody knows is an error with the nearest one that is known: a threshold that
-silently holds for ever is worse than none.  ``rss<200MiB/h`` is a threshold on a column of a file;
-what its name and unit mean is for the file to say.
+An unknown name or unit is an error that suggests the nearest known one: a threshold that silently
+always holds is worse than none.  ``rss<200MiB/h`` is a threshold on a column of a file, which
+defines the meaning of its name and unit.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from hybridbench.foundation.units import PER_HOUR, Amount, parse_amount
 
 
 class Stat(StrEnum):
-    """What of a metric is held against the limit, in the judged window unless said otherwise."""
+    """The statistic compared with the limit, over the judged window unless noted otherwise."""
 
     SLOPE = "slope"  # growth per hour or per event, with its interval
-    SLOPE_LOWER = "slope.lower"  # the lower end of that interval
-    SLOPE_UPPER = "slope.upper"  # the upper end
+    SLOPE_LOWER = "slope.lower"  # the lower bound of that interval
+    SLOPE_UPPER = "slope.upper"  # the upper bound
     MEAN = "mean"
     P50 = "p50"
     P95 = "p95"
     P99 = "p99"
-    MIN = "min"  # of all samples, as they are
+    MIN = "min"  # of all raw samples
     MAX = "max"
     LAST = "last"
     LAST_FIRST_RATIO = "last_first_ratio"  # the last third of the window over the first
-    RATIO = "ratio"  # B over A; `hybridbench compare` alone
+    RATIO = "ratio"  # B over A; only in `hybridbench compare`
 
 
 GROWTH = frozenset({Stat.SLOPE, Stat.SLOPE_LOWER, Stat.SLOPE_UPPER})
-# Quotients of the metric with itself: they have no unit.
+# Quotients of two values of the metric, which have no unit.
 SHARES = frozenset({Stat.LAST_FIRST_RATIO, Stat.RATIO})
 HOUR = "h"
 _POOLS = ("kv", "swa", "mamba", "req", "host_kv", "host_swa", "host_mamba")
 
-# Short names.  As in a profile's limits, rss is the private memory that gates a run.
+# Short names.  As in a profile's limits, rss is the gated private memory.
 ALIASES: Mapping[str, str] = {
     "rss": "rss_anon_swap_bytes",
     "memory": "rss_anon_swap_bytes",
@@ -51,12 +51,11 @@ ALIASES: Mapping[str, str] = {
     "requests": "requests_per_s",
     **{f"pool.{pool}.free": f"pool.{pool}.available" for pool in _POOLS},
 }
-# Latencies are sampled as a median and a 99th percentile of each interval, and no other quantile
-# of them can be had.
+# A sample has the median and the 99th percentile of its interval's latencies, no other quantile.
 _LATENCIES: Mapping[str, Mapping[str, str]] = {
     name: {"p50": f"{name}_ms_p50", "p99": f"{name}_ms_p99"} for name in ("ttft", "itl")
 }
-# What is mostly asked of each kind of metric.
+# The usual statistic for each kind of metric.
 _USUAL = {
     Kind.LEVEL: Stat.SLOPE,
     Kind.COUNTER: Stat.SLOPE,
@@ -64,7 +63,7 @@ _USUAL = {
     Kind.QUOTIENT: Stat.MEAN,
     Kind.BLOCK: Stat.RATIO,
 }
-# The longest first: slope.lower is no statistic "lower" of a metric "slope".
+# Longest first, so that slope.lower is not parsed as a statistic "lower" of a metric "slope".
 _STATS = sorted(Stat, key=len, reverse=True)
 _OPERATOR = re.compile(r"<=|>=|<|>")
 _TIMES_MS = {"ms": 1.0, "s": 1000.0}
@@ -77,12 +76,12 @@ class Threshold:
     """One threshold.
 
     Args:
-        text: as it was written.
-        metric: in full, as declared.
-        stat: what of it is held against the limit.
-        operator: "<", "<=", ">" or ">="; what it says must hold.
+        text: as written.
+        metric: full declared name.
+        stat: the statistic compared with the limit.
+        operator: "<", "<=", ">" or ">="; the relation that must hold.
         limit: in the metric's own unit; for growth per ``per``; for a quotient a plain number.
-        per: of growth: "h", or the bare name of the event counter; empty otherwise.
+        per: for growth: "h", or the bare name of the event counter; empty otherwise.
     """
 
     text: str
@@ -108,10 +107,10 @@ class Threshold:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """The threshold that ``text`` spells.
+    """Parse a threshold on a metric.
 
     Raises:
-        ValueError: half a sentence that quotes the text, says what is wrong, and what would do.
+        ValueError: a clause that quotes the text and says what is wrong and how to correct it.
     """
     written = text.strip()
     sign = _OPERATOR.search(written)
@@ -131,27 +130,27 @@ def parse_threshold(text: str) -> Threshold:
 
 
 def parse_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
-    """All thresholds, each once, in order.
+    """Parse all thresholds, in order, without duplicates.
 
     Raises:
-        ValueError: as ``parse_threshold`` does, for the first that is wrong.
+        ValueError: as from ``parse_threshold``, for the first invalid one.
     """
     return tuple(parse_threshold(text) for text in dict.fromkeys(text.strip() for text in texts))
 
 
 @dataclass(frozen=True)
 class ColumnThreshold:
-    """How much a column of a file may worsen; ``limit`` is in whatever unit the column has."""
+    """Limit on a column's growth; ``limit`` need not be in the column's unit."""
 
     text: str
     name: str
     limit: Amount
 
     def per_hour(self, unit: Unit) -> float:
-        """The limit in ``unit``, that of the column, per hour; a bare number is in it already.
+        """The limit per hour in ``unit``, the column's; a bare number is in that unit already.
 
         Raises:
-            ValueError: half a sentence; its unit is not the column's.
+            ValueError: a clause; the limit's unit does not match the column's.
         """
         limit = self.limit
         bare = not limit.unit and unit is not Unit.BYTES
@@ -169,10 +168,10 @@ class ColumnThreshold:
 
 
 def parse_column_threshold(text: str) -> ColumnThreshold:
-    """The threshold on a column that ``text`` spells.
+    """Parse a threshold on a column.
 
     Raises:
-        ValueError: half a sentence with the accepted form.
+        ValueError: a clause with the accepted form.
     """
     name, less, limit = text.partition("<")
     amount = parse_amount(limit.removeprefix("="))
@@ -188,7 +187,7 @@ def parse_column_threshold(text: str) -> ColumnThreshold:
 
 
 def _metric_and_stat(name: str) -> tuple[str, Stat]:
-    """The metric in full, and what of it."""
+    """The metric's full name, and the statistic."""
     whole = _in_full(name)
     if whole is not None:
         raise ValueError(f"a statistic is missing; write {name}.{_USUAL[declared(whole).kind]}")
@@ -236,12 +235,12 @@ def _not_sampled(name: str, stat: str) -> str:
 
 
 def _in_full(name: str) -> str | None:
-    """The metric that ``name`` is short for, or itself; None if there is none."""
+    """The full metric name for ``name``; None if there is no such metric."""
     full = ALIASES.get(name, name)
     spec = spec_of(full)
     if spec is None or "*" in full or full.count(".") != spec.name.count("."):
         return None
-    # The pools are few and known; a family such as events.* has members only a run can name.
+    # The pools are known; members of families such as events.* are known only in a run.
     if spec.name.startswith("pool.") and full.split(".")[1] not in _POOLS:
         return None
     return full
@@ -264,7 +263,7 @@ def _nearest(word: str, known: list[str]) -> str:
 
 
 def _growth_limit(limit: str, metric: str) -> tuple[float, str]:
-    """The limit per hour or per event, and which."""
+    """The limit per hour or per event, and "h" or the event's counter."""
     amount, slash, per = limit.rpartition("/")
     if not slash or not amount:
         raise ValueError(
@@ -284,7 +283,7 @@ def _growth_limit(limit: str, metric: str) -> tuple[float, str]:
 
 
 def _limit(text: str, unit: Unit, name: str) -> float:
-    """``text`` in ``unit``; a bare number where the unit would be a guess is refused."""
+    """Convert ``text`` to ``unit``; refuse a bare number whose unit would be a guess."""
     amount = parse_amount(text)
     if amount is None:
         raise ValueError(f"{text!r} is not a limit; write {_examples(unit)}")
@@ -328,6 +327,6 @@ def _examples(unit: Unit) -> str:
 
 
 def limit_text(text: str) -> str:
-    """The limit as it was written in a threshold, behind its operator."""
+    """The limit as written in a threshold, after its operator."""
     at = _OPERATOR.search(text)
     return text if at is None else text[at.end() :].strip()

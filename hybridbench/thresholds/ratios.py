@@ -1,4 +1,4 @@
-"""Thresholds on ratios: checked against a comparison, and worded in its headline or its notes."""
+"""Check thresholds on ratios of a comparison, and add them to its headline or notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
 
 @dataclass(frozen=True)
 class CheckedRatio:
-    """One threshold against one version; ``result`` is None where its metric was not measured."""
+    """A threshold checked for one version; ``result`` is None if its metric was not measured."""
 
     version: str
     text: str
@@ -37,11 +37,11 @@ class CheckedRatio:
 def check_ratios(
     compared: ComparisonVerdict, thresholds: Sequence[str]
 ) -> tuple[ComparisonVerdict, tuple[CheckedRatio, ...]]:
-    """``compared`` with the ratios among ``thresholds`` held against it.
+    """Check the ratios among ``thresholds``; return ``compared`` updated with the results.
 
-    A missed one is a regression; one that could not be decided keeps what else would be SAME from
-    being called so.  The headline begins with those that decided; what is a regression by itself
-    keeps its word and its headline, and has them among its notes.
+    A missed ratio makes a regression; an undecided one turns SAME or BETTER into INCONCLUSIVE.  The
+    headline then begins with the deciding ratios.  A comparison that is a regression anyway keeps
+    its headline, and gets the missed ratios as notes.
     """
     wanted = [t for t in parse_thresholds(thresholds) if t.stat is Stat.RATIO]
     ratios = tuple(_checked(side, threshold) for side in compared.sides for threshold in wanted)
@@ -75,6 +75,6 @@ def _sentences(ratios: Sequence[CheckedRatio], outcome: ThresholdOutcome) -> lis
 def _led(
     compared: ComparisonVerdict, outcome: Outcome, word: str, sentences: Sequence[str]
 ) -> ComparisonVerdict:
-    """``compared`` with the outcome of its ratios, and their sentences before its headline."""
+    """``compared`` with the outcome of its ratios, and their sentences ahead of its headline."""
     lead = headline(word, f"{'; '.join(sentences)}. {compared.full_headline}")
     return replace(compared, outcome=outcome, word=word, headline=lead, names_version=False)

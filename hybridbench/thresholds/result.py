@@ -1,4 +1,4 @@
-"""What became of a threshold, as verdict.json has it; ``words`` has the sentences."""
+"""Results of thresholds, as stored in verdict.json; ``words`` puts them into sentences."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 
 
 class ThresholdOutcome(StrEnum):
-    """What became of a threshold that a user set."""
+    """Outcome of a threshold."""
 
     MET = "MET"  # the whole interval is on the right side
     MISSED = "MISSED"  # the whole interval is on the wrong side
     UNDECIDED = "UNDECIDED"
-    NOT_GATED = "NOT GATED"  # the metric is erratic: shown, and nothing rests on it
+    NOT_GATED = "NOT GATED"  # the metric is erratic: displayed, without effect on the verdict
 
 
 class UnmeasuredCode(StrEnum):
-    """Why there is nothing to hold a threshold against."""
+    """Why there is no measurement to check a threshold against."""
 
     NEEDS_TWO_VERSIONS = "needs-two-versions"
     NO_WINDOW = "no-window"
@@ -30,7 +30,7 @@ class UnmeasuredCode(StrEnum):
 
 
 class Missing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was not measured: a metric or an event counter, and names like it that were."""
+    """A metric or event counter that was not measured, and similar names that were."""
 
     metric: str = ""
     counter: str = ""
@@ -38,15 +38,15 @@ class Missing(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Unmeasured(msgspec.Struct, frozen=True):
-    """Why there is nothing to hold a threshold against, and what is missing."""
+    """Why there is no measurement to check a threshold against, and what is missing."""
 
-    code: str  # of UnmeasuredCode; a later version may know more
+    code: str  # an UnmeasuredCode; a later version may have more
     data: Missing = Missing()
 
 
 @dataclass(frozen=True)
 class ThresholdResult:
-    """One threshold against what was measured; numbers are None where nothing was, or no bound.
+    """The result of one threshold; numbers are None if unmeasured, ends also if unbounded.
 
     ``unit`` and ``per`` are those of ``value``, ``lower``, ``upper`` and ``limit``.
     """

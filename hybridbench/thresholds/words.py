@@ -1,4 +1,4 @@
-"""Thresholds in words: what was measured, on which side of the limit, or why nothing was."""
+"""Sentences about thresholds: the measured value and the outcome, or why there is none."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _quantity(result: ThresholdResult, value: float | None) -> str:
 
 
 def _unmeasured_text(why: Unmeasured) -> str:
-    """Why nothing was measured; the code where only a later version knows it."""
+    """Why nothing was measured; the bare code if only a later version knows it."""
     missing = why.data
     near = "".join(f"; did you mean {name}?" for name in missing.near or ())
     match why.code:
