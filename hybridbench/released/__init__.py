@@ -1,1 +1,1 @@
-"""Classes of released engines, driven by our traffic: what the worker serves in their place."""
+"""Drive the classes of released engines with our traffic, in place of the bundled engine."""

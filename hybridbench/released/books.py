@@ -1,7 +1,7 @@
-"""Where the slots of a released engine's pools are, by those who hold them.
+"""Account for the slots of a released engine's pools, by holder.
 
-Free lists, tree, sessions and requests are read one by one.  What a release computes about itself
-(its evictable sizes, its checks) is not asked: it may be what is wrong.
+Free lists, tree, sessions and requests are read one by one.  Values that a release computes about
+itself (evictable sizes, its own checks) are not used: they may be the fault.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from hybridbench.released.trees import Reader, walk
 
 
 class Structures(Protocol):
-    """What holds slots in one release; attributes that SGLang's records have are read by name."""
+    """The slot holders of one release; the attributes of SGLang's records are read by name."""
 
     reader: Reader
 
     def root(self) -> Any: ...
     def free_slots(self) -> Mapping[str, tuple[int, Any]]:
-        """By pool: its usable slots, and those that are free."""
+        """By pool: the number of usable slots, and the free slots."""
         ...
 
     def admitted(self) -> Sequence[Any]:
@@ -35,7 +35,7 @@ class Structures(Protocol):
 
     def waiting(self) -> Sequence[Any]: ...
     def session_records(self) -> Mapping[str, Any]:
-        """What each session keeps between its turns, by its id."""
+        """The record that each session keeps between turns, by session id."""
         ...
 
     def row(self, index: int) -> Any:
@@ -50,13 +50,13 @@ class _Claim:
 
 
 class Books:
-    """Adds up each pool; costs one walk of the tree a call."""
+    """Accounts for each pool; every call walks the tree once."""
 
     def __init__(self, structures: Structures) -> None:
         self._of = structures
 
     def stats(self) -> dict[str, PoolStats]:
-        """One entry for each pool that there is: "kv", "mamba", "req"."""
+        """One entry for each existing pool: "kv", "mamba", "req"."""
         free = self._of.free_slots()
         tree = {pool: [0, 0] for pool in free}
         for node in walk(self._of.root()):
@@ -77,14 +77,15 @@ class Books:
         }
 
     def held_by_waiting(self) -> dict[str, dict[str, int]]:
-        """By rid of the waiting requests that hold anything: slots by pool."""
+        """Slots held by waiting requests: by rid, then by pool."""
         _, _, waiting = self._holders()
         found = {record.rid: self._sums([record]) for record in waiting}
         return {rid: held for rid, held in found.items() if held}
 
     def check(self, *, idle: bool) -> list[InvariantViolation]:
-        """Pools of which the holders do not account for every slot once; with ``idle`` also what is
-        in flight or locked with nothing running.
+        """Pools whose holders do not account for every slot exactly once.
+
+        With ``idle``, also slots in flight or locked although nothing runs.
         """
         found: list[InvariantViolation] = []
         sessions = bool(self._of.session_records())
@@ -102,7 +103,7 @@ class Books:
         return found
 
     def audit(self) -> list[InvariantViolation]:
-        """Slots with two holders, or that are free and held."""
+        """Slots that have two holders, or are both free and held."""
         found = []
         for pool, (_, free) in self._of.free_slots().items():
             holder_of = dict.fromkeys(map(int, free), "the free list")
@@ -138,7 +139,7 @@ class Books:
         known = set(map(int, free))
         for claim in self._claims(pool):
             known.update(claim.slots.get(pool, ()))
-        # The rows of the oldest releases begin with 0, all else with 1.
+        # Rows of the oldest releases start at 0, all other slots at 1.
         first = min(known, default=1) and 1
         return tuple(slot for slot in range(first, first + size) if slot not in known)
 
@@ -156,8 +157,8 @@ class Books:
     def _holders(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """Records of admitted requests, of sessions between two turns, and of waiting requests.
 
-        A session keeps its record while a turn has it on loan: that is counted where it is in use,
-        and with the session while the turn still waits.
+        A session keeps its record while it is lent to a turn: the record counts with the turn if
+        that is admitted, and with the session while it waits.
         """
         admitted = self._of.admitted()
         rows = {req.req_pool_idx for req in admitted}
@@ -179,7 +180,7 @@ class Books:
         return sums
 
     def _counts(self, record: Any) -> dict[str, int]:
-        """Slots by pool that the record of a request or of a session must give back."""
+        """Number of slots, by pool, that a request's or session's record must free."""
         counts = {"mamba": len(_states(record))}
         if record.req_pool_idx is not None:
             counts["req"] = 1
@@ -187,7 +188,7 @@ class Books:
         return counts
 
     def _slots(self, record: Any) -> dict[str, list[int]]:
-        """The same as the slots themselves."""
+        """Slots, by pool, that a request's or session's record must free."""
         slots = {"mamba": _states(record)}
         if record.req_pool_idx is not None:
             slots["req"] = [int(record.req_pool_idx)]
@@ -197,7 +198,7 @@ class Books:
 
 
 def _states(record: Any) -> list[int]:
-    """State slots of a record: its own, and those of its track buffer."""
+    """State slots of a record, including its track buffer."""
     own = [] if record.mamba_pool_idx is None else [int(record.mamba_pool_idx)]
     tracks = record.mamba_ping_pong_track_buffer
     return own + ([] if tracks is None else [slot for slot in tracks.tolist() if slot > 0])

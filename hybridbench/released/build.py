@@ -1,4 +1,4 @@
-"""From the name of an engine and a configuration to a released engine that can be served."""
+"""Build a released engine from its name and a configuration."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hybridbench.released.engine import ReleasedEngine
 from hybridbench.released.sglang import ReleasedScheduler
 
 _NAMES = ("sglang-cache",)
-# The one path that the release can be made to take by a switch of its own.
+# The only path that a switch of the release can force.
 _RETRACT = "retract"
 
 
 def build_released(
     name: str, config: EngineConfig, force: Mapping[str, int] | None = None
 ) -> ReleasedEngine:
-    """The engine called ``name``, in the release that this interpreter has.
+    """Build the engine ``name``, in the release installed for this interpreter.
 
-    ``force`` are paths that a profile forces, by name: how often each is taken.
+    ``force`` is how often to take each path that a profile forces, by name.
 
     Raises:
-        ConfigError: there is no such engine, or it cannot be driven as ``config`` asks.
+        ConfigError: there is no such engine, or it does not support ``config``.
     """
     if name not in _NAMES:
         raise ConfigError(f"{name}: there is {', '.join(_NAMES)}.")

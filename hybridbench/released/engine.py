@@ -1,7 +1,7 @@
-"""A released engine without its model, behind the port of the worker.
+"""A released engine without its model, with the interface that the worker expects.
 
-The release schedules, admits, refuses, retracts, aborts, caches and evicts by its own code.  Events
-and counters are read from what it did, from outside.
+The release's own code schedules, admits, refuses, retracts, aborts, caches and evicts.  Events and
+counters are derived from outside, by observing its effects.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ _IDLE_NAP_S = 0.001
 class _Request:
     """One request from its submission to its end.
 
-    ``req`` is the release's own record, None if it sent the request away at the door;
-    ``stage`` is "queued", "prefill" or "decode", and ``aborted_in`` what that was when its end was
-    asked for, "" before.
+    ``req`` is the release's own record, None if it refused the request on submission; ``stage`` is
+    "queued", "prefill" or "decode", and ``aborted_in`` the stage at its abort, "" before.
     """
 
     rid: str
@@ -60,7 +59,7 @@ class _Request:
 
     @property
     def logprobs(self) -> None:
-        """There is no model that could tell."""
+        """None: there is no model."""
 
 
 class ReleasedEngine:
@@ -79,10 +78,10 @@ class ReleasedEngine:
         self._schedule_s = 0.0
         sizes = tuple(size for size, _ in scheduler.free_slots().values())
         self._steady = SteadyDetector(sizes)
-        # Ends of lists and the like, which the release has beside its tree from the beginning.
+        # Sentinels of lists and the like, which exist outside the tree from the start.
         self._beside = _live_instances(scheduler.objects())
 
-    # What a run records.
+    # Recorded in the run's manifest.
 
     @property
     def release(self) -> str:
@@ -91,12 +90,12 @@ class ReleasedEngine:
 
     @property
     def model(self) -> str:
-        """What is served, without the release: two of them are compared under one name."""
+        """The model's name without the release, so that releases compare under one name."""
         return f"no model, {self._scheduler.cache_name}"
 
     @property
     def note(self) -> str:
-        """One sentence about what runs."""
+        """One sentence about the engine."""
         return (
             f"sglang {self.release} without a model: its scheduler, pools and "
             f"{self._scheduler.cache_name}, as for {self.config.model}; tokens are drawn"
@@ -108,12 +107,12 @@ class ReleasedEngine:
         return self._scheduler.has_sessions
 
     def sources(self) -> tuple[str, int]:
-        """SHA-256 of the release's files, and how many they are."""
+        """SHA-256 of the release's files, and their number."""
         return self._scheduler.sources()
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are below it."""
+        """Upper bound (exclusive) of token ids."""
         return VOCAB_SIZE
 
     # Traffic.
@@ -130,11 +129,11 @@ class ReleasedEngine:
         session_id: str | None = None,
         extra_key: str | None = None,
     ) -> None:
-        """Hand a request to the release, which may refuse it; a later step tells.
+        """Submit a request to the release, which may refuse it; a later step reports that.
 
         Raises:
             DuplicateRequestError: ``rid`` belongs to a request that has not ended.
-            UsageError: it brings a payload, which nothing here could take.
+            UsageError: it has a payload, which released engines do not support.
         """
         if rid in self._requests:
             raise DuplicateRequestError(
@@ -154,7 +153,7 @@ class ReleasedEngine:
         self._requests[rid] = _Request(rid, now_s, req, session_id, last_heard_s=now_s)
 
     def open_session(self, session_id: str, *, timeout_s: float | None = None) -> bool:
-        """Open a session whose turns keep their KV; False if there is one of that name."""
+        """Open a session whose turns keep their KV; False if the id is already open."""
         if not self.has_sessions or session_id in self._scheduler.sessions():
             return False
         opened = self._scheduler.open_session(session_id, timeout_s)
@@ -162,7 +161,7 @@ class ReleasedEngine:
         return opened
 
     def close_session(self, session_id: str) -> bool:
-        """Close a session, after the turn under way; False if there is none of that name."""
+        """Close a session, after its current turn; False if there is no such session."""
         before = set(self._scheduler.sessions())
         if session_id not in before:
             return False
@@ -174,9 +173,9 @@ class ReleasedEngine:
         return True
 
     def reap_sessions(self) -> float | None:
-        """Close sessions that timed out; seconds until this is to be asked again, None without any.
+        """Close sessions that timed out; seconds until the next call, None without sessions.
 
-        The release looks once a second, and never says when the next one is due.
+        The release checks once a second, and does not report when the next timeout is due.
         """
         before = set(self._scheduler.sessions())
         if not before:
@@ -186,7 +185,7 @@ class ReleasedEngine:
         return _LONGEST_NAP_S
 
     def abort(self, rid: str) -> bool:
-        """Ask that a request ends; False if there is none."""
+        """Abort a request; False if there is no such request."""
         request = self._requests.get(rid)
         if request is None:
             return False
@@ -195,14 +194,14 @@ class ReleasedEngine:
         return True
 
     def abort_all(self) -> int:
-        """Ask that every request ends; how many had not been asked before."""
+        """Abort every request; return how many were not being aborted already."""
         asked = [one for one in self._requests.values() if not one.aborted_in]
         for request in asked:
             self.abort(request.rid)
         return len(asked)
 
     def disconnect(self, rid: str) -> bool:
-        """The client has left: abort its request; no further event names ``rid``."""
+        """Abort the request of a client that left; no further event names ``rid``."""
         if not self.abort(rid):
             return False
         self.counters.disconnects += 1
@@ -217,13 +216,13 @@ class ReleasedEngine:
         self._scheduler.pause(mode)
 
     def continue_generation(self) -> None:
-        """Go on after a pause."""
+        """Resume after a pause."""
         self._scheduler.resume()
 
     def flush_cache(self) -> bool:
-        """Evict all of the tree; False, and nothing done, unless idle.
+        """Evict the whole tree; False without effect unless idle.
 
-        The release's own flush clears its allocators, and what was lost would come back.
+        The release's own flush resets its allocators, which would hide leaked slots.
         """
         if not self.is_idle or self._scheduler.session_records():
             return False
@@ -233,14 +232,14 @@ class ReleasedEngine:
         return True
 
     def find(self, rid: str) -> _Request | None:
-        """A live request whose client waits, to be read only."""
+        """A live request whose client is connected; read-only."""
         request = self._requests.get(rid)
         return request if request is not None and request.has_client else None
 
     # Steps.
 
     def step(self) -> list[EngineEvent]:
-        """One turn of the release's loop, and what it did."""
+        """Run one iteration of the release's loop; return its events."""
         scheduler, counters = self._scheduler, self.counters
         sessions = set(scheduler.sessions())
         scheduler.reap_sessions()
@@ -248,7 +247,7 @@ class ReleasedEngine:
         done = scheduler.step()
         self._schedule_s += time.thread_time() - began_s
         if done.mode == "idle":
-            # A release that admits nobody, with requests in its queue, turns without end.
+            # Otherwise a release that admits none of its queued requests would busy-loop.
             time.sleep(_IDLE_NAP_S)
         counters.steps += 1
         counters.idle_steps += done.mode == "idle"
@@ -269,7 +268,7 @@ class ReleasedEngine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step has anything to do or to tell; a paused engine has nothing to do."""
+        """Whether a step has anything to do or to report; a paused engine has nothing to do."""
         scheduler = self._scheduler
         busy = not scheduler.is_at_rest and not scheduler.is_paused
         return busy or scheduler.has_sent_away
@@ -281,32 +280,32 @@ class ReleasedEngine:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the warm-up is over; see :class:`SteadyDetector`."""
+        """Whether warm-up is over; see :class:`SteadyDetector`."""
         return self._steady.is_steady
 
     @property
     def steady_reason(self) -> str:
-        """Why it counts as steady; empty before it does."""
+        """Why the engine counts as steady; empty before."""
         return self._steady.reason
 
-    # What a probe reads.
+    # Read by probes.
 
     @property
     def running_requests(self) -> int:
-        """Requests that are admitted and have not ended."""
+        """Number of admitted requests that have not ended."""
         return len(self._scheduler.admitted())
 
     @property
     def waiting_requests(self) -> int:
-        """Requests that are not admitted."""
+        """Number of requests in the queue."""
         return len(self._scheduler.waiting())
 
     def pool_stats(self) -> dict[str, PoolStats]:
-        """Where the slots of each pool are, by those who hold them."""
+        """Slots of each pool, by holder."""
         return self._books.stats()
 
     def held_by_waiting(self) -> dict[str, dict[str, int]]:
-        """By rid of the waiting requests that hold anything: slots by pool."""
+        """Slots held by waiting requests: by rid, then by pool."""
         return self._books.held_by_waiting()
 
     def check_invariants(self, idle: bool) -> list[InvariantViolation]:
@@ -318,16 +317,16 @@ class ReleasedEngine:
         return self._books.audit()
 
     def last_owner(self, pool: str, slot: int) -> str:
-        """Nobody keeps that account."""
+        """Empty: releases do not record owners."""
         del pool, slot
         return ""
 
     def objections(self) -> dict[str, int]:
-        """Nobody keeps that account."""
+        """Empty: releases have no owner ledger."""
         return {}
 
     def removals(self) -> tuple[int, int]:
-        """Not to be had in the middle of a step."""
+        """Zeros: removals within a step cannot be observed."""
         return 0, 0
 
     def containers(self) -> dict[str, int]:
@@ -335,11 +334,11 @@ class ReleasedEngine:
         return {"tree_nodes": len(self._tree), **self._scheduler.containers()}
 
     def timings(self) -> dict[str, float]:
-        """Processor time of the release's own steps."""
+        """CPU time of the release's own steps."""
         return {"schedule_s": self._schedule_s}
 
     def liveness(self) -> Liveness:
-        """Requests that live too long, or for nobody; O(requests)."""
+        """Ages of requests, and requests without a client; O(requests)."""
         now_s, requests = time.monotonic(), self._requests.values()
         running = [one for one in requests if one.stage != "queued"]
         return Liveness(
@@ -351,13 +350,13 @@ class ReleasedEngine:
         )
 
     def reference_counted_classes(self) -> Mapping[str, tuple[type, int]]:
-        """Classes whose instances die by reference count, and how many are reachable now."""
+        """Classes whose instances reference counting must free, and their reachable counts."""
         return {
             name: (kind, held + self._beside[name])
             for name, (kind, held) in self._scheduler.objects().items()
         }
 
-    # What a step did.
+    # Events of a step.
 
     def _events(self, done: Step) -> Iterable[EngineEvent | None]:
         now_s = time.monotonic()
@@ -409,11 +408,11 @@ class ReleasedEngine:
             in_session = request.session_id is not None
             counters.session_restores += in_session
             counters.session_restored_tokens += reused if in_session else 0
-            # What a request goes on from is copied for it, unless it has it from its session.
+            # A reused state is copied for the request, unless it comes from its session.
             counters.cow_copies += request.req.mamba_pool_idx is not None and not in_session
 
     def _heard(self, request: _Request, now_s: float) -> EngineEvent | None:
-        """It has one more token."""
+        """Record one more token of ``request``."""
         self.counters.output_tokens += 1
         gap_s, request.last_heard_s = now_s - request.last_heard_s, now_s
         if request.first_token_s is not None:
@@ -424,7 +423,7 @@ class ReleasedEngine:
         return self._told(request, event)
 
     def _ended(self, request: _Request, sentence: str) -> EngineEvent | None:
-        """``sentence`` says why it was sent away; "" for one whose own record tells."""
+        """Record the end of ``request``; ``sentence`` is the reason, or "" to use its record's."""
         del self._requests[request.rid]
         counters, req = self.counters, request.req
         reason = {} if sentence else req.finished_reason.to_json()
@@ -475,7 +474,7 @@ class ReleasedEngine:
         return event if request.has_client else None
 
     def _note_retracted(self) -> None:
-        """Requests that ran before this step and wait after it."""
+        """Count requests that ran before this step and wait after it."""
         waiting = {id(req) for req in self._scheduler.waiting()}
         for request in self._requests.values():
             if request.stage != "queued" and id(request.req) in waiting:
@@ -484,7 +483,7 @@ class ReleasedEngine:
                 self.counters.session_retracts += request.session_id is not None
 
     def _note_closed(self, before: set[str], asked: str = "") -> None:
-        """Sessions that were open ``before`` and are not any more; ``asked`` was to be closed."""
+        """Count sessions that were open ``before`` and are not now; ``asked`` was being closed."""
         gone = before - set(self._scheduler.sessions())
         self.counters.session_closes += len(gone)
         self.counters.session_timeouts += len(gone - self._closing - {asked})
@@ -506,7 +505,7 @@ class ReleasedEngine:
 
 
 def _live_instances(objects: Mapping[str, tuple[type, int]]) -> dict[str, int]:
-    """Of each class: instances that are alive beyond those that the structures hold."""
+    """Number of live instances of each class that the structures do not hold."""
     gc.collect()
     alive = Counter(map(type, gc.get_objects()))
     return {

@@ -1,4 +1,4 @@
-"""What differs from release to release of SGLang's interfaces, in one small table."""
+"""Table of the differences between the interfaces of SGLang's releases."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hybridbench.foundation.errors import ConfigError
 
 @dataclass(frozen=True)
 class Generation:
-    """Releases with one interface.
+    """Releases with the same interface.
 
     Attributes:
-        releases: their numbers.
-        token_ids: the type of a request's tokens.
-        states: the list of free state slots, given the pool of request rows.
-        has_unified_tree: whether there is one, by a switch.
-        sessions: module of sessions that keep their KV, and of their records between two turns;
-            empty before there were any.
+        releases: their version numbers.
+        token_ids: converts token ids to the type of a request's tokens.
+        states: returns the free state slots, given the pool of request rows.
+        has_unified_tree: whether a switch enables a unified tree.
+        sessions: the modules of sessions that keep their KV, and of their records between turns;
+            None before there were any.
     """
 
     releases: tuple[str, ...]
@@ -60,7 +60,7 @@ GENERATIONS: Final = (
 def generation_of(release: str) -> Generation:
     """
     Raises:
-        ConfigError: nobody has looked at this release's interfaces.
+        ConfigError: this release is not supported.
     """
     for generation in GENERATIONS:
         if release in generation.releases:

@@ -1,8 +1,8 @@
-"""SGLang's scheduler of a release, built by its own constructor around a worker without a model.
+"""The scheduler of an SGLang release, built by its own constructor around a worker without a model.
 
 Everything between a request and the model is the release's: queue, admission, refusal, chunks,
-batches, retraction, aborts, sessions, caches, pools.  The model is replaced by drawn tokens,
-sockets and process groups by objects that are never asked for anything.
+batches, retraction, aborts, sessions, caches, pools.  The model is replaced by random tokens,
+sockets and process groups by objects that are never used.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from hybridbench.released.generations import generation_of
 from hybridbench.released.sglang_parts import build_scheduler
 from hybridbench.released.trees import Reader, reader_of, walk
 
-# The release aborts every request whose rid begins with the one that is named.
+# The release aborts every request whose rid starts with the given one; this mark prevents that.
 _END_OF_RID: Final = "/"
 _ALL_TOKENS: Final = 1 << 30
 _SESSION_CACHES: Final = frozenset({"SessionAwareCache", "StreamingSession"})
-# Records of the scheduler that name requests for as long as a step needs them.
+# Records of the scheduler that refer to requests during a step.
 _HOLDERS: Final = frozenset({"ScheduleBatch", "PrefillAdder"})
 
 
 @dataclass
 class Step:
-    """What one turn of the loop did.
+    """The effects of one iteration of the loop.
 
     Attributes:
-        mode: of the batch: "extend", "decode" or "idle".
-        reqs: of the batch.
-        tokens: that the model would have computed.
-        cut: the request of which a part of the prompt is still to be computed; None without one.
-        refusals: requests that were matched against the cache and not admitted.
+        mode: mode of the batch: "extend", "decode" or "idle".
+        reqs: requests in the batch.
+        tokens: number of tokens that the model would have computed.
+        cut: the request whose prompt is only partly computed; None without one.
+        refusals: number of requests matched against the cache but not admitted.
         sent_away: by rid, a sentence for each request that ended without another step.
     """
 
@@ -53,13 +53,13 @@ class Step:
 
 
 class ReleasedScheduler:
-    """Owns the release's ``Scheduler``; whoever counts reads its structures through this."""
+    """Owns the release's ``Scheduler``, and gives read access to its structures."""
 
     def __init__(self, config: EngineConfig, retract_every: int = 0) -> None:
-        """``retract_every`` steps the release pushes running requests back by its own test switch.
+        """Build it; its own test switch retracts requests every ``retract_every`` steps (0: never).
 
         Raises:
-            ConfigError: this release is not known, or ``config`` asks for what is not driven.
+            ConfigError: the release is unknown, or ``config`` has an unsupported setting.
         """
         self.release = importlib.metadata.version("sglang")
         self._generation = generation_of(self.release)
@@ -86,7 +86,7 @@ class ReleasedScheduler:
         priority: int | None,
         extra_key: str | None,
     ) -> Any:
-        """Hand a request in; the release's record of it, None if it was sent away at the door."""
+        """Submit a request; return the release's record, or None if it was refused at once."""
         sampling = self._sampling.SamplingParams(
             max_new_tokens=params.max_new_tokens,
             temperature=params.temperature,
@@ -114,7 +114,7 @@ class ReleasedScheduler:
         return queue[-1] if queue and queue[-1].rid == received.rid else None
 
     def abort(self, rid: str) -> None:
-        """Ask for the end of one request."""
+        """Abort one request."""
         self._scheduler.abort_request(self._io.AbortReq(rid=rid + _END_OF_RID))
 
     def pause(self, mode: PauseMode) -> None:
@@ -122,7 +122,7 @@ class ReleasedScheduler:
         self._scheduler.pause_generation(self._io.PauseGenerationReqInput(mode=mode))
 
     def resume(self) -> None:
-        """Go on, if it was paused."""
+        """Resume if paused."""
         if self.is_paused:
             self._scheduler.continue_generation(self._io.ContinueGenerationReqInput())
 
@@ -132,9 +132,9 @@ class ReleasedScheduler:
         return paused
 
     def step(self) -> Step:
-        """One turn of the release's loop, without the check of an idle engine."""
+        """Run one iteration of the release's loop, without its idle check."""
         done, self._step = self._step, Step()
-        # What was sent away since the last turn belongs to this one.
+        # Requests that ended since the last iteration belong to this one.
         self._step.sent_away = done.sent_away
         scheduler = self._scheduler
         if not self.is_paused:
@@ -153,7 +153,7 @@ class ReleasedScheduler:
 
     @property
     def has_sent_away(self) -> bool:
-        """Whether the next step has an end to tell of."""
+        """Whether the next step has the end of a request to report."""
         return bool(self._step.sent_away)
 
     # Sessions.
@@ -171,7 +171,7 @@ class ReleasedScheduler:
         return found
 
     def open_session(self, session_id: str, timeout_s: float | None) -> bool:
-        """Whether it was opened."""
+        """Open a session; return whether it is open."""
         asked = self._io.OpenSessionReqInput(
             capacity_of_str_len=_ALL_TOKENS,
             session_id=session_id,
@@ -182,11 +182,11 @@ class ReleasedScheduler:
         return session_id in self.sessions()
 
     def close_session(self, session_id: str) -> None:
-        """Ask for its end, which waits for a turn under way."""
+        """Close a session, after its current turn."""
         self._scheduler.close_session(self._io.CloseSessionReqInput(session_id=session_id))
 
     def reap_sessions(self) -> None:
-        """What the release does before each step: closes what timed out or was to wait."""
+        """Close sessions that timed out or wait to be closed, as the release does before a step."""
         if self.has_sessions:
             self._scheduler.session_controller.maybe_reap(time.monotonic())
 
@@ -198,7 +198,7 @@ class ReleasedScheduler:
         return queue
 
     def admitted(self) -> Sequence[Any]:
-        """Requests that run, or are between two parts of their prompt."""
+        """Requests that run, or are between two chunks of their prompt."""
         scheduler = self._scheduler
         batches = (scheduler.running_batch, scheduler.last_batch)
         reqs = [req for batch in batches if batch is not None for req in batch.reqs]
@@ -210,25 +210,25 @@ class ReleasedScheduler:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no batch remembers anything and nobody waits."""
+        """Whether no batch has requests and the queue is empty."""
         scheduler = self._scheduler
         busy = scheduler.waiting_queue or scheduler.last_batch or scheduler.running_batch.reqs
         return not (busy or scheduler.chunked_req is not None)
 
     def free_slots(self) -> Mapping[str, tuple[int, Sequence[int]]]:
-        """By pool: its usable slots, and the free ones."""
+        """By pool: the number of usable slots, and the free slots."""
         scheduler = self._scheduler
         rows, kv = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator
         pools: dict[str, tuple[int, Any]] = {}
         pools["kv"] = (kv.size, [*kv.free_pages.tolist(), *kv.release_pages.tolist()])
-        # The other class of rows has no states.
+        # The other class of row pools has no states.
         if type(rows).__name__ == "HybridReqToTokenPool":
             pools["mamba"] = (rows.mamba_pool.size, self._generation.states(rows).tolist())
         pools["req"] = (rows.size, rows.free_slots)
         return pools
 
     def session_records(self) -> Mapping[str, Any]:
-        """What each session keeps between its turns, by its id."""
+        """The record that each session keeps between turns, by session id."""
         if not self.has_sessions:
             return {}
         records: Mapping[str, Any] = self._session_cache().slots
@@ -239,16 +239,16 @@ class ReleasedScheduler:
         return self._scheduler.req_to_token_pool.req_to_token[index]
 
     def root(self) -> Any:
-        """Of the tree."""
+        """The root of the tree."""
         return self._cache().root_node
 
     def evict_all(self) -> None:
-        """Have the cache give back all that nobody uses, in its own way."""
+        """Make the cache evict everything unlocked, by its own code."""
         params = importlib.import_module("sglang.srt.mem_cache.base_prefix_cache").EvictParams
         self._cache().evict(params(num_tokens=_ALL_TOKENS, swa_num_tokens=_ALL_TOKENS))
 
     def containers(self) -> dict[str, int]:
-        """Entries of every list and table of the scheduler, its cache and its sessions, by name."""
+        """Length of every container of the scheduler, its cache and its sessions, by name."""
         cache = self._scheduler.tree_cache
         owners = {"scheduler": self._scheduler, "cache": cache, "tree": self._cache()}
         if self.has_sessions:
@@ -262,12 +262,12 @@ class ReleasedScheduler:
         }
 
     def objects(self) -> dict[str, tuple[type, int]]:
-        """Classes of nodes, requests and sessions, and how many of each the structures hold."""
+        """Classes of nodes, requests and sessions, and the number that the structures hold."""
         root = self.root()
         node, requests = type(root), {id(req): req for req in self._requests()}
         nodes = {id(one) for one in (root, *walk(root))}
-        # A request that ended is remembered until the next batch, with the node that it hit, and
-        # that one with those which were above it.
+        # An ended request is referenced until the next batch, and with it the node that it hit and
+        # that node's former ancestors.
         for req in requests.values():
             for one in vars(req).values():
                 while isinstance(one, node) and id(one) not in nodes:
@@ -285,7 +285,7 @@ class ReleasedScheduler:
         return found
 
     def sources(self) -> tuple[str, int]:
-        """SHA-256 over the release's files of queue, memory and sessions, and how many they are."""
+        """SHA-256 of the release's files for queue, memory and sessions, and their number."""
         root = Path(str(importlib.import_module("sglang.srt.managers.scheduler").__file__)).parents[
             1
         ]
@@ -306,12 +306,12 @@ class ReleasedScheduler:
         return cache.inner if type(cache).__name__ in _SESSION_CACHES else cache
 
     def _session_cache(self) -> Any:
-        """What keeps KV for sessions: around the tree, or a part of it."""
+        """The cache that keeps KV for sessions: a wrapper of the tree, or a part of it."""
         cache = self._scheduler.tree_cache
         return cache if type(cache).__name__ in _SESSION_CACHES else cache.session
 
     def _requests(self) -> Iterator[Any]:
-        """All that the scheduler's own attributes lead to in one step, and the sessions' turns."""
+        """Requests directly reachable from the scheduler's attributes, and the sessions' turns."""
         for value in vars(self._scheduler).values():
             yield from self._requests_in(value)
         for session in self.sessions().values():
@@ -328,7 +328,7 @@ class ReleasedScheduler:
                     yield from self._requests_in(part)
 
     def _take_output(self, message: Any) -> None:
-        """What the release sends to whoever is in front of it; only ends are of interest here."""
+        """Receive a message to the release's front end; only aborts matter here."""
         if type(message).__name__ != "AbortReq":
             return
         rid = message.rid.removesuffix(_END_OF_RID)
@@ -337,7 +337,7 @@ class ReleasedScheduler:
         self._step.sent_away[rid] = str(said)
 
     def _count_refusals(self) -> None:
-        """Note each request that the admission turned down, whatever it goes on to do with it."""
+        """Patch the release's ``PrefillAdder`` to count each request that it does not admit."""
         module: Any = importlib.import_module(type(self._scheduler).__mro__[1].__module__)
         adder: Any = module.PrefillAdder
         note = self._note_refusal

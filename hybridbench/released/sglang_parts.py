@@ -1,4 +1,4 @@
-"""The parts of SGLang's scheduler that stand for a model, sockets and process groups."""
+"""Replacements for the model, sockets and process groups of SGLang's scheduler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.generations import Generation
 
-# No model reads the tokens: they only have to differ.
+# No model reads the tokens; they only have to differ.
 VOCAB_SIZE: Final = 8192
 _GROUPS: Final = (
     "get_tp_group", "get_attention_tp_group", "get_attention_cp_group", "get_pp_group",
@@ -33,22 +33,22 @@ def build_scheduler(
     take_output: Callable[[Any], None],
     retract_every: int,
 ) -> Any:
-    """The release's ``Scheduler`` with pools as ``config`` has them.
+    """Build the release's ``Scheduler`` with the pools of ``config``.
 
     Args:
-        config: pools, limits and policies; of the model only which kinds of layers it has.
-        generation: of the release's interfaces.
-        take_output: gets every message that the scheduler sends.
+        config: pools, limits and policies; of the model, only its kinds of layers matter.
+        generation: the release's interfaces.
+        take_output: receives every message that the scheduler sends.
         retract_every: steps between retractions that the release's test switch causes; 0 for none.
 
     Raises:
-        ConfigError: ``config`` asks for what is not driven here, or the release has no such cache.
+        ConfigError: ``config`` has an unsupported setting, or the release has no such cache.
     """
     kind = _kind_of(config)
     _refuse(config, kind)
     if config.cache == "unified" and not generation.has_unified_tree:
         raise ConfigError("engine.cache: this release of sglang has no unified tree.")
-    # It writes a line for each retraction and each session.
+    # SGLang logs a line for each retraction and each session.
     logging.getLogger("sglang").setLevel(logging.ERROR)
     _set_switches(config)
     arguments = _arguments(config)
@@ -60,7 +60,7 @@ def build_scheduler(
     for name in _GROUPS:
         setattr(module, name, lambda: group)
     module.get_resolved_model_impl = lambda _: None
-    # A later release builds its cache in a module of its own.
+    # Later releases build the cache in a separate module.
     if "kv_cache_builder" in vars(module):
         module.kv_cache_builder.get_resolved_model_impl = lambda _: None
     module.TEST_RETRACT = retract_every > 0
@@ -73,7 +73,7 @@ def build_scheduler(
 
 
 class _Absent(SimpleNamespace):
-    """Has what it is given; whatever else the release looks for is not there."""
+    """Has the given attributes; all others are None."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -81,7 +81,7 @@ class _Absent(SimpleNamespace):
 
 
 class _Worker:
-    """In place of the model's worker: owns the pools, and draws tokens for a step."""
+    """Replaces the model's worker: owns the pools, and draws random tokens for a step."""
 
     def __init__(self, config: EngineConfig, kind: str, result: Callable[..., Any]) -> None:
         self._config = config
@@ -117,10 +117,10 @@ class _Worker:
         return self._config.kv_tokens, self._config.swa_tokens
 
     def get_pad_input_ids_func(self) -> None:
-        """No prompt brings images."""
+        """None: prompts have no images."""
 
     def init_attention_backends(self) -> None:
-        """There is no model to attend with."""
+        """Do nothing: there is no model."""
 
     init_cuda_graphs = init_attention_backends
 
@@ -132,7 +132,7 @@ class _Worker:
 def _driven(
     scheduler: Any, config: EngineConfig, worker: _Worker, take_output: Callable[[Any], None]
 ) -> Any:
-    """The release's class without what reaches beyond its process."""
+    """The release's class, without its connections to other processes."""
 
     class Sink:
         def send_output(self, message: Any, received: Any = None) -> None:
@@ -164,7 +164,7 @@ def _driven(
             self.require_mlp_sync = False
 
         def init_mamba_backend(self) -> None:
-            """No kernel runs."""
+            """Do nothing: no kernel runs."""
 
         def init_tp_model_worker(self) -> None:
             self.tp_worker = worker
@@ -177,11 +177,11 @@ def _driven(
 
 
 def _arguments(config: EngineConfig) -> Any:
-    """The release's server arguments; those of a later one are left out."""
+    """The release's server arguments, without those it does not know yet."""
     module: Any = importlib.import_module("sglang.srt.server_args")
     known = {field.name for field in dataclasses.fields(module.ServerArgs)}
     wanted = {
-        # The name that keeps it from looking for a checkpoint.
+        # With this name it does not look for a checkpoint.
         "model_path": "dummy",
         "device": "cpu",
         "skip_tokenizer_init": True,
@@ -205,14 +205,14 @@ def _arguments(config: EngineConfig) -> Any:
         "mamba_track_interval": config.mamba_track_interval,
     }
     arguments = module.ServerArgs(**{name: v for name, v in wanted.items() if name in known})
-    # A property would read it from a model's configuration.
+    # Otherwise a property would read it from a model's configuration.
     arguments._mamba_cache_chunk_size = config.cache_chunk_size
     module.set_global_server_args_for_scheduler(arguments)
     return arguments
 
 
 def _set_switches(config: EngineConfig) -> None:
-    """Settings that the release takes from its environment alone."""
+    """Apply settings that the release reads only from its environment."""
     switches: Any = importlib.import_module("sglang.srt.environ").envs
     ratio = config.new_token_ratio
     switches.SGLANG_INIT_NEW_TOKEN_RATIO.set(ratio.init)
@@ -225,7 +225,7 @@ def _set_switches(config: EngineConfig) -> None:
 
 
 def _kind_of(config: EngineConfig) -> str:
-    """What the model keeps beside KV of all positions: "states", "windows" or "nothing"."""
+    """What the model keeps besides KV of all positions: "states", "windows" or "nothing"."""
     model = resolve_model(config.model, "cpu").config
     if model.linear_layer_ids:
         return "states"
@@ -240,7 +240,7 @@ def _sliding_window(config: EngineConfig) -> int | None:
 def _refuse(config: EngineConfig, kind: str) -> None:
     """
     Raises:
-        ConfigError: naming the first setting that is not driven.
+        ConfigError: names the first unsupported setting.
     """
     wanted = {
         "engine.speculative_algorithm": config.speculative_algorithm is not None,
@@ -269,7 +269,7 @@ def _rows(config: EngineConfig, kind: str) -> Any:
     if kind != "states":
         return module.ReqToTokenPool(**common)
     shapes: Any = importlib.import_module("sglang.srt.configs.mamba_utils")
-    # Of the states themselves nothing is used.
+    # The contents of the states are never used.
     shape = shapes.Mamba2StateShape.create(
         tp_world_size=1, intermediate_size=2, n_groups=1, num_heads=1, head_dim=2, state_size=2,
         conv_kernel=2,

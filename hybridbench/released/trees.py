@@ -1,4 +1,4 @@
-"""What a released prefix cache keeps, read by walking its nodes and never from its own counts."""
+"""Read a released prefix cache by walking its nodes, never from its own counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.foundation.errors import ConfigError
 
-# Pool, the slots that the node keeps there (a tensor), whether a lock is on them.
+# Pool, the node's slots in it (a tensor), and whether they are locked.
 Part: TypeAlias = tuple[str, Any, bool]
 Reader: TypeAlias = Callable[[Any], Iterator[Part]]
 
@@ -32,7 +32,7 @@ def _unified(node: Any) -> Iterator[Part]:
             yield pool, data.value, data.lock_ref > 0
 
 
-# The pools of a unified node's parts, in their order.
+# The pools of a unified node's components, in order.
 _COMPONENTS: Final = ("kv", "swa", "mamba")
 _READERS: Mapping[str, Reader] = {
     "RadixCache": _radix,
@@ -42,10 +42,10 @@ _READERS: Mapping[str, Reader] = {
 
 
 def reader_of(cache: object) -> Reader:
-    """How the nodes of ``cache`` are read.
+    """The function that reads nodes of ``cache``.
 
     Raises:
-        ConfigError: it is of a class that is not known.
+        ConfigError: its class is unknown.
     """
     name = type(cache).__name__
     if name not in _READERS:
@@ -54,7 +54,7 @@ def reader_of(cache: object) -> Reader:
 
 
 def walk(root: Any) -> Iterator[Any]:
-    """Every node below ``root``, which is left out."""
+    """Every node below ``root``, excluding ``root``."""
     stack = list(root.children.values())
     while stack:
         node = stack.pop()
@@ -64,7 +64,7 @@ def walk(root: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A node at the last look: whether it had what else than KV the tree keeps, and its place."""
+    """A node at the last walk: whether it had a state besides KV, and its place in the tree."""
 
     has_state: bool
     parent: int
@@ -72,13 +72,13 @@ class _Seen:
 
 
 class TreeWatch:
-    """Counts what happened to a tree from one step to the next, by the difference of two walks.
+    """Counts a tree's changes from one step to the next, by comparing two walks.
 
-    Numbers of nodes are kept and never the nodes: whoever holds those keeps them alive.
+    It keeps the ids of nodes, not the nodes, which it would keep alive.
     """
 
     def __init__(self, root: Callable[[], Any], reader: Reader, counters: EngineCounters) -> None:
-        """``root`` gives the tree's root, which a reset replaces."""
+        """``root`` returns the tree's root, which a reset replaces."""
         self._root = root
         self._read = reader
         self._counters = counters
@@ -88,12 +88,12 @@ class TreeWatch:
         return len(self._seen)
 
     def look(self) -> None:
-        """Add what has changed since the last look to the counters."""
+        """Add the changes since the last call to the counters."""
         before, now = self._seen, {node.id: self._note(node) for node in walk(self._root())}
         self._seen = now
         counters = self._counters
         new = now.keys() - before.keys()
-        # Who splits a node puts a new one between it and its parent.
+        # A split inserts a new node between a node and its parent.
         counters.node_splits += len(
             {now[i].parent for i in now.keys() & before.keys() if now[i].parent in new}
         )
@@ -101,7 +101,7 @@ class TreeWatch:
         counters.tombstones += lost
         counters.evict_internal_state += lost
         gone = before.keys() - now.keys()
-        # A parent without anything of its own goes after its last child.
+        # A parent without a state is evicted after its last child.
         after = sum(1 for i in gone if before[i].children and not before[i].has_state)
         counters.evict_cascade += after
         counters.evict_leaf += len(gone) - after
