@@ -1,4 +1,4 @@
-"""What goes into a watched Python program: the folder that its PYTHONPATH begins with."""
+"""The probe for watched Python programs: a folder put first on their PYTHONPATH."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Start the probe in this process if the environment asks for it; hide from the program otherwise.
+"""Start the probe in this process if the environment requests it; hide from the program otherwise.
 
-Every Python that the program starts reads this file first, older ones too: its syntax is that of
-Python 2.  A ``sitecustomize`` that stands behind this one on the path runs as if this one were not
-there, with the same messages where it fails.
+Every Python that the program starts runs this file first, including old ones, so it uses only
+Python 2 syntax.  A ``sitecustomize`` later on the path runs as if this one did not exist, with the
+same messages if it fails.
 """
 
 import os
@@ -40,7 +40,7 @@ def _run_shadowed():
     try:
         __import__(__name__)
     except ImportError:
-        # None stands behind, or it fails: ``site`` reports that as it always does.
+        # There is no other one, or it fails: ``site`` reports that as usual.
         if own is not None:
             sys.modules[__name__] = own
         raise

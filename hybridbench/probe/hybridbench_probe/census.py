@@ -1,6 +1,6 @@
-"""One look at the whole heap, in a copy of the process: how many of each type, and what is where.
+"""Scan the whole heap in a copy of the process: instances by type, containers by place.
 
-Nothing is collected and nothing of the program's is called, so that no finalizer runs.
+Nothing is collected and none of the program's code is called, so that no finalizer runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _UNTRACKED = (dict, set, frozenset)
 
 
 def take(copied: Copied, *, whole: bool) -> dict[str, object]:
-    """Counts of one moment; only for a copy of the process, whose heap it changes.
+    """Take a heap scan; only in a copy of the process, as it changes the heap.
 
     Args:
-        whole: also search for dictionaries that the collector does not track, in all that it does.
+        whole: also search all tracked objects for containers that the collector does not track.
     """
     objects = copied.objects
     kinds = {id(kind): kind for kind in map(type, objects)}
@@ -79,7 +79,7 @@ def _visit(places: Places, objects: list[object], kinds: dict[int, type], moment
 
 
 class _Moment:
-    """What runs, and what could."""
+    """All functions, and the frames of running and suspended ones."""
 
     def __init__(self, copied: Copied) -> None:
         objects = copied.objects
@@ -99,11 +99,11 @@ def _exhaust(steps: Iterator[None]) -> None:
 
 
 def _untracked(objects: list[object], places: Places) -> list[object]:
-    """Containers that the collector does not track, wherever they are."""
+    """Containers that the collector does not track and no visited owner holds."""
     tracked = set(map(id, objects))
     found: dict[int, object] = {}
     for start in range(0, len(objects), _BATCH):
-        # Frames of threads that the copy does not have point nowhere.
+        # Frames of threads that the copy lacks have dangling pointers.
         batch = [
             item for item in objects[start : start + _BATCH] if type(item) is not types.FrameType
         ]

@@ -1,8 +1,8 @@
-"""Which of the Python processes below a watched command get a probe.
+"""Select the Python processes below a watched command that get a probe.
 
-Patterns in the environment name them.  Without any it is the command, and what it starts with the
-same interpreter: workers of multiprocessing and modules of its own, but no installers, no
-one-line commands and no bookkeeper of multiprocessing.
+Patterns in the environment name them.  Without patterns, these are the command and its children
+with the same interpreter: multiprocessing workers and its own modules, but no installers, no
+one-line commands and no multiprocessing resource tracker.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ANCESTORS_MAX = 16
 
 
 def is_wanted(folder: str, patterns: str) -> bool:
-    """Whether this process is one of those that ``patterns``, one a line, name."""
+    """Whether ``patterns``, one per line, or the default select this process."""
     words = command_of("self")
     kind, program = program_of(words)
     if kind == "-c" and _BOOKKEEPER in program:
         return False
     above = _probed_ancestor(folder)
     if kind == "-c" and any(name in program for name in _WORKER_OF_MULTIPROCESSING):
-        # It is a part of who started it, whatever it will call itself.
+        # A worker belongs to the process that started it, whatever its name.
         return above == os.getppid()
     named = [line for line in patterns.splitlines() if line.strip()]
     if named:
@@ -46,7 +46,7 @@ def is_wanted(folder: str, patterns: str) -> bool:
 
 
 def command_of(pid: str) -> list[str]:
-    """The words of a command line; none where it cannot be read."""
+    """The words of a command line; empty if it cannot be read."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             data = file.read(1 << 20)
@@ -56,7 +56,7 @@ def command_of(pid: str) -> list[str]:
 
 
 def program_of(words: list[str]) -> tuple[str, str]:
-    """What an interpreter was asked to run: ("-m", module), ("-c", code) or ("", script)."""
+    """What an interpreter's command line runs: ("-m", module), ("-c", code) or ("", script)."""
     rest = iter(words[1:])
     for word in rest:
         if word in _OPTIONS_WITH_WORD:
@@ -76,7 +76,7 @@ def _is_tool(kind: str, program: str) -> bool:
 
 
 def _matches(words: list[str], program: str, pattern: str) -> bool:
-    """A pattern is of the program, of its file's name alone, or of a part of the line."""
+    """Match the pattern against the program, its file name, or any part of the command line."""
     import fnmatch
 
     line = " ".join(words)
@@ -91,7 +91,7 @@ def _matches(words: list[str], program: str, pattern: str) -> bool:
 
 
 def _probed_ancestor(folder: str) -> int | None:
-    """The nearest process above that has a probe."""
+    """The nearest ancestor process with a probe; None without one."""
     pid = os.getppid()
     for _ in range(_ANCESTORS_MAX):
         if pid <= 1:

@@ -1,4 +1,4 @@
-"""The C library of this process, loaded once: each handle leaves a reference cycle behind."""
+"""The C library of this process, loaded only once: each handle leaves a reference cycle behind."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ try:
 except Exception:  # a Python without libffi, or one that may not make memory executable
     LIBC = None
 else:
-    # PyDLL keeps the interpreter's lock during a call.
+    # PyDLL keeps the GIL during a call.
     LIBC = ctypes.PyDLL(None, use_errno=True)

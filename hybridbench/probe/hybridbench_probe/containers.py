@@ -1,6 +1,6 @@
-"""Containers and what is known of one: how many entries it has, and the most it can have.
+"""Read containers: their number of entries, and the maximum number.
 
-Only methods of the built-in types are called, never one that the program has defined.
+Only methods of the built-in types are called, never one that the program defines.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _LAST: dict[type, Callable[..., Iterator[object]]] = {
 }
 LRU_CACHE = functools._lru_cache_wrapper
 _cache_info_of: Callable[..., tuple[int, int, int | None, int]] = LRU_CACHE.cache_info
-# What an object calls the most that its containers may hold.
+# Attribute names for the maximum number of entries of an object's containers.
 _BOUND_NAMES = frozenset({"maxsize", "max_size", "maxlen", "max_entries"})
-# More entries than memory has room for: ``sys.maxsize`` is how a program writes "no limit".
+# More entries than fit into memory: programs write ``sys.maxsize`` for "no limit".
 _UNLIMITED = 2**40
 
 
 class Kinds:
-    """The built-in container that a class is or is derived from."""
+    """Maps classes to the built-in container class that they are or derive from."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[type, type | None]] = {}
 
     def of(self, kind: type) -> type | None:
-        """``dict`` for an ``OrderedDict``, and so on; None for what is no container."""
+        """``dict`` for an ``OrderedDict``, and so on; None if ``kind`` is not a container."""
         known = self._known.get(id(kind))
         if known is None:
             base = next((base for base in raw.mro(kind) if base in _BASES), None)
@@ -65,24 +65,24 @@ _BASES = (*LENGTH, tuple)
 
 
 def length(found: object, base: type) -> int:
-    """Entries of a container whose built-in class is ``base``."""
+    """Number of entries of a container whose built-in class is ``base``."""
     return LENGTH[base](found)
 
 
 def members(found: object, base: type, most: int | None = None) -> list[object]:
-    """The values of a dict, the entries of another container; ``most`` of them."""
+    """The values of a dict, or the entries of another container; at most ``most``."""
     iterate = _ITERATE.get(base)
     if iterate is None:
         return []
     try:
         return list(itertools.islice(iterate(found), most))
     except RuntimeError:
-        # Another thread has changed it.
+        # Another thread changed it during iteration.
         return []
 
 
 def latest(found: object, base: type, most: int) -> list[object]:
-    """The last of its entries where it has an order."""
+    """The last ``most`` entries if the container is ordered, else any."""
     if OrderedDict in raw.mro(type(found)):
         return members(found, base, most)
     iterate = _LAST.get(base, _ITERATE.get(base))
@@ -93,12 +93,12 @@ def latest(found: object, base: type, most: int) -> list[object]:
 
 
 def own_bound(found: object, base: type) -> int | None:
-    """The most entries it can have, where it knows that."""
+    """The container's own maximum number of entries; None if it has none."""
     return _limited(_maxlen_of(found)) if base is deque else None
 
 
 def bound_of_owner(attributes: dict[str, object]) -> int | None:
-    """The most entries that an object says its containers may have: ``maxsize`` and the like."""
+    """The maximum number of entries from an attribute such as ``maxsize``; None without one."""
     for name, value in list(attributes.items()):
         if type(value) is not int or value <= 0 or type(name) is not str:
             continue
@@ -108,17 +108,17 @@ def bound_of_owner(attributes: dict[str, object]) -> int | None:
 
 
 def _limited(bound: int | None) -> int | None:
-    """``bound``, or None where it limits nothing."""
+    """``bound``, or None if it is no effective limit."""
     return bound if bound is not None and bound < _UNLIMITED else None
 
 
 def lru_cache(found: object) -> tuple[int, int | None]:
-    """Entries and bound of a ``functools.lru_cache``."""
+    """Number of entries and bound of a ``functools.lru_cache``."""
     _, _, maxsize, entries = _cache_info_of(found)
     return entries, _limited(maxsize)
 
 
 def cached_function(found: object) -> types.FunctionType | None:
-    """What an ``lru_cache`` wraps, if that is a function of Python."""
+    """The function that an ``lru_cache`` wraps; None if it is not written in Python."""
     wrapped = LRU_CACHE.__dict__["__dict__"].__get__(found).get("__wrapped__")
     return wrapped if type(wrapped) is types.FunctionType else None

@@ -1,15 +1,14 @@
-"""A copy of this process in which the heap is read, made so that the program cannot notice.
+"""Fork a copy of this process for reading its heap, without the program noticing.
 
-``os.fork`` would run the program's own at-fork hooks and take its locks, and its SIGCHLD and
-``waitpid(-1)`` would find the child.  So the kernel is asked for a child without an exit signal:
-a plain ``wait`` does not see it.
+``os.fork`` would run the program's at-fork hooks and take its locks, and the program's SIGCHLD
+handler and ``waitpid(-1)`` would find the child.  So the child is cloned without an exit signal: a
+plain ``wait`` does not see it.
 
-Such a child is a copy of a moment at which other threads held locks or waited for that of the
-interpreter.  It cannot run a single bytecode before Python has made these anew.  So what it does
-first is a list of calls into C, which run within the instruction that made it, in this order: let
-go of every descriptor; hold on to every object, so that none is finalized; read the variables of
-running functions, whose frames go with their threads; let go of the program's at-fork hooks; only
-then tell Python of the fork.
+At the moment of the copy, other threads may hold locks or wait for the GIL.  The child cannot run a
+single bytecode before Python has reinitialised these.  So it first runs a list of C calls within
+the instruction that cloned it, in this order: close every descriptor; reference every object, so
+that none is finalized; read the variables of running functions, whose frames disappear with their
+threads; clear the program's at-fork hooks; and only then notify Python of the fork.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ _NICENESS = 19
 _LAST_DESCRIPTOR = 0xFFFFFFFF
 _FRAMES_MAX = 200
 _call = partial.__call__
-_OF_FUNCTION = 0x0003  # CO_OPTIMIZED and CO_NEWLOCALS: its variables are a plain dict
+_OF_FUNCTION = 0x0003  # CO_OPTIMIZED and CO_NEWLOCALS: f_locals is a plain dict
 
 
 class Copied:
-    """What a child was given of the moment it was made.
+    """The state of the process at the moment of the fork, as seen by the child.
 
     Attributes:
-        objects: all that the collector tracked, frozen ones too.
-        codes: what ran in another thread, modules too.
-        frames: code, global and local variables of each function that ran in another thread.
+        objects: all objects that the collector tracked, including frozen ones.
+        codes: the code running in other threads, including modules.
+        frames: code, global and local variables of each function running in another thread.
     """
 
     def __init__(self) -> None:
@@ -72,12 +71,12 @@ class Copied:
         return [(*pair, found) for pair, found in zip(self.code_and_globals, self._locals)]
 
     def steps(self) -> list[partial[Any]]:
-        """Calls of C code that fill it."""
+        """Calls of C code that fill this record."""
         later: map[list[object]] = map(partial.__call__, [partial(gc.get_objects)])
         variables = map(dict, map(operator.attrgetter("f_locals"), self._frames))
         return [
             partial(gc.disable),
-            # Frozen objects are in no list that the collector shows.
+            # The collector does not list frozen objects.
             partial(gc.unfreeze),
             partial(self.objects.extend, itertools.chain.from_iterable(later)),
             partial(self._locals.extend, variables),
@@ -85,10 +84,10 @@ class Copied:
 
 
 class Forker:
-    """Makes one child at a time.
+    """Forks one child at a time.
 
     Args:
-        hook: a function that was given to ``os.register_at_fork`` for children.
+        hook: a function registered with ``os.register_at_fork`` for children.
     """
 
     def __init__(self, hook: object) -> None:
@@ -115,7 +114,7 @@ class Forker:
 
     @property
     def why_not(self) -> str:
-        """Why no child can be made here; empty if one can."""
+        """Why forking is impossible here; empty if it is possible."""
         if not self._can:
             return "this Python or processor has no way to fork unnoticed"
         has_lock = vars(sys).get("_is_gil_enabled")  # from Python 3.13 on
@@ -124,28 +123,28 @@ class Forker:
         return ""
 
     def fork(self, answer: int, left_out: list[list[int]]) -> tuple[int, float, Copied]:
-        """The child's pid, 0 in the child; for how many seconds the process stood still; the heap.
+        """Fork; return the child's PID (0 in the child), the pause in seconds, and the state.
 
         Args:
             answer: the descriptor that the child keeps, as its descriptor 0.
-            left_out: ranges of memory, as address and size, that the child does not get.
+            left_out: memory ranges, as address and size, that the child does not inherit.
 
         Raises:
             OSError: the kernel refused.
         """
         self._pid.value = 0
-        # Begin a turn with the interpreter's lock: a longer one would be asked for.
+        # Reacquire the GIL: after a longer hold, another thread would request it.
         time.sleep(0)
         started_s = time.perf_counter()
         copied = Copied()
         steps = [*self._first_steps(answer), *copied.steps(), *self._last_steps()]
         for address, size in left_out:
             self._madvise(address, size, _MADV_DONTFORK)
-        # Lazily, so that there is something to call for a child's 0 alone, and in C throughout.
+        # Lazy and in C throughout; the steps run only if clone returned 0, which is in the child.
         child = itertools.filterfalse(None, map(self._syscall, *self._arguments))
         of_child = itertools.chain.from_iterable(map({0: steps}.__getitem__, child))
         try:
-            # A list: a tuple that others see before it is full could not be filled.
+            # A list: a tuple that is visible to others before it is full could not be filled.
             if list(map(_call, of_child)):
                 return 0, 0.0, copied
         except BaseException:
@@ -164,7 +163,7 @@ class Forker:
         assert LIBC is not None
         others = (ctypes.c_uint(1), ctypes.c_uint(_LAST_DESCRIPTOR), ctypes.c_uint(0))
         return [
-            # It ends with the thread that made it.
+            # The child dies with the thread that forked it.
             partial(LIBC.prctl, _PR_SET_PDEATHSIG, int(signal.SIGKILL)),
             partial(LIBC.dup2, answer, 0),
             partial(self._syscall, ctypes.c_long(_CLOSE_RANGE), *others),
@@ -173,13 +172,13 @@ class Forker:
     def _last_steps(self) -> list[partial[Any]]:
         steps: list[partial[Any]] = [partial(self._hooks.clear)]
         if sys.version_info >= (3, 13):
-            # Python releases it in a child; before, it was made anew whoever held it.
+            # From 3.13 on, Python releases the import lock in a child; before, it reinitialised it.
             steps.append(partial(_imp.acquire_lock))
         steps.append(partial(self._after_fork))
         return steps
 
     def confine(self, deadline_s: int, parent: int) -> None:
-        """In the child: yield to the program, and end in time."""
+        """In the child: lower the priority, and set a deadline."""
         assert LIBC is not None
         if os.getppid() != parent:
             self.leave(1)
@@ -187,14 +186,14 @@ class Forker:
         LIBC.alarm(deadline_s)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         LIBC.setpriority(0, 0, _NICENESS)
-        # Where the kernel has no call for it.
+        # For kernels without close_range.
         os.closerange(1, 1 << 16)
-        # Where memory ends, the kernel takes the child and not the program.
+        # If memory runs out, the OOM killer takes the child and not the program.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:
             file.write(b"1000")
 
     def write(self, data: bytes) -> None:
-        """In the child: all of ``data`` to descriptor 0."""
+        """In the child: write all of ``data`` to descriptor 0."""
         assert LIBC is not None
         LIBC.prctl(_PR_SET_NAME, _NAME_ANSWERING)
         view = memoryview(data)
@@ -202,12 +201,12 @@ class Forker:
             view = view[os.write(0, view) :]
 
     def leave(self, status: int) -> None:
-        """In the child: end it, with no finalizer and no flush."""
+        """In the child: exit without finalizers and flushes."""
         os._exit(status)
 
 
 class Child:
-    """The parent's side of a child: it alone reaps it."""
+    """The parent's handle of a child, which only it reaps."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -216,9 +215,9 @@ class Child:
         self._seen_s = self.started_s = time.perf_counter()
 
     def is_done(self) -> bool:
-        """Reap it if it has ended; never waits."""
+        """Reap the child if it has ended; never wait."""
         if self.status is None:
-            # Not wait4: in Python 3.12 and 3.13 each call of it leaves an object behind.
+            # Not wait4, which leaks an object per call in Python 3.12 and 3.13.
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG | _WAIT_CLONE)
             except ChildProcessError:
@@ -228,17 +227,17 @@ class Child:
         return self.status is not None
 
     def kill(self) -> None:
-        """End it and reap it."""
+        """Kill and reap the child."""
         if self.status is None:
             os.kill(self.pid, signal.SIGKILL)
             while not self.is_done():
                 time.sleep(0.001)
 
     def is_stuck(self, after_s: float) -> bool:
-        """Whether it has slept for ``after_s``: it waits for a lock that none can release.
+        """Whether it has slept for ``after_s``, waiting for a lock that no thread can release.
 
-        The heap was copied while a thread without the interpreter's lock held one of malloc's, say.
-        One that waits for its reader is not stuck.
+        For example, a thread without the GIL held a malloc lock at the fork.  A child that waits
+        for its reader is not stuck.
         """
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:

@@ -1,4 +1,4 @@
-"""What is read in the process itself, in a millisecond: counts of allocators and collector."""
+"""Read counts of allocators and collector in the process itself, within a millisecond."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def _reader() -> Callable[[], int] | None:
     return read
 
 
-# Once: a class for each call would leave its fields behind.
+# Created once: a new class for each call would leak its fields.
 _read_malloc = _reader()
 
 
 def malloc_bytes() -> int | None:
-    """What the C library has handed out; None where it does not say."""
+    """Bytes allocated from the C library's malloc; None if unavailable."""
     return None if _read_malloc is None else _read_malloc()
 
 
 def status() -> dict[str, object]:
-    """Counts that cost nothing."""
+    """Counts that are cheap to read."""
     return {
         "pid": os.getpid(),
         "python": "{}.{}.{}".format(*sys.version_info[:3]),
@@ -55,7 +55,7 @@ def status() -> dict[str, object]:
 
 
 def look(*, collect: bool) -> dict[str, object]:
-    """What is held now, after a collection if it is to be."""
+    """The counts now, after a full collection if ``collect``."""
     started_s = time.perf_counter()
     unreachable = gc.collect() if collect else None
     collect_s = time.perf_counter() - started_s

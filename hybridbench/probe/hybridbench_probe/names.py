@@ -1,9 +1,9 @@
-"""Which names may leave the process: those that stand in its code.
+"""Names that may leave the process: those in its code.
 
 An attribute, a class or a module can be named after data: ``setattr(namespace, user, [])``,
-``type(title, (), {})``, ``SimpleNamespace(**request)``.  Such a name is replaced by a star.  What
-counts as code is what came out of a file: not what ``exec`` compiled from a string, which is how
-named tuples and data classes of run-time names are made.
+``type(title, (), {})``, ``SimpleNamespace(**request)``.  Such a name is replaced by a star.  Only
+code from files counts, not code that ``exec`` compiled from a string, as for named tuples and data
+classes with run-time names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import raw
 HIDDEN = "*"
 _LENGTH_MAX = 80
 _HEAP_TYPE = 1 << 9
-# Some of them call themselves something else.
+# Some have a different ``__name__``.
 _ALWAYS_IMPORTED = frozenset(sys.builtin_module_names) | {
     "__main__",
     "_frozen_importlib",
@@ -32,7 +32,7 @@ _module_of_type = type.__dict__["__module__"].__get__
 
 
 class Names:
-    """The names of one moment's code.  Calls no method of an object of the program."""
+    """The names in the program's current code.  Never calls a method of a program object."""
 
     def __init__(self) -> None:
         self._of_code: set[str] = set()
@@ -42,11 +42,11 @@ class Names:
         self._descriptors: dict[int, frozenset[str]] = {}
 
     def read_function(self, function: types.FunctionType) -> None:
-        """Learn what the code of ``function`` calls things."""
+        """Collect the names in the code of ``function``."""
         self.read_code(raw.code(function))
 
     def read_code(self, code: types.CodeType) -> None:
-        """The same for a code object, and those inside it."""
+        """Collect the names in a code object and those nested in it."""
         waiting = [code]
         while waiting:
             code = waiting.pop()
@@ -59,7 +59,7 @@ class Names:
             waiting += [found for found in code.co_consts if type(found) is types.CodeType]
 
     def attribute(self, name: object, of: type | None = None) -> str:
-        """``name`` as it may be shown, of an instance of the class ``of``."""
+        """``name``, or a star unless it occurs in code or the class ``of`` declares it."""
         if type(name) is not str or len(name) > _LENGTH_MAX:
             return HIDDEN
         if name in self._of_code:
@@ -67,7 +67,7 @@ class Names:
         return name if of is not None and name in self._declared(of) else HIDDEN
 
     def module(self, name: object) -> str:
-        """The name of an imported module."""
+        """``name``, or a star unless it is an imported module."""
         if type(name) is not str:
             return HIDDEN
         if name not in self._modules:
@@ -75,7 +75,7 @@ class Names:
         return name if self._modules[name] else HIDDEN
 
     def type_name(self, kind: type) -> str:
-        """``module.qualname``; for a class that was named at run time that of its nearest base."""
+        """``module.qualname`` of a class, or of its nearest base if it was named at run time."""
         known = self._types.get(id(kind))
         if known is None:
             known = self._types[id(kind)] = (kind, self._type(kind))
@@ -86,7 +86,7 @@ class Names:
         return self.code(raw.code(function), function.__globals__, raw.qualname(function))
 
     def code(self, code: types.CodeType, its_globals: object, qualname: str = "") -> str:
-        """The same where only its code is at hand, in a frame."""
+        """``module.qualname`` of a function from its code and globals, as in a frame."""
         module = its_globals.get("__name__") if type(its_globals) is dict else None
         if not is_from_file(code):
             return f"{self.module(module)}.{HIDDEN}"
@@ -105,7 +105,7 @@ class Names:
     def _type(self, kind: type) -> str:
         if self._is_named_by_code(kind):
             module = _module_of_type(kind)
-            # That of a type of C code stands there, whether or not it is imported.
+            # The module of a static C type is a literal in C, whether or not it is imported.
             is_static = not _flags_of_type(kind) & _HEAP_TYPE
             return f"{module if is_static else self.module(module)}.{_qualname_of_type(kind)}"
         for base in raw.mro(kind)[1:]:
@@ -129,9 +129,9 @@ class Names:
         )
 
     def _has_method_from_file(self, kind: type, module: str, qualname: str) -> bool:
-        """What stands below ``class NAME`` knows that name from the compiler.
+        """Whether a method's compiled qualname confirms the class name.
 
-        A method of another module was given that name later, as ``namedtuple`` does.
+        Methods of another module do not count: they got that name later, as in ``namedtuple``.
         """
         for function in raw.functions_of_type(kind):
             code = raw.code(function)
@@ -141,7 +141,7 @@ class Names:
         return False
 
     def _declared(self, kind: type) -> frozenset[str]:
-        """What classes that code has named declare: slots, and annotated fields."""
+        """Slots and annotated fields of ``kind`` and its bases, of classes named by code."""
         known = self._descriptors.get(id(kind))
         if known is None:
             found: set[str] = set()
@@ -160,13 +160,13 @@ class Names:
 
 
 def is_from_file(code: types.CodeType) -> bool:
-    """Whether it was compiled from a file, or came with the interpreter."""
+    """Whether ``code`` was compiled from a file, or is part of the interpreter."""
     name = code.co_filename
     return not name.startswith("<") or name.startswith("<frozen ")
 
 
 def is_own(module: str) -> bool:
-    """Whether it is a module of the probe."""
+    """Whether ``module`` is a part of the probe."""
     return module == _OWN_PACKAGE or module.startswith(_OWN_PACKAGE + ".")
 
 
@@ -181,7 +181,7 @@ def _is_imported(name: str) -> bool:
 
 
 def _is_of_extension(kind: type, module: str, qualname: str) -> bool:
-    """Whether a module without Python code holds the class under that name."""
+    """Whether an extension module has the class under that name."""
     found = sys.modules.get(module)
     if type(found) is not types.ModuleType:
         return False

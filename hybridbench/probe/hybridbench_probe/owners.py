@@ -1,8 +1,8 @@
-"""Which container is held where: by modules, classes, instances, closures and running functions.
+"""Find containers by owner: modules, classes, instances, closures and running functions.
 
 A container is named by the place in the code that holds it, ``module.Class.attribute``, and counted
-once, at the first place in that order.  Places of one name are added up, so that a name means the
-same in every census, whatever the addresses.
+once, at its first owner in that order.  Places with the same name are summed, so that a name means
+the same in every heap scan, whatever the addresses.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Place:
 
 
 class Layout:
-    """Where instances of one class keep their attributes."""
+    """How to read the attributes of a class's instances."""
 
     __slots__ = ("kind", "name", "read_dict", "slots")
 
@@ -57,7 +57,7 @@ class Layout:
 
     @property
     def is_empty(self) -> bool:
-        """Whether they can have no attribute at all."""
+        """Whether instances cannot have any attributes."""
         return self.read_dict is None and not self.slots
 
 
@@ -76,7 +76,7 @@ class Places:
     # Owners.
 
     def visit_module(self, name: str, module: object) -> Iterator[None]:
-        """What a module's variables hold, one a step."""
+        """Count containers in a module's variables, one per step."""
         if not issubclass(type(module), types.ModuleType) or is_own(name):
             return
         attributes = raw.module_dict(module)
@@ -87,9 +87,9 @@ class Places:
             yield
 
     def visit_class(self, kind: type) -> Iterator[None]:
-        """What its variables hold, one a step; not those of its instances."""
+        """Count containers in a class's variables, one per step; not those of its instances."""
         prefix = ""
-        # Its own dict, and its bases.
+        # Skip its own dict and its tuple of bases.
         self.seen.update(map(id, gc.get_referents(kind)))
         for attribute, value in raw.items_of_type(kind):
             if self.kinds.of(type(value)) is not None:
@@ -98,7 +98,7 @@ class Places:
                 yield
 
     def visit_function(self, function: types.FunctionType) -> None:
-        """Its closure, the defaults of its parameters and its own attributes."""
+        """Count containers in a function's closure, defaults and attributes."""
         closure = _closure_of(function)
         code = function.__code__
         if closure is not None:
@@ -131,9 +131,9 @@ class Places:
         self.count(f"{name}{part}{last}", value, base)
 
     def visit_cache(self, cache: object) -> None:
-        """A ``functools.lru_cache``."""
+        """Count the entries of a ``functools.lru_cache``."""
         for referent in gc.get_referents(cache):
-            # Its table, and its attributes.
+            # Skip its table and its attribute dict.
             if type(referent) is dict:
                 self.seen.add(id(referent))
         function = containers.cached_function(cache)
@@ -152,7 +152,7 @@ class Places:
         its_globals: dict[str, object],
         variables: Mapping[str, object],
     ) -> None:
-        """The local variables of a function that runs; only in a copy of the process."""
+        """Count containers in a running function's locals; only in a copy of the process."""
         module = its_globals.get("__name__")
         if not is_from_file(code) or (type(module) is str and is_own(module)):
             return
@@ -176,7 +176,7 @@ class Places:
         return known[1]
 
     def visit_instance(self, found: object, layout: Layout) -> None:
-        """What the attributes of an instance hold."""
+        """Count containers in an instance's attributes."""
         kinds, seen = self.kinds, self.seen
         if layout.read_dict is not None:
             try:
@@ -203,7 +203,7 @@ class Places:
                 self._count_attribute(layout.name, name, value, layout.kind)
 
     def visit_rest(self, objects: Iterable[object]) -> None:
-        """Containers that no visited owner holds: those of C code and of untold places."""
+        """Count containers without a visited owner: those of C code and of unknown places."""
         for found in objects:
             base = self.kinds.of(type(found))
             if base is not None and base is not tuple and id(found) not in self.seen:
@@ -213,7 +213,7 @@ class Places:
     # Counting.
 
     def place(self, path: str) -> Place:
-        """The place of that path, which may be new."""
+        """The place for ``path``, created if new."""
         place = self.table.get(path)
         if place is None:
             place = self.table[path] = Place()
@@ -244,11 +244,11 @@ class Places:
         bound: int | None = None,
         depth: int = 0,
     ) -> None:
-        """Add a container unless it was counted before; those inside it wait for ``descend``."""
+        """Add a container unless counted before; ``descend`` counts those inside it."""
         if id(value) in self.seen:
             return
         self.seen.add(id(value))
-        # Ids may not be used anew while the census lasts.
+        # Keep it alive, so that its id is not reused during the scan.
         self._kept.append(value)
         if base is not tuple:
             self._add(path, value, base, bound)
@@ -256,9 +256,9 @@ class Places:
             self._waiting.append((path + NESTED, value, base, depth + 1))
 
     def descend(self, entries_max: int | None = None) -> Iterator[None]:
-        """Count what lies inside the containers counted so far, one of these a step.
+        """Count the containers inside those counted so far, one of the latter per step.
 
-        One with more than ``entries_max`` entries is not looked into.
+        Containers with ``entries_max`` entries or more are skipped.
         """
         while self._waiting:
             path, value, base, depth = self._waiting.pop()
@@ -287,7 +287,7 @@ class Places:
                 place.kinds[name] = place.kinds.get(name, 0) + 1
 
     def found(self) -> dict[str, object]:
-        """What was counted, by path, as it leaves the process."""
+        """The counts by path, in the form in which they leave the process."""
         table = {path: place for path, place in self.table.items() if place.entries}
         return {
             "entries": {path: place.entries for path, place in table.items()},

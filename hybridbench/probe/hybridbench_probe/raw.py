@@ -1,4 +1,4 @@
-"""What an object is made of, read past every method that its class may define."""
+"""Read objects while bypassing any method that their class may define."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _NOTHING: dict[str, object] = {}
 
 
 def items_of_type(kind: type) -> list[tuple[object, object]]:
-    """The variables of a class; none of one that the interpreter has not made ready yet."""
+    """The variables of a class; empty if the interpreter has not initialised it yet."""
     return list((_read_type_dict(kind) or _NOTHING).items())
 
 
 def type_variable(kind: type, name: str) -> object:
-    """One of them."""
+    """One variable of a class; None if missing."""
     return (_read_type_dict(kind) or _NOTHING).get(name)
 
 
 def functions_of_type(kind: type) -> Iterator[types.FunctionType]:
-    """Its methods that are written in Python."""
+    """The methods of a class that are written in Python."""
     for _, value in items_of_type(kind):
         if isinstance(value, (staticmethod, classmethod)):
             found: object = value.__func__
@@ -45,7 +45,7 @@ def module_dict(module: object) -> dict[str, object]:
 
 
 def code(function: types.FunctionType) -> types.CodeType:
-    """What a function runs."""
+    """The code object of a function."""
     found: types.CodeType = _read_code(function)
     return found
 
@@ -56,11 +56,11 @@ _read_qualname = None if _qualname_of_code is None else _qualname_of_code.__get_
 
 
 def qualname(function: types.FunctionType) -> str:
-    """What the compiler called it; before Python 3.11 what it is called now."""
+    """The function's qualname from the compiler; before Python 3.11, its current one."""
     found = function.__qualname__ if _read_qualname is None else _read_qualname(code(function))
     return found if type(found) is str else ""
 
 
 def qualname_of_code(code: types.CodeType) -> str:
-    """The same where only the code is at hand."""
+    """The qualname from the compiler; before Python 3.11, only the name."""
     return code.co_name if _read_qualname is None else str(_read_qualname(code))

@@ -1,8 +1,8 @@
-"""The probe's thread and socket: one request a connection, one JSON object a line.
+"""The probe's thread and socket: one request per connection, one JSON object per line.
 
-The thread is there between requests only to wait, with every signal blocked, so that signals go to
-the program's own threads.  Descriptors are numbered high and looked at before they are used: a
-program may close whatever it did not open, and open something else in its place.
+The thread blocks every signal, so that signals go to the program's own threads, and between
+requests it only waits.  Descriptors have high numbers and are checked before each use: a program
+may close descriptors that it did not open, and reuse their numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REBINDINGS_MAX = 20
 _DESCRIPTORS_FROM = 900
 _F_DUPFD_CLOEXEC = 1030
 _EVERY_SIGNAL = signal.valid_signals()
-# Python 3.12 warns in a program that forks while it has more than one thread, ours included.
+# Python 3.12 warns if a program forks while it has more than one thread, ours included.
 _FORK_WARNS = sys.version_info >= (3, 12)
 
 _sleep = time.sleep
@@ -44,14 +44,14 @@ _poll = select.poll
 
 
 class _LeavingError(Exception):
-    """The thread must end now; the next one goes on with what it did."""
+    """The thread must end now; the next one continues its task."""
 
 
 def serve_process(folder: str) -> None:
-    """Answer on ``folder``/PID.sock from now on, in forked children too.
+    """Answer on ``folder``/PID.sock from now on, also in forked children.
 
     Raises:
-        OSError: the folder is not a private one of this user, or cannot be written.
+        OSError: the folder is not private to this user, or cannot be written.
     """
     server = Server(folder)
     in_child = server.in_forked_child
@@ -63,10 +63,10 @@ def serve_process(folder: str) -> None:
 
 
 class Descriptor:
-    """A number and what was opened there.  The program may have closed it."""
+    """A descriptor number and the file opened there, which the program may have closed."""
 
     def __init__(self, low: int) -> None:
-        """Takes ``low`` over."""
+        """Take ownership of ``low``."""
         self.number = _moved_up(low)
         self._file = self._what()
 
@@ -79,29 +79,29 @@ class Descriptor:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is still what was opened."""
+        """Whether the number still refers to our file."""
         return self._file is not None and self._what() == self._file
 
     def close(self) -> None:
-        """If it is still ours."""
+        """Close it if it is still ours."""
         if self.is_ours:
             os.close(self.number)
         self._file = None
 
 
 def _moved_up(low: int) -> int:
-    """A descriptor of the same file out of the program's way, which counts from below."""
+    """Move ``low`` to a high number, out of the program's way, which uses low ones."""
     try:
         high = fcntl.fcntl(low, _F_DUPFD_CLOEXEC, _DESCRIPTORS_FROM)
     except OSError:
-        # The program may not open that many files.
+        # The limit of open files does not allow that number.
         return low
     os.close(low)
     return high
 
 
 class Server:
-    """Owns the socket and the thread of one process; a forked child begins anew."""
+    """Owns the socket and the thread of one process; a forked child makes its own."""
 
     def __init__(self, folder: str) -> None:
         found = os.lstat(folder)
@@ -121,7 +121,7 @@ class Server:
         self._rebindings = 0
         self._task: _Task | None = None
 
-    # Of the program's threads: beginning, and its own forks.
+    # Called on the program's threads: start, end, and its forks.
 
     def begin(self, forker: Forker) -> None:
         """Bind the socket and start the thread."""
@@ -130,10 +130,10 @@ class Server:
         self._start_thread()
 
     def end(self) -> None:
-        """The program ends: leave nothing behind.
+        """Clean up at the end of the program.
 
-        A thread that wants to go on while Python is torn down is ended by pthread_exit, for which
-        glibc loads a library: a process that cannot, for want of memory or descriptors, is aborted.
+        A thread that still runs while Python shuts down is ended by pthread_exit, for which glibc
+        loads a library: if that fails for lack of memory or descriptors, the process is aborted.
         """
         if self._pid == os.getpid():
             with contextlib.suppress(OSError):
@@ -142,15 +142,15 @@ class Server:
                 self._stop_thread()
 
     def before_fork(self) -> None:
-        """Of the program, by ``os.fork``."""
+        """Stop the thread before the program's ``os.fork`` if Python would warn."""
         if not _FORK_WARNS or not self._thread:
             return
-        # A warning of Python's is better than an error of ours.
+        # A warning by Python is better than an error of ours.
         with contextlib.suppress(Exception):
             self._stop_thread()
 
     def after_fork(self) -> None:
-        """In the parent."""
+        """Restart the thread in the parent."""
         if self._stopping and self._listener is not None:
             try:
                 self._start_thread()
@@ -158,7 +158,7 @@ class Server:
                 self._thread = 0
 
     def in_forked_child(self) -> None:
-        """It has no thread of ours and shares its parent's socket, which it must not answer on."""
+        """Restart in a child, which lacks our thread and must not use its parent's socket."""
         if self._forker is None:
             return
         try:
@@ -183,7 +183,7 @@ class Server:
         if self._wake is not None and self._wake[1].is_ours:
             os.write(self._wake[1].number, b"x")
         end_s = time.monotonic() + _STOP_S
-        # Gone for the kernel too, which is what Python counts.
+        # Wait until the kernel has removed the thread: Python's warning counts kernel threads.
         while self._thread and time.monotonic() < end_s:
             if not os.path.exists(f"/proc/self/task/{self._thread}"):
                 self._thread = 0
@@ -191,7 +191,7 @@ class Server:
             _sleep(0.00005)
 
     def _bind(self) -> None:
-        """By the directory's descriptor: the path in an address has 107 bytes at most."""
+        """Bind through the directory's descriptor: a socket address has at most 107 bytes."""
         self._close(unlink=True)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
@@ -218,7 +218,7 @@ class Server:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
-    # Of the probe's thread.
+    # Called on the probe's thread.
 
     def _serve(self) -> None:
         self._thread = _thread.get_native_id()
@@ -233,7 +233,7 @@ class Server:
         except _LeavingError:
             pass
         except BaseException:
-            # Nothing may be printed, and the program must go on.
+            # Print nothing and never disturb the program.
             self._close(unlink=True)
             self._thread = 0
 
@@ -272,7 +272,7 @@ class Server:
         except MemoryError:
             task.send(_NO_MEMORY)
         except (OSError, ValueError):
-            # Whoever asked is gone, or is no watcher.
+            # The client is gone, or is not a watcher.
             pass
         self._drop_task()
 
@@ -319,7 +319,7 @@ class Server:
 
     def _fork(self, task: _Task, forker: Forker, deadline_s: float) -> bool:
         if not task.connection.is_ours:
-            # The program may have closed it, and opened a file of its own there.
+            # The program may have closed it, and opened its own file under that number.
             return False
         left_out = task.request.get("left_out")
         ranges = left_out if isinstance(left_out, list) else []
@@ -349,13 +349,13 @@ class Server:
             forker.leave(status)
 
     def _await_child(self, task: _Task, deadline_s: float) -> bool:
-        """True once there is an answer of one kind or the other; False to try again."""
+        """Wait for the child; True if the request was answered, False to try again."""
         child = task.child
         assert child is not None
         look_s = time.perf_counter() + _STUCK_S
         while not child.is_done():
             if self._stopping:
-                # It ends with this thread.
+                # The child dies with this thread.
                 child.kill()
                 task.child = None
                 raise _LeavingError
@@ -380,7 +380,7 @@ class Server:
         return True
 
     def _wait(self, seconds: float) -> None:
-        """So long at most; less if the thread must end."""
+        """Sleep for ``seconds``, or less if the thread must end."""
         wake = self._wake
         if wake is None or not wake[0].is_ours:
             _sleep(seconds)
@@ -407,7 +407,7 @@ class Server:
 
 
 class _Task:
-    """A request and how far its answer is; it outlives the thread that began it."""
+    """A request and the state of its answer; it may outlive the thread that began it."""
 
     def __init__(self, connection: Descriptor) -> None:
         self.connection = connection
@@ -420,12 +420,12 @@ class _Task:
         self.cpu_s = 0.0
 
     def add_pause(self, seconds: float) -> None:
-        """The program stood still for so long."""
+        """Record a pause of the program."""
         self.pause_s += seconds
         self.longest_pause_s = max(self.longest_pause_s, seconds)
 
     def answer(self, fields: dict[str, object]) -> None:
-        """The last line, with what the request cost."""
+        """Send the last line, including the cost of the request."""
         cost = {
             "pause_s": self.pause_s,
             "longest_pause_s": self.longest_pause_s,
@@ -434,10 +434,10 @@ class _Task:
         self.send(json.dumps({**cost, **fields}).encode() + b"\n")
 
     def read_request(self) -> None:
-        """Of a process of this user.
+        """Read the request of a process of this user.
 
         Raises:
-            OSError: it is of another one, or sends nothing.
+            OSError: the process belongs to another user, or sends nothing.
             ValueError: it sends no request.
         """
         connection = _socket.socket(fileno=self.connection.number)
@@ -460,7 +460,7 @@ class _Task:
         self.request = request if isinstance(request, dict) else {}
 
     def send(self, data: bytes) -> None:
-        """All of ``data``, if whoever asked reads it and the program has not closed the socket."""
+        """Send all of ``data``, unless the client leaves or the program closes the socket."""
         view = memoryview(data)
         while view and self.connection.is_ours:
             try:

@@ -1,8 +1,8 @@
-"""The same in the process itself, a millisecond at a time, where a copy would cost too much.
+"""Scan the heap in the process itself, in slices of a millisecond, if a copy would cost too much.
 
-The walk goes from modules through what they hold.  It reads no type counts, does not look into
-containers of more than some thousand entries, and what changes between two slices is counted as it
-was when the walk came by: totals are approximate.
+The walk starts at modules and follows references.  It counts no types and skips containers of more
+than a few thousand entries.  Changes between slices are counted in the state that the walk meets,
+so totals are approximate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONG = 64
 
 
 class Walk:
-    """A walk that can be left after each step."""
+    """A walk that can be suspended after each step."""
 
     def __init__(self) -> None:
         self._places = Places(Names())
@@ -35,7 +35,7 @@ class Walk:
         self.is_done = False
 
     def take_slice(self) -> None:
-        """Go on for less than a millisecond."""
+        """Continue for less than a millisecond."""
         end_s = time.perf_counter() + SLICE_S
         for _ in self._steps:
             if time.perf_counter() > end_s:
@@ -43,7 +43,7 @@ class Walk:
         self.is_done = True
 
     def found(self) -> dict[str, object]:
-        """What was counted."""
+        """The counts, in the form of a whole scan."""
         return {
             "tracked": None,
             "frozen": gc.get_freeze_count(),
@@ -53,7 +53,7 @@ class Walk:
 
     def _walk(self) -> Iterator[None]:
         modules = [pair for pair in list(sys.modules.items()) if type(pair[1]) is types.ModuleType]
-        # What code calls things comes first: only that may be shown.
+        # Collect the names in code first: only these may be reported.
         for code in [frame.f_code for frame in running_frames()]:
             self._places.names.read_code(code)
             yield
@@ -100,22 +100,23 @@ class Walk:
                 places.visit_instance(found, layout)
 
     def _is_worth_naming(self, found: object) -> bool:
-        """To read an attribute by name gives an object a dict to keep: only for long containers.
+        """Whether the object holds a long container, which justifies reading its attributes.
 
-        Not for those that are containers of many themselves: to look at each entry takes too long.
+        Reading them by name makes the object keep a dict.  Objects that are large containers
+        themselves are excluded: checking each entry would take too long.
         """
         if self._has_many(found):
             return False
         for referent in gc.get_referents(found):
             if self._is_long(referent):
                 return True
-            # It may have that dict already; then its attributes are one step further.
+            # If it has that dict already, its attributes are one reference further.
             if type(referent) is dict and any(map(self._is_long, members(referent, dict, _LONG))):
                 return True
         return False
 
     def _has_many(self, found: object) -> bool:
-        """Whether it is a container of more than one step can look at."""
+        """Whether it is a container with too many entries for one step."""
         base = self._places.kinds.of(type(found))
         if base is tuple:
             return tuple.__len__(found) > _DESCEND_MAX  # type: ignore[arg-type]
