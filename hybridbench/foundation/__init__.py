@@ -1,1 +1,1 @@
-"""What every room below stands on: settings, metrics, labels, units, errors and the clock."""
+"""Foundation of all other packages: settings, metrics, labels, units, errors and the clock."""

@@ -1,4 +1,4 @@
-"""Time as an argument: everything that waits or stamps takes a Clock, so tests never sleep."""
+"""Time as an argument: code that waits or takes timestamps gets a Clock, so tests never sleep."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the soak loop, the sampler and the arrival processes need to know of time."""
+    """The time functions that the soak loop, the sampler and the arrival processes need."""
 
     def monotonic_s(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean anything."""
+        """Seconds on a clock that never goes back; only differences are meaningful."""
         ...
 
     def thread_cpu_s(self) -> float:
-        """Processor time of the calling thread in seconds; only differences mean anything."""
+        """CPU time of the calling thread in seconds; only differences are meaningful."""
         ...
 
     def wall_s(self) -> float:
-        """Seconds since the Unix epoch, for stamps a person reads."""
+        """Seconds since the Unix epoch, for timestamps that people read."""
         ...
 
     def sleep(self, duration_s: float) -> None:
-        """Let ``duration_s`` pass; zero and less return at once."""
+        """Wait for ``duration_s``; return at once if it is not positive."""
         ...
 
 
@@ -44,7 +44,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that moves only when told to; ``sleep`` moves it."""
+    """A clock that moves only by ``advance`` and ``sleep``."""
 
     def __init__(self, start_s: float = 0.0, epoch_s: float = 1_700_000_000.0) -> None:
         self._now_s = start_s
@@ -63,10 +63,10 @@ class FakeClock:
         self.advance(max(0.0, duration_s))
 
     def advance(self, duration_s: float) -> None:
-        """Let ``duration_s`` pass at once.
+        """Advance the clock by ``duration_s`` at once.
 
         Raises:
-            ValueError: for a negative duration; time does not go back.
+            ValueError: the duration is negative.
         """
         if duration_s < 0:
             raise ValueError(f"a clock cannot go back by {-duration_s} s")

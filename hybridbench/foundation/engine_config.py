@@ -1,7 +1,7 @@
-"""What an engine is made of: each setting declared once, with its default, bounds and meaning.
+"""The settings of an engine, each declared once with its default, bounds and meaning.
 
 The groups of a profile, its JSON Schema, ``--set``, the wire and the engine read this declaration;
-no other place lists the settings.  A string below a field is its description in the schema.
+the settings are listed nowhere else.  The string below a field is its description in the schema.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ HiCacheWritePolicy: TypeAlias = Literal["write_through", "write_through_selectiv
 PrefetchPolicy: TypeAlias = Literal["best_effort", "wait_complete", "timeout"]
 MambaSchedulerStrategy: TypeAlias = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
 
-# Two of these keep a step between two copies, and a guess behind a request's last token.
+# At least 2: a step between two saved states, and a draft token after a request's last token.
 _TwoOrMore: TypeAlias = Annotated[int, Strict(), Ge(2)]
 _Fault: TypeAlias = tuple[tuple[str, ...], str]
 
 
 class EngineConfigError(ConfigError):
-    """A setting that cannot be: ``path`` of its field, and half a sentence that follows it."""
+    """An invalid setting: ``path`` of its field, and the rest of the sentence after the path."""
 
     def __init__(self, path: tuple[str, ...], complaint: str) -> None:
         super().__init__(f"engine: {'.'.join(path)} {complaint}.")
@@ -70,7 +70,7 @@ class NewTokenRatio(ProfileGroup):
 
     @property
     def decay(self) -> float:
-        """What one decode step takes off the ratio."""
+        """Decrease of the ratio per decode step."""
         return (self.init - self.min) / self.decay_steps
 
 
@@ -233,16 +233,16 @@ class EngineConfig(EngineSettings, PoolSizes):
 
     @property
     def max_request_len(self) -> int:
-        """Longest prompt plus output, in tokens, that an otherwise empty engine surely serves."""
+        """Longest prompt plus output, in tokens, that an otherwise empty engine always serves."""
         return min(self.max_context_len, self.kv_tokens - self.page_size)
 
     @property
     def tracks_states(self) -> bool:
-        """Whether requests have track buffers, if the model has states at all."""
+        """Whether requests have track buffers, provided that the model has states."""
         return self.mamba_scheduler_strategy != "no_buffer" and self.cache != "chunk"
 
     def keeps_windows_only(self, *, sliding: bool) -> bool:
-        """Whether KV of sliding layers is kept within their windows, in a pool of its own.
+        """Whether KV of sliding layers is kept only within their windows, in a separate pool.
 
         Args:
             sliding: whether the model has such layers.
@@ -251,30 +251,30 @@ class EngineConfig(EngineSettings, PoolSizes):
 
     @property
     def swa_tokens(self) -> int:
-        """KV tokens of the pool for sliding layers: whole pages, one at least."""
+        """KV tokens of the pool for sliding layers: whole pages, at least one."""
         pages = int(self.kv_tokens * self.swa_full_tokens_ratio) // self.page_size
         return max(1, pages) * self.page_size
 
     def least_swa_tokens(self, sliding_window: int) -> int:
         """KV tokens of the pool for sliding layers that one request needs at its peak."""
-        # A chunk, the window before it, which the tree locks in whole nodes, and two broken pages.
+        # A chunk, the window before it, which the tree locks in whole nodes, and two partial pages.
         chunk = self.chunked_prefill_size or self.max_request_len
         peak = 2 * chunk + sliding_window + max(1, self.longest_chain)
         return min(peak, self.max_request_len) + 2 * self.page_size
 
     @property
     def track_buffer_size(self) -> int:
-        """State slots that a request may hold beside its own."""
+        """State slots that a request may hold in addition to its own."""
         return (2 if self.enable_overlap_schedule else 1) if self.tracks_states else 0
 
     @property
     def least_mamba_slots(self) -> int:
-        """State slots of one request that hits: its own, its buffer, and the one that it hit."""
+        """State slots for one request with a prefix hit: its own, its buffer, and the tree's."""
         return 2 + self.track_buffer_size
 
     @property
     def longest_chain(self) -> int:
-        """Most tokens of one request in a step that keeps states apart; 0 if no step does."""
+        """Maximum tokens per request in a step with one state per token; 0 without such steps."""
         if self.speculative_algorithm is not None:
             return self.speculative_num_draft_tokens
         return int(self.enable_overlap_schedule)
@@ -314,7 +314,7 @@ class EngineConfig(EngineSettings, PoolSizes):
 
 
 def _values_out_of_bounds(record: object, path: tuple[str, ...] = ()) -> Iterator[_Fault]:
-    """The fields of a record whose value its own type excludes."""
+    """The fields of a record whose value violates the field's type."""
     kind: type = type(record)
     for name, hint in _hints(kind).items():
         value: object = getattr(record, name)
@@ -333,13 +333,13 @@ def _values_out_of_bounds(record: object, path: tuple[str, ...] = ()) -> Iterato
 
 @cache
 def _hints(record: type) -> dict[str, object]:
-    """The type of each field, bounds included."""
+    """The type of each field, including bounds."""
     hints = get_type_hints(record, include_extras=True)
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
 def _unmet(hint: object, value: object) -> str:
-    """What a value of the type ``hint`` must be, if ``value`` is not; else nothing."""
+    """What a value of the type ``hint`` must be; empty if ``value`` is valid."""
     if isinstance(hint, type) or hint is NoneType:
         return ""
     parts = get_args(hint)

@@ -1,6 +1,6 @@
-"""Errors a person caused or can act on; each carries the exit code of the process that meets it.
+"""Errors that a user caused or can act on, each with the exit code of the process.
 
-Programming errors stay ordinary exceptions and end in exit code 1 with a traceback.
+Programming errors remain ordinary exceptions, and end in exit code 1 with a traceback.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Self
 
 
 class ExitCode(IntEnum):
-    """What the process says to its caller; verdicts.md explains each."""
+    """Exit codes of the process; verdicts.md explains each."""
 
     CLEAN = 0
     INTERNAL = 1
@@ -28,12 +28,12 @@ class ExitCode(IntEnum):
 
 
 class ErrorCode(StrEnum):
-    """What kind of error it is, for programs and tests; the sentence is for people."""
+    """Kind of an error, for programs and tests; the sentence is for people."""
 
     INTERNAL = "internal"
     SAME_ENGINE = "same-engine"
     USAGE = "usage"
-    # Of words on the command line, and what they name.
+    # Words on the command line, and the objects that they name.
     UNKNOWN_COMMAND = "unknown-command"
     UNKNOWN_OPTION = "unknown-option"
     UNKNOWN_CHOICE = "unknown-choice"
@@ -46,7 +46,7 @@ class ErrorCode(StrEnum):
     CONFIG = "config"
     RUN_DIRECTORY = "run-directory"
     WORKER_FAILED = "worker-failed"
-    # Of directories and files.
+    # Directories and files.
     NOT_FOUND = "not-found"
     NOT_READABLE = "not-readable"
     NOT_WRITABLE = "not-writable"
@@ -55,13 +55,13 @@ class ErrorCode(StrEnum):
     OTHER_VERSION = "other-version"
     MISMATCH = "mismatch"  # results or versions that do not belong together
     NOTHING_TO_RESUME = "nothing-to-resume"
-    # Of workers.
+    # Workers.
     WORKER_NOT_STARTED = "worker-not-started"
     OTHER_WIRE = "other-wire"
 
 
 class HybridbenchError(Exception):
-    """Base of all errors that are told in one sentence, without a traceback."""
+    """Base of all errors that are printed as one sentence, without a traceback."""
 
     exit_code: ExitCode = ExitCode.INTERNAL
     default_code: ErrorCode = ErrorCode.INTERNAL
@@ -69,29 +69,29 @@ class HybridbenchError(Exception):
     def __init__(self, *sentence: object, code: ErrorCode | None = None) -> None:
         super().__init__(*sentence)
         self.code = code or self.default_code
-        self.options: tuple[str, ...] = ()  # those that are wrong, or wrong together
+        self.options: tuple[str, ...] = ()  # invalid options, or an invalid combination
 
     def reworded(self, sentence: str) -> Self:
-        """The same error in another sentence."""
+        """The same error with another sentence."""
         error = type(self)(sentence, code=self.code)
         error.options = self.options
         return error
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to print, one for each thing that is wrong."""
+        """The sentences to print, one for each fault."""
         return (str(self),)
 
 
 class SameEngineError(HybridbenchError):
-    """All versions of a comparison run the same engine: nothing differs that could be compared."""
+    """All versions of a comparison run the same engine, so there is nothing to compare."""
 
     exit_code = ExitCode.CLEAN
     default_code = ErrorCode.SAME_ENGINE
 
 
 class UsageError(HybridbenchError):
-    """The command line asks for something that cannot be: say what would be right."""
+    """The command line is invalid; the sentence says what would be valid."""
 
     exit_code = ExitCode.USAGE
     default_code = ErrorCode.USAGE
@@ -106,10 +106,10 @@ class UsageError(HybridbenchError):
     ) -> None:
         """
         Args:
-            sentence: what is wrong; of an ``option`` what follows its name.
-            code: what kind of error it is; of an ``option`` BAD_VALUE unless given.
-            option: the option that is wrong, with its dashes.
-            also: further options that are wrong, or wrong together with it.
+            sentence: what is wrong; for an ``option``, the part after its name.
+            code: kind of the error; default for an ``option``: BAD_VALUE.
+            option: the invalid option, with its dashes.
+            also: further options that are invalid, or conflict with it.
         """
         space = " " if option and not sentence.startswith(":") else ""
         code = code or (ErrorCode.BAD_VALUE if option else None)
@@ -118,7 +118,7 @@ class UsageError(HybridbenchError):
 
 
 class ConfigError(HybridbenchError):
-    """A file given by the user (profile, trace, checkpoint) is wrong: say file, key, line."""
+    """A user's file (profile, trace, checkpoint) is invalid; the sentence names file, key, line."""
 
     exit_code = ExitCode.USAGE
     default_code = ErrorCode.CONFIG

@@ -1,8 +1,8 @@
-"""Foreign data within limits: whatever lies in a file, reading it ends, and in bounded memory.
+"""Read foreign data within limits: any file is read in finite time and bounded memory.
 
-Everything that the bench reads and did not write in this process comes through here: regular files
-of at most so many bytes, gzip streams of at most so many bytes unpacked, JSON of bounded depth and
-numbers of 64 bits.  Each refusal is half a sentence that follows the name of the file.
+Everything that the bench reads, but did not write in this process, passes through here: regular
+files and unpacked gzip streams of limited size, JSON of limited depth, and 64-bit numbers.  Each
+error is a clause that follows the name of the file.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30
 
-# A document that describes something, and the records of a night that it rests on.
+# Limits for a descriptive document, and for the records of a run.
 DOCUMENT_BYTES_MAX: Final = 64 * MIB
 RECORDS_BYTES_MAX: Final = GIB
 LINE_BYTES_MAX: Final = MIB
-# Seconds since 1970 up to the year 9999, and seconds of a run up to about 300 years.
+# Wall-clock seconds up to the year 9999, and run time up to about 300 years.
 WALL_S_MAX: Final = 253_402_300_799.0
 TIME_S_MAX: Final = 1e10
 
 DEPTH_MAX: Final = 100
-# What is an int to everything behind us: msgspec, NumPy, torch and the wire.
+# The range of integers in msgspec, NumPy, torch and the wire protocol.
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
 SEED_MAX: Final = 2**62
 _INT_DIGITS: Final = 20
 _CHUNK: Final = MIB
-# An escaped backslash, a surrogate pair, and half of one.
+# An escaped backslash, a surrogate pair, and a lone surrogate.
 _SURROGATES: Final = re.compile(
     r"\\\\|\\u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-# A pipe that nobody writes to must not hold a command for ever.
+# A pipe without a writer must not block a command forever.
 _PATIENCE_S: Final = 60.0
 _KINDS: Final = (
     (stat.S_ISFIFO, "is a named pipe"),
@@ -53,14 +53,14 @@ _KINDS: Final = (
 
 
 class ForeignDataError(ValueError):
-    """What was read is beyond a limit or is not what it should be; says which, without the path."""
+    """Data beyond a limit or in a wrong format; the message does not name the path."""
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The whole regular file at ``path``.
+    """Read the whole regular file at ``path``.
 
     Raises:
-        ForeignDataError: it is no regular file, or holds more than ``most`` bytes.
+        ForeignDataError: it is not a regular file, or has more than ``most`` bytes.
         OSError: it cannot be opened or read.
     """
     with open_regular(path) as file:
@@ -70,10 +70,10 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path, most: int) -> str:
-    """The same as text.
+    """Read the whole regular file at ``path`` as text.
 
     Raises:
-        ForeignDataError: as ``read_bytes``, or it is not UTF-8.
+        ForeignDataError: as from ``read_bytes``, or it is not UTF-8.
         OSError: it cannot be opened or read.
     """
     try:
@@ -83,25 +83,25 @@ def read_text(path: Path, most: int) -> str:
 
 
 def read_json(path: Path) -> object:
-    """The JSON document in the regular file at ``path``.
+    """Read the JSON document in the regular file at ``path``.
 
     Raises:
-        ForeignDataError: as ``read_text`` and ``json_value``.
+        ForeignDataError: as from ``read_text`` and ``json_value``.
         OSError: it cannot be opened or read.
     """
     return json_value(read_text(path, DOCUMENT_BYTES_MAX))
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """``path`` opened for reading; the caller closes it.
+    """Open ``path`` for reading; the caller closes it.
 
     Raises:
-        ForeignDataError: it is no regular file.
+        ForeignDataError: it is not a regular file.
         OSError: it cannot be opened.
     """
     if "\0" in str(path):
         raise ForeignDataError("is not a file name")
-    # Without waiting: to open a named pipe would block until somebody writes to it.
+    # Non-blocking: opening a named pipe would block until it has a writer.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _refuse_special(os.fstat(handle).st_mode)
@@ -112,7 +112,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def is_http_address(url: str) -> bool:
-    """Whether ``url`` is an address that a request can be sent to."""
+    """Whether ``url`` is an HTTP address to which requests can be sent."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -121,7 +121,7 @@ def is_http_address(url: str) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file lies there; False also for what can be no path, as names in a file may be."""
+    """Whether ``path`` is a file; False for invalid paths, such as from names in a file."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -129,11 +129,11 @@ def is_file(path: Path) -> bool:
 
 
 def read_piped(path: Path, most: int) -> bytes:
-    """A regular file, or all that comes through a pipe: ``judge <(zcat FILE)`` has no file.
+    """Read a regular file, or a pipe, as for ``judge <(zcat FILE)``, to its end.
 
     Raises:
-        ForeignDataError: it is a device or a directory, holds more than ``most`` bytes, or nothing
-            came through the pipe for a minute.
+        ForeignDataError: it is a device, has more than ``most`` bytes, or is a pipe from which
+            nothing came for a minute.
         OSError: it cannot be opened or read.
     """
     mode = path.stat().st_mode
@@ -145,10 +145,10 @@ def read_piped(path: Path, most: int) -> bytes:
 
 
 def read_stream(stream: BinaryIO, most: int) -> bytes:
-    """Everything that ``stream`` gives.
+    """Read ``stream`` to its end.
 
     Raises:
-        ForeignDataError: that is more than ``most`` bytes.
+        ForeignDataError: it has more than ``most`` bytes.
     """
     data = stream.read(most + 1)
     if len(data) > most:
@@ -157,11 +157,11 @@ def read_stream(stream: BinaryIO, most: int) -> bytes:
 
 
 def unpacked(data: bytes, most: int) -> bytes:
-    """The members of the gzip stream ``data``, one after the other.
+    """Unpack all members of the gzip stream ``data``.
 
     Raises:
         ForeignDataError: it is damaged, or unpacks to more than ``most`` bytes.
-        EOFError: it is cut short.
+        EOFError: it is truncated.
     """
     out = io.BytesIO()
     rest = data
@@ -178,7 +178,7 @@ def unpacked(data: bytes, most: int) -> bytes:
                     raise ForeignDataError(f"unpacks to more than {_size(most)}")
         except zlib.error as error:
             raise ForeignDataError(f"is a damaged gzip file ({error})") from error
-        # Zeros may pad the last member.
+        # Zeros may follow the last member as padding.
         rest = unpacker.unused_data.lstrip(b"\0")
     return out.getvalue()
 
@@ -197,13 +197,13 @@ def longest_line(data: bytes) -> tuple[int, int]:
 
 
 def json_value(text: str) -> object:
-    """The value of a JSON document.
+    """Parse a JSON document.
 
-    A whole number beyond 64 bits comes as a float.  Half a surrogate pair, which no encoding can
-    write again, comes as U+FFFD.
+    An integer beyond 64 bits becomes a float.  A lone surrogate, which no encoding can write,
+    becomes U+FFFD.
 
     Raises:
-        ForeignDataError: it is no JSON, or is nested more than ``DEPTH_MAX`` deep.
+        ForeignDataError: it is not JSON, or nested more than ``DEPTH_MAX`` deep.
     """
     if "\\ud" in text or "\\uD" in text:
         text = _SURROGATES.sub(_mended, text)
@@ -215,7 +215,7 @@ def json_value(text: str) -> object:
         raise
     except ValueError as error:
         raise ForeignDataError(f"is not JSON: {error}") from error
-    # Most lines are too short to be deep.
+    # Most lines have too few brackets to be deep.
     if text.count("[") + text.count("{") > DEPTH_MAX:
         check_depth(value)
     return value
@@ -226,7 +226,7 @@ def _mended(escape: re.Match[str]) -> str:
 
 
 def check_depth(value: object) -> None:
-    """Refuse what whoever walks ``value`` by recursion could not take.
+    """Refuse a value that is too deep for recursive code.
 
     Raises:
         ForeignDataError: it is nested more than ``DEPTH_MAX`` deep.
@@ -246,10 +246,10 @@ def check_depth(value: object) -> None:
 
 
 def check_plain(value: object) -> None:
-    """``check_depth``, and all whole numbers have 64 bits: for what msgspec decoded untyped.
+    """Check depth and the range of integers of a value that msgspec decoded untyped.
 
     Raises:
-        ForeignDataError: it is nested too deep, or has such a number.
+        ForeignDataError: it is nested too deep, or has an integer beyond 64 bits.
     """
     check_depth(value)
     level = [value]
@@ -272,7 +272,7 @@ def _refuse_special(mode: int) -> None:
 
 
 def _integer(digits: str) -> int | float:
-    # Python itself refuses more than 4300 digits, and everything behind us more than 64 bits.
+    # Python itself refuses more than 4300 digits; later code accepts at most 64 bits.
     if len(digits) <= _INT_DIGITS and INT_MIN <= (value := int(digits)) <= INT_MAX:
         return value
     return float(digits)

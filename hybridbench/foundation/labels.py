@@ -1,8 +1,7 @@
-"""The name of a series: its metric, and the labels that tell it from others of that metric.
+"""Names of series: a metric, and the labels that distinguish its series.
 
-One canonical text, as Prometheus has it: ``rss_anon_swap_bytes{role="EngineCore"}``, with the
-labels in the order of their keys.  A series without labels is the run's own, or of its only
-process.
+The canonical form is Prometheus': ``rss_anon_swap_bytes{role="EngineCore"}``, with the labels
+sorted by key.  A series without labels belongs to the run, or to its only process.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-# What tells one process of a run from the others.
+# The label that distinguishes the processes of a run.
 ROLE: Final = "role"
 
 _ESCAPES: Final = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
@@ -20,12 +19,12 @@ _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)'
 
 
 def of_process(role: str, host: str, rank: str) -> dict[str, str]:
-    """The labels of the series of one process."""
+    """The labels of one process's series."""
     return {ROLE: role, "host": host, "rank": rank}
 
 
 def labelled(metric: str, labels: Mapping[str, str]) -> str:
-    """The canonical name of the series of ``metric`` with ``labels``; empty values are left out."""
+    """The canonical name of the series of ``metric`` with ``labels``; empty values are omitted."""
     pairs = [f'{key}="{_escaped(labels[key])}"' for key in sorted(labels) if labels[key]]
     return f"{metric}{{{','.join(pairs)}}}" if pairs else metric
 
@@ -36,10 +35,10 @@ def unlabelled(series: str) -> str:
 
 
 def labels_of(series: str) -> dict[str, str]:
-    """The labels of ``series``, also where others wrote them in another order or with spaces.
+    """Parse the labels of ``series``, in any order and with optional spaces.
 
     Raises:
-        ValueError: what stands in its braces are no labels.
+        ValueError: the text in its braces is not a list of labels.
     """
     _, brace, rest = series.strip().partition("{")
     found: dict[str, str] = {}
@@ -60,7 +59,7 @@ def labels_of(series: str) -> dict[str, str]:
 
 
 def whose(series: str) -> str:
-    """Whose ``series`` is, in words: the values of its labels; empty for one without."""
+    """The owner of ``series`` in words, from its labels; empty without labels."""
     labels = labels_of(series)
     role = labels.pop(ROLE, "")
     others = [f"{key} {value}" for key, value in labels.items()]

@@ -1,6 +1,6 @@
 """Latencies in constant memory: a histogram with logarithmic buckets, after HdrHistogram.
 
-Histograms of several intervals add up, so that a percentile can be had of any stretch of a run.
+Histograms of intervals can be added, which gives percentiles for any part of a run.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import math
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-# What is counted of each request: time to first token, the gaps between its tokens, and its time
-# from the submission to the last token.
+# Latencies of each request: time to first token, inter-token latency, and time from submission to
+# the last token.
 TTFT, ITL, E2E = "ttft", "itl", "e2e"
 
-# Counts by bucket of each latency; buckets without a count are left out.
+# For each latency, counts by bucket; empty buckets are omitted.
 LatencyCounts: TypeAlias = Mapping[str, Mapping[int, int]]
 
-# A duration is told as the geometric middle of its bucket: sqrt(1.02) is less than 1% off.
+# A duration is reported as its bucket's geometric middle; the error, sqrt(1.02), is below 1%.
 _GROWTH = 1.02
 RELATIVE_ERROR: Final = 0.01
 _LOG_GROWTH = math.log(_GROWTH)
@@ -25,7 +25,7 @@ BUCKETS: Final = 1040  # up to about two hours
 
 
 class LatencyHistogram:
-    """Adds durations, and answers their number, mean and quantiles within ``RELATIVE_ERROR``."""
+    """Collects durations; gives their number, and mean and quantiles within ``RELATIVE_ERROR``."""
 
     def __init__(self) -> None:
         self._counts = [0] * BUCKETS
@@ -43,13 +43,13 @@ class LatencyHistogram:
         self._total += 1
 
     def add_counts(self, counts: Mapping[int, int]) -> None:
-        """Count what another histogram has counted."""
+        """Add the counts of another histogram."""
         for index, count in counts.items():
             self._counts[index] += count
             self._total += count
 
     def counts(self) -> dict[int, int]:
-        """Count by bucket, empty ones left out."""
+        """Counts by bucket, without empty buckets."""
         return {index: count for index, count in enumerate(self._counts) if count}
 
     def mean_s(self) -> float | None:
@@ -60,7 +60,7 @@ class LatencyHistogram:
         return total_s / self._total
 
     def quantile_s(self, share: float) -> float | None:
-        """The duration that ``share`` of them do not exceed; None for an empty histogram."""
+        """The quantile at ``share`` (0 to 1); None for an empty histogram."""
         if not self._total:
             return None
         rank = max(1, math.ceil(share * self._total))
@@ -72,7 +72,7 @@ class LatencyHistogram:
         raise AssertionError("the buckets hold fewer durations than were counted")
 
     def clear(self) -> None:
-        """Start afresh."""
+        """Remove all counts."""
         self._counts = [0] * BUCKETS
         self._total = 0
 
@@ -86,5 +86,5 @@ def add_latencies(total: dict[str, dict[int, int]], more: LatencyCounts) -> None
 
 
 def middle_s(index: int) -> float:
-    """The duration that stands for those of bucket ``index``."""
+    """The representative duration of bucket ``index``."""
     return float(_SMALLEST_S * _GROWTH ** (index - 0.5))

@@ -1,9 +1,9 @@
 """Every metric, declared once: name, unit, kind, direction, practical threshold, meaning.
 
-Code that writes an undeclared metric fails (``declared``); analysis and reports read units and
-thresholds from here and from nowhere else.  A name with ``*`` stands for a family
-(``pool.*.available``).  A series of one of several processes has the metric's name with labels
-(``foundation/labels.py``), and the metric's declaration.
+Writing an undeclared metric fails (``declared``); analysis and reports read units and thresholds
+only from here.  A name with ``*`` declares a family (``pool.*.available``).  A series of one of
+several processes has the metric's name with labels (``foundation/labels.py``), and the metric's
+declaration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIB = float(2**20)
 
 
 class Unit(StrEnum):
-    """What a value counts."""
+    """Unit of a value."""
 
     BYTES = "B"
     COUNT = "count"
@@ -36,17 +36,17 @@ class Kind(StrEnum):
     LEVEL = "level"  # goes up and down
     COUNTER = "counter"  # cumulative since the worker started, never falls
     WINDOW = "window"  # a statistic of the interval since the last sample
-    QUOTIENT = "quotient"  # of counters over a whole stretch; never a sample
-    BLOCK = "block"  # of one block of a comparison; never a sample
+    QUOTIENT = "quotient"  # quotient of counters over a window; never sampled
+    BLOCK = "block"  # measured for a block of a comparison; never sampled
 
 
 class Check(StrEnum):
-    """What the analysis does with a metric."""
+    """The analysis of a metric."""
 
-    TREND = "trend"  # robust slope with an interval, against time and work; gates the verdict
+    TREND = "trend"  # robust slope with confidence interval, by time and work; gates the verdict
     EXACT = "exact"  # must be zero (or balance) at an idle checkpoint; gates the verdict
     DRIVER = "driver"  # an event counter that findings may name as their cause
-    SHOWN = "shown"  # its growth decides nothing; findings of another kind may rest on it
+    SHOWN = "shown"  # growth has no effect on the verdict; other kinds of finding may use it
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class MetricSpec:
     """One metric or family of metrics.
 
     ``floor_per_hour`` is the smallest growth worth a finding, in units per hour;
-    ``floor_share_per_hour`` the same as a share of the level at the start of the judged window, and
-    the larger of the two holds.  ``margin_per_hour`` is the bound that growth of bytes must stay
-    below to be CLEAN where nothing else limits it.  ``handles`` come and go by ones: a few more in
-    a whole run are neither a leak nor a doubt.  ``erratic`` metrics are measured and shown, and too
-    noisy for any threshold or comparison to rest on; ``on_device`` metrics exist where tensors are
-    on an accelerator, ``foreign`` ones where others run the target.
+    ``floor_share_per_hour`` the same as a share of the level at the start of the judged window; the
+    larger of the two applies.  ``margin_per_hour`` is the bound for growth of bytes to be CLEAN if
+    nothing else limits it.  ``handles`` change in units: a few more in a whole run are neither a
+    leak nor inconclusive.  ``erratic`` metrics are displayed, but too noisy for thresholds and
+    comparisons; ``on_device`` metrics exist if tensors are on an accelerator, ``foreign`` ones if
+    the target is a third-party program.
     """
 
     name: str
@@ -72,14 +72,14 @@ class MetricSpec:
     floor_share_per_hour: float = 0.0
     margin_per_hour: float = 4 * _MIB
     handles: bool = False
-    label: str = ""  # what it is called, or what it counts, where the name will not do
+    label: str = ""  # its name in sentences, or what it counts, if the metric's name is unsuitable
     erratic: bool = False
     on_device: bool = False
     foreign: bool = False
 
 
-# The metrics that analyses ask for by name: private memory, device memory, garbage, private memory
-# at idle checkpoints, full collections.
+# Metrics that the analysis uses by name: private memory, device memory, garbage, private memory at
+# idle checkpoints, full collections.
 MEMORY = "rss_anon_swap_bytes"
 DEVICE_MEMORY = "device_allocated_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
@@ -204,7 +204,7 @@ METRICS: tuple[MetricSpec, ...] = (
         Kind.LEVEL,
         "private anonymous mappings of that size, of which there are eight or more",
     ),
-    # Memory of the target's control group, if it has one of its own; the page cache is left out.
+    # Memory of the target's own control group, if it has one, without the page cache.
     MetricSpec(
         "cgroup_anon_swap_bytes",
         Unit.BYTES,
@@ -313,7 +313,7 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "gc_tracked_objects", Unit.COUNT, Kind.LEVEL, "objects that the garbage collector tracks"
     ),
-    # Instances of classes that die by reference count when healthy ({class} is a class name).
+    # Instances of classes that reference counting frees when healthy ({class} is a class name).
     MetricSpec("instances.*.live", Unit.COUNT, Kind.LEVEL, "live instances of the class"),
     MetricSpec(
         "instances.*.expected", Unit.COUNT, Kind.LEVEL, "instances that the engine can reach"
@@ -413,7 +413,7 @@ METRICS: tuple[MetricSpec, ...] = (
         erratic=True,
     ),
     MetricSpec("step_s", Unit.SECONDS, Kind.COUNTER, "time spent in engine steps"),
-    # Where the time of a step goes.  Their growth per call or per token is judged as decay.
+    # Parts of a step's time.  Their growth per call or per token is judged as decay.
     MetricSpec("match_s", Unit.SECONDS, Kind.COUNTER, "CPU time in prefix matches"),
     MetricSpec("insert_s", Unit.SECONDS, Kind.COUNTER, "CPU time in cache inserts"),
     MetricSpec("evict_s", Unit.SECONDS, Kind.COUNTER, "CPU time in evictions"),
@@ -431,7 +431,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "CPU time in the forward pass of the model",
     ),
     MetricSpec("check_s", Unit.SECONDS, Kind.COUNTER, "CPU time in the engine's own checks"),
-    # Requests that live too long, or for nobody.
+    # Requests that live too long, or have no client.
     MetricSpec(
         "oldest_request_s", Unit.SECONDS, Kind.LEVEL, "age of the oldest request in the engine"
     ),
@@ -494,7 +494,7 @@ METRICS: tuple[MetricSpec, ...] = (
         label="series on the metrics page",
         foreign=True,
     ),
-    # Of our own load client beside a target that others wrote.
+    # Our own load client for a third-party target.
     MetricSpec(
         "client_anon_swap_bytes",
         Unit.BYTES,
@@ -519,7 +519,7 @@ METRICS: tuple[MetricSpec, ...] = (
         label="requests in flight",
         foreign=True,
     ),
-    # Costs of work over a stretch; ``analysis/trend/work_cost.py`` says of which counters.
+    # Costs of work over a window; ``analysis/trend/work_cost.py`` defines them from counters.
     *(_cost(name, meaning) for name, meaning in _COSTS),
     _cost("gc_full_ms", "time of a full collection", erratic=True),
     _cost("gc_share", "share of busy time spent in garbage collection", unit=Unit.RATIO),
@@ -527,7 +527,7 @@ METRICS: tuple[MetricSpec, ...] = (
         _cost("hit_rate", "share of prompt tokens served by the cache", unit=Unit.RATIO),
         higher_is_worse=False,
     ),
-    # What `compare` measures of a block beside the above.
+    # Further values of a block in `compare`.
     replace(_cost("cpu_ms_per_token", "CPU time per token of a block"), kind=Kind.BLOCK),
     replace(_cost("cpu_ms_per_request", "CPU time per request of a block"), kind=Kind.BLOCK),
     replace(_cost("step_ms_per_token", "time of a step per token of a block"), kind=Kind.BLOCK),
@@ -563,7 +563,7 @@ METRICS: tuple[MetricSpec, ...] = (
 
 @lru_cache(maxsize=4096)
 def spec_of(name: str) -> MetricSpec | None:
-    """The declaration that covers ``name``, which may have labels, or None."""
+    """The declaration for ``name``, which may have labels, or None."""
     name = unlabelled(name)
     for spec in METRICS:
         if spec.name == name or ("*" in spec.name and fnmatchcase(name, spec.name)):
@@ -572,10 +572,10 @@ def spec_of(name: str) -> MetricSpec | None:
 
 
 def declared(name: str) -> MetricSpec:
-    """The declaration that covers ``name``.
+    """The declaration for ``name``.
 
     Raises:
-        KeyError: for a metric nobody declared; declare it in ``METRICS`` first.
+        KeyError: the metric is not declared in ``METRICS``.
     """
     spec = spec_of(name)
     if spec is None:
@@ -584,7 +584,7 @@ def declared(name: str) -> MetricSpec:
 
 
 def label_of(name: str) -> str:
-    """What a sentence calls the metric, and whose; its name if nothing better was declared."""
+    """The metric's label for sentences, with its owner; its name if it has no label."""
     spec = spec_of(name)
     if spec is None or not spec.label:
         return name

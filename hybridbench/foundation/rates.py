@@ -1,4 +1,4 @@
-"""Amounts and rates with units and intervals; one spelling everywhere."""
+"""Format amounts and rates, with units and confidence intervals, consistently."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import digits_apart, format_bytes, format_count
 from hybridbench.records.verdict import Rate
 
-# Of a rate: what it is against where that is no event.
+# Denominators of rates that are times, not events.
 TIME_UNITS: Final = frozenset({"h", "min", "s"})
 
-# From here on an estimate has a prefix: nobody measures 332,936 nodes an hour.
+# Estimates from here on get a prefix: 332,936 nodes/h would feign precision.
 _LARGE: Final = 10_000.0
 
-# What rounding leaves of an exact zero.
+# Rounding error of an exact zero.
 TINY: Final = 1e-6
 
 
@@ -29,7 +29,7 @@ def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) ->
     size = abs(value) if abs(value) > TINY else 0.0
     if unit == Unit.BYTES:
         return sign + format_bytes(size, digits)
-    # A plain count is of what its metric names.
+    # The metric's name says what a plain count counts.
     counted = "" if unit == Unit.COUNT else unit
     counted_exactly = size == int(size) or size < _LARGE
     shown = number(size, digits) if counted_exactly else format_count(size, digits)
@@ -37,7 +37,7 @@ def amount(value: float, unit: str, *, signed: bool = False, digits: int = 3) ->
 
 
 def number(value: float, digits: int = 3) -> str:
-    """A plain number with three or more digits that mean something and thousands apart."""
+    """A plain number with at least three significant digits and thousands separators."""
     if not math.isfinite(value):
         return "unknown" if math.isnan(value) else "no bound"
     if value == int(value) and abs(value) < 1e15:
@@ -51,16 +51,16 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def per_text(per: str) -> str:
-    """How ``per`` is appended: ``/h`` for time, `` per request`` for work; a level has none."""
+    """Suffix for ``per``: ``/h`` for time, `` per request`` for work, empty for a level."""
     if not per:
         return ""
     return f"/{per}" if per in TIME_UNITS else f" per {per}"
 
 
 def rate_text(rate: Rate, *, signed: bool = True) -> str:
-    """``+3.45 GiB/h``."""
+    """The rate without its interval: ``+3.45 GiB/h``."""
     digits = _digits(rate)
-    # One is told as 1.00: what is counted stands in the plural.
+    # One is printed as 1.00, because the counted noun is in the plural.
     if rate.lower == rate.upper and abs(rate.value) != 1.0:
         said = amount(rate.value, rate.unit, signed=signed, digits=digits)
     else:
@@ -69,7 +69,7 @@ def rate_text(rate: Rate, *, signed: bool = True) -> str:
 
 
 def interval_text(rate: Rate) -> str:
-    """``+3.41 to +3.50 GiB/h``; an open end is said in words."""
+    """The interval: ``+3.41 to +3.50 GiB/h``; an unbounded end is put in words."""
     return _span_text(rate) + (per_text(rate.per) if _has_end(rate) else "")
 
 
@@ -82,7 +82,7 @@ def full_rate_text(rate: Rate, *, signed: bool = True) -> str:
     if not _has_end(rate):
         return f"{said} (no {share} interval)"
     span = _span_text(rate, signed=signed)
-    # The name of what is counted stands right before it; a byte's prefix may change in between.
+    # Omit the counted noun, which is right before; but the prefix of bytes may differ.
     if rate.unit != Unit.BYTES:
         span = span.removesuffix(f" {rate.unit}")
     elif rate.per in TIME_UNITS:
@@ -95,7 +95,7 @@ def _has_end(rate: Rate) -> bool:
 
 
 def _digits(rate: Rate) -> int:
-    """As many as tell the rate and the ends of its interval apart."""
+    """Number of digits that distinguishes the rate from the ends of its interval."""
 
     def one(value: float, digits: int) -> str:
         return amount(value, rate.unit, digits=digits)
@@ -104,7 +104,7 @@ def _digits(rate: Rate) -> int:
 
 
 def _measured(value: float, rate: Rate, digits: int, *, signed: bool) -> str:
-    """``amount``, but for whole numbers that are no count: ``1.00 nodes``, not ``1 nodes``."""
+    """``amount``, but with decimals for whole estimates: ``1.00 nodes``, not ``1 nodes``."""
     is_whole = value == int(value) if math.isfinite(value) else False
     if rate.unit == Unit.BYTES or not is_whole or not 0.0 < abs(value) < 100.0:
         return amount(value, rate.unit, signed=signed, digits=digits)
@@ -127,7 +127,7 @@ def _span_text(rate: Rate, *, signed: bool = True) -> str:
 
 
 def _common_unit(lower: str, upper: str) -> str:
-    """``lower`` without its unit where ``upper`` ends in the same one."""
-    # The number is the first word; what is counted may be several.
+    """``lower`` without its unit if ``upper`` ends in the same one."""
+    # The number is the first word; the unit may be several.
     head, _, unit = lower.partition(" ")
     return head if head and upper.endswith(f" {unit}") else lower

@@ -1,7 +1,7 @@
-"""Words for whoever looks on: any terminal can take them, and nobody need be there.
+"""Print safely for people: on any terminal, and even without a reader.
 
-Texts of others (names of columns, manifests, events) are data: a control character in them is shown
-and not obeyed, and none of their lines is taken for a command by GitHub's log.
+Foreign text (names of columns, manifests, events) is data: control characters in it are displayed,
+not obeyed, and GitHub's log does not take any of its lines for a command.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import TextIO
 
 from hybridbench.foundation.errors import HybridbenchError
 
-# C0 but tab and newline, delete, C1; marks that turn the direction of text; line separators.
+# C0 except tab and newline, delete, C1; bidirectional marks; line separators.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
 _PICTURES = 0x2400
 _DELETE = 0x7F
 _SPACE = 0x20
-# GitHub takes a line of a log that begins so, or has ##[ in it, for a command.
+# GitHub takes a log line that begins with ::, or contains ##[, for a command.
 _COMMAND = re.compile(r"^([^\S\n]*)::|##\[", re.MULTILINE)
 
 
 class ReaderLeftError(BrokenPipeError):
-    """Whoever read standard output has closed it, as ``| head`` does.
+    """The reader of standard output has closed it, as ``| head`` does.
 
-    It has no errno: on EPIPE typer would end the process with 1, the code of a bug of ours.
+    Without errno: on EPIPE, typer would exit with 1, the code for a bug of ours.
     """
 
 
 def say(stream: TextIO, text: str) -> None:
-    """Write ``text`` to ``stream`` at once, or nowhere if nobody reads that any more."""
+    """Write ``text`` to ``stream`` at once; discard it if the reader is gone."""
     try:
         stream.write(no_commands(visible(text)))
         stream.flush()
@@ -44,22 +44,22 @@ def say(stream: TextIO, text: str) -> None:
 
 
 def discard_dead_streams(*streams: TextIO) -> None:
-    """Have nothing more go to those of ``streams`` whose terminal has hung up."""
+    """Discard further output to those of ``streams`` whose terminal has hung up."""
     for stream in streams:
         try:
             os.write(stream.fileno(), b"")
         except OSError:
             give_up(stream)
         except ValueError:
-            # Replaced by one without a descriptor, as tests do.
+            # A replacement without a descriptor, as in tests.
             continue
 
 
 def emit(text: str) -> None:
-    """Write ``text`` as it is: for documents whose format has an escape of its own.
+    """Write ``text`` unchanged, for documents whose format does its own escaping.
 
     Raises:
-        OSError: standard output takes no more.
+        OSError: standard output cannot be written.
     """
     with named_output():
         sys.stdout.write(text)
@@ -67,10 +67,10 @@ def emit(text: str) -> None:
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Write lines for people; on standard error if somebody reads that.
+    """Write lines for people; with ``err`` to standard error, if it still has a reader.
 
     Raises:
-        OSError: standard output takes no more.
+        OSError: standard output cannot be written.
     """
     end = "\n" if nl else ""
     if err:
@@ -80,17 +80,17 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def print_error(error: HybridbenchError) -> None:
-    """What a user caused: a sentence for each fault; tracebacks are for our own bugs."""
+    """Print a user error, one sentence per fault; tracebacks are only for our own bugs."""
     for sentence in error.sentences:
         echo(f"hybridbench: {one_line(sentence)}", err=True)
 
 
 @contextlib.contextmanager
 def named_output() -> Iterator[None]:
-    """An OSError of what is written inside says that it is of standard output.
+    """Make an OSError from within the block name standard output.
 
     Raises:
-        ReaderLeftError: nobody reads it any more.
+        ReaderLeftError: the reader is gone.
     """
     try:
         yield
@@ -102,9 +102,9 @@ def named_output() -> Iterator[None]:
 
 @contextlib.contextmanager
 def output_after_verdict() -> Iterator[None]:
-    """Inside, an answer is printed whose exit code must not depend on who reads it.
+    """Within the block, print an answer whose exit code must not depend on its reader.
 
-    That standard output takes no more is said on standard error; a reader who left needs no word.
+    Failures to write are reported on standard error; a reader that left is ignored.
     """
     try:
         yield
@@ -121,22 +121,22 @@ def output_after_verdict() -> Iterator[None]:
 
 
 def visible(text: str) -> str:
-    """``text`` with its control characters shown: escape is ``␛``; tabs and newlines stay."""
+    """``text`` with visible control characters: escape becomes ``␛``; tabs and newlines stay."""
     return _CONTROL.sub(_picture, text)
 
 
 def one_line(text: str) -> str:
-    """The same in one line: a newline is shown as ``␊``."""
+    """``text`` in one line with visible control characters; a newline becomes ``␊``."""
     return visible(text).replace("\n", "␊")
 
 
 def no_commands(text: str) -> str:
-    r"""``text`` with a backslash before what a workflow would obey: ``\::error::``."""
+    r"""``text`` with a backslash before GitHub's workflow commands: ``\::error::``."""
     return _COMMAND.sub(lambda m: "##\\[" if m[0] == "##[" else f"{m[1]}\\::", text)
 
 
 def replace_closed_streams() -> None:
-    """A stream that was closed before the start (``>&-``) takes words and loses them."""
+    """Replace a stream that was closed before the start (``>&-``) by /dev/null."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # for the process's life
     if sys.stderr is None:
@@ -144,19 +144,18 @@ def replace_closed_streams() -> None:
 
 
 def escape_unencodable() -> None:
-    """Let both streams show what their encoding lacks as an escape, never as an error."""
+    """Make both streams escape characters that their encoding lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
-        # Streams of tests and embedders may be of another kind.
+        # Tests and embedding programs may use other kinds of streams.
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError, ValueError):
                 stream.reconfigure(errors="backslashreplace")
 
 
 def give_up(stream: TextIO) -> None:
-    """What is written to ``stream`` from now on, and what its buffer holds, goes nowhere.
+    """Discard the buffer of ``stream`` and all further output to it.
 
-    Otherwise the interpreter would fail to flush it at the very end, and exit with a code of its
-    own in place of ours.
+    Otherwise the interpreter would fail to flush it at exit, and replace our exit code.
     """
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

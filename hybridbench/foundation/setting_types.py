@@ -1,7 +1,7 @@
-"""Scalar types of settings: how each is written, and within which bounds.
+"""Scalar types of settings: their notation and bounds.
 
-Pydantic reads them where a profile is validated; the engine reads the bounds alone.  Nothing here
-imports pydantic, which the worker does without.
+Pydantic reads them to validate a profile; the engine reads only the bounds.  Nothing here imports
+pydantic, which the worker does not need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DURATION_PATTERN: Final = r"^(\d+(\.\d+)?|(\d+(\.\d+)?(ms|s|m|h|d))+)$"
 
 
 def yaml_key(field_name: str) -> str:
-    """The key of a field in a profile: its name without the unit."""
+    """The profile key of a field: its name without the unit."""
     for unit in _UNITS:
         if field_name.endswith(unit):
             return field_name.removesuffix(unit)
@@ -47,7 +47,7 @@ class ProfileGroup:
 
 @dataclass(frozen=True)
 class Strict:
-    """A number, flag or text is one in the file, too: "3" is no 3, and yes is no 1."""
+    """Forbids conversion: the file must have the exact type; "3" is not 3, and yes is not 1."""
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -57,7 +57,7 @@ class Strict:
 
 @dataclass(frozen=True)
 class WithOff:
-    """One of its words is ``off``, which YAML reads as false."""
+    """Accepts ``off`` as a word, which YAML reads as false."""
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
@@ -71,12 +71,12 @@ class WithOff:
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """A value that people write in a form of its own.
+    """A value with a custom notation.
 
     Args:
-        read: makes the value of what stands in the file; raises ValueError with half a sentence.
-        text: writes it back; without it the value is written as it is.
-        schema: its form as a JSON Schema; without it that of the value's type.
+        read: parses the value in the file; raises ValueError with a clause.
+        text: formats the value; by default it is written as it is.
+        schema: JSON Schema of the notation; by default that of the value's type.
     """
 
     read: Callable[[object], object]
@@ -106,7 +106,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Text of a certain form, as a regular expression."""
+    """Text that matches a regular expression."""
 
     regex: str
 
@@ -117,10 +117,10 @@ class Pattern:
 
 
 def duration_s(value: object) -> float:
-    """Seconds of a duration as a profile writes it.
+    """Parse a profile's duration into seconds.
 
     Raises:
-        ValueError: half a sentence on what would be one.
+        ValueError: a clause that says how to write a duration.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration; write 90s, 5m, 1h30m, 1.5h or 2d")  # noqa: TRY004
@@ -159,7 +159,7 @@ def _date(value: object) -> date:
 
 
 def decimal(value: float) -> str:
-    """The shortest digits that read back as the same float, without an exponent."""
+    """The shortest digits that parse to the same float, without an exponent."""
     text = repr(float(value))
     if "e" in text:
         return f"{Decimal(text):f}"

@@ -1,4 +1,4 @@
-"""The console that all commands print on: what others wrote is shown there, never obeyed."""
+"""The console of all commands, which displays control characters in foreign text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hybridbench.foundation.safe_output import ReaderLeftError, named_output, no
 
 
 class Terminal(Console):
-    """A Rich console that shows control characters, and gives GitHub's log no commands.
+    """A Rich console that displays control characters, and sends no commands to GitHub's log.
 
-    Rich's own sequences (colours, the live table) are made after this and stay.
+    Rich's own sequences (colours, the live table) are added afterwards and stay.
     """
 
     def on_broken_pipe(self) -> None:
-        """Rich would end the process here, and with it the run and its exit code."""
+        """Raise; Rich would exit the process, ending the run and losing its exit code."""
         raise ReaderLeftError
 
     def _write_buffer(self) -> None:
@@ -30,5 +30,5 @@ class Terminal(Console):
             for segment in buffer
         )
         text = super()._render_buffer(shown)
-        # Folding may begin a line anywhere, so that only the finished lines can be looked at.
+        # Folding can break lines anywhere, so only the finished lines can be checked.
         return text if self.is_terminal else no_commands(text)

@@ -1,4 +1,4 @@
-"""Durations, bytes and rates as people write them: parsed strictly, printed with their unit.
+"""Parse durations, bytes and rates strictly, and format them with their unit.
 
 GB is 10^9 bytes and GiB is 2^30 bytes, everywhere.
 """
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-# Ten years.  What is planned for longer has no end that anybody waits for.
+# Ten years.
 DURATION_MAX_S = 3650 * 86400.0
 _AMOUNT = re.compile(r"(-?)(\d+(?:\.\d+)?)\s*([A-Za-z%/1][\w %/]*)?")
-# How many of each are in an hour.
+# Units per hour.
 PER_HOUR = {"h": 1.0, "hour": 1.0, "min": 60.0, "s": 3600.0, "d": 1 / 24, "day": 1 / 24}
 _BYTES_MAX = 2.0**62
 _SHOWN_CHARS = 40
@@ -37,10 +37,10 @@ _BYTE_UNITS = {
 
 @dataclass(frozen=True)
 class Amount:
-    """A number with what stands behind it, as written: ``-2 GiB/h`` is "2", "GiB" and "h".
+    """A number with its unit, as written: ``-2 GiB/h`` is "2", "GiB" and "h".
 
-    ``digits`` keeps the number as text, so that 0.1 MB are 100,000 bytes exactly; ``unit`` and
-    ``per`` are empty where nothing was written.
+    ``digits`` keeps the number as text, so that 0.1 MB is exactly 100,000 bytes; ``unit`` and
+    ``per`` may be empty.
     """
 
     digits: str
@@ -54,10 +54,10 @@ class Amount:
 
     @property
     def in_bytes(self) -> int | None:
-        """Of an amount of bytes; None for one in another unit or in none.
+        """The number of bytes; None without a unit of bytes.
 
         Raises:
-            ValueError: more than any memory has.
+            ValueError: it is larger than any memory.
         """
         if self.unit not in _BYTE_UNITS:
             return None
@@ -69,9 +69,9 @@ class Amount:
 
 
 def parse_amount(text: str) -> Amount | None:
-    """The amount that ``text`` spells; None where it spells none.
+    """Parse ``text`` as an amount; None if it is not one.
 
-    It is a number, then perhaps a unit, then perhaps a slash and a time or an event.
+    An amount is a number, an optional unit, and optionally a slash and a time or an event.
     """
     amount, slash, per = text.strip().rpartition("/")
     if not slash:
@@ -84,10 +84,10 @@ def parse_amount(text: str) -> Amount | None:
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds in ``text``: ``90s``, ``1h30m``, ``1.5h``, ``2d``, ``250ms``; a bare number too.
+    """Parse seconds: ``90s``, ``1h30m``, ``1.5h``, ``2d``, ``250ms``, or a bare number.
 
     Raises:
-        ValueError: naming the text and the accepted forms.
+        ValueError: names the text and the accepted forms.
     """
     stripped = text.strip()
     if re.fullmatch(r"\d+(\.\d+)?", stripped):
@@ -105,10 +105,10 @@ def _bounded(duration_s: float, text: str) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in ``text``: ``512MiB`` (binary) or ``512MB`` (decimal).
+    """Parse bytes: ``512MiB`` (binary) or ``512MB`` (decimal).
 
     Raises:
-        ValueError: for anything else; a bare number is refused because its unit is a guess.
+        ValueError: anything else; a bare number, too, because its unit would be a guess.
     """
     amount = parse_amount(text)
     size = None if amount is None or amount.per or amount.minus else amount.in_bytes
@@ -118,10 +118,10 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_byte_rate(text: str) -> float:
-    """Bytes per hour in ``text``: ``200MiB/h``; also ``/min`` and ``/s``.
+    """Parse bytes per hour: ``200MiB/h``; also ``/min`` and ``/s``.
 
     Raises:
-        ValueError: naming the text and the accepted forms.
+        ValueError: names the text and the accepted forms.
     """
     amount = parse_amount(text)
     size = None if amount is None or amount.minus else amount.in_bytes
@@ -146,7 +146,7 @@ def format_duration(duration_s: float) -> str:
 
 
 def format_bytes(size: float, digits: int = 3) -> str:
-    """``size`` in the binary unit that keeps one to three digits before the point: ``1.44 GiB``."""
+    """``size`` in the binary unit with one to three digits before the point: ``1.44 GiB``."""
     units = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
     return _scaled(size, units, "B", digits)
 
@@ -162,12 +162,12 @@ def format_count(value: float, digits: int = 3) -> str:
 
 
 def format_percent(share: float, digits: int = 0) -> str:
-    """``share`` of one as ``95%``."""
+    """``share`` (0 to 1) as ``95%``."""
     return f"{100.0 * share:.{digits}f}%"
 
 
 def sparkline(values: Sequence[float], least_span: float = 0.0) -> str:
-    """A row of blocks, low to high over the values' own range or ``least_span``."""
+    """A row of block characters, scaled to the values' range, at least ``least_span``."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     span = max(high - low, least_span) or 1.0
     top = len(_SPARKS) - 1
@@ -175,9 +175,9 @@ def sparkline(values: Sequence[float], least_span: float = 0.0) -> str:
 
 
 def digits_apart(form: Callable[[float, int], str], values: Sequence[float]) -> int:
-    """The fewest digits, from three on, at which ``form`` prints different values differently.
+    """The fewest digits, at least three, at which ``form`` prints different values differently.
 
-    An interval whose ends are printed alike would look exact.
+    An interval with equal printed ends would look exact.
     """
     known = [value for value in values if math.isfinite(value)]
     rounding = 1e-7 * max((abs(value) for value in known), default=0.0)
@@ -215,6 +215,6 @@ def _with_digits(value: float, digits: int) -> str:
     elif magnitude < 1e-4:
         return f"{value:.{digits - 1}g}"
     else:
-        # Two digits that mean something: 0.0129 is not 0.01.
+        # Two significant digits: 0.0129 is not 0.01.
         places = digits - 2 - math.floor(math.log10(magnitude))
     return f"{value:.{places}f}"
