@@ -1,4 +1,4 @@
-"""Answers that are computed anew: their tokens, traits of their requests, and tolerances."""
+"""Recomputed answers: their tokens, traits of their requests, and tolerances."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 
 
 class Trait(StrEnum):
-    """Something that a finished request has been through, or a place in its answer.
+    """An event in the life of a finished request, or a place in its answer.
 
-    Wrong answers are compared with right ones by these.
+    Wrong answers are compared with right ones by their traits.
     """
 
     REUSED_NOTHING = "reused-nothing"
@@ -27,7 +27,7 @@ class Trait(StrEnum):
     ENDED_AFTER_HIT = "ended-after-hit"
     GUESSES = "guesses"
     BESIDE_OTHERS = "beside-others"
-    # Of the first wrong token; of a right answer, of a token that is drawn.
+    # Places: of the first wrong token, or in a right answer of a random token.
     PAGE_START = "page-start"
     TRACK_LENGTH = "track-length"
     BEYOND_WINDOW = "beyond-window"
@@ -35,8 +35,8 @@ class Trait(StrEnum):
 
 _PLACES: Final[Mapping[Trait, int]] = {trait: place for place, trait in enumerate(Trait)}
 
-# What a wrong answer may have from a request that it goes on from.  What was reused is not among
-# them: it is what makes one an ancestor at all.
+# Traits that a wrong answer may inherit from a request that it reuses.  Kinds of reuse are not
+# among them: every ancestor has been reused.
 INHERITED: Final = (
     Trait.LOADED_BACK,
     Trait.SEVERAL_CHUNKS,
@@ -48,7 +48,7 @@ INHERITED: Final = (
     Trait.BESIDE_OTHERS,
 )
 
-# What follows "17 of 17": of one and of several requests.
+# Texts to follow "17 of 17", for one or several requests.
 TRAIT_WORDS: Final[Mapping[Trait, str]] = {
     Trait.REUSED_NOTHING: "had reused nothing, so that they began in a state slot of their own",
     Trait.REUSED_TREE: "had reused a prefix from the tree",
@@ -70,9 +70,9 @@ TRAIT_WORDS: Final[Mapping[Trait, str]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """A family of models whose rounding was measured, up to this size.
+    """A model family whose rounding was measured, up to this size.
 
-    ``distance`` is ten times the largest that rounding gave in half of the recordings.
+    ``distance`` is ten times the largest distance due to rounding in half of the recordings.
     """
 
     distance: float
@@ -80,8 +80,8 @@ class Measured:
     hidden_size: int
 
 
-# In float32 on a processor; docs/explanation/answers.md has the figures and the command.  What is
-# not here is not compared: bfloat16, for one, has exact ties.
+# In float32 on a CPU; docs/explanation/answers.md has the figures and the command.  Other cases are
+# not compared: bfloat16, for example, has exact ties.
 MEASURED: Final[Mapping[str, Measured]] = {
     "falcon_h1": Measured(1.57e-4, layers=4, hidden_size=128),
     "gpt_oss": Measured(1.14e-4, layers=4, hidden_size=128),
@@ -92,43 +92,43 @@ MEASURED: Final[Mapping[str, Measured]] = {
 
 
 def is_measured(device: str, dtype: str) -> bool:
-    """Whether tolerances of any family are known for them."""
+    """Whether any tolerances are known for this device and data type."""
     return device == "cpu" and dtype == "float32"
 
 
 def tolerance_of(family: str, layers: int, hidden_size: int) -> float | None:
-    """The largest distance at which a token may differ; None for what was not measured."""
+    """The largest acceptable distance of a differing token; None if it was not measured."""
     known = MEASURED.get(family)
     if known is None or layers > known.layers or hidden_size > known.hidden_size:
         return None
     return known.distance
 
 
-# A suspect counts only if no expert was chosen by a smaller margin than this, in standard
-# deviations of the router's scores: below it rounding may choose another one.
+# A suspect counts only if every expert was chosen by at least this margin, in standard deviations
+# of the router's scores: below it, rounding may choose another expert.
 ROUTING_GAP_LEAST: Final = 1e-4
 
-# One wrong answer decides alone if it is this many times beyond the tolerance; else two do.
+# A single wrong answer suffices if it is this many times beyond the tolerance; else two do.
 FAR_BEYOND: Final = 100.0
 
 
 def pack_traits(traits: Iterable[Trait]) -> int:
-    """``traits`` as a number: a bit for each."""
+    """``traits`` as an integer, with one bit per trait."""
     return sum(1 << _PLACES[trait] for trait in traits)
 
 
 def has_trait(packed: int, trait: Trait) -> bool:
-    """Whether ``trait`` is among those in what ``pack_traits`` gave."""
+    """Whether ``packed``, from ``pack_traits``, includes ``trait``."""
     return bool(packed >> _PLACES[trait] & 1)
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
-    """``tokens`` at four bytes each."""
+    """``tokens`` as four bytes each."""
     return array("i", tokens).tobytes()
 
 
 def unpack_tokens(packed: bytes) -> list[int]:
-    """The tokens in what ``pack_tokens`` gave."""
+    """The tokens in ``packed``, from ``pack_tokens``."""
     tokens = array("i")
     tokens.frombytes(packed)
     return tokens.tolist()

@@ -1,7 +1,7 @@
-"""Finished answers of a soak computed anew by a reference, in a process of its own.
+"""Recompute finished answers of a soak with a reference engine in a separate process.
 
-While the run goes on the reference gets a twentieth of a core, its start included; what is left of
-the sample then is computed after the worker has left, for a limited time.
+During the run the reference gets a twentieth of a core, including its start; the rest of the sample
+is computed after the worker has exited, for a limited time.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from hybridbench.sampling.headroom import memory_headroom
 from hybridbench.targets.target import WireTarget
 from hybridbench.targets.wire import WireClosedError
 
-# Of a core, while the run goes on.
+# Share of a core during the run.
 CORE_SHARE: Final = 0.05
-# What wrong answers have in common shows once there are some twenty: that is worth the time.
+# The common traits of wrong answers show once there are about twenty, which is worth the time.
 WRONG_LEAST_S: Final = 180.0
-# Importing torch and building a small model takes 5 s: no start before the share allows more.
+# Importing torch and building a small model takes 5 s of CPU; start when the share allows more.
 _START_CPU_S: Final = 8.0
 _START_PATIENCE_S: Final = 60.0
 _TURN_S: Final = 0.2
-# A second model beside the engine's must not be what fills the machine: so much must be left.
+# Share of memory that must be free, so that the reference's model does not exhaust it.
 _ROOM_SHARE: Final = 0.125
-# Paths that few requests take are where faults stay unseen: every second answer is one with a trait
-# that fewer than this share of the waiting ones have.
+# Faults hide in rarely taken paths: every second answer compared is one with a rare trait, which
+# fewer than this share of the waiting answers have.
 _RARE_SHARE: Final = 0.1
-# Prompt tokens of one step in the second of the runs that repeat a suspect.
+# Prompt tokens per step in the first run that repeats a suspect.
 _OTHER_CHUNK: Final = 48
 
 
 @dataclass
 class _Suspect:
-    """An answer beyond the tolerance, and what has come of repeating it."""
+    """An answer beyond the tolerance, and the results of repeating it."""
 
     answer: FinishedAnswer
     first: Recomputed
@@ -62,7 +62,7 @@ class _Suspect:
 
 
 class AnswerCheck:
-    """Keeps the sample of one worker's answers and has the reference compute them anew.
+    """Keeps a sample of one worker's answers, and lets the reference recompute them.
 
     Owns the reference's process, from its start to ``finish``.
     """
@@ -75,8 +75,8 @@ class AnswerCheck:
         launch: Callable[[Path], WireTarget],
         share: float = CORE_SHARE,
     ) -> None:
-        """``start`` is the message that the worker under soak got; ``launch`` starts the process of
-        the reference, which has ``share`` of a core while the run goes on.
+        """``start`` is the start message of the worker under soak; ``launch`` starts the process of
+        the reference, which gets ``share`` of a core during the run.
         """
         self._start = msgspec.structs.replace(start, is_reference=True, ballast_objects=0)
         self._clock = clock
@@ -95,19 +95,19 @@ class AnswerCheck:
         self._cpu_s = 0.0
         self._turn = 0
         self._random = random.Random(0)
-        # Of what wrong answers reused, by whom it was computed, as far as those are not compared.
+        # Answers, not compared yet, that computed tokens which wrong answers reused.
         self._makers: list[FinishedAnswer] = []
         self._tally = Tally(sizes)
 
     def take(self, message: FromWorker) -> None:
-        """A message of the worker under soak."""
+        """Take a message of the worker under soak."""
         if isinstance(message, FinishedAnswer):
             self._sample[message.reused, message.place] = message
         elif isinstance(message, AnswerTotals):
             self._finished = message.finished
 
     def pump(self) -> None:
-        """Go on if the reference has not had its share; takes no time itself."""
+        """Continue if the reference has not used up its share; never blocks."""
         elapsed_s = self._clock.monotonic_s() - self._began_s
         allowed_s = self._share * elapsed_s
         if self._given_up or not (self._sample or self._asked):
@@ -121,9 +121,9 @@ class AnswerCheck:
             self._ask_next()
 
     def finish(self, limit_s: float, interrupted: Callable[[], bool]) -> AnswersCompared:
-        """Compute what is left of the sample, for ``limit_s`` at most, and end the reference.
+        """Compute the rest of the sample, for at most ``limit_s``, and end the reference.
 
-        Where an answer is wrong, it may take ``WRONG_LEAST_S``; a limit of 0 computes nothing.
+        If an answer is wrong, it may take ``WRONG_LEAST_S``; a limit of 0 computes nothing.
         """
         run_s, run_cpu_s = self._clock.monotonic_s() - self._began_s, self._cpu_s
         try:
@@ -142,7 +142,7 @@ class AnswerCheck:
 
     @property
     def waiting(self) -> int:
-        """Answers of the sample that are not compared yet."""
+        """Number of answers in the sample that are not compared yet."""
         return len(self._sample) + (self._asked is not None)
 
     def _compute_rest(self, limit_s: float, interrupted: Callable[[], bool]) -> None:
@@ -160,7 +160,7 @@ class AnswerCheck:
             self._listen(_TURN_S)
 
     def _await_ready(self, interrupted: Callable[[], bool]) -> float:
-        """How long the reference took to build its model; it is given up after a minute."""
+        """Wait until the reference is ready, at most a minute; return the seconds waited."""
         began_s = self._clock.monotonic_s()
         while not (self._ready or self._given_up or interrupted()):
             if self._clock.monotonic_s() - began_s > _START_PATIENCE_S:
@@ -229,11 +229,12 @@ class AnswerCheck:
         self._tally.sizes = Sizes(sizes.page_size, sizes.track_interval, ready.sliding_window)
 
     def _ask_next(self) -> None:
-        """Alternate: one that a wrong answer goes on from, or else one with a rare trait, if there
-        is any; then one drawn from either half in turn, as long as both have some.
+        """Send the next answer, alternating two rules.
 
-        Drawn, because the sample of a short run is in the order in which requests finished: the
-        time may not suffice for all, and what happens late must be seen, too.
+        First, an answer that a wrong one reuses, else one with a rare trait, if any; then a random
+        one from either half in turn, while both have some.  Random, because the sample of a short
+        run is in order of completion: time may not suffice for all, and late requests must be
+        covered, too.
         """
         if not self._sample:
             return
@@ -250,13 +251,13 @@ class AnswerCheck:
         while self._makers:
             maker = self._makers.pop()
             if self._sample.get((maker.reused, maker.place)) is maker:
-                # What is chosen for a wrong answer's sake has no part in the test of traits.
+                # An answer chosen because of a wrong one is excluded from the test of traits.
                 self._tally.chosen[maker.rid] = FOR_WRONG
                 return maker
         return None
 
     def _next_rare(self) -> FinishedAnswer | None:
-        """One with the rare trait that the fewest compared answers have."""
+        """An answer with the rare trait that has been compared least often; None without one."""
         having: dict[str, list[FinishedAnswer]] = {}
         for answer in self._sample.values():
             for trait in answer.traits:
@@ -287,7 +288,7 @@ class AnswerCheck:
         elif suspect is not None:
             self._on_repeated(suspect, found)
         elif found.distance > self._tolerance:
-            # The first repeat computes the prompt in other steps, and so rounds otherwise.
+            # The first repeat computes the prompt in other chunks, and so rounds differently.
             self._asked = _Suspect(answer, found)
             self._ask(answer, careful=True, chunk=_OTHER_CHUNK)
         else:

@@ -1,4 +1,4 @@
-"""What came of the answers that were compared, and what wrong and right ones have been through."""
+"""Tally the compared answers, and the traits of wrong and right ones."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hybridbench.records.messages import FinishedAnswer, Recomputed
 
 _WRONG_STORED: Final = 100
 FOR_WRONG: Final = "wrong"
-"""Why an answer was compared: a wrong one goes on from it."""
+"""Reason for comparing an answer: a wrong one reuses its tokens."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Lengths at which an engine does something that may go wrong, in tokens."""
+    """Lengths, in tokens, at which an engine takes special, error-prone steps."""
 
     page_size: int
     track_interval: int
     sliding_window: int = 0
 
     def traits_at(self, prompt_tokens: int, place: int) -> Iterator[Trait]:
-        """What is special of the token of an answer at ``place``."""
+        """The traits of an answer's token at ``place``."""
         position = prompt_tokens + place
         if self.page_size > 1 and position % self.page_size == 0:
             yield Trait.PAGE_START
@@ -38,7 +38,7 @@ class Sizes:
 
 
 class Kind(NamedTuple):
-    """Whether an answer goes on from a wrong one, and what it was chosen for."""
+    """Whether an answer reuses a wrong one, and why it was chosen (empty: at random)."""
 
     heir: bool
     chosen: str = ""
@@ -49,7 +49,7 @@ _DRAWN: Final = Kind(heir=False)
 
 @dataclass
 class Tally:
-    """What came of the answers that were compared."""
+    """Results of the compared answers."""
 
     sizes: Sizes
     tokens: int = 0
@@ -57,7 +57,7 @@ class Tally:
     right: list[FinishedAnswer] = field(default_factory=list)
     wrong: list[tuple[FinishedAnswer, Recomputed]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
-    # Of those that were not drawn, by rid: FOR_WRONG, or the rare trait that they were chosen for.
+    # For answers not drawn at random, by rid: FOR_WRONG, or the rare trait that caused the choice.
     chosen: dict[str, str] = field(default_factory=dict)
     with_trait: Counter[str] = field(default_factory=Counter)  # compared answers
 
@@ -66,25 +66,25 @@ class Tally:
         return len(self.right) + len(self.wrong)
 
     def add_right(self, answer: FinishedAnswer, found: Recomputed) -> None:
-        """It agrees, or differs by no more than rounding explains."""
+        """Add an answer that agrees, or differs by no more than rounding explains."""
         self.tokens += found.compared
         self.with_trait.update(answer.traits)
         self.largest = max(self.largest, found.distance)
         self.right.append(answer)
 
     def add_wrong(self, answer: FinishedAnswer, found: Recomputed) -> None:
-        """It differs by more."""
+        """Add an answer that differs by more than rounding explains."""
         self.tokens += found.compared
         self.with_trait.update(answer.traits)
         self.wrong.append((answer, found))
 
     def recorded(self, tolerance: float) -> AnswersCompared:
-        """All of it, but for what was left out.
+        """The record of all results, except for the answers left out.
 
-        Who goes on from a wrong state is wrong, too, whatever it has been through: traits of its
-        own are counted of those that reused nothing of a wrong one.  Right ones are taken by the
-        same rule, so that it favours no trait, and none that was chosen for a wrong one.  Those
-        chosen for a rare trait are counted apart: they tell of that trait alone.
+        An answer that reuses a wrong state is wrong regardless of its own traits, so traits are
+        counted only for answers that reused nothing of a wrong one.  The same rule applies to right
+        answers, so that it favours no trait.  Answers chosen because of a wrong one are excluded;
+        those chosen for a rare trait are counted separately, as evidence on that trait only.
         """
         answers = [*(answer for answer, _ in self.wrong), *self.right]
         wrong = answers[: len(self.wrong)]
@@ -118,8 +118,8 @@ class Tally:
     def _first(
         self, known: Iterable[tuple[FinishedAnswer, int, Kind]]
     ) -> tuple[list[tuple[FinishedAnswer, int]], dict[str, int]]:
-        """Answers that go on from no wrong one: those drawn, with their places, and the number of
-        those that were chosen for a rare trait, by the trait.
+        """Answers that reuse no wrong one: those drawn at random, with their places, and the number
+        of those chosen for a rare trait, by trait.
         """
         drawn, chosen = [], Counter[str]()
         for answer, place, kind in known:
@@ -149,7 +149,7 @@ class Tally:
 
 
 def heirs(answers: Sequence[FinishedAnswer], wrong: Iterable[FinishedAnswer]) -> list[bool]:
-    """Of each of ``answers``, whether it reused a token that one of ``wrong`` had computed."""
+    """For each of ``answers``, whether it reused a token that one of ``wrong`` had computed."""
     computed: dict[int, set[bytes]] = {}
     for one in wrong:
         own = one.cached_tokens + 1  # up to the first token that was not reused itself
@@ -166,13 +166,13 @@ def heirs(answers: Sequence[FinishedAnswer], wrong: Iterable[FinishedAnswer]) ->
 def lineages(
     wrong: Sequence[tuple[FinishedAnswer, Kind]], right: Sequence[tuple[FinishedAnswer, Kind]]
 ) -> tuple[Lineages, ...]:
-    """How many answers have a trait, or go on from a request that has it, by strata.
+    """Number of answers that have a trait, or reuse a request that has it, by stratum.
 
-    More ancestors have more traits between them, and more that may go wrong; and so it is with
-    those that go on from a wrong answer, or were compared for its sake.  Hence they are apart.
-    Those that were chosen for a rare trait are apart as well, and count for that trait alone.
-    Wrong answers whose nearest request with a trait is the same one count once for it, as they may
-    all be wrong for one event; the right ones all count.
+    Answers with more ancestors have more traits, and more chances to be wrong, as do answers that
+    reuse a wrong one or were compared because of it; hence the strata.  Answers chosen for a rare
+    trait are a stratum, too, and count for that trait only.  Wrong answers with the same nearest
+    request with a trait count once for it, as one event may have caused them all; right answers all
+    count.
     """
     strata: dict[tuple[int, Kind], tuple[list[FinishedAnswer], list[FinishedAnswer]]] = {}
     for half, answers in enumerate((wrong, right)):
@@ -208,8 +208,8 @@ def lineages(
 
 
 def _sources(answer: FinishedAnswer) -> Iterator[tuple[Trait, int]]:
-    """Each trait with the number of the nearest request that has it: the answer's own, or one that
-    it goes on from.
+    """Each inherited trait with the number of the nearest request that has it: the answer's own
+    request or an ancestor.
     """
     for trait in INHERITED:
         having = (number for number, has in answer.ancestors if has_trait(has, trait))
@@ -219,5 +219,5 @@ def _sources(answer: FinishedAnswer) -> Iterator[tuple[Trait, int]]:
 
 
 def _some_place(answer: FinishedAnswer) -> int:
-    """For comparison with the places of first wrong tokens: any, but always the same."""
+    """A random but reproducible place, to compare with the places of first wrong tokens."""
     return random.Random(answer.rid).randrange(max(1, len(answer.output) // 4))

@@ -1,9 +1,9 @@
-"""Recall, measured: mutants of the engine that its laws kill, each soaked until the first finding.
+"""Measure recall: soak each engine mutant that the engine's laws kill, until the first finding.
 
-Everything is kept in one directory as it comes, so that a measurement that was cut off goes on:
-``reach.jsonl`` says what healthy soaks of each workload execute, ``kills.jsonl`` which mutants the
-laws kill (``tests/laws/mutant_kills.py``), ``soaks.jsonl`` what came of each mutant.  Runs of those
-that were missed stay in ``runs/``.
+Results are stored in one directory as they come, so that an interrupted measurement can be resumed:
+``reach.jsonl`` has the candidates executed by healthy soaks of each workload, ``kills.jsonl`` the
+mutants that the laws kill (``tests/laws/mutant_kills.py``), ``soaks.jsonl`` each mutant's outcome.
+Runs of missed mutants stay in ``runs/``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REACH_S: Final = 40.0
 _BOOT_S: Final = 60.0
 # For checkpoints and drains.
 _PATIENCE_S: Final = 60.0
-# Ten seconds of answers, and the start of the reference that computes them.
+# Ten seconds for recomputing answers, and the start of the reference.
 _ANSWERS_S: Final = 40.0
 _LAST_WORDS_S: Final = 20.0
 _LOOK_EVERY_S: Final = 2.0
@@ -51,8 +51,8 @@ FINDINGS: Final = frozenset(
 )
 _REACH, _KILLS, _SOAKS = "reach.jsonl", "kills.jsonl", "soaks.jsonl"
 
-# What comes of a mutant: not executed by any workload, crashed without a finding that explains it,
-# dead before the judged part began.
+# Outcomes of a mutant; unreached: no workload executes it, crashed: without a finding that explains
+# it, dead: before the judged window began.
 FOUND, MISSED, UNREACHED = "found", "missed", "unreached"
 CRASHED, DEAD = "crashed", "dead"
 
@@ -61,7 +61,7 @@ _Result = TypeVar("_Result")
 _Line = TypeVar("_Line", bound=msgspec.Struct)
 
 Workload: TypeAlias = tuple[str, ...]
-"""A shipped profile, and settings as ``--set`` takes them."""
+"""A shipped profile, and settings in the form of ``--set``."""
 
 WORKLOADS: Final[tuple[Workload, ...]] = (
     ("smoke",),
@@ -97,7 +97,7 @@ WORKLOADS: Final[tuple[Workload, ...]] = (
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """A healthy soak that counted candidates: its verdict, and executions once it was steady."""
+    """A healthy soak: its verdict, and executions of each candidate since it was steady."""
 
     workload: Workload
     verdict: str
@@ -105,21 +105,21 @@ class Reach(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """For who waits."""
+        """One line of progress output."""
         return (
             f"{self.verdict:12} {' '.join(self.workload)}: executes {len(self.counts)} candidates"
         )
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """What the laws say of a mutant: the one that failed; None where none did."""
+    """The law that kills a mutant; None if none does."""
 
     mutant: str
     killed_by: str | None = None
 
 
 class Soaked(msgspec.Struct, frozen=True):
-    """What came of one mutant: the workload that reaches it, verdict, and first finding if any."""
+    """The outcome of one mutant: the workload that reaches it, verdict, and first finding."""
 
     mutant: str
     name: str
@@ -133,19 +133,19 @@ class Soaked(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """For who waits."""
+        """One line of progress output."""
         return f"{self.outcome:12} {self.name} ({self.workload}, {self.took_s:.0f} s): {self.said}"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All that a store knows.
+    """All results in a store.
 
     Args:
-        half: whose mutants ``soaked`` and ``killed`` are about; both if empty.
+        half: the half of the mutants that the counts and ``soaked`` cover; both if empty.
         healthy: the verdict of each workload's healthy soak.
-        tried: mutants that the laws were run over.
-        killed: of these, those that a law kills.
+        tried: number of mutants that the laws were run on.
+        killed: number of these that a law kills.
     """
 
     half: str
@@ -157,7 +157,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which statements are taken out: of ``half`` (both if empty), ``sample`` of them if not 0."""
+    """Statements to remove: of ``half`` (both if empty), only ``sample`` of them unless 0."""
 
     half: str = ""
     sample: int = 0
@@ -165,11 +165,11 @@ class Chosen:
 
 
 class MutantTest:
-    """Owns the processes of one measurement; ``stop`` ends them, for a Ctrl-C.
+    """Owns the processes of one measurement; ``stop`` ends them, for example on Ctrl-C.
 
     Args:
-        store: where everything is kept.
-        jobs: processes at a time.
+        store: directory of all results.
+        jobs: number of processes at a time.
     """
 
     def __init__(self, store: Path, jobs: int, on_line: Callable[[str], None]) -> None:
@@ -179,7 +179,7 @@ class MutantTest:
         self._stopped = threading.Event()
 
     def run(self, chosen: Chosen) -> None:
-        """Find out whatever is not known yet of the chosen mutants.
+        """Measure the chosen mutants, except for results in the store.
 
         Raises:
             UsageError: the laws are missing here, or one of them fails without a mutant.
@@ -191,7 +191,7 @@ class MutantTest:
         reach = {w: r for w, r in self._reach().items() if r.verdict not in FINDINGS}
         population = sorted(_of_half(chosen.half), key=lambda c: c.slug)
         if chosen.sample:
-            # A larger sample has all that a smaller one had.
+            # A larger sample includes every smaller one.
             random.Random(chosen.seed).shuffle(population)
             population = population[: chosen.sample]
         self._run_laws([c.slug for c in population])
@@ -200,7 +200,7 @@ class MutantTest:
         self._each(missing, lambda candidate: self._soak_mutant(candidate, reach), self._kept)
 
     def measured(self, half: str) -> Measured:
-        """What is known so far, whenever it was found out."""
+        """All results so far, including those of earlier measurements."""
         kills = self._kills()
         chosen = {c.slug for c in _of_half(half)}
         return Measured(
@@ -212,7 +212,7 @@ class MutantTest:
         )
 
     def stop(self) -> None:
-        """End what runs and start nothing more; what is known is kept."""
+        """End running processes and start no more; results are kept."""
         self._stopped.set()
 
     def _kills(self) -> dict[str, str | None]:
@@ -220,7 +220,7 @@ class MutantTest:
         return {k.mutant: k.killed_by for k in _lines(self._store / _KILLS, Kill)}
 
     def _reach(self) -> dict[Workload, Reach]:
-        """Of healthy soaks that were whole: one that was cut off has not sent its counts."""
+        """Completed healthy soaks; an interrupted one has no counts."""
         found = {reach.workload: reach for reach in _lines(self._store / _REACH, Reach)}
         return {w: found[w] for w in WORKLOADS if w in found and found[w].counts}
 
@@ -234,7 +234,7 @@ class MutantTest:
         self._on_line(result.line)
 
     def _run_laws(self, slugs: Sequence[str]) -> None:
-        """Find out which of ``slugs`` the laws kill, as far as that is not known.
+        """Run the laws on those of ``slugs`` without a result.
 
         Raises:
             UsageError: the laws are missing here, or one of them fails without a mutant.
@@ -251,7 +251,7 @@ class MutantTest:
             self._on_line(f"running the laws of {_LAWS}/ over {len(missing) - 1} mutants")
             command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.laws.mutant_kills"]
             command += ["-p", "no:cacheprovider", "-m", "not slow and not soak and not gpu"]
-            # What tries whether laws can fail is no law.
+            # Tests that check whether laws can fail are not laws.
             command += [str(_LAWS), "-k", "not can_fail and not law_sees and not is_seen"]
             command += ["--mutant-store", str(self._store), "--mutant-jobs", str(self._jobs)]
             path = os.pathsep.join((import_path(), os.getcwd()))
@@ -304,17 +304,17 @@ class MutantTest:
         )
 
     def _soak(self, slug: str, workload: Workload, seconds: float, store: Path) -> None:
-        """Until the first finding that was counted; a trend needs the whole length."""
+        """Soak until the first exact finding; a trend needs the whole duration."""
         store.mkdir(parents=True, exist_ok=True)
         module = "hybridbench.selftest.mutant_soak"
         command = [sys.executable, "-m", module, slug, f"{seconds:g}", str(store), *workload]
         with BackgroundProcess(command, ends_with_parent=True) as process:
             self._attend(process, _BOOT_S, lambda: "warmup" in _phases(_run_in(store)))
             if "warmup" not in _phases(_run_in(store)):
-                return  # it hangs while it is built
+                return  # it hangs while being built
             self._attend(process, seconds + _PATIENCE_S, lambda: _is_decided(store))
             if process.exit_code is None and "done" in _phases(_run_in(store)):
-                # Two wrong answers suffice; it would go on to see what more of them share.
+                # Two wrong answers suffice; it would continue, to find their common traits.
                 self._attend(process, _ANSWERS_S, lambda: False)
                 process.send_signal(signal.SIGINT)
                 self._attend(process, _LAST_WORDS_S, lambda: False)
@@ -322,10 +322,10 @@ class MutantTest:
     def _attend(
         self, process: BackgroundProcess, limit_s: float, is_over: Callable[[], bool]
     ) -> None:
-        """Wait for its end, until ``is_over`` or for ``limit_s``.
+        """Wait until ``process`` ends, ``is_over`` returns true, or ``limit_s`` has passed.
 
         Raises:
-            _StoppedError: somebody asked for the end of all.
+            _StoppedError: ``stop`` was called.
         """
         end_s = time.monotonic() + limit_s
         while process.exit_code is None and time.monotonic() < end_s and not is_over():
@@ -338,7 +338,7 @@ class MutantTest:
         do: Callable[[_Item], _Result],
         done: Callable[[_Result], None],
     ) -> None:
-        """``done`` gets each result as it comes, here in this thread."""
+        """Run ``do`` on each item in a pool; call ``done`` on each result in this thread."""
         pool = ThreadPoolExecutor(max_workers=self._jobs)
         try:
             for future in as_completed([pool.submit(do, item) for item in items]):
@@ -351,11 +351,11 @@ class MutantTest:
 
 
 class _StoppedError(Exception):
-    """Somebody asked for the end."""
+    """``stop`` was called."""
 
 
 def _run_in(store: Path) -> RunRecord | None:
-    """What is stored so far; None as long as nothing is."""
+    """The run stored in ``store`` so far; None without one."""
     for run_dir in store.iterdir():
         try:
             return read_run(run_dir)
@@ -369,12 +369,12 @@ def _is_counted(finding: Finding) -> bool:
 
 
 def _phases(record: RunRecord | None) -> set[str]:
-    """Those that have begun; with "done" the worker has left, and only answers are compared."""
+    """The phases begun so far; after "done", only answers are still being compared."""
     return set() if record is None else {event.phase for event in record.all_events(Phase)}
 
 
 def _is_decided(store: Path) -> bool:
-    """Whether a soak that goes on has shown something that needs no statistics, or is served."""
+    """Whether a running soak has an exact finding, or has finished its traffic."""
     record = _run_in(store)
     if record is None:
         return False
@@ -382,7 +382,7 @@ def _is_decided(store: Path) -> bool:
 
 
 def _outcome(store: Path) -> tuple[str, str, str]:
-    """Outcome, verdict and finding of a soak that is over, as ``Soaked`` has them."""
+    """Outcome, verdict and finding of a finished soak, for ``Soaked``."""
     record = _run_in(store)
     if record is None:
         return DEAD, "none", "the worker was not ready"
@@ -406,7 +406,7 @@ def _lines(path: Path, kind: type[_Line]) -> list[_Line]:
 
 
 def _without_torn_line(path: Path) -> None:
-    """What was cut off in the middle of a line is done again."""
+    """Remove an incomplete last line, so that its item is repeated."""
     if path.exists():
         whole, end, _ = path.read_bytes().rpartition(b"\n")
         write_atomically(path, (whole + end).decode())
