@@ -1,7 +1,7 @@
-"""Our caches and those of a released sglang on the same turns, block by block in one run.
+"""Compare our caches with those of a released sglang on the same turns, block by block in one run.
 
-The two take turns at every block, in alternating order, so that a busy machine slows both; a ratio
-is one block's time of theirs over the same block's time of ours.
+The two alternate in every block, in alternating order, so that a busy machine slows both; a ratio
+is their time for a block divided by ours for the same block.
 
     python -m benchmarks against-sglang PYTHON
 """
@@ -32,13 +32,13 @@ _NAME = 38
 
 @dataclass(frozen=True)
 class Case:
-    """Which caches are compared: those of one kind, or the unified ones of that kind."""
+    """The caches compared: the separate or the unified ones of a kind."""
 
     kind: CacheKind
     page_size: int
     unified: bool = False
     roomy_windows: bool = False
-    """A pool of windows as large as that of full KV, in which no window is evicted alone."""
+    """The window pool is as large as the full KV pool, so that no window is evicted alone."""
 
     def pattern(self, usual: CachePattern) -> CachePattern:
         """``usual`` with the pools of this case."""
@@ -57,12 +57,12 @@ CASES = (
 
 
 class AbsentTreeError(Exception):
-    """The other release has no tree of a case."""
+    """The sglang release lacks the tree of a case."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A median over blocks, with the least and the most."""
+    """Median, minimum and maximum over blocks."""
 
     median: float
     least: float
@@ -71,13 +71,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class AgainstRow:
-    """One cache of ours beside the same cache of theirs.
+    """One of our caches compared with the same cache of sglang.
 
     Attributes:
-        cache, case, version: what was compared; ``cache`` and ``version`` are sglang's.
-        ours_us, theirs_us: median microseconds a call by kind, over all blocks.
-        ours_us_per_turn, theirs_us_per_turn: time inside cache calls, the median turn of a block.
-        ratio: theirs over ours of that, block by block.
+        cache, case, version: the caches compared; ``cache`` and ``version`` are sglang's.
+        ours_us, theirs_us: median microseconds per call by kind, over all blocks.
+        ours_us_per_turn, theirs_us_per_turn: time inside cache calls, median turn of a block.
+        ratio: theirs over ours of the latter, block by block.
         ours_hit_rate, theirs_hit_rate: equal if both did the same work.
     """
 
@@ -105,11 +105,11 @@ def bench_against(
 
     Args:
         python: an interpreter that can import sglang.
-        case: which of the caches.
+        case: the caches to compare.
 
     Raises:
         UsageError: ``python`` cannot be run, or its sglang cannot be used.
-        AbsentTreeError: its release has no such tree.
+        AbsentTreeError: its release lacks the tree.
     """
     chosen = case.pattern(CachePattern() if pattern is None else pattern)
     ours = TimedCache(chosen, case.page_size, case.kind, case.unified)
@@ -143,22 +143,22 @@ def bench_against(
 
 
 class _OtherProcess:
-    """The process in which sglang runs; one question at a time."""
+    """The process that runs sglang; one request at a time."""
 
     def __init__(self, process: subprocess.Popen[str], python: str) -> None:
         self._process = process
         self._python = python
 
     def build(self, pattern: CachePattern, case: Case) -> dict[str, str]:
-        """A cache for ``pattern``: its class, or what the release lacks, and sglang's version."""
+        """Build a cache for ``pattern``; return its class or what is absent, and the version."""
         asked = asdict(case)
-        # It is in the sizes of the pattern.
+        # The sizes in the pattern already express it.
         del asked["roomy_windows"]
         built = self._ask(pattern=asdict(pattern), case=asked)
         return {name: str(value) for name, value in built.items()}
 
     def run(self, turns: int) -> Block:
-        """The next ``turns`` turns there."""
+        """Run the next ``turns`` turns there."""
         return block_from(self._ask(turns=turns))
 
     def _ask(self, **question: object) -> dict[str, object]:
@@ -184,7 +184,7 @@ class _OtherProcess:
 @contextmanager
 def _other(python: str) -> Iterator[_OtherProcess]:
     settings = {
-        # This repository alone: everything else must come from the other environment.
+        # Only this repository: everything else must come from the other environment.
         "PYTHONPATH": str(Path(__file__).parents[1]),
         **SAFE_PATH,
         "SGLANG_USE_CPU_ENGINE": "1",
@@ -199,7 +199,7 @@ def _other(python: str) -> Iterator[_OtherProcess]:
     try:
         yield _OtherProcess(process, python)
     finally:
-        # It leaves when its questions end.
+        # It exits when its stdin closes.
         if process.stdin is not None:
             process.stdin.close()
         try:

@@ -1,11 +1,10 @@
-"""What drawing answers for the reference costs the engine under soak, paired.
+"""Measure the cost of sampling answers for the reference, in paired blocks.
 
     python -m benchmarks answer-cost [--rounds 30] [--requests 100]
 
-One engine serves the same traffic in blocks, with the draw (and the encoding of what is sent) and
-without it in turn, in an order that is drawn for each pair.  The ratio of the processor times of a
-pair is what is averaged.  Then two copies of the process serve the same traffic, and their private
-memory is compared.
+One engine serves the same traffic in pairs of blocks, with sampling (and encoding of the sample)
+and without, in random order.  The ratio of a pair's CPU times is averaged.  Then two copies of the
+process serve the same traffic, and their private memory is compared.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from hybridbench.worker.answers import AnswerSample
 def block(
     engine: Engine, sample: AnswerSample, requests: int, rng: random.Random
 ) -> tuple[float, float]:
-    """Serve ``requests``; the processor time that they took, and that of the draw, in seconds."""
+    """Serve ``requests``; return the CPU time, and that of the sampling, in seconds."""
     vocab, sent, encoder = engine.model_config.vocab_size, 0, msgspec.msgpack.Encoder()
     prompts = [[rng.randrange(vocab) for _ in range(rng.randrange(50, 200))] for _ in range(6)]
-    engine.flush_cache()  # both blocks of a pair begin alike
+    engine.flush_cache()  # both blocks of a pair begin in the same state
     began_s, draw_s = time.process_time(), 0.0
     while sent < requests or engine.has_work:
         while sent < requests and engine.waiting_requests < 4:
@@ -55,9 +54,9 @@ def block(
 
 
 def private_bytes(engine: Engine, sample: AnswerSample, requests: int, seed: int) -> int:
-    """Private memory of a copy of this process that has served ``requests``.
+    """Private memory, in bytes, of a copy of this process that has served ``requests``.
 
-    Pages that it shares with this process count when it has written to them.
+    Pages shared with this process count once the copy has written to them.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -75,7 +74,7 @@ def private_bytes(engine: Engine, sample: AnswerSample, requests: int, seed: int
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
-    """The mean and the ends of its 95% interval."""
+    """The mean and its 95% confidence interval."""
     mean = statistics.fmean(values)
     half = 2.0 * statistics.stdev(values) / math.sqrt(len(values))
     return mean, mean - half, mean + half
@@ -96,7 +95,7 @@ def main(
     block(engine, without, requests, random.Random(0))
     logs, shares, each_us = [], [], []
     for seed in range(rounds):
-        # A new sample draws nearly all of its requests: the most that it ever sends.
+        # A new sample takes nearly all requests, which is the maximum that it ever sends.
         samples = {True: AnswerSample(ANSWERS_KEPT, config), False: without}
         order = [True, False] if random.Random(seed).random() < 0.5 else [False, True]
         took = {

@@ -1,13 +1,12 @@
-"""How far rounding moves the logits of healthy engines: the figures behind the tolerances of
-wrong answers.
+"""Measure how far rounding moves healthy engines' logits, for the tolerances of wrong answers.
 
     python -m benchmarks answer-tolerance [--device cpu] [--dtype float32] [--requests 250]
         [--processes 14] [PRESET ...]
 
-For each preset and each way to schedule it, an engine serves random traffic that shares prefixes,
-and every finished answer is computed anew by the reference.  At each token both have logits; the
-distance that rounding can give there is at most 2 max|difference| / standard deviation, and that is
-what is recorded.  Recordings with even seeds set the tolerance, those with odd ones check it.
+For each preset and each way to schedule it, an engine serves random traffic with shared prefixes,
+and the reference recomputes every finished answer.  At each token both have logits; the distance
+due to rounding is at most 2 max|difference| / standard deviation there, which is recorded.
+Recordings with even seeds set the tolerance, those with odd seeds check it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ PRESETS = (
     "nemotron-h-tiny",
     "falcon-h1-tiny",
 )
-# Beyond this a distance is looked at closely: was an expert chosen by a near-tie?
+# Above this distance, check whether an expert was chosen by a near-tie.
 _FAR = 1e-4
 _TRACKED = {"mamba_scheduler_strategy": "extra_buffer", "page_size": 16, "mamba_track_interval": 32}
 WAYS: dict[str, dict[str, object]] = {
@@ -60,7 +59,7 @@ WAYS: dict[str, dict[str, object]] = {
 
 @dataclass
 class Figures:
-    """Of one recording: distances are those that rounding can give at a token."""
+    """Figures of one recording; distances are upper bounds for rounding at a token."""
 
     preset: str
     family: str
@@ -71,13 +70,13 @@ class Figures:
     differ: int = 0
     largest: float = 0.0  # without near-ties between experts
     largest_of_all: float = 0.0
-    near_ties: int = 0  # answers beyond _FAR that such a near-tie explains
+    near_ties: int = 0  # answers beyond _FAR explained by such a near-tie
     gaps: list[float] = field(default_factory=list)  # routing gaps of answers beyond _FAR
     distances: list[float] = field(default_factory=list)  # where tokens differed
 
 
 class Judged:
-    """An engine whose logits are kept for each token that its requests were given."""
+    """An engine that keeps the logits of each output token."""
 
     def __init__(self, config: EngineConfig, model: WatchedModel) -> None:
         self.engine = Engine(config, model=model)
@@ -101,7 +100,7 @@ class Judged:
 
 
 def record(preset: str, way: str, seed: int, requests: int, device: str, dtype: str) -> Figures:
-    """Serve, compute anew, compare."""
+    """Serve requests, recompute their answers, and compare."""
     torch.set_num_threads(1)
     config = EngineConfig(
         model=preset,
@@ -124,7 +123,7 @@ def record(preset: str, way: str, seed: int, requests: int, device: str, dtype: 
 
 
 def _served(engine: Engine, requests: int, rng: random.Random) -> Iterator[Req]:
-    """Each request as it finishes."""
+    """Serve ``requests`` random requests; yield each as it finishes."""
     vocab = engine.model_config.vocab_size
     prefixes = [[rng.randrange(vocab) for _ in range(rng.randrange(40, 200))] for _ in range(12)]
     sent = 0
@@ -176,7 +175,7 @@ def _compare(req: Req, logits: Sequence[Tensor], reference: Reference, figures: 
             model.logits = last
             return
     figures.largest = max(figures.largest, largest)
-    # With overlap the engine has yet to take the logits of its last step.
+    # With overlap, the engine still needs the logits of its last step.
     model.logits = last
 
 

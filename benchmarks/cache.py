@@ -1,9 +1,9 @@
-"""How long the prefix caches take: match, insert and evict on multi-turn conversations.
+"""Time match, insert and evict of the prefix caches on multi-turn conversations.
 
-The pattern is one on which released engines were measured, too: 8 system prompts of 256 tokens,
-turns of 192, 48 conversations at a time, 120,000 KV tokens, 200 state slots, or 40,000 tokens of
-sliding windows.  States and windows run short before KV does.  No model runs: the rest of a turn
-is making keys and taking KV positions.
+Released engines were measured on the same pattern: 8 system prompts of 256 tokens, turns of 192, 48
+conversations at a time, 120,000 KV tokens, 200 state slots, or 40,000 tokens of sliding windows.
+States and windows run out before KV does.  No model runs: the rest of a turn makes keys and
+allocates KV positions.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ Tree: TypeAlias = MambaRadixCache | RadixCache | SWARadixCache | UnifiedRadixCac
 
 @dataclass(frozen=True)
 class CacheBenchRow:
-    """One cache under the pattern; times are medians per call, warm-up turns left out.
+    """One cache under the pattern; times are medians per call, without warm-up turns.
 
     Attributes:
-        cache_time_share: part of the wall time spent in match, insert, evict and lock calls.
-        cache_us_per_turn: time in those calls per turn; the median over turns, which a busy
-            machine's interruptions hardly move.
-        hit_rate: part of the key tokens that were reused.
+        cache_time_share: share of the wall time in match, insert, evict and lock calls.
+        cache_us_per_turn: time in those calls per turn; the median over turns, which is robust
+            against interruptions on a busy machine.
+        hit_rate: share of the key tokens that were reused.
     """
 
     cache: str
@@ -70,7 +70,7 @@ class CacheBenchRow:
 
 @dataclass(frozen=True)
 class EvictionCostRow:
-    """What evicting one leaf costs in a tree of so many nodes, most of them not evictable."""
+    """Cost of evicting one leaf from a tree of ``nodes`` nodes, most of them not evictable."""
 
     cache: str
     nodes: int
@@ -78,7 +78,7 @@ class EvictionCostRow:
 
 
 class _BenchReq:
-    """As much of a request as a match with copy-on-write looks at."""
+    """The part of a request that a match with copy-on-write reads."""
 
     def __init__(self, rid: str) -> None:
         self.rid = rid
@@ -90,7 +90,7 @@ class _BenchReq:
         self.writers: Writers = ()
 
     def goes_on_from(self, writers: Writers) -> None:
-        """Nobody asks."""
+        """Do nothing: the benchmark does not use writers."""
 
 
 _TREES: Final[Mapping[CacheKind, type[Tree]]] = {
@@ -101,9 +101,9 @@ _TREES: Final[Mapping[CacheKind, type[Tree]]] = {
 
 
 class TimedCache:
-    """This engine's cache with its pools: one turn of a conversation after the other on it.
+    """Our cache with its pools, timed turn by turn.
 
-    ``unified`` is the tree of all kinds; otherwise each has its own.
+    ``unified`` selects the unified tree for all kinds; otherwise each kind has its own class.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class TimedCache:
         kind: CacheKind,
         unified: bool = False,
     ) -> None:
-        # A hybrid tree of larger pages wants track buffers, which no turn here uses.
+        # A hybrid tree with larger pages requires track buffers, which no turn here uses.
         tracks = kind == "states" and page_size > 1
         self.rows = _hybrid_rows(pattern.mamba_slots, tracks) if kind == "states" else None
         self.allocator = _allocator(pattern, page_size, windows=kind == "windows")
@@ -131,7 +131,7 @@ class TimedCache:
         self._conversations = Conversations(pattern)
 
     def run(self, turns: int) -> Block:
-        """The next ``turns`` turns of the pattern; keys are made before the clock starts."""
+        """Run the next ``turns`` turns; keys are made before the timing starts."""
         keys = [self._conversations.next_key() for _ in range(turns)]
         block = self.block = Block()
         start = time.perf_counter_ns()
@@ -175,12 +175,12 @@ class TimedCache:
     def _take(
         self, length: int, matched: MatchResult, req: _BenchReq
     ) -> tuple[IntArray, int | None]:
-        """KV positions for the whole key, those that were hit first, and a state slot."""
+        """KV positions for the whole key, reused ones first, and a state slot."""
         missing = length - matched.cache_protected_len
         kv = self.allocator
         if isinstance(kv, SWATokenToKVPoolAllocator):
             full, swa = kv.full_available_size(), kv.swa_available_size()
-            # Each pool is asked for what it lacks, as the scheduler does.
+            # Evict from each pool what it lacks, as the scheduler does.
             short, swa_short = max(0, missing - full), max(0, missing - swa)
         else:
             short, swa_short = max(0, missing - kv.available_size()), 0
@@ -218,7 +218,7 @@ def bench_cache(
     pattern: CachePattern | None = None,
     unified: bool = False,
 ) -> CacheBenchRow:
-    """Run the pattern on the tree of that kind, or on the unified one."""
+    """Run the pattern on the tree of ``kind``, or on the unified one."""
     cache = TimedCache(CachePattern() if pattern is None else pattern, page_size, kind, unified)
     cache.run(warm_up_turns)
     block = cache.run(turns)
@@ -243,7 +243,7 @@ def _median_us(block: Block, kind: str) -> float:
 def bench_eviction(
     node_counts: Sequence[int] = (1_000, 10_000, 100_000), evictions: int = 200
 ) -> list[EvictionCostRow]:
-    """What one eviction costs as the tree grows; the oldest entries are internal or locked."""
+    """Time one eviction as the tree grows; the oldest entries are internal or locked."""
     rows = []
     for nodes in node_counts:
         for cache in (
@@ -290,7 +290,7 @@ def _grown_radix(nodes: int) -> RadixCache:
 
 
 def _grow(cache: Tree, add: Callable[[RadixKey, int], None], nodes: int) -> None:
-    """Chains of eight nodes, the first quarter of them locked at the end of the chain."""
+    """Add chains of eight nodes; lock the end of the chain in the first quarter of them."""
     depth = 8
     for chain in range(nodes // depth):
         tokens = array("q")
@@ -315,7 +315,7 @@ def _allocator(
 
 
 def _hybrid_rows(mamba_slots: int, tracks: bool) -> HybridReqToTokenPool:
-    """State pool of the smallest possible states: only the bookkeeping is to be timed."""
+    """A pool with the smallest possible states, as only the bookkeeping is timed."""
     shape = Mamba2StateShape.gated_delta_net(
         num_k_heads=1, num_v_heads=1, head_k_dim=2, head_v_dim=2, conv_kernel=2
     )

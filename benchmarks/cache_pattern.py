@@ -1,6 +1,6 @@
-"""The turns that caches are timed on: keys that grow turn by turn, and how their times are kept.
+"""The turns on which caches are timed: keys that grow turn by turn, and the recorded times.
 
-Standard library only: the process that times a released engine imports this file as well.
+Standard library only: the process that times a released engine imports this file, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 CacheKind: TypeAlias = Literal["full", "states", "windows"]
-"""What a cache keeps: KV alone, recurrent states beside it, or KV of sliding windows beside it."""
+"""Contents of a cache: KV only, KV and recurrent states, or KV and sliding-window KV."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CachePattern:
 
 
 class Conversations:
-    """The keys of the turns, one after the other, of a random open conversation each."""
+    """The sequence of the turns' keys, each from a random open conversation."""
 
     def __init__(self, pattern: CachePattern) -> None:
         self._pattern = pattern
@@ -66,13 +66,13 @@ class Conversations:
 
 @dataclass
 class Block:
-    """What some turns on one cache took and did.
+    """Times and counts of some turns on one cache.
 
     Attributes:
         calls_ns: nanoseconds of each call, by kind: match, insert, evict, lock.
         turn_ns: nanoseconds inside cache calls, turn by turn.
-        wall_ns: of the whole block, allocation and keys included.
-        hit_tokens: those reused, of ``key_tokens``.
+        wall_ns: wall time of the whole block, including allocation and keys.
+        hit_tokens: number of ``key_tokens`` that were reused.
     """
 
     calls_ns: dict[str, list[int]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Block:
     states_evicted: int = 0
 
     def record(self, kind: str, start_ns: int) -> None:
-        """A call of ``kind`` began at ``start_ns`` and has just ended."""
+        """Record a call of ``kind`` that began at ``start_ns`` and has just ended."""
         self.calls_ns.setdefault(kind, []).append(time.perf_counter_ns() - start_ns)
 
     @property
@@ -94,5 +94,5 @@ class Block:
 
 
 def block_from(plain: Mapping[str, object]) -> Block:
-    """A block from the JSON object that its fields make."""
+    """A block from a JSON object of its fields."""
     return Block(**plain)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The same comparison many times over: how often it says what, where the truth is known."""
+"""Repeat a comparison with a known truth many times, and count its answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hybridbench.foundation.foreign import SEED_MAX
 
 
 class Expected(StrEnum):
-    """What the throughput must be called."""
+    """The correct call for the throughput."""
 
     SAME = "SAME"
     SLOWER = "SLOWER"
@@ -38,8 +38,7 @@ _ROWS = ((".", ".", Expected.SAME), (".", "defect:slow-step", Expected.SLOWER))
 class Repetition:
     """One comparison of a row.
 
-    ``call`` is that of the metric which the answer rests on; ``answer`` is the whole, guards and
-    leaks included.
+    ``call`` is the primary metric's; ``answer`` is the overall one, including guards and leaks.
     """
 
     call: str
@@ -52,7 +51,7 @@ class Repetition:
 
 @dataclass(frozen=True)
 class RepeatedRow:
-    """What came of comparing ``versions`` again and again; ``expected`` is the right call."""
+    """The results of repeatedly comparing ``versions``; ``expected`` is the correct call."""
 
     versions: tuple[str, ...]
     expected: str
@@ -63,7 +62,7 @@ class RepeatedRow:
         return sum(r.call == call for r in self.repetitions)
 
 
-# What a row can be called, in the order of the table's columns.
+# The possible calls, in the order of the table's columns.
 CALLS = ("SAME", "SLOWER", "FASTER", "INCONCLUSIVE")
 
 
@@ -74,9 +73,9 @@ def repeat(
     run_once: Callable[[Sequence[str], int], tuple[Path, ExitCode | None]],
     told: Callable[[Repetition], None],
 ) -> RepeatedRow:
-    """Compare ``versions`` ``times`` over, the seed rising by one each time.
+    """Compare ``versions`` ``times`` times; the index of the repetition increases the seed.
 
-    ``run_once`` makes one comparison; one that somebody ended is left out and is the last.
+    ``run_once`` makes one comparison; an interrupted one is dropped and ends the series.
     """
     done: list[Repetition] = []
     for index in range(times):
@@ -90,7 +89,7 @@ def repeat(
 
 
 def repetition_of(verdict: ComparisonVerdict) -> Repetition:
-    """A row's entry from a comparison of two versions."""
+    """The entry for a comparison of two versions."""
     primary = verdict.sides[0].primary()
     if primary is None:
         nan = float("nan")
@@ -101,7 +100,7 @@ def repetition_of(verdict: ComparisonVerdict) -> Repetition:
 
 
 def markdown(rows: Sequence[RepeatedRow]) -> str:
-    """The table: a row for each pair of versions, how often each call was made."""
+    """The table: for each pair of versions, the number of times of each call."""
     head = ["compared", "times", *CALLS, "rounds", "throughput ratio", "other answers"]
     lines = [_line(head), _line(["---"] * len(head))]
     lines += [_line(_cells(row)) for row in rows]
@@ -113,7 +112,7 @@ def _cells(row: RepeatedRow) -> list[str]:
     if not made:
         return [" and ".join(row.versions), "0", *([""] * (len(CALLS) + 3))]
     ratios = sorted(r.ratio for r in made)
-    # The answer as a whole may be a guard's or a leak's, beside what the throughput was called.
+    # The overall answer may differ from the throughput's call because of a guard or a leak.
     others = Counter(r.answer for r in made if r.answer != r.call)
     return [
         " and ".join(row.versions),

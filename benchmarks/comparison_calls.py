@@ -1,8 +1,9 @@
-"""How often a comparison is right: planted speeds, simulated machines, the real looks and calls.
+"""Measure how often comparisons are right, for known speeds on simulated machines.
 
-A block's log speed is the drift of the machine (an AR(1) of 3%, of which the next block still has
-nine tenths), noise of its own, and now and then a neighbour that takes some of its time.  Rounds
-are ABBA; the comparison ends at the first look that decides, as a live one does.
+The interim analyses and calls are the real ones.  A block's log speed is the machine's drift (an
+AR(1) process of 3% with coefficient 0.9), independent noise, and occasionally a neighbour that
+takes some of its time.  Rounds are ABBA; the comparison ends at the first interim analysis that
+decides, like a live one.
 
     python -m benchmarks comparison-calls
 """
@@ -31,7 +32,7 @@ NOISES = (0.01, 0.02, 0.03)
 
 @dataclass(frozen=True)
 class Machine:
-    """Standard deviations of the log of a block's speed, and the share of disturbed blocks."""
+    """Standard deviation of a block's log speed, and the share of disturbed blocks."""
 
     noise: float
     disturbed: float = 0.0
@@ -39,9 +40,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of ``repeats`` comparisons of one planted effect on one machine.
+    """The results of repeated comparisons with one known effect on one machine.
 
-    ``coverage`` is the share whose last interval held the planted ratio.
+    ``coverage`` is the share whose last confidence interval contains the true ratio.
     """
 
     machine: Machine
@@ -59,7 +60,7 @@ TABLE_HEAD = (
 
 
 def table_row(row: Row) -> str:
-    """One line of the table, shares of its comparisons."""
+    """One line of the table, as shares of its comparisons."""
     total = row.words.total()
     shares = [
         f"{row.words[word] / total:.3f}" for word in ("FASTER", "SAME", "SLOWER", "INCONCLUSIVE")
@@ -76,7 +77,7 @@ def table_row(row: Row) -> str:
 
 
 def run(repeats: int, seed: int = 5) -> Iterator[Row]:
-    """Every effect on every machine."""
+    """Measure every effect on every machine."""
     for disturbed in (0.0, DISTURBED):
         for noise in NOISES:
             machine = Machine(noise, disturbed)
@@ -85,7 +86,7 @@ def run(repeats: int, seed: int = 5) -> Iterator[Row]:
 
 
 def measure(machine: Machine, effect: float, repeats: int, seed: int) -> Row:
-    """``repeats`` comparisons of a version that is faster by ``effect`` (a share)."""
+    """Simulate ``repeats`` comparisons with a version that is faster by the share ``effect``."""
     rng = np.random.default_rng(seed)
     terms = ComparisonTerms()
     words: Counter[str] = Counter()
@@ -105,7 +106,7 @@ def measure(machine: Machine, effect: float, repeats: int, seed: int) -> Row:
 def simulate(
     rng: np.random.Generator, machine: Machine, effect: float, rounds: int
 ) -> tuple[Block, ...]:
-    """``rounds`` of two versions in time order."""
+    """The blocks of ``rounds`` rounds of two versions, in time order."""
     drift = rng.normal() * DRIFT
     blocks = []
     for index in range(rounds):
@@ -115,7 +116,7 @@ def simulate(
             if rng.random() < machine.disturbed:
                 log -= abs(rng.normal()) * DISTURBANCE
             speed = math.exp(log) * (1.0 + effect * version)
-            # Guards take their part of alpha as in a live comparison.
+            # Guards use up their share of alpha, as in a live comparison.
             values = {metric.name: 1.0 for metric in COMPARED}
             values["throughput_tokens_per_s"] = 1000.0 * speed
             blocks.append(Block(version, index, position, 2.0 * index + position, values))

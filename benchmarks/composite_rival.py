@@ -1,9 +1,9 @@
-"""The prototype that the analysis was designed after, as a rival of it: a set of plausible models.
+"""The prototype of the analysis, as a rival detector: a set of plausible models.
 
-Quantiles of blocks are explained by every combination of a warm-up, a trend and up to three steps,
-under AR(1) noise, and ranked by the BIC.  All models near the best must show growth.  A sawtooth is
-judged by its troughs, growth that slows down is rejected, and lumps are counted.  It knows nothing
-of swings, of load that memory follows late, of random losses, and of what an allocator settles by.
+Block quantiles are fitted by every combination of a warm-up, a trend and up to three steps, under
+AR(1) noise, and ranked by BIC.  All models near the best must show growth.  A sawtooth is judged by
+its troughs, decelerating growth is rejected, and lumps are counted.  It does not model swings,
+memory that lags behind load, random losses, or a settling allocator.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _LEAST_WIDTH = 0.01
 
 @dataclass(frozen=True)
 class Growth:
-    """MB an hour with its interval; ``leak`` if every plausible model has it, ``open`` if it is no
-    leak and cannot be called clean.
+    """Confidence interval of growth in MB/h; ``leak`` if every plausible model shows growth,
+    ``open`` if it is neither a leak nor clean.
     """
 
     lower: float
     upper: float
-    bound: float  # what clean must stay under
+    bound: float  # must be below the margin for clean
     leak: bool
     open: bool = False
 
@@ -64,7 +64,7 @@ def composite(trace: LabelledTrace, floor: float) -> Growth | None:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """One point for each block: hours, MB, and the share of the window, of load and of work."""
+    """One point per block: window in hours, share of the window, MB, load, and share of work."""
 
     hours: float
     x: FloatArray
@@ -74,7 +74,7 @@ class _Blocks:
 
 
 def _less_load(trace: LabelledTrace) -> FloatArray:
-    """The value less what the load explains of it within ten samples, if that is 2% or more."""
+    """The value minus the part explained by load within ten samples, if that is 2% or more."""
     load = trace.load
     if load is None or trace.t_s.size <= 60:
         return trace.value
@@ -113,7 +113,7 @@ def _blocks(trace: LabelledTrace, value: FloatArray) -> _Blocks | None:
 
 
 def _falls(value: FloatArray) -> list[int]:
-    """The first block after each large fall of like size; none where they are small."""
+    """The first block after each of several large falls of similar size; empty otherwise."""
     step = np.diff(value)
     noise = 1.4826 * float(np.median(np.abs(step - np.median(step)))) + 1e-15
     deep = np.flatnonzero(step < -6.0 * noise)
@@ -134,7 +134,7 @@ def _falls(value: FloatArray) -> list[int]:
 def _by_troughs(
     t_s: FloatArray, value: FloatArray, blocks: _Blocks, falls: Sequence[int], floor: float
 ) -> Growth:
-    """A line through the lowest tenth of the beginning of each ramp."""
+    """Fit a line through the lowest tenth of the beginning of each ramp."""
     at_s = t_s[0] + blocks.x * (t_s[-1] - t_s[0])
     block_s = float(at_s[1] - at_s[0])
     times, lows = [], []
@@ -162,7 +162,7 @@ def _by_troughs(
 
 
 def _bends(h: FloatArray, left: FloatArray, slope: float) -> bool:
-    """Whether what a line leaves says surely that the pace falls to less than half."""
+    """Whether a line's residuals show significantly that the slope falls to less than half."""
     if h.size < 6:
         return False
     x = h - h.mean()
@@ -184,7 +184,7 @@ def _line(x: FloatArray, y: FloatArray) -> tuple[float, float, FloatArray]:
 
 @dataclass(frozen=True)
 class _Part:
-    """Columns that a model may have, what they cost in the BIC, and what they are."""
+    """Optional columns of a model, their cost in the BIC, and their kind."""
 
     columns: tuple[FloatArray, ...] = ()
     cost: int = 0
@@ -206,7 +206,7 @@ class _Model:
 
 
 class _Models:
-    """Every model of some blocks, scaled to a spread of 1 and a window of 1."""
+    """All models for some blocks, scaled to a standard deviation of 1 and a window of 1."""
 
     def __init__(self, blocks: _Blocks) -> None:
         self.x = blocks.x
@@ -233,7 +233,7 @@ class _Models:
         return np.column_stack([*own, *model.trend.columns, self.steps[:, list(model.steps)]])
 
     def ranked(self, phi: float) -> list[_Model]:
-        """All models with up to three steps, each step the one that explains most."""
+        """All models with up to three steps, each step chosen greedily by explained variance."""
         y, all_steps = _white(self.z, phi), _white(self.steps, phi)
         n, log_n = self.x.size, math.log(self.x.size)
         out = []
@@ -267,14 +267,14 @@ class _Models:
         return beta, inverse * float(left @ left) / df, self.z - design @ beta
 
     def noise(self) -> tuple[float, list[_Model]]:
-        """The correlation of neighbouring residuals, and the models ranked under it."""
+        """The autocorrelation of the residuals at lag 1, and the models ranked under it."""
         phi, n = 0.5, self.x.size
         for _ in range(3):
             ranked = self.ranked(phi)
             beta, _, left = self.fitted(ranked[0], phi)
             found = float(left[1:] @ left[:-1]) / max(1e-18, float(left[:-1] @ left[:-1]))
             k = beta.size
-            # Kendall's correction for what the fit takes out of its own residuals.
+            # Kendall's correction for the bias from fitting.
             found = (found + (1 + k) / n) / (1 - (2 + k) / n) if n > 2 * k + 6 else found + 0.2
             before, phi = phi, float(np.clip(found, 0.0, 0.96))
             if abs(phi - before) < 0.02:
@@ -303,7 +303,7 @@ def _white(columns: FloatArray, phi: float) -> FloatArray:
 
 @dataclass(frozen=True)
 class _Claim:
-    """What one model says: its trend and its growth at the end, with standard errors."""
+    """One model's trend and growth at the end, with standard errors."""
 
     trend: tuple[float, float] | None
     end: tuple[float, float]
@@ -350,7 +350,7 @@ def _by_models(blocks: _Blocks, floor: float) -> Growth:
         estimate, lower, upper = (end / hourly for end in lumps)
     leak = surely * hourly > floor or lumps is not None
     slows = leak and _slows_down(models, best, phi, estimate, lumpy=lumps is not None)
-    # A slow exponential is not clean while its tangent exceeds what clean may have.
+    # A slow exponential is not clean while its tangent exceeds the margin for clean.
     grows = best.trend.cost and estimate * hourly > 2 * floor and ends[0][0] > 0
     fills = _tangent(models, best, phi) * hourly
     margin_left = np.inf if slows or grows else max(bound * hourly, fills)
@@ -363,7 +363,7 @@ def _interval(claim: _Claim) -> tuple[float, float]:
 
 
 def _surely(claim: _Claim) -> float:
-    """The one-sided lower bound of both the trend and the growth at the end; 0 without a trend."""
+    """The smaller one-sided lower bound of trend and growth at the end; 0 without a trend."""
     if claim.trend is None:
         return 0.0
     away = t_quantile(1 - _ALPHA, claim.df)
@@ -371,7 +371,7 @@ def _surely(claim: _Claim) -> float:
 
 
 def _tangent(models: _Models, best: _Model, phi: float) -> float:
-    """The pace at the end of a slow saturating best model; 0 for all others."""
+    """The slope at the end of a slow saturating best model; 0 for all others."""
     name, _, tau = best.warmup.kind.partition(" ")
     if name != "saturating" or float(tau) <= _DERIVATIVE_UP_TO:
         return 0.0
@@ -383,7 +383,7 @@ def _tangent(models: _Models, best: _Model, phi: float) -> float:
 def _in_lumps(
     blocks: _Blocks, models: _Models, best: _Model, phi: float, floor: float
 ) -> tuple[float, float, float] | None:
-    """Growth in MB/h, lower and upper end, of what goes on in lumps; None if it does not."""
+    """Estimate and interval of growth in lumps, in MB/h; None if there is none."""
     if best.warmup.cost:
         return None
     if phi >= _LUMPY_PHI or len(best.steps) >= _MOST_STEPS:
@@ -407,7 +407,7 @@ def _in_lumps(
 
 
 def _by_signs(models: _Models, hourly: float, floor: float) -> tuple[float, float, float] | None:
-    """The same by the signs of increments that stand out of the noise."""
+    """The same, from the signs of increments that exceed the noise."""
     step = np.diff(models.z)
     noise = 1.4826 * float(np.median(np.abs(step - np.median(step))))
     big = np.abs(step) > max(6 * noise, 1e-9)
@@ -432,7 +432,7 @@ def _by_signs(models: _Models, hourly: float, floor: float) -> tuple[float, floa
 
 
 def _slows_down(models: _Models, best: _Model, phi: float, estimate: float, *, lumpy: bool) -> bool:
-    """Whether the last quarter keeps too little of the pace of the one before, or of the claim."""
+    """Whether the last quarter is too slow compared with the one before, or with the estimate."""
     beta, _, _ = models.fitted(best, phi)
     first = 1 + len(best.load.columns)
     left = models.z - models.design(best)[:, 1:first] @ beta[1:first]
@@ -452,7 +452,7 @@ def _slows_down(models: _Models, best: _Model, phi: float, estimate: float, *, l
 def _pace(
     x: FloatArray, progress: FloatArray, left: FloatArray, start: float, end: float
 ) -> tuple[float, float] | None:
-    """Slope and standard error between two shares of the window; None with too few blocks."""
+    """Slope and standard error between two points of the window; None with too few blocks."""
     inside = (x >= start) & (x <= end)
     if inside.sum() < 6 or np.ptp(progress[inside]) <= 1e-6:
         return None

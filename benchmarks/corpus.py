@@ -1,8 +1,8 @@
 """Labelled traces of memory for comparing detectors, made from a seed.
 
-Built apart from ``tests/unit/analysis/traces.py``, with other shapes, other noise and other ways to
-sample.  The estimator was improved on misses seen here too, so a fresh seed is unseen but the kinds
-are not: figures measured here flatter it.  Sizes in MB, times in seconds, rates in MB/h.
+Independent of ``tests/unit/analysis/traces.py``, with other shapes, noise and sampling.  The
+estimator was also improved on misses here, so a fresh seed is unseen, but the kinds are not:
+figures measured here flatter it.  Sizes in MB, times in seconds, rates in MB/h.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from hybridbench.analysis.record import FloatArray
 Random = np.random.Generator
 Shape = Callable[[Random, FloatArray], FloatArray]
 
-# Every detector leaves out this share of a run that did not say when it was steady.
+# Every detector skips this share of a run without a ``steady`` event.
 WARMUP = 0.1
 
 _RESOLVABLE_Z = 8.0
-_LEAST_RATE, _LEAST_SHARE = 1.0, 0.0004  # MB/h, and of the base
+_LEAST_RATE, _LEAST_SHARE = 1.0, 0.0004  # MB/h, and share of the base per hour
 _CRAMER_RAO_POINTS = 120
 
 
 @dataclass(frozen=True)
 class LabelledTrace:
-    """One series with its truth."""
+    """One series with its true growth."""
 
     kind: str
     base: float
     t_s: FloatArray
     value: FloatArray
-    rate: float  # what it loses for good, 0 for a healthy process
-    # Over the last quarter, which a healthy tail has too; of lumps and of work over all of it.
+    rate: float  # the leak's rate, 0 for a healthy process
+    # Rate over the last quarter, also of a healthy tail; for lumps and work, over the whole run.
     growing: float
     resolvable: bool  # a leak that the best possible estimator would see at 8 standard errors
     work: FloatArray | None = None
@@ -44,7 +44,7 @@ class LabelledTrace:
 
 @dataclass(frozen=True)
 class _Run:
-    """The process and the run that a shape is drawn into."""
+    """The process and the run for which a shape is drawn."""
 
     base: float
     duration_s: float
@@ -79,7 +79,7 @@ def clean_trace(kind: str, seed: int) -> LabelledTrace:
 
 
 def leaking_trace(kind: str, seed: int) -> LabelledTrace:
-    """A process that leaks in the way of ``kind``, one of ``LEAK_KINDS``, at 1 MB/h to 10 GB/h."""
+    """A process with a leak of ``kind``, one of ``LEAK_KINDS``, at 1 MB/h to 10 GB/h."""
     rng = np.random.default_rng([seed, 13, *kind.encode()])
     run = _draw_run(rng, kind)
     rate = float(np.exp(rng.uniform(0.0, np.log(10_000.0))))
@@ -96,7 +96,7 @@ def leaking_trace(kind: str, seed: int) -> LabelledTrace:
         growing = _run_average(run, grown)
     error = _least_error(run, progress, beside)
     if kind in _LUMPY:
-        # The lumps come by chance; they are the noise of their own rate.
+        # The lumps are random, so they are noise in their own rate.
         lumps = np.diff(progress)[np.diff(progress) > 0]
         error = float(np.hypot(error, rate * run.hours * np.linalg.norm(lumps)))
     z = rate * run.hours / error
@@ -125,7 +125,7 @@ def _draw_run(rng: Random, kind: str) -> _Run:
 
 
 def _load(rng: Random, x: FloatArray, *, ramp: bool) -> FloatArray:
-    """Requests in flight: bursts about a level that ramps up, or that swings."""
+    """Requests in flight: random around a level that ramps up or swings."""
     if ramp:
         level = 4.0 + 28.0 * np.minimum(1.0, x / rng.uniform(0.3, 0.9))
     else:
@@ -155,9 +155,9 @@ def _growth(run: _Run, shape: FloatArray, start: float) -> float:
 
 
 def _least_error(run: _Run, progress: FloatArray, beside: FloatArray) -> float:
-    """The standard error of the growth that no estimator can beat, knowing the shape beside it.
+    """The smallest possible standard error of the growth, given the shape of the other memory.
 
-    The noise counts by its spectral density at zero, over points too far apart to be correlated.
+    The noise enters by its spectral density at zero, for points too far apart to be correlated.
     """
     at = np.linspace(0.0, 1.0, _CRAMER_RAO_POINTS)
     design = [np.ones_like(at), np.interp(at, run.x, progress)]
@@ -172,7 +172,7 @@ def _least_error(run: _Run, progress: FloatArray, beside: FloatArray) -> float:
 def _progress(
     kind: str, rng: Random, run: _Run
 ) -> tuple[FloatArray, FloatArray | None, FloatArray | None]:
-    """How the leak proceeds from 0 to 1, with the work and load that drive it."""
+    """Progress of the leak from 0 to 1, with the work and load that drive it."""
     x = run.x
     if kind in ("per request, swinging", "per request, bursts"):
         load = _load(rng, x, ramp=False)
@@ -194,7 +194,7 @@ def _progress(
     return x, None, None
 
 
-# What healthy memory does beside its base, as a share of it, over x from 0 to 1.
+# Shapes of healthy memory, as a share of the base, over x from 0 to 1.
 
 
 def two_processes(rng: Random, x: FloatArray) -> FloatArray:
@@ -203,13 +203,13 @@ def two_processes(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def capped_power(rng: Random, x: FloatArray) -> FloatArray:
-    """A fill as a root of time (or a bit faster) that ends when the cache is full."""
+    """A fill by a power of time (a root, or slightly faster) that ends when the cache is full."""
     full = rng.uniform(0.1, 0.45)
     return rng.uniform(0.05, 0.6) * np.minimum(x / full, 1.0) ** rng.uniform(0.4, 1.3)
 
 
 def gompertz(rng: Random, x: FloatArray) -> FloatArray:
-    """A fill that starts slowly and ends more slowly still."""
+    """A fill that starts slowly and ends even more slowly."""
     start = rng.uniform(3.0, 8.0)
     return rng.uniform(0.05, 0.4) * np.exp(-start * np.exp(-x / rng.uniform(0.03, 0.1)))
 
@@ -222,12 +222,12 @@ def stretched(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def hyperbolic(rng: Random, x: FloatArray) -> FloatArray:
-    """Distinct things seen so far, of a limited number."""
+    """Distinct items seen so far, of a limited number."""
     return rng.uniform(0.01, 0.15) * x / (x + rng.uniform(0.01, 0.1))
 
 
 def random_cache(rng: Random, x: FloatArray) -> FloatArray:
-    """Entries of any size put in until the cache is full, then replaced."""
+    """Entries of random size, added until the cache is full, then replaced."""
     size = rng.lognormal(0.0, 1.0, x.size)
     filled = np.cumsum(size) / size.sum()
     full = rng.uniform(0.1, 0.4)
@@ -237,7 +237,7 @@ def random_cache(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def collections(rng: Random, x: FloatArray) -> FloatArray:
-    """Garbage collected at uneven times, never quite all of it at first."""
+    """Garbage collected at irregular times."""
     ends = np.cumsum(rng.gamma(8.0, 1.0, 400)) / 8.0 / rng.uniform(8.0, 120.0)
     edges = np.concatenate([[0.0], ends])
     at = np.searchsorted(edges, x, side="right") - 1
@@ -246,14 +246,14 @@ def collections(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def generations(rng: Random, x: FloatArray) -> FloatArray:
-    """Small teeth on large ones."""
+    """A small sawtooth on a large one."""
     slow, fast = rng.uniform(5.0, 14.0), rng.uniform(60.0, 200.0)
     large = np.mod(x * slow + rng.uniform(), 1.0)
     return rng.uniform(0.02, 0.1) * large + rng.uniform(0.002, 0.01) * np.mod(x * fast, 1.0)
 
 
 def retained_bursts(rng: Random, x: FloatArray) -> FloatArray:
-    """Bursts whose high-water mark the allocator keeps: each raises it only by what is new."""
+    """Bursts whose high-water mark the allocator keeps: each raises it only by the excess."""
     out = np.zeros_like(x)
     for start in rng.uniform(0.0, 0.7, int(rng.integers(3, 10))):
         out = np.maximum(out, rng.beta(2.0, 2.0) * (x > start))
@@ -261,13 +261,13 @@ def retained_bursts(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def maintenance(rng: Random, x: FloatArray) -> FloatArray:
-    """Jobs at fixed times that take memory and give it back within minutes."""
+    """Jobs at fixed times that allocate memory and free it within minutes."""
     since = np.mod(x * rng.uniform(3.0, 24.0) + rng.uniform(), 1.0)
     return rng.uniform(0.01, 0.1) * np.exp(-since / rng.uniform(0.02, 0.15))
 
 
 def compilations(rng: Random, x: FloatArray) -> FloatArray:
-    """One step for each new shape that is compiled, ever rarer."""
+    """One step for each new shape that is compiled, more and more rarely."""
     out = np.zeros_like(x)
     for at in np.exp(rng.uniform(np.log(1e-3), np.log(0.8), int(rng.integers(6, 25)))):
         out += rng.uniform(0.001, 0.01) * (x > at)
@@ -275,13 +275,13 @@ def compilations(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def spell(rng: Random, x: FloatArray) -> FloatArray:
-    """Growth at constant speed for a while, over before the end."""
+    """Linear growth for a while, which ends well before the run does."""
     start, length = rng.uniform(0.05, 0.25), rng.uniform(0.1, 0.3)
     return rng.uniform(0.02, 0.3) * np.clip((x - start) / length, 0.0, 1.0)
 
 
 def restarts(rng: Random, x: FloatArray) -> FloatArray:
-    """A helper thread that dies and fills its buffers again."""
+    """A helper thread that dies, restarts, and refills its buffers."""
     out = np.ones_like(x)
     for at in rng.uniform(0.1, 0.7, int(rng.integers(1, 4))):
         out -= np.exp(-np.maximum(x - at, 0.0) / rng.uniform(0.01, 0.06)) * (x > at)
@@ -289,12 +289,12 @@ def restarts(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def swings(rng: Random, x: FloatArray) -> FloatArray:
-    """Load that nobody recorded."""
+    """Unrecorded load."""
     return rng.uniform(0.005, 0.05) * np.sin(2 * np.pi * (x * rng.uniform(2, 9) + rng.uniform()))
 
 
 def outliers(rng: Random, x: FloatArray) -> FloatArray:
-    """Single samples far away."""
+    """Single outlying samples."""
     return 0.002 * np.clip(rng.standard_t(3.0, x.size), -60, 60)
 
 
@@ -305,7 +305,7 @@ def release(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def nothing(rng: Random, x: FloatArray) -> FloatArray:
-    """Noise alone."""
+    """Only noise."""
     return np.zeros_like(x)
 
 
@@ -333,7 +333,7 @@ CLEAN: Mapping[str, Shape] = {
 _PAGES = {"small pages": 4096e-6, "huge pages": 2.097152, "huge pages, growing": 2.097152}
 CLEAN_KINDS = (*CLEAN, "load known", "load ramps up", "small pages", "huge pages")
 
-# What a leak may come with.
+# Healthy shapes that accompany a leak.
 BESIDE: Mapping[str, Shape] = {
     "under collections": collections,
     "garbage grows too": collections,
@@ -352,5 +352,5 @@ LEAK_KINDS = (
     "linear", "with missing stretches", "per request, swinging", "per request, bursts",
     "sets in late", "ever faster", "with wander", "huge pages, growing", *_LUMPY, *BESIDE,
 )  # fmt: skip
-# Shapes that still move in the last quarter, without noise of their own.
+# Noise-free shapes that still grow in the last quarter.
 _SMOOTH = ("gompertz fill", "stretched settling", "hyperbolic settling", "with settling")

@@ -1,4 +1,4 @@
-"""The noise of the corpus: a fast and a slow process together, now and then with heavy tails."""
+"""The noise of the corpus: the sum of a fast and a slow process, sometimes with heavy tails."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _HEAVY_DF = 4.0
 
 @dataclass(frozen=True)
 class Noise:
-    """Two AR(1) processes and white noise; standard deviations in MB, time constants in seconds."""
+    """Two AR(1) processes; standard deviations in MB, time constants in seconds."""
 
     fast_sd: float
     fast_tau_s: float
     slow_sd: float
     slow_tau_s: float
-    heavy: bool  # Student's t instead of the normal for what is fresh in the fast one
+    heavy: bool  # Student's t instead of normal innovations in the fast one
 
     @property
     def density_at_zero(self) -> float:
-        """MB^2 s: the variance that the mean of one second would have if seconds were apart."""
+        """Spectral density at zero in MB^2 s: variance of a one-second mean if independent."""
         fast = 2.0 * self.fast_tau_s * self.fast_sd**2
         return fast + 2.0 * self.slow_tau_s * self.slow_sd**2
 

@@ -1,7 +1,7 @@
-"""How well the analysis tells leaks from healthy memory, beside the usual detectors.
+"""Compare how well the analysis and the usual detectors distinguish leaks from healthy memory.
 
-Every detector sees every trace of the corpus once.  The analysis is asked as a run asks it, with
-no ``steady`` event: series in, result of the metric out.
+Every detector sees every trace of the corpus once.  The analysis is called as for a run without a
+``steady`` event: series in, result of the metric out.
 
     python -m benchmarks detectors --traces 24 --seed 8530000 --kinds
     python -m benchmarks detectors --traces 6 --seed 5510000 --small
@@ -45,7 +45,7 @@ _MARGIN_MB, _MARGIN_SHARE = 4.0 * 2**20 / _MB, 0.005
 
 @dataclass(frozen=True)
 class Corpus:
-    """A generator of labelled traces and the kinds of it that are judged."""
+    """A generator of labelled traces, and the kinds to judge."""
 
     clean_kinds: Sequence[str]
     leak_kinds: Sequence[str]
@@ -87,13 +87,13 @@ class Seen:
     leaking: bool
     resolvable: bool
     word: str
-    covered: bool | None  # whether the interval holds the truth; None without one
+    covered: bool | None  # whether the interval contains the true rate; None without an interval
     cpu_s: float
 
 
 @dataclass(frozen=True)
 class Row:
-    """One detector over the corpus; counts, and shares of them where the name says so."""
+    """Results of one detector on the corpus; counts, except for ``coverage`` and ``ms``."""
 
     detector: str
     clean: int
@@ -107,9 +107,9 @@ class Row:
 
 
 def small_and_slow(trace: LabelledTrace, seed: int) -> LabelledTrace:
-    """The trace as that of a process of 5 to 300 MB over half a day to two weeks.
+    """The trace scaled to a process of 5 to 300 MB over half a day to two weeks.
 
-    Shapes, noise and what is resolvable stay as they are: only the floors in bytes are others.
+    Shapes, noise and resolvability are unchanged; only the floors in bytes differ.
     """
     rng = np.random.default_rng([seed, 77])
     base = float(np.exp(rng.uniform(np.log(5.0), np.log(300.0))))
@@ -132,9 +132,9 @@ def compare_detectors(
     """A row for each detector, this analysis first, from ``traces`` of each kind.
 
     Args:
-        traces: of each of the corpus's kinds.
-        seed: of the first trace of each kind; the others follow it.
-        jobs: processes that share the work; the answers are the same for any number.
+        traces: number of traces of each kind in the corpus.
+        seed: seed of the first trace of each kind; the others follow it.
+        jobs: processes that share the work; the answers do not depend on it.
         corpus_name: one of ``CORPORA``.
     """
     return rows(judge_corpus(traces, seed, jobs, corpus_name))
@@ -143,7 +143,7 @@ def compare_detectors(
 def judge_corpus(
     traces: int, seed: int, jobs: int = 1, corpus_name: str = "curves", *, small: bool = False
 ) -> list[Seen]:
-    """Every answer of every detector; ``small``: of the traces as ``small_and_slow`` makes them.
+    """Every answer of every detector; ``small`` transforms the traces by ``small_and_slow``.
 
     Raises:
         KeyError: no corpus has that name.
@@ -156,26 +156,26 @@ def judge_corpus(
     tasks += [_Task(corpus_name, True, kind, n, small) for kind in chosen.leak_kinds for n in seeds]
     if jobs == 1:
         return [seen for task in tasks for seen in _judge_one(task)]
-    # A fork would take this process's threads' locks along.
+    # A fork would copy locks held by this process's threads.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         return [seen for part in pool.map(_judge_one, tasks, chunksize=8) for seen in part]
 
 
 def rows(answers: Sequence[Seen]) -> list[Row]:
-    """The table of the answers, a row for each detector in the order met."""
+    """The table of the answers, a row for each detector in order of appearance."""
     names = dict.fromkeys(seen.detector for seen in answers)
     return [_row(name, [seen for seen in answers if seen.detector == name]) for name in names]
 
 
 def by_kind(answers: Iterable[Seen]) -> list[tuple[str, Row]]:
-    """This analysis kind by kind."""
+    """The results of this analysis for each kind."""
     own = [seen for seen in answers if seen.detector == ANALYSIS]
     kinds = dict.fromkeys(seen.kind for seen in own)
     return [(kind, _row(ANALYSIS, [s for s in own if s.kind == kind])) for kind in kinds]
 
 
 def analysis_answer(trace: LabelledTrace, limits: Thresholds) -> Answer:
-    """The product's own word on a trace, at the floors and margins that it declares."""
+    """The product's answer for a trace, with its declared floors and margins."""
     names = {MEMORY: trace.value * _MB}
     if trace.work is not None:
         names["events.finishes"] = np.round(trace.work)

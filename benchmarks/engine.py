@@ -1,7 +1,7 @@
-"""The whole engine against transformers ``generate``: same weights, same prompts, one run.
+"""Compare the whole engine with transformers ``generate``: same weights and prompts, in one run.
 
 Transformers has no prefix cache between calls, so it computes all 112 prompt tokens; the engine
-finds 64 of them in its tree.  That is the comparison a user makes, and the ratio says so.
+reuses 64 of them from its tree.  The ratio includes this advantage, as a user would see it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ OUTPUT_TOKENS = 16
 
 @dataclass(frozen=True)
 class EngineBench:
-    """Seconds for 32 requests, round by round, and what they were spent on."""
+    """Seconds for 32 requests, round by round."""
 
     engine_s: tuple[float, ...]
     transformers_s: tuple[float, ...]
-    same_tokens: float  # share of output tokens that agree (float32; ties may fall differently)
+    same_tokens: float  # share of output tokens that agree (float32; ties may break differently)
 
     @property
     def ratios(self) -> list[float]:
@@ -55,12 +55,12 @@ class EngineBench:
 
     @property
     def requests_per_s(self) -> float:
-        """Of the engine, in the median round."""
+        """The engine's requests per second in the median round."""
         return REQUESTS / statistics.median(self.engine_s)
 
 
 def run(rounds: int = 9) -> EngineBench:
-    """Measure ``rounds`` pairs, each in the other order than the last, after one warm-up pair.
+    """Measure ``rounds`` pairs in alternating order, after one warm-up pair.
 
     Raises:
         UsageError: transformers is not installed.
@@ -86,7 +86,7 @@ def run(rounds: int = 9) -> EngineBench:
 
 
 def _prompts(batches: int) -> list[list[list[int]]]:
-    """Batches of 32 prompts over one shared prefix; nothing else is ever seen twice."""
+    """Batches of 32 prompts with one shared prefix; nothing else is repeated."""
     rng = np.random.default_rng(0)
     vocab_size = PRESETS[MODEL].vocab_size
     shared = rng.integers(0, vocab_size, CACHED_TOKENS).tolist()
@@ -104,12 +104,12 @@ def _engine(checkpoint: str) -> Callable[[list[list[int]]], list[list[int]]]:
             max_context_len=256,
             kv_tokens=16384,
             mamba_slots=256,
-            # Not the default, which is chosen for soaks: figures of different versions compare.
+            # Not the default, which is chosen for soaks: keeps figures of versions comparable.
             chunked_prefill_size=512,
         )
     )
     params = SamplingParams(max_new_tokens=OUTPUT_TOKENS, ignore_eos=True)
-    # The prefix must be in the tree with a state at its end before it can be hit.
+    # A prefix can be reused only if the tree has a state at its end.
     prefix = _prompts(1)[0][0][:CACHED_TOKENS]
     engine.generate([prefix], SamplingParams(max_new_tokens=1, ignore_eos=True))
     return lambda prompts: engine.generate(prompts, params)
@@ -124,10 +124,10 @@ def _transformers(checkpoint: str) -> Callable[[list[list[int]]], list[list[int]
             "It compares with transformers, which is not installed; "
             "`make install-test` or `pip install 'hybridbench[test]'` brings it."
         ) from error
-    # It would warn that its CPU path is the plain PyTorch one, which is what is compared here.
+    # It would warn that its CPU path is plain PyTorch, which is intended here.
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    # Its own annotations do not fit its mix-ins; for us it is a callable of tensors.
+    # Its annotations contradict its mix-ins; we use it as a callable of tensors.
     model: Any = Qwen3NextForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     model.eval()
 

@@ -1,8 +1,8 @@
-"""How well leaks are found in the heaps of watched processes, beside "it rose at every heap scan".
+"""Measure leak detection in heaps of watched processes, against "it rose at every heap scan".
 
-Healthy runs have four processes, each with hundreds of containers and types that behave as those of
-real servers do; a leaking run has one leak among them.  Nothing here is fitted to what the analysis
-does: a run is leaking or healthy by construction.
+Healthy runs have four processes, each with hundreds of containers and types that behave like those
+of real servers; a leaking run has one leak among them.  Nothing here is fitted to the analysis: a
+run is leaking or healthy by construction.
 
     python -m benchmarks kept-entries --runs 300 --leaking 40 --seed 640000
 """
@@ -28,7 +28,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.records.verdict import VerdictKind
 
 _ROSE = "rose at every scan"
-# Of the runs, by turns: without idle points, and with one a minute.
+# Runs alternate: without idle points, and with one per minute.
 _IDLE_S = (0.0, 60.0)
 
 LEAKS: Mapping[str, tuple[Leak, float]] = {
@@ -44,13 +44,13 @@ LEAKS: Mapping[str, tuple[Leak, float]] = {
 
 @dataclass(frozen=True)
 class _Answer:
-    """What was said of one run: the verdict, whether the planted name leads, and the baseline."""
+    """Results of one run: the verdict, whether the planted leak is named, and the baseline's."""
 
     verdict: str
     named: bool
     driver: str
     rate: float
-    rose: bool  # of a leaking run its path, of a healthy one any
+    rose: bool  # in a leaking run the leak's path, in a healthy one any path
 
 
 def main(
@@ -64,7 +64,7 @@ def main(
         Watched(seed + i, load=LOADS[i % len(LOADS)], idle_s=_IDLE_S[i % 2], names=names)
         for i in range(runs)
     ]
-    # Every third is started anew in the middle, every seventh is short.
+    # Every third restarts a process in the middle, every seventh is short.
     healthy = [
         replace(
             run,
@@ -111,7 +111,7 @@ def _answer(run: Watched) -> _Answer:
 
 
 def _rose(record: RunRecord) -> Iterable[str]:
-    """The paths that were longer at every heap scan after the first."""
+    """The paths whose entries increased at every heap scan after the first."""
     for heap in heaps_of(record, Facts.of(record).counters):
         inside = ~heap.first[1:]
         steps = np.diff(heap.entries.value, axis=1)[:, inside]

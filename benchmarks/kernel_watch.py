@@ -1,8 +1,8 @@
-"""What an engine's steps call: the operations of the dispatch table, and matrix products.
+"""Record the calls of an engine's steps: operations of the dispatch table, and matrix products.
 
-On a CPU a call is timed where it happens.  A CUDA device works on its own, so that there the
-arguments of a step are kept, and its calls are repeated and timed alone.  Times on a CPU are
-processor time of the thread: on a busy machine a step is longer than the turns that a process gets.
+On a CPU, calls are timed as they happen.  A CUDA device works asynchronously, so the arguments of a
+step are kept there, and its calls are repeated and timed alone.  Times on a CPU are CPU time of the
+thread: on a busy machine a step takes longer than one time slice of the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hybridbench.engine.kernels.dispatch import Kernels
 
 Phase = Literal["prefill", "decode"]
 PROJECTIONS: Final = "projections"
-"""Matrix products outside of the table: those of the layers and of the head."""
+"""Matrix products outside the table: those of the layers and of the head."""
 
 _DECODES: Final = "decode_attention"
 _PRODUCTS: Final = frozenset(
@@ -41,8 +41,8 @@ _PRODUCTS: Final = frozenset(
     }
 )
 _REPEATS: Final = 20
-# To empty a CUDA device's cache.  Writing it takes longer than the host needs to launch what is
-# timed after it, so that the device does not wait within the measured time.
+# Written to flush a CUDA device's cache.  That takes longer than the host needs to launch the timed
+# call, so the device does not wait within the measured time.
 _FLUSH_BYTES: Final = 2**30
 
 
@@ -51,7 +51,7 @@ class Call:
     """One call of an operation, or one matrix product."""
 
     operation: str
-    """Of a product: the one that it is in, or ``PROJECTIONS``."""
+    """For a product: the operation that contains it, or ``PROJECTIONS``."""
     seconds: float
     work: Work
     dtype: torch.dtype
@@ -67,13 +67,13 @@ class Step:
     forward_s: float
     calls: tuple[Call, ...]
     products: tuple[Call, ...]
-    """Empty unless calls into PyTorch were counted."""
+    """Empty unless calls to PyTorch were counted."""
     torch_calls: int
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A call as it happened."""
+    """A recorded call with its arguments."""
 
     operation: str
     seconds: float
@@ -90,11 +90,11 @@ class _Seen:
 
 
 class StepWatch:
-    """Watches an engine whose table is ``watched``, step by step."""
+    """Watches the steps of an engine that uses the table from ``watched``."""
 
     def __init__(self, device: torch.device) -> None:
         self._keeps = device.type == "cuda"
-        # A host that waits for a device may sleep.
+        # Wall time for a device: the host may sleep while it waits.
         self._now_s = time.perf_counter if self._keeps else time.thread_time
         self._forward = "forward_s" if self._keeps else "forward_cpu_s"
         self._seen: list[_Seen] = []
@@ -102,16 +102,16 @@ class StepWatch:
         self._kept: dict[Phase, tuple[int, list[_Seen]]] = {}
 
     def watched(self, table: Kernels) -> Kernels:
-        """``table`` with every function noting its calls."""
+        """``table`` with functions that record their calls."""
         forms: dict[str, Any] = {
             name: partial(self._called, name, function) for name, function in vars(table).items()
         }
         return Kernels(**forms)
 
     def watch(self, engine: Engine, *, counting: bool) -> Step | None:
-        """One step of ``engine``, which runs on the watched table; None if no model ran in it.
+        """Run a step of ``engine``, which uses the watched table; None if no model ran in it.
 
-        With ``counting`` it looks at all calls into PyTorch, which slows them.
+        With ``counting``, intercept all calls to PyTorch, which slows them.
         """
         self._seen, self._counter.products, self._counter.count = [], [], 0
         prompt_tokens = engine.counters.prompt_tokens
@@ -126,7 +126,7 @@ class StepWatch:
             return None
         tokens = engine.counters.prompt_tokens - prompt_tokens
         phase: Phase = "prefill" if tokens else "decode"
-        # Of a decode step every layer's attention has a query of each request.
+        # In a decode step, every layer's attention has one query per request.
         tokens = tokens or len(attention[0].arguments[0])
         if self._keeps and tokens >= self._kept.get(phase, (0, []))[0]:
             self._kept[phase] = tokens, self._seen
@@ -142,7 +142,7 @@ class StepWatch:
 
     @torch.inference_mode()
     def kept(self, phase: Phase) -> list[Call]:
-        """On a CUDA device the calls of the last largest step, each repeated and timed alone."""
+        """On a CUDA device: the calls of the latest largest step, each repeated and timed alone."""
         _, seen = self._kept[phase]
         return [each.alone(cuda_seconds) for each in seen]
 
@@ -165,7 +165,7 @@ class StepWatch:
 
 
 class _TorchCalls(TorchFunctionMode):
-    """Counts calls into PyTorch, and times those that are matrix products."""
+    """Counts calls to PyTorch, and times matrix products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class _TorchCalls(TorchFunctionMode):
         began_s = time.thread_time()
         result = func(*args, **(kwargs or {}))
         seconds = time.thread_time() - began_s
-        # Both factors have the summed dimension; baddbmm has a summand before them.
+        # Both factors have the summed dimension; baddbmm has an addend before them.
         left = args[1] if func is torch.baddbmm else args[0]
         work = Work(flops=2 * result.numel() * left.shape[-1])
         self.products.append(Call(self.operation, seconds, work, result.dtype))
@@ -195,7 +195,7 @@ class _TorchCalls(TorchFunctionMode):
 
 
 def cpu_seconds(function: Callable[[], object]) -> float:
-    """Processor time of one call; the median of some."""
+    """CPU time of one call; the median of several."""
     took = []
     for _ in range(_REPEATS):
         began_s = time.thread_time()
@@ -205,7 +205,7 @@ def cpu_seconds(function: Callable[[], object]) -> float:
 
 
 def cuda_seconds(function: Callable[[], object]) -> float:
-    """Time of one call on the current device, nothing of it in the cache; the median of some."""
+    """Time of one call on the current device with a cold cache; the median of several."""
     flushed = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     # The first call compiles.
     function()

@@ -1,9 +1,9 @@
-"""What one call of each operation has to do at least: bytes moved, multiplications and additions.
+"""The minimum work of one call of each operation: bytes moved and FLOPs.
 
-Bytes: every input read once and every result written once, of a pool only the rows that are used.
-An implementation that goes over its data twice moves more, and so reaches fewer bytes a second.
-FLOPs: those of matrix products, convolutions and recurrences, a multiplication and an addition
-being two.  Element-wise functions (exp, sigmoid, softmax) are not counted, nor is moving data.
+Bytes: every input is read once and every result written once; only the used rows of a pool count.
+An implementation that passes over its data twice moves more, and so reaches fewer bytes per second.
+FLOPs: those of matrix products, convolutions and recurrences; a multiplication and an addition are
+two.  Element-wise functions (exp, sigmoid, softmax) and data movement are not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Rows = tuple[Tensor, Tensor] | None
 
 @dataclass(frozen=True)
 class Work:
-    """Of one call, or of several added up."""
+    """The work of one call, or the sum of several."""
 
     moved_bytes: int = 0
     flops: int = 0
@@ -33,7 +33,7 @@ class Work:
 
 
 def work_of(operation: str, arguments: Sequence[object]) -> Work:
-    """The work of a call of ``operation`` of the dispatch table with these arguments."""
+    """The work of calling ``operation`` of the dispatch table with these arguments."""
     return _WORK[operation](*arguments)
 
 
@@ -69,7 +69,7 @@ def _attention(
     keys: int,
     pairs: int,
 ) -> Work:
-    """``keys`` rows of the buffers are read; ``pairs`` of a query and a key it sees."""
+    """Work for reading ``keys`` rows of the buffers, and for ``pairs`` of query and visible key."""
     _, heads, head_dim = q.shape
     rows = keys * (_bytes(key_buffer[0]) + _bytes(value_buffer[0]) + torch.int64.itemsize)
     return Work(2 * _bytes(q) + rows + _bytes(sinks), 4 * pairs * heads * head_dim)
@@ -82,7 +82,7 @@ def _gdn_gating(a: Tensor, b: Tensor, decay: Tensor, dt_bias: Tensor) -> Work:
 def _gated_delta_rule_update(
     qk: Tensor, v: Tensor, g: Tensor, beta: Tensor, pool: Tensor, slots: Tensor, into: _Rows
 ) -> Work:
-    """``S <- e^g S`` is one operation for each number of the state; S'k, S'q and kd' are two."""
+    """``S <- e^g S`` is one operation per number of the state; S'k, S'q and kd' are two each."""
     states = len(slots) * pool[0].numel()
     moved = _bytes(qk, v, g, beta, slots) + v.numel() * pool.itemsize
     return Work(moved + _read_and_written(states, pool, into), 7 * states)
@@ -91,7 +91,7 @@ def _gated_delta_rule_update(
 def _chunk_gated_delta_rule(
     qk: Tensor, v: Tensor, gates: Tensor, state: Tensor, plan: ChunkPlan, snapshots: Tensor | None
 ) -> Work:
-    """The products of the chunked form; the triangular solve takes half of a full product."""
+    """Count the products of the chunked form; the triangular solve is half of a full product."""
     size = plan.chunk_size
     key_heads, key_dim = qk.shape[3:]
     chunks, _, heads, value_dim = v.shape
@@ -137,7 +137,7 @@ def _copy_states(
 def _mamba2_state_update(
     x: Tensor, dt: Tensor, a: Tensor, bc: Tensor, pool: Tensor, slots: Tensor, into: _Rows
 ) -> Work:
-    """The decay is one operation for each number of the state; writing and reading are two."""
+    """The decay is one operation per number of the state; writing and reading are two each."""
     states = len(slots) * pool[0].numel()
     moved = 2 * _bytes(x) + _bytes(dt, a, bc, slots)
     return Work(moved + _read_and_written(states, pool, into), 5 * states)
@@ -175,7 +175,7 @@ def _experts_sorted(
     biases: _Rows,
     unit: Callable[[Tensor], Tensor],
 ) -> Work:
-    """The matrices of the experts that some token chose are read once."""
+    """The matrices of every chosen expert are read once."""
     del unit
     used = len(set(chosen.flatten().tolist()))
     parts = (

@@ -1,8 +1,8 @@
-"""Every operation of the dispatch table in the steps of an engine, and what bounds those steps.
+"""Time every operation of the dispatch table in an engine's steps, against the device's limits.
 
-The engine serves batches of requests, so that the operations have the shapes of a model in a
-prefill and in a decode step.  What the device can do at most is measured in the same run: the
-fastest copy and the fastest matrix product of several sizes.
+The engine serves batches of requests, so that the operations have a model's shapes in prefill and
+decode steps.  The limits are measured in the same run: the fastest copy and the fastest matrix
+product of several sizes.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ _CALLS: Final = 2_000
 
 @dataclass(frozen=True)
 class Traffic:
-    """Batches of requests over one shared prefix."""
+    """Batches of requests with one shared prefix."""
 
     requests: int
     cached_tokens: int
     new_tokens: int
     output_tokens: int
     prefill_tokens: int
-    """Of one step."""
+    """Maximum per step."""
     dtype: str
     models: tuple[str, ...]
-    """Presets that between them use every operation."""
+    """Presets that together use every operation."""
 
 
 TRAFFIC: Final[Mapping[str, Traffic]] = {
-    # That of `python -m benchmarks engine`.
+    # The same as in `python -m benchmarks engine`.
     "cpu": Traffic(32, 64, 48, 16, 512, "float32", ("qwen3-next-tiny", "nemotron-h-tiny")),
-    # States and KV are life-size.
+    # States and KV have realistic sizes.
     "cuda": Traffic(64, 512, 512, 16, 8192, "bfloat16", ("qwen3-next-1b", "nemotron-h-1b")),
 }
 """By type of device."""
@@ -70,14 +70,14 @@ TRAFFIC: Final[Mapping[str, Traffic]] = {
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The most that this device did in this run."""
+    """The maximum rates of this device in this run."""
 
     copy_bytes_per_s: float
-    """Bytes read and bytes written, both counted."""
+    """Counts both bytes read and bytes written."""
     flops_per_s: Mapping[torch.dtype, float]
-    """Of a square matrix product."""
+    """Rate of a square matrix product, by data type."""
     call_s: float
-    """Host time of a smallest call into PyTorch: one number added in place."""
+    """Host time of the smallest call to PyTorch: one number added in place."""
 
 
 @dataclass(frozen=True)
@@ -86,26 +86,26 @@ class OperationRow:
 
     operation: str
     calls: int
-    """In a step."""
+    """Number per step."""
     step_s: float
-    """Of all calls of a step; the median over steps."""
+    """Time of all calls of a step; the median over steps."""
     work: Work
-    """Of all calls of a step; ``PROJECTIONS`` have FLOPs alone."""
+    """Work of all calls of a step; ``PROJECTIONS`` have only FLOPs."""
     dtype: torch.dtype
-    """Of its products."""
+    """Data type of its products."""
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """Where the time of a prefill or decode step goes; times are medians over ``steps`` steps.
+    """Breakdown of a prefill or decode step's time; times are medians over ``steps`` steps.
 
     Attributes:
-        tokens: new tokens of each of them.
-        step_s: of a whole step, scheduling included.
-        forward_s: the part of that in the model and in choosing tokens.
-        rows: the operations, the longest first; on a CPU ``PROJECTIONS`` among them.
-        products: all matrix products, those inside of operations included; None on a CUDA device.
-        torch_calls: calls of functions and methods of PyTorch in a step.
+        tokens: number of new tokens per step.
+        step_s: time of a whole step, including scheduling.
+        forward_s: the part of it in the model and in sampling.
+        rows: the operations, longest first; on a CPU including ``PROJECTIONS``.
+        products: all matrix products, including those within operations; None on a CUDA device.
+        torch_calls: calls of PyTorch functions and methods per step.
     """
 
     phase: Phase
@@ -129,11 +129,11 @@ class KernelBench:
     ceilings: Ceilings
     tables: tuple[StepTable, ...]
     state_copy: OperationRow | None
-    """``copy_states`` of as many requests, alone: few steps have one.  None without states."""
+    """``copy_states`` for all requests, timed alone, as few steps use it; None without states."""
 
 
 def default_models(device: str) -> tuple[str, ...]:
-    """Presets that between them use every operation, of sizes that suit the device.
+    """Presets that together use every operation, of sizes suited to the device.
 
     Raises:
         ConfigError: there is no such device here.
@@ -159,7 +159,7 @@ def bench_kernels(
     counted: list[Step] = []
     for _ in range(rounds):
         timed += _serve(batches, watch, counting=False)
-        # Looking at each call into PyTorch slows all of them, so that it has steps of its own.
+        # Separate steps for counting, because intercepting calls to PyTorch slows all of them.
         counted += _serve(batches, watch, counting=True)
     return KernelBench(
         model=model,
@@ -173,7 +173,7 @@ def bench_kernels(
 
 @dataclass(frozen=True)
 class ReplayRow:
-    """A decode step of all requests as a CUDA graph, and as it is; wall times, medians."""
+    """A decode step of all requests with and without a CUDA graph; median wall times."""
 
     model: str
     tokens: int
@@ -189,9 +189,9 @@ def bench_replay(
     traffic: Traffic | None = None,
     recorder: GraphRecorder | None = None,
 ) -> ReplayRow:
-    """Time the decode steps of ``rounds`` batches with and without recorded steps, in turns.
+    """Time the decode steps of ``rounds`` batches, alternating with and without recorded steps.
 
-    ``recorder`` stands in for the device's CUDA graphs.
+    ``recorder`` replaces the device's CUDA graphs.
     """
     target = device_of(device)
     chosen = TRAFFIC[target.type] if traffic is None else traffic
@@ -210,7 +210,7 @@ def bench_replay(
 
 
 def _decode_seconds(batches: Batches) -> list[float]:
-    """Wall times of the decode steps of one batch in which all requests took part."""
+    """Wall times of the decode steps of one batch that included all requests."""
     batches.submit()
     engine, seconds = batches.engine, []
     while engine.has_work:
@@ -225,9 +225,9 @@ def _decode_seconds(batches: Batches) -> list[float]:
 
 
 def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
-    """The fastest copy, and in each type the fastest product, over a range of sizes.
+    """The fastest copy, and for each data type the fastest product, over a range of sizes.
 
-    One thread of a CPU copies fastest within its caches; a CUDA device needs size.
+    One CPU thread copies fastest within its caches; a CUDA device needs large sizes.
     """
     on_cpu = device.type == "cpu"
     seconds = cpu_seconds if on_cpu else cuda_seconds
@@ -253,7 +253,7 @@ def measure_ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Cei
 
 
 class Batches:
-    """An engine, and the batches of requests that are submitted to it."""
+    """An engine, and the batches of requests to submit to it."""
 
     def __init__(
         self,
@@ -285,12 +285,12 @@ class Batches:
         )
         self._random = np.random.default_rng(0)
         self._prefix = self._tokens(traffic.cached_tokens)
-        # The prefix must be in the tree with a state at its end before it can be hit.
+        # A prefix can be reused only if the tree has a state at its end.
         self.engine.generate([self._prefix], SamplingParams(max_new_tokens=1, ignore_eos=True))
         self._served = 0
 
     def submit(self) -> None:
-        """Submit a batch of requests; nothing but the prefix was ever seen before."""
+        """Submit a batch of requests that share only the prefix with earlier ones."""
         traffic = self.traffic
         params = SamplingParams(max_new_tokens=traffic.output_tokens, ignore_eos=True)
         for number in range(self._served, self._served + traffic.requests):
@@ -306,7 +306,7 @@ class Batches:
 
 
 def _serve(batches: Batches, watch: StepWatch, *, counting: bool) -> list[Step]:
-    """The steps of one batch, to its end."""
+    """Serve one batch to its end; return its steps."""
     batches.submit()
     steps = []
     while batches.engine.has_work:
@@ -317,7 +317,7 @@ def _serve(batches: Batches, watch: StepWatch, *, counting: bool) -> list[Step]:
 
 
 def _copied_states(batches: Batches, watch: StepWatch) -> OperationRow | None:
-    """The states of as many requests as run, from slots to as many others."""
+    """Copy the states of a batch's requests to other slots."""
     pools, count = batches.engine.pools, batches.traffic.requests
     if not pools.has_states:
         return None
@@ -332,7 +332,7 @@ def _table(
     watch: StepWatch,
     device: torch.device,
 ) -> StepTable:
-    """Of the steps with most tokens: the others are what a batch begins or ends with."""
+    """The table of the steps with the most tokens; others occur when a batch begins or ends."""
     timed, counted = _largest(phase, timed), _largest(phase, counted)
     if device.type == "cuda":
         rows = _rows([watch.kept(phase)])
@@ -368,7 +368,7 @@ def _rows(steps: Sequence[Sequence[Call]]) -> list[OperationRow]:
 
 
 def _row(name: str, steps: Sequence[Sequence[Call]]) -> OperationRow:
-    """Of ``steps`` the calls that make the row."""
+    """A row from the calls of one operation in each of ``steps``."""
     works = [sum((call.work for call in step), Work()) for step in steps]
     middle = len(steps) // 2
     return OperationRow(

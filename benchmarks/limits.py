@@ -1,9 +1,9 @@
-"""What healthy runs of the bundled engine grow by in their first minutes, and the limits from it.
+"""Measure the growth of healthy runs in their first minutes, and derive limits from it.
 
-Four profiles of different kinds are soaked for twenty minutes with several seeds; shorter lengths
-are the first minutes of those runs.  The limit of a length is the worst upper bound with half as
-much again, and never less than what a healthy process may settle by in that time, below which
-nothing is called a leak.
+Four profiles of different kinds are soaked for twenty minutes with several seeds; the first minutes
+of these runs serve as shorter runs.  The limit for a length is 1.5 times the worst upper bound, but
+at least the amount by which a healthy process may settle in that time, below which nothing is
+called a leak.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ GROWTH_GB_PER_H: Final = (0.0, 0.2, 1.0, 3.7, 10.0)
 RECORDED_S: Final = 1200.0
 _FIRST_SEED: Final = 101
 _ROOM: Final = 1.5
-# Of a run: the rest warms up.
+# Share of a run; the rest is warm-up.
 _JUDGED_SHARE: Final = 0.9
-# A length whose limit would not exclude this has none: growth of 1 GB/h must never be CLEAN.
+# A length whose limit would exceed this gets none: growth of 1 GB/h must never be CLEAN.
 _MOST_BYTES_PER_H: Final = 0.9e9
-# What the growth table must hold: of the runs from this length on, this share is CLEAN without
-# growth and LEAK from a growth like sglang#25770's on; and what is never CLEAN.
+# Requirements on the growth table: for runs of at least this length, this share must be CLEAN
+# without growth, and LEAK with growth like sglang#25770's or more; and growth that is never CLEAN.
 _DECIDES_FROM_S: Final = 300.0
 _DECIDED_SHARE: Final = 0.9
 _LEAK_GB_PER_H: Final = 3.7
 _NEVER_CLEAN_GB_PER_H: Final = 1.0
-# As often as a run of the shortest length would look.
+# The sampling cadence of a run of the shortest length.
 _CADENCE: Final = ("probe.sample_every=1s", "probe.collectible_every=3s", "checkpoint.every=60s")
 _PATIENCE_S: Final = 600.0
 
@@ -65,9 +65,9 @@ class Recording:
 
 @dataclass(frozen=True)
 class LimitRow:
-    """What the recordings of one profile came to at one length; bytes per hour.
+    """Results of one profile's recordings at one length, in bytes per hour.
 
-    ``open_count`` runs grew by more than a process may settle by: no limit makes them CLEAN.
+    ``open_count`` runs grew by more than a process may settle: no limit makes them CLEAN.
     """
 
     profile: str
@@ -79,7 +79,7 @@ class LimitRow:
 
     @property
     def limit(self) -> float | None:
-        """The limit on private memory; None where the length has none."""
+        """The limit on private memory; None if the length has none."""
         least = max(_ROOM * self.memory_upper, self.settles)
         if least > _MOST_BYTES_PER_H:
             return None
@@ -88,19 +88,19 @@ class LimitRow:
 
 @dataclass(frozen=True)
 class GrowthRow:
-    """How runs of one length are judged with growth added to their samples of private memory."""
+    """Verdicts of runs of one length with growth added to their private memory."""
 
     length_s: float
     gb_per_h: float
     verdicts: tuple[VerdictKind, ...]
 
     def count(self, kind: VerdictKind) -> int:
-        """How many runs ended so."""
+        """Number of runs with the verdict ``kind``."""
         return sum(verdict is kind for verdict in self.verdicts)
 
 
 def wanted(seeds: int) -> list[tuple[str, int]]:
-    """Profile and seed of each recording, all profiles before the next seed."""
+    """Profile and seed of each recording, ordered by seed."""
     return [(profile, _FIRST_SEED + index) for index in range(seeds) for profile in PROFILES]
 
 
@@ -124,7 +124,7 @@ def recordings(store: Path) -> list[Recording]:
 def record_missing(
     store: Path, seeds: int, jobs: int, told: Callable[[str], None]
 ) -> list[Recording]:
-    """All recordings, made first where ``store`` lacks them; ``jobs`` soaks at a time."""
+    """All recordings, after making those that ``store`` lacks, ``jobs`` soaks at a time."""
     store.mkdir(parents=True, exist_ok=True)
     have = {(r.profile, r.seed) for r in recordings(store)}
     missing = [each for each in wanted(seeds) if each not in have]
@@ -146,7 +146,7 @@ def limit_rows(found: Sequence[Recording]) -> Iterator[LimitRow]:
 
 
 def growth_rows(found: Sequence[Recording]) -> Iterator[GrowthRow]:
-    """How each length is judged under the shipped limits with growth added."""
+    """Judge each length under the shipped limits with growth added."""
     for length_s in LENGTHS_S:
         for gb_per_h in GROWTH_GB_PER_H:
             verdicts = [
@@ -157,14 +157,14 @@ def growth_rows(found: Sequence[Recording]) -> Iterator[GrowthRow]:
 
 
 def shipped(profile: str) -> tuple[dict[str, float], ...]:
-    """The limits that the shipped profile of that name has now, as a manifest stores them."""
+    """The current limits of the shipped profile ``profile``, in a manifest's form."""
     return tuple({"from_s": e.from_s, **e.by_metric()} for e in load_profile(profile).limits)
 
 
 def beginning(
     record: RunRecord, length_s: float, limits: tuple[dict[str, float], ...]
 ) -> RunRecord:
-    """The first ``length_s`` of traffic as a run that was planned so, under ``limits``."""
+    """The first ``length_s`` of traffic as a run planned with that length, under ``limits``."""
     begun_s = next(phase.t_s for phase in record.all_events(Phase) if phase.name == "warmup")
     cut = record.until(begun_s + length_s)
     stored = record.manifest.profile
@@ -175,7 +175,7 @@ def beginning(
 
 
 def with_growth(record: RunRecord, gb_per_h: float) -> RunRecord:
-    """``record`` with a straight line added to its private memory, and nothing else changed."""
+    """``record`` with linear growth added to its private memory, otherwise unchanged."""
     memory = record.series[MEMORY]
     added = gb_per_h * 1e9 / 3600.0 * (memory.t_s - memory.t_s[0])
     grown = Series(memory.name, memory.t_s, memory.value + added)
@@ -183,7 +183,7 @@ def with_growth(record: RunRecord, gb_per_h: float) -> RunRecord:
 
 
 def missed_limits(rows: Sequence[GrowthRow]) -> Iterator[str]:
-    """A sentence for each cell of the growth table that breaks what ``detection.md`` says."""
+    """A sentence for each cell of the growth table that contradicts ``detection.md``."""
     for row in rows:
         runs, length = len(row.verdicts), f"{row.length_s / 60:.0f} min, {row.gb_per_h:g} GB/h"
         decides = row.length_s >= _DECIDES_FROM_S
@@ -254,7 +254,7 @@ def _result(results: Sequence[MetricResult], name: str) -> MetricResult:
 
 
 def _upper(result: MetricResult) -> float:
-    """Too few samples bound nothing."""
+    """The upper bound of the rate; infinite if there were too few samples."""
     return math.inf if result.rate_per_hour is None else result.rate_per_hour.upper
 
 
@@ -271,7 +271,7 @@ def _verdicts(row: GrowthRow) -> str:
 
 
 def _rounded_up(value: float) -> float:
-    """Up to the next 10, below 100 to the next 5."""
+    """Round up to a multiple of 10, or up to 100 to a multiple of 5."""
     step = 10.0 if value > 100.0 else 5.0
     return math.ceil(value / step) * step
 

@@ -1,8 +1,8 @@
-"""How exactly the load client measures, and what a request costs it.
+"""Measure the accuracy of the load client, and its cost per request.
 
-A server answers with a first token after 20 ms and 10 ms between tokens, and keeps what its own
-clock says of each: sleeps are longer than asked for on a busy machine.  The difference between what
-the client and what the server measured is the client's error.
+A server answers with a first token after 20 ms and 10 ms between tokens, and measures the actual
+times itself, as sleeps last longer than requested on a busy machine.  The difference between the
+client's and the server's times is the client's error.
 
     python -m benchmarks load-client [--seconds 20] [--concurrency 8]
 """
@@ -34,7 +34,7 @@ LAST = b'data: {"choices": [{"text": "", "finish_reason": "length"}]}\n\ndata: [
 
 
 def serve(port: int) -> None:
-    """Answer completions on ``port``, and say on /measured what they took."""
+    """Answer completions on ``port``, and report their measured times on /measured."""
     measured: dict[str, list[float]] = {TTFT: [], ITL: []}
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -78,7 +78,7 @@ def traffic(url: str, concurrency: int) -> Traffic:
 
 
 def drive(url: str, seconds: float, concurrency: int) -> tuple[HttpLoad, dict[str, Any]]:
-    """Send for so long, and wait for the last answer; the client, and what it measured."""
+    """Send for ``seconds``, and wait for the last answer; return the client and its latencies."""
     load = HttpLoad(traffic(url, concurrency).start(""), SystemClock())
     latencies: dict[str, dict[int, int]] = {}
     load.start()
@@ -96,7 +96,7 @@ def drive(url: str, seconds: float, concurrency: int) -> tuple[HttpLoad, dict[st
 
 
 def row(name: str, client: Mapping[int, int], server: Sequence[float]) -> str:
-    """The quantiles of both, and their difference, in ms."""
+    """Quantiles of both sides, and their difference, in ms."""
     histogram = LatencyHistogram()
     histogram.add_counts(client)
     cuts = statistics.quantiles(server, n=100)

@@ -1,7 +1,7 @@
-"""What a probe costs a small HTTP server: requests/s and latencies with and without looks at it.
+"""Measure the cost of a probe in a small HTTP server: requests/s and latencies with and without it.
 
-Blocks with and without alternate, so that a machine that grows slower does so for both.  The server
-runs on one thread; one client sends request after request, as a stream sends token after token.
+Blocks with and without heap scans alternate, so that a machine that becomes slower affects both.
+The server has one thread; one client sends request after request, like the tokens of a stream.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ server.serve_forever()
 
 @dataclass
 class Block:
-    """Latencies of one block, in seconds, and how long it took."""
+    """Latencies and duration of one block, in seconds."""
 
     latencies_s: list[float] = field(default_factory=list)
     elapsed_s: float = 0.0
@@ -62,7 +62,7 @@ class Block:
 
 
 def measure(objects: int, resident_mib: int, blocks: int, block_s: float) -> str:
-    """One row: the server with so many tracked objects and so much other memory."""
+    """One row: a server with ``objects`` tracked objects and ``resident_mib`` of other memory."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "sockets"
         server = subprocess.Popen(
@@ -107,7 +107,7 @@ def _watched_block(
     pid: int,
     ways: list[str],
 ) -> Block:
-    """One in which looks are taken as often as the account allows."""
+    """A block with heap scans as often as the budget allows."""
     import threading
 
     ended = threading.Event()

@@ -1,7 +1,7 @@
-"""The usual ways to call a leak in a memory series, for comparison: lines, ranks, rules of thumb,
-and the prototype of the analysis.
+"""The usual leak detectors for memory series, for comparison: lines, ranks, rules of thumb, and the
+prototype of the analysis.
 
-All but the last cut the first tenth as warm-up, because they know no better, and are given the same
+All but the last drop the first tenth as warm-up, as they cannot detect its end.  All get the same
 floor and margin as the analysis of a run.
 """
 
@@ -28,7 +28,7 @@ _MANY = 1e6
 
 @dataclass(frozen=True)
 class Answer:
-    """What a detector says; rates in MB/h, None where it gives no interval."""
+    """A detector's answer; rates in MB/h, None without an interval."""
 
     word: str
     lower: float | None = None
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Growth in MB/h that is worth a finding, and that "clean" must stay under."""
+    """Growth in MB/h above which a finding is worth reporting, and below which it is clean."""
 
     floor: float
     margin: float
@@ -47,7 +47,7 @@ Detector = Callable[[LabelledTrace, Thresholds], Answer]
 
 
 def least_squares(trace: LabelledTrace, limits: Thresholds) -> Answer:
-    """A straight line through all samples, its slope tested by Student's t."""
+    """A straight line through all samples; its slope is tested by Student's t."""
     t, y = _after_warmup(trace)
     slope, se = _line(t, y)
     call = slope - t_quantile(1.0 - _ALPHA, t.size - 2) * se
@@ -56,7 +56,7 @@ def least_squares(trace: LabelledTrace, limits: Thresholds) -> Answer:
 
 
 def mann_kendall(trace: LabelledTrace, limits: Thresholds) -> Answer:
-    """Kendall's rank test of a rise, and the median slope above the floor."""
+    """Kendall's rank test for a rise, combined with a median slope above the floor."""
     t, y = _block_medians(trace)
     slopes, signs = _pairs(t, y)
     z = float(signs.sum()) / _kendall_sd(t.size)
@@ -65,7 +65,7 @@ def mann_kendall(trace: LabelledTrace, limits: Thresholds) -> Answer:
 
 
 def theil_sen(trace: LabelledTrace, limits: Thresholds) -> Answer:
-    """The median of all slopes between two points, its interval from their ranks (Sen 1968)."""
+    """The median of all slopes between two points; its interval is from ranks (Sen 1968)."""
     t, y = _block_medians(trace)
     slopes = np.sort(_pairs(t, y)[0])
 
@@ -87,7 +87,7 @@ def endpoints(trace: LabelledTrace, limits: Thresholds) -> Answer:
 
 
 def last_quarter(trace: LabelledTrace, limits: Thresholds) -> Answer:
-    """The slope of a line through the last quarter, above the floor."""
+    """Whether a line through the last quarter has a slope above the floor."""
     late = trace.t_s >= trace.t_s[0] + 0.75 * (trace.t_s[-1] - trace.t_s[0])
     slope, _ = _line(trace.t_s[late] / 3600.0, trace.value[late])
     return Answer(LEAK if slope > limits.floor else CLEAN)
@@ -119,7 +119,7 @@ def _by_interval(call: float, lower: float, upper: float, limits: Thresholds) ->
 
 
 def _after_warmup(trace: LabelledTrace) -> tuple[FloatArray, FloatArray]:
-    """Hours and MB."""
+    """Times in hours and values in MB, without the warm-up."""
     keep = trace.t_s >= trace.t_s[0] + WARMUP * (trace.t_s[-1] - trace.t_s[0])
     return trace.t_s[keep] / 3600.0, trace.value[keep]
 

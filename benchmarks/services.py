@@ -1,8 +1,8 @@
-"""Labelled memory of simulated services, kept apart to judge the analysis and never to improve it.
+"""Labelled memory of simulated services: a held-out set to evaluate the analysis, not to tune it.
 
-The fourth generator: parts (``services_parts``), leaks, colours of noise and faults of the sampler
-that no other has.  Whoever looks at its misses and changes the analysis because of them must write
-another.  Sizes in MB, times in seconds, rates in MB/h.
+The fourth generator, with its own parts (``services_parts``), leaks, noise colours and sampler
+faults.  If the analysis is ever changed because of misses here, a new held-out generator is needed.
+Sizes in MB, times in seconds, rates in MB/h.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _OCTAVES = 5
 
 
 def per_connection(rng: Random, clock: Clock) -> FloatArray:
-    """A buffer for each of some hundreds or thousands of connections."""
+    """A buffer for each of hundreds or thousands of connections."""
     ends = poisson_times(rng, clock, int(rng.integers(300, 5000)))
     return np.bincount(ends, minlength=clock.t_s.size).cumsum().astype(np.float64)
 
 
 def per_error(rng: Random, clock: Clock) -> FloatArray:
-    """With every error, and errors come in spells."""
+    """Bytes for each error; errors are clustered."""
     spell, spells = False, np.empty(clock.t_s.size)
     for i, draw in enumerate(rng.random(clock.t_s.size).tolist()):
         spell = draw > 0.04 if spell else draw < 0.02
@@ -50,18 +50,18 @@ def per_error(rng: Random, clock: Clock) -> FloatArray:
 
 
 def by_cron(rng: Random, clock: Clock) -> FloatArray:
-    """A job at fixed times that keeps what it loaded."""
+    """A job at fixed times that never frees what it loaded."""
     jobs = int(rng.integers(40, 200))
     return np.floor(clock.t_s / clock.duration_s * jobs)
 
 
 def in_slabs(rng: Random, clock: Clock) -> FloatArray:
-    """Per request, seen only when a slab of a fixed size is full."""
+    """Bytes per request, visible only when a slab of a fixed size is full."""
     return np.floor(clock.done * rng.integers(30, 300))
 
 
 def after_release(rng: Random, clock: Clock) -> FloatArray:
-    """By the hour, since a job of the first third started."""
+    """Linear in time, after a job starts in the first third of the run."""
     x = clock.t_s / clock.duration_s
     return np.maximum(0.0, x - rng.uniform(0.0, 0.35))
 
@@ -81,13 +81,13 @@ CLEAN_KINDS = tuple(f"{a}, {b}" for a, b in product(PARTS, PARTS) if a <= b)
 
 
 def clean_trace(kind: str, seed: int) -> LabelledTrace:
-    """A healthy service with the two parts that ``kind`` names; one alone if they are the same."""
+    """A healthy service with the two parts in ``kind``, or one if they are the same."""
     rng = np.random.default_rng([seed, 23, *kind.encode()])
     return _trace(rng, kind, list(dict.fromkeys(kind.split(", "))), None)
 
 
 def leaking_trace(kind: str, seed: int) -> LabelledTrace:
-    """A service that loses 1 MB/h to 5 GB/h in the way and beside the part that ``kind`` names."""
+    """A service with the leak and the part in ``kind``, losing 1 MB/h to 5 GB/h."""
     rng = np.random.default_rng([seed, 29, *kind.encode()])
     leak, part = kind.split(", ")
     return _trace(rng, kind, [part], leak)
@@ -127,7 +127,7 @@ def _trace(rng: Random, kind: str, parts: list[str], leak: str | None) -> Labell
 
 
 def _chance(clock: Clock, lost: FloatArray) -> float:
-    """Standard deviation of all that was lost, from what equal shares of the requests lost."""
+    """Standard deviation of the total loss, estimated from losses per equal share of requests."""
     each = np.diff(np.interp(np.linspace(0.0, 1.0, 41), clock.done, lost))
     return float(np.std(each, ddof=1) * np.sqrt(each.size))
 
@@ -143,7 +143,7 @@ def _noise(rng: Random, t: FloatArray, base: float, clock: Clock) -> tuple[Float
 def _pink(
     rng: Random, t: FloatArray, sd: float, tau_s: float, clock: Clock
 ) -> tuple[FloatArray, float]:
-    """As strong in each octave, from seconds to a fiftieth of the run."""
+    """Pink noise: equal power per octave, from seconds to a fiftieth of the run."""
     longest = max(clock.duration_s / 50.0, 4.0)
     taus = np.exp(np.linspace(np.log(2.0), np.log(longest), _OCTAVES))
     each = sd / np.sqrt(_OCTAVES)
@@ -154,7 +154,7 @@ def _pink(
 def _telegraph(
     rng: Random, t: FloatArray, sd: float, tau_s: float, clock: Clock
 ) -> tuple[FloatArray, float]:
-    """One of two levels: a buffer that is there or not."""
+    """Random telegraph noise: a buffer that exists or not."""
     gaps = np.diff(t, prepend=t[0])
     flips = rng.random(t.size) < 0.5 * (1.0 - np.exp(-gaps / tau_s))
     side = np.where(np.cumsum(flips) % 2 == 0, 1.0, -1.0)
@@ -165,7 +165,7 @@ def _telegraph(
 def _as_busy(
     rng: Random, t: FloatArray, sd: float, tau_s: float, clock: Clock
 ) -> tuple[FloatArray, float]:
-    """Louder while there is more traffic."""
+    """Noise that grows with traffic."""
     level = np.interp(t, clock.t_s, clock.requests / max(float(clock.requests.mean()), 1e-9))
     noise: FloatArray = sd * np.sqrt(level + 0.1) * record_noise(rng, t, tau_s)
     return noise, 2.2 * tau_s * sd * sd
@@ -174,7 +174,7 @@ def _as_busy(
 def _one_sided(
     rng: Random, t: FloatArray, sd: float, tau_s: float, clock: Clock
 ) -> tuple[FloatArray, float]:
-    """Buffers on top of a floor: noise that only adds."""
+    """One-sided noise: buffers on top of a floor."""
     noise: FloatArray = sd * np.abs(record_noise(rng, t, tau_s, heavy=True))
     return noise, 2.0 * tau_s * sd * sd
 
@@ -183,7 +183,7 @@ _COLOURS = (_pink, _telegraph, _as_busy, _one_sided)
 
 
 def _sample_times(rng: Random, duration_s: float) -> FloatArray:
-    """A sampler that is restarted once or twice with another interval, or blind for a while."""
+    """A sampler that restarts up to twice with another interval, and may be blind for a while."""
     edges = np.sort(rng.uniform(0.0, duration_s, int(rng.integers(0, 3))))
     edges = np.concatenate([[0.0], edges, [duration_s]])
     parts = []

@@ -1,7 +1,7 @@
-"""What holds memory in the services of ``services``: managed heaps, slabs, tables, sessions.
+"""Memory of the services in ``services``: managed heaps, slabs, tables, sessions.
 
-Each part takes the clock of arrivals and says what it holds at each tick, as a share of the
-process.  None is a curve over time, and none is one of ``simulated_parts``.
+Each part maps the clock of arrivals to its memory at each tick, as a share of the process.  No part
+is a curve over time, and none is in ``simulated_parts``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FULL_BY = 0.55  # of the run
 
 
 def paced_heap(rng: Random, clock: Clock) -> FloatArray:
-    """A collector that starts when the heap is a multiple of what lived after the last one."""
+    """A collector that runs when the heap reaches a multiple of the previous live size."""
     live = rng.uniform(0.05, 0.2) * (1.0 + 0.04 * reverting(rng, clock, 0.02))
     growth = rng.uniform(0.3, 1.0)
     garbage = np.cumsum(clock.requests) / float(clock.requests.sum())
@@ -32,7 +32,7 @@ def paced_heap(rng: Random, clock: Clock) -> FloatArray:
 
 
 def two_generations(rng: Random, clock: Clock) -> FloatArray:
-    """Small collections by the hundred; what they promote waits for a large one."""
+    """Hundreds of small collections; promoted objects wait for a large one."""
     done = clock.done * rng.uniform(60.0, 400.0)
     young = np.mod(done, 1.0)
     every = int(rng.integers(6, 40))
@@ -41,14 +41,14 @@ def two_generations(rng: Random, clock: Clock) -> FloatArray:
 
 
 def hash_table(rng: Random, clock: Clock) -> FloatArray:
-    """A table that doubles whenever it is full, of keys of which there are only so many."""
+    """A table that doubles whenever it is full, for a limited number of keys."""
     seen = 1.0 - np.exp(-clock.done * rng.uniform(6.0, 40.0))
     slots = 2.0 ** np.ceil(np.log2(np.maximum(seen, 1e-4)))
     return rng.uniform(0.02, 0.25) * (0.6 * slots + 0.4 * seen)
 
 
 def slab_pool(rng: Random, clock: Clock) -> FloatArray:
-    """Slabs taken when the load wants them; an empty one is kept for a while, then given back."""
+    """Slabs allocated on demand; empty ones are kept for a while, then freed."""
     wanted = np.ceil(rng.integers(6, 40) * (1.0 + 0.5 * reverting(rng, clock, 0.004)))
     patience = int(rng.integers(20, 300))
     windows = np.lib.stride_tricks.sliding_window_view(
@@ -59,7 +59,7 @@ def slab_pool(rng: Random, clock: Clock) -> FloatArray:
 
 
 def sessions(rng: Random, clock: Clock) -> FloatArray:
-    """Open sessions: none at the start, in balance once the first have ended."""
+    """Open sessions: none at the start, in equilibrium once the first have ended."""
     life = rng.uniform(0.01, 0.1)
     count = int(rng.integers(200, 3000))
     opened = poisson_times(rng, clock, count)
@@ -71,7 +71,7 @@ def sessions(rng: Random, clock: Clock) -> FloatArray:
 
 
 def backlog(rng: Random, clock: Clock) -> FloatArray:
-    """What waits while more comes than is served, now and then."""
+    """A queue that grows whenever arrivals exceed the service rate."""
     waits = np.empty(clock.t_s.size)
     now, served = 0.0, float(clock.requests.mean()) * rng.uniform(1.05, 1.6)
     for i, came in enumerate(clock.requests.tolist()):
@@ -81,7 +81,7 @@ def backlog(rng: Random, clock: Clock) -> FloatArray:
 
 
 def decaying_pages(rng: Random, clock: Clock) -> FloatArray:
-    """Freed pages that an allocator gives back bit by bit after each burst."""
+    """Freed pages that an allocator returns gradually after each burst."""
     keep = float(np.exp(-1.0 / (rng.uniform(0.003, 0.04) * clock.t_s.size)))
     fresh = np.zeros(clock.t_s.size)
     at = poisson_times(rng, clock, int(rng.integers(5, 80)))
@@ -95,12 +95,12 @@ def decaying_pages(rng: Random, clock: Clock) -> FloatArray:
 
 
 def mapped_file(rng: Random, clock: Clock) -> FloatArray:
-    """A file read once from front to back, and pinned."""
+    """A file read once from front to back, and kept in memory."""
     return rng.uniform(0.02, 0.4) * np.minimum(clock.done / rng.uniform(0.05, _FULL_BY), 1.0)
 
 
 def model_swap(rng: Random, clock: Clock) -> FloatArray:
-    """Weights exchanged for others of nearly the same size, with both held for some minutes."""
+    """Weights replaced by others of similar size, with both held for some minutes."""
     out = np.zeros(clock.t_s.size)
     for at in rng.uniform(0.05, 0.9, int(rng.integers(1, 4))):
         start, length = int(at * clock.t_s.size), int(rng.uniform(0.003, 0.02) * clock.t_s.size)

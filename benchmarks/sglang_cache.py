@@ -1,7 +1,8 @@
-"""A released sglang's caches under the same turns, in an environment of their own.
+"""Run a released sglang's caches on the same turns, in a separate environment.
 
-Started by ``benchmarks.against_sglang`` with an interpreter that has it; answers JSON lines.  The
-packages that sglang wants and a machine without a GPU cannot have are replaced by empty ones.
+``benchmarks.against_sglang`` starts it with an interpreter that has sglang; it answers JSON lines.
+Packages that sglang requires, but that a machine without a GPU cannot install, are replaced by
+empty ones.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ class AbsentError(Exception):
 
 
 class _StubType(type):
-    """A class whose attributes are more such classes."""
+    """A class whose attributes are again such classes."""
 
     def __getattr__(cls, name: str) -> Any:
         return _stub(name)
 
 
 class _StubModule(types.ModuleType):
-    """Has whatever is asked for; none of it is ever called."""
+    """A module that has any attribute; none is ever called."""
 
     def __getattr__(self, name: str) -> Any:
         return _stub(name)
@@ -56,7 +57,7 @@ def _stub(name: str) -> Any:
 
 
 class _StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the packages in ``_STUBS`` after everybody else has failed, so real ones win."""
+    """Finds the packages in ``_STUBS`` after all other finders have failed, so real ones win."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: object = None
@@ -72,11 +73,11 @@ class _StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing to run."""
+        """Do nothing."""
 
 
 class _BenchReq:
-    """As much of a request as a match with copy-on-write looks at."""
+    """The part of a request that a match with copy-on-write reads."""
 
     def __init__(self) -> None:
         self.rid = "bench"
@@ -89,7 +90,7 @@ class _BenchReq:
 
     @property
     def kv(self) -> _BenchReq:
-        """Where 0.5.23 keeps what a request holds."""
+        """The place where 0.5.23 keeps a request's holdings."""
         return self
 
     @property
@@ -99,7 +100,7 @@ class _BenchReq:
 
 
 class SglangCache:
-    """The released cache with its pools, turned as ``benchmarks.cache.TimedCache`` turns ours."""
+    """The released cache with its pools, driven like ours in ``benchmarks.cache.TimedCache``."""
 
     def __init__(
         self, pattern: CachePattern, page_size: int, kind: CacheKind, unified: bool
@@ -109,7 +110,7 @@ class SglangCache:
         self._conversations = Conversations(pattern)
         self._block = Block()
         self._mamba: Any = None
-        # With windows: the two allocators behind the one whose slots the tree has.
+        # With windows: the two allocators behind the one that the tree uses.
         self._parts: tuple[Any, Any] | None = None
         if kind == "windows":
             sizes = pattern.kv_tokens, pattern.swa_tokens
@@ -136,11 +137,11 @@ class SglangCache:
         if unified:
             params.tree_components = api.components(kind)
         self.cache = tree(params)
-        # Duplicates are freed inside of insert; the plain tree leaves them to its caller.
+        # Other trees free duplicates in insert; the plain tree leaves them to its caller.
         self._frees_duplicates = kind == "full" and not unified
 
     def run(self, turns: int) -> Block:
-        """The next ``turns`` turns of the pattern; keys are made before the clock starts."""
+        """Run the next ``turns`` turns; keys are made before the timing starts."""
         keys = [self._conversations.next_key() for _ in range(turns)]
         block = self._block = Block()
         start = time.perf_counter_ns()
@@ -185,7 +186,7 @@ class SglangCache:
         block.hit_tokens += hit
 
     def _indices(self, matched: Any) -> Any:
-        """The KV slots that were hit: up to 0.5.18 a part of the match, later asked for."""
+        """The reused KV slots: up to 0.5.18 a part of the match, later a separate query."""
         if self._api.matches_have_indices:
             return matched.device_indices
         path = self.cache.path_device_indices(matched.last_device_node)
@@ -199,7 +200,7 @@ class SglangCache:
         else:
             short, swa_short = (missing - part.available_size() for part in self._parts)
         if short > 0 or swa_short > 0:
-            # Each pool is asked for what it lacks, as the scheduler does.
+            # Evict from each pool what it lacks, as the scheduler does.
             self._evict(api.EvictParams(max(0, short), swa_num_tokens=max(0, swa_short)))
         fresh = self._fresh(missing)
         value = api.torch.cat((matched, fresh))
@@ -212,7 +213,7 @@ class SglangCache:
         return value, slots
 
     def _fresh(self, count: int) -> Any:
-        """Slots for ``count`` tokens; with windows as its allocator does it, for pages as well."""
+        """Slots for ``count`` tokens; with windows as in its allocator, which works with pages."""
         if self._parts is None:
             fresh = self._kv.alloc(count)
             assert fresh is not None, "the pattern does not fit its KV pool"
@@ -231,7 +232,7 @@ class SglangCache:
 
 
 class _Api:
-    """The classes of the released engine that are timed."""
+    """The classes of the released engine, by name."""
 
     def __init__(self) -> None:
         import torch
@@ -240,7 +241,7 @@ class _Api:
         self.torch = torch
         from sglang.srt import server_args
 
-        # The property would load a model's configuration.
+        # Otherwise a property would load a model's configuration.
         arguments = server_args.ServerArgs(model_path="dummy", page_size=1)
         arguments._mamba_cache_chunk_size = 64
         server_args.set_global_server_args_for_scheduler(arguments)
@@ -258,10 +259,10 @@ class _Api:
         self._memory_pool = memory_pool
 
     def tree(self, kind: CacheKind, unified: bool) -> Callable[..., Any]:
-        """The class of that kind.
+        """The tree class of that kind.
 
         Raises:
-            AbsentError: the release has none.
+            AbsentError: the release lacks it.
         """
         module, name = _TREES["unified" if unified else kind]
         path = f"sglang.srt.mem_cache.{module}"
@@ -276,25 +277,25 @@ class _Api:
         return tree
 
     def components(self, kind: CacheKind) -> tuple[Any, ...]:
-        """What a unified tree of that kind keeps."""
+        """The components of a unified tree of that kind."""
         try:
             from sglang.srt.mem_cache.unified_cache_components import ComponentType as Type
         except ImportError:
-            # Where 0.5.23 has it.
+            # The location in 0.5.23.
             from sglang.srt.mem_cache.unified_cache.components import ComponentType as Type
 
         beside = {"full": (), "states": (Type.MAMBA,), "windows": (Type.SWA,)}
         return (Type.FULL, *beside[kind])
 
     def kv_allocator(self, tokens: int, page_size: int) -> Any:
-        """Slots without memory behind them."""
+        """An allocator of slots without memory behind them."""
         rest = (self.torch.float32, "cpu", None, False)
         if page_size == 1:
             return self._allocator.TokenToKVPoolAllocator(tokens, *rest)
         return self._allocator.PagedTokenToKVPoolAllocator(tokens, page_size, *rest)
 
     def swa_allocator(self, tokens: int, swa_tokens: int, page_size: int) -> Any:
-        """The same for full and for sliding layers, and which slot of one is which of the other."""
+        """An allocator for full and sliding layers, with the mapping between their slots."""
         from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
         from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
 
@@ -316,7 +317,7 @@ class _Api:
         )
 
     def hybrid_rows(self, mamba_slots: int, tracks: bool) -> Any:
-        """State pool of the smallest possible states: only the bookkeeping is to be timed."""
+        """A pool with the smallest possible states, as only the bookkeeping is timed."""
         from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
 
         shape = Mamba2StateShape.create(
@@ -332,7 +333,7 @@ class _Api:
 
 
 def _answers(out: TextIO) -> None:
-    """Build a cache, then run turns on it, as the lines on stdin ask."""
+    """Build a cache, then run turns on it, as requested by the lines on stdin."""
     cache: SglangCache | None = None
     for line in sys.stdin:
         asked = json.loads(line)
@@ -351,7 +352,7 @@ def _answers(out: TextIO) -> None:
 
 
 def main() -> None:
-    """Serve until stdin ends; what sglang prints goes to stderr."""
+    """Serve until stdin ends; sglang's own output goes to stderr."""
     sys.meta_path.append(_StubFinder())
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,9 +1,9 @@
 """Labelled memory of simulated processes: mechanisms driven by arrivals, not curves over time.
 
-The third generator beside ``benchmarks/corpus.py`` and the tests' own.  Here nothing is drawn as a
-shape: a clock of requests drives parts (``benchmarks/simulated_parts.py``) that hold and give back
-memory, and a leak loses bytes per event.  Kinds are pairs, so that half of the pairs can be kept
-unseen while the other half is looked at.  Sizes in MB, times in seconds, rates in MB/h.
+The third generator, besides ``benchmarks/corpus.py`` and the tests' own.  Nothing is drawn as a
+shape: a clock of requests drives parts (``benchmarks/simulated_parts.py``) that allocate and free
+memory, and a leak loses bytes per event.  Kinds are pairs; half of the pairs are held out while the
+analysis is developed on the others.  Sizes in MB, times in seconds, rates in MB/h.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hybridbench.analysis.record import FloatArray
 
 TICKS = 3000
 RESOLVABLE_Z = 8.0
-_LEAST_RATE, _LEAST_SHARE = 1.0, 0.0004  # MB/h, and of the base
+_LEAST_RATE, _LEAST_SHARE = 1.0, 0.0004  # MB/h, and share of the base per hour
 _POINTS = 120
 _STRETCHES = 16
 _PAGES = (4096e-6, 4096e-6, 4096e-6, 2.097152)
@@ -39,7 +39,7 @@ def per_abort(rng: Random, clock: Clock) -> FloatArray:
 
 
 def per_session(rng: Random, clock: Clock) -> FloatArray:
-    """Large pieces, lost when long sessions end: one to three hundred a run, of uneven size."""
+    """Large pieces of varied size, lost when long sessions end: 60 to 300 per run."""
     ends = poisson_times(rng, clock, int(rng.integers(60, 300)))
     sizes = rng.gamma(rng.uniform(1.0, 6.0), size=ends.size)
     lost: FloatArray = np.bincount(ends, weights=sizes, minlength=clock.t_s.size).cumsum()
@@ -47,18 +47,18 @@ def per_session(rng: Random, clock: Clock) -> FloatArray:
 
 
 def by_timer(rng: Random, clock: Clock) -> FloatArray:
-    """A housekeeping thread that loses as much an hour whatever the traffic."""
+    """A housekeeping thread that leaks at a constant rate, independent of traffic."""
     return clock.t_s.copy()
 
 
 def after_change(rng: Random, clock: Clock) -> FloatArray:
-    """Per request, once a feature is switched on in the first half of the run."""
+    """Bytes per request, after a feature is switched on in the first half of the run."""
     on = clock.t_s > rng.uniform(0.1, 0.5) * clock.duration_s
     return np.cumsum(clock.requests * on)
 
 
 def per_entry(rng: Random, clock: Clock) -> FloatArray:
-    """With every entry of a list that is walked and grows: faster with time."""
+    """Bytes per entry of a growing list on each walk, so the leak accelerates."""
     done = np.cumsum(clock.requests)
     share = done / done[-1]
     curve = rng.uniform(0.3, 0.7)
@@ -79,7 +79,7 @@ _BY_CHANCE = ("per abort", "per session")
 
 _PAIRS = list(product(enumerate(LEAKS), enumerate(PARTS)))
 _BESIDE = list(product(enumerate(PARTS), enumerate(PARTS)))
-# The pairs that may be looked at while the analysis is changed, and those that may not.
+# Pairs for developing the analysis, and held-out pairs.
 LEAK_KINDS = tuple(f"{a}, {b}" for (i, a), (j, b) in _PAIRS if (i + j) % 2 == 0)
 HELD_OUT_LEAK_KINDS = tuple(f"{a}, {b}" for (i, a), (j, b) in _PAIRS if (i + j) % 2 == 1)
 CLEAN_KINDS = tuple(f"{a}, {b}" for (i, a), (j, b) in _BESIDE if i <= j and (i + j) % 2 == 0)
@@ -89,14 +89,14 @@ HELD_OUT_CLEAN_KINDS = tuple(
 
 
 def clean_trace(kind: str, seed: int) -> LabelledTrace:
-    """A healthy process with the two parts that ``kind`` names; one alone if they are the same."""
+    """A healthy process with the two parts in ``kind``, or one if they are the same."""
     rng = np.random.default_rng([seed, 17, *kind.encode()])
     names = kind.split(", ")
     return _trace(rng, kind, list(dict.fromkeys(names)), None)
 
 
 def leaking_trace(kind: str, seed: int) -> LabelledTrace:
-    """A process that loses 1 MB/h to 10 GB/h in the way and beside the part that ``kind`` names."""
+    """A process with the leak and the part in ``kind``, losing 1 MB/h to 10 GB/h."""
     rng = np.random.default_rng([seed, 19, *kind.encode()])
     leak, part = kind.split(", ")
     return _trace(rng, kind, [part], leak)
@@ -124,7 +124,7 @@ def _trace(rng: Random, kind: str, parts: list[str], leak: str | None) -> Labell
     resolvable = False
     if leak is not None:
         density = 2.0 * tau_s * sd * sd
-        # What comes by chance cannot be known beside the leak: it is noise.
+        # A random part is unpredictable, and so noise for the estimate of the leak.
         chance = [h for name, h in zip(parts, held, strict=True) if _by_chance(name, clock)]
         density += sum(density_at_zero(clock, part) for part in chance)
         known = [h for name, h in zip(parts, held, strict=True) if not _by_chance(name, clock)]
@@ -133,7 +133,7 @@ def _trace(rng: Random, kind: str, parts: list[str], leak: str | None) -> Labell
     work, load = traffic(clock, t)
     growing = going_rate(clock, lost, by_time=leak == "by timer")
     if leak in _BY_CHANCE:
-        # Nobody can know that luck changes: it goes on at the rate of the whole window.
+        # The rate of random events is that of the whole window, not of its last quarter.
         growing = mean_rate(clock, lost)
     if "unloading" in parts:
         growing += going_rate(clock, held[parts.index("unloading")], by_time=True)
@@ -149,7 +149,7 @@ def traffic(clock: Clock, t: FloatArray) -> tuple[FloatArray | None, FloatArray 
 
 
 def matters(rate: float, base: float) -> bool:
-    """Whether anybody would look for a leak of ``rate`` MB/h in a process of ``base`` MB."""
+    """Whether a leak of ``rate`` MB/h is worth finding in a process of ``base`` MB."""
     return rate >= max(_LEAST_RATE, _LEAST_SHARE * base)
 
 
@@ -163,7 +163,7 @@ def _by_chance(part: str, clock: Clock) -> bool:
 
 
 def density_at_zero(clock: Clock, part: FloatArray) -> float:
-    """MB^2 s of a part that comes by chance, from the means of stretches of the judged window."""
+    """Spectral density at zero of a random part, in MB^2 s, from means of sub-windows."""
     late = part[clock.t_s >= WARMUP * clock.duration_s]
     means = np.array([stretch.mean() for stretch in np.array_split(late, _STRETCHES)])
     at = np.arange(_STRETCHES) - 0.5 * (_STRETCHES - 1)
@@ -174,8 +174,8 @@ def density_at_zero(clock: Clock, part: FloatArray) -> float:
 
 
 def going_rate(clock: Clock, lost: FloatArray, *, by_time: bool) -> float:
-    """MB/h over the last quarter of the judged window's hours, or of its requests at their mean
-    pace, which is what a leak per request will go on at.
+    """MB/h over the last quarter of the judged window, by time, or by requests at their mean rate,
+    at which a leak per request would continue.
     """
     x = clock.t_s / clock.duration_s
     done = x if by_time else clock.done
@@ -191,7 +191,7 @@ def mean_rate(clock: Clock, lost: FloatArray) -> float:
 
 
 def _sample_times(rng: Random, duration_s: float) -> tuple[FloatArray, float]:
-    """A sampler that is late now and then, and that a busy machine holds up for minutes."""
+    """A sampler that is sometimes late, and that a busy machine delays for minutes."""
     interval_s = float(rng.choice([1.0, 2.0, 5.0, 10.0, 20.0, 30.0]))
     gaps = interval_s * (1.0 + rng.exponential(rng.choice([0.0, 0.05, 0.3]), int(1e5)))
     late = rng.random(gaps.size) < rng.choice([0.0, 0.002]) * interval_s / 30.0
@@ -201,8 +201,8 @@ def _sample_times(rng: Random, duration_s: float) -> tuple[FloatArray, float]:
 
 
 def least_error(clock: Clock, lost: FloatArray, held: list[FloatArray], density: float) -> float:
-    """The standard error in MB of all that was lost, in the judged window, for an estimator that
-    knows when the leak proceeds and what each part looks like, though not how large they are.
+    """Standard error of the total loss in the judged window, in MB, for an estimator that knows the
+    shapes of the leak and of each part, but not their sizes.
     """
     at = np.linspace(WARMUP, 1.0, _POINTS) * clock.duration_s
     rows = [np.interp(at, clock.t_s, column) for column in (lost, *held)]

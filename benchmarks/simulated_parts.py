@@ -1,8 +1,8 @@
-"""What holds memory in a simulated healthy process: caches, allocators, collectors, workers.
+"""Memory of a simulated healthy process: caches, allocators, collectors, workers.
 
-Each part takes a clock of arrivals and says what it holds at each tick, as a share of the process.
-Every fill is over by six tenths of the run: one that is not cannot be told from a leak without
-other evidence, and is no fair test of either.
+Each part maps a clock of arrivals to its memory at each tick, as a share of the process.  Every
+fill ends by six tenths of the run: a longer one cannot be distinguished from a leak without other
+evidence, and so would not be a fair test.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _FULL_BY = 0.6  # of the run
 
 @dataclass(frozen=True)
 class Clock:
-    """Arrivals at even ticks; ``told`` says whether the sampler records them, as it mostly does:
-    who soaks an engine drives its traffic.
+    """Arrivals at equidistant ticks; ``told`` is whether the sampler records them.
+
+    It mostly does, because a soak drives its own traffic.
     """
 
     t_s: FloatArray
@@ -35,14 +36,14 @@ class Clock:
 
     @property
     def done(self) -> FloatArray:
-        """Share of the run's requests that have come by each tick."""
+        """Share of the run's requests that have arrived by each tick."""
         total = np.cumsum(self.requests)
         share: FloatArray = total / total[-1]
         return share
 
     @property
     def in_flight(self) -> FloatArray:
-        """Requests that are being served, if each takes some ticks."""
+        """Requests being served, if each takes a few ticks."""
         kernel = np.exp(-np.arange(12) / 3.0)
         return np.convolve(self.requests, kernel)[: self.requests.size]
 
@@ -51,7 +52,7 @@ Part = Callable[[Random, Clock], FloatArray]
 
 
 def arrivals(rng: Random, duration_s: float, ticks: int) -> Clock:
-    """Traffic that is even, swings by the day, comes in shifts, or in levels."""
+    """Traffic that is even, cycles like days, comes in shifts, or has levels."""
     x = np.linspace(0.0, 1.0, ticks)
     level = _level(rng, x)
     per_tick = float(np.exp(rng.uniform(np.log(3.0), np.log(200.0))))
@@ -61,12 +62,12 @@ def arrivals(rng: Random, duration_s: float, ticks: int) -> Clock:
 
 
 def poisson_times(rng: Random, clock: Clock, count: int) -> NDArray[np.int64]:
-    """Ticks of ``count`` events that come with the requests."""
+    """Ticks of ``count`` random events, distributed like the requests."""
     return np.sort(np.searchsorted(clock.done, rng.uniform(0.0, 1.0, count)))
 
 
 def quiet(rng: Random, clock: Clock) -> FloatArray:
-    """Nothing but the process itself."""
+    """No memory besides the process itself."""
     return np.zeros(clock.t_s.size)
 
 
@@ -85,7 +86,7 @@ def key_cache(rng: Random, clock: Clock) -> FloatArray:
 
 
 def arenas(rng: Random, clock: Clock) -> FloatArray:
-    """Live objects come and go; an arena goes back only when all of it happens to be free."""
+    """Varying live objects; an arena is released only when it happens to be all free."""
     live = 1.0 + 0.3 * reverting(rng, clock, rng.uniform(0.005, 0.03))
     held = np.empty_like(live)
     top, returns = live[0], rng.uniform(0.0, 0.02)
@@ -96,7 +97,7 @@ def arenas(rng: Random, clock: Clock) -> FloatArray:
 
 
 def collector(rng: Random, clock: Clock) -> FloatArray:
-    """Cycles pile up until a quarter of the heap waits; a full collection frees most of them."""
+    """Cycles accumulate up to a quarter of the heap; a full collection frees most of them."""
     heap, pending, survivors = 1.0, 0.0, rng.uniform(0.0, 0.1)
     per_request = rng.uniform(5.0, 90.0) * 0.25 / float(clock.requests.sum())
     out = np.empty(clock.t_s.size)
@@ -104,7 +105,7 @@ def collector(rng: Random, clock: Clock) -> FloatArray:
     for i, new in enumerate(clock.requests.tolist()):
         pending += new * per_request
         if pending > limit * heap:
-            # What one collection keeps the next one frees.
+            # Survivors of one collection are freed by the next.
             pending *= survivors * rng.uniform(0.5, 1.5)
             limit = 0.25 * rng.uniform(0.85, 1.15)
         out[i] = pending
@@ -112,7 +113,7 @@ def collector(rng: Random, clock: Clock) -> FloatArray:
 
 
 def worker_pool(rng: Random, clock: Clock) -> FloatArray:
-    """Helpers that warm up and are replaced after so many requests, not all at once."""
+    """Workers that warm up, and are replaced after a number of requests, not all at once."""
     helpers = int(rng.integers(2, 9))
     life = rng.uniform(0.08, 0.5)
     warm = life * rng.uniform(0.03, 0.3)
@@ -124,7 +125,7 @@ def worker_pool(rng: Random, clock: Clock) -> FloatArray:
 
 
 def uploads(rng: Random, clock: Clock) -> FloatArray:
-    """Bodies that are held while they are worked on; a few are large, and a few are slow."""
+    """Request bodies held while they are processed; a few are large, and a few are slow."""
     out = np.zeros(clock.t_s.size)
     for start in poisson_times(rng, clock, int(rng.integers(10, 200))).tolist():
         ticks = int(1 + min(rng.pareto(1.5) * 5.0, 150.0))
@@ -133,12 +134,12 @@ def uploads(rng: Random, clock: Clock) -> FloatArray:
 
 
 def log_buffer(rng: Random, clock: Clock) -> FloatArray:
-    """A buffer that is written out whenever it is full."""
+    """A buffer that is flushed whenever it is full."""
     return rng.uniform(0.01, 0.1) * np.mod(clock.done * rng.uniform(6.0, 150.0), 1.0)
 
 
 def connections(rng: Random, clock: Clock) -> FloatArray:
-    """Buffers of connections that stay open, up to the limit of the pool."""
+    """Buffers of connections that stay open, up to the pool's limit."""
     limit = int(rng.integers(10, 300))
     opened = poisson_times(rng, clock, int(limit / rng.uniform(0.15, 0.55)))
     count = np.bincount(opened, minlength=clock.t_s.size).cumsum()
@@ -147,7 +148,7 @@ def connections(rng: Random, clock: Clock) -> FloatArray:
 
 
 def code_cache(rng: Random, clock: Clock) -> FloatArray:
-    """Programs compiled for each new shape; most shapes are met early."""
+    """Programs compiled for each new shape; most shapes occur early."""
     shapes = int(rng.integers(5, 60))
     first = rng.exponential(rng.uniform(0.02, 0.15), shapes)
     sizes = rng.gamma(2.0, size=shapes)
@@ -157,13 +158,13 @@ def code_cache(rng: Random, clock: Clock) -> FloatArray:
 
 
 def load_memory(rng: Random, clock: Clock) -> FloatArray:
-    """Activations of what is being served."""
+    """Activations of requests being served."""
     held: FloatArray = rng.uniform(0.005, 0.06) * clock.in_flight / clock.in_flight.max()
     return held
 
 
 def wandering(rng: Random, clock: Clock) -> FloatArray:
-    """A neighbour in the same container that minds its own business within limits."""
+    """Another process in the container, whose memory wanders within limits."""
     walk = np.cumsum(rng.normal(size=clock.t_s.size)) / np.sqrt(clock.t_s.size)
     folded: FloatArray = np.abs(np.mod(walk * rng.uniform(2.0, 8.0), 2.0) - 1.0)
     held: FloatArray = rng.uniform(0.002, 0.02) * folded
@@ -171,7 +172,7 @@ def wandering(rng: Random, clock: Clock) -> FloatArray:
 
 
 def unloading(rng: Random, clock: Clock) -> FloatArray:
-    """Something large that is given back: at once, or bit by bit."""
+    """Something large that is freed at once or gradually."""
     x = clock.t_s / clock.duration_s
     start, length = rng.uniform(0.05, 0.7), float(rng.choice([1e-3, rng.uniform(0.05, 0.9)]))
     return -rng.uniform(0.01, 0.15) * np.clip((x - start) / length, 0.0, 1.0)
@@ -191,11 +192,11 @@ PARTS: Mapping[str, Part] = {
     "wandering": wandering,
     "unloading": unloading,
 }
-RANDOM = ("arenas", "uploads", "wandering")  # no two runs alike, and nothing sampled says why
+RANDOM = ("arenas", "uploads", "wandering")  # random, and not explained by any sampled metric
 
 
 def _level(rng: Random, x: FloatArray) -> FloatArray:
-    """How busy the clients are, about 1."""
+    """Level of traffic over the run, around 1."""
     pattern = rng.choice(["even", "even", "day", "shifts", "levels"])
     if pattern == "day":
         height, cycles = rng.uniform(0.2, 0.9), rng.uniform(1.0, 4.0)
@@ -212,7 +213,7 @@ def _level(rng: Random, x: FloatArray) -> FloatArray:
 
 
 def reverting(rng: Random, clock: Clock, tau: float) -> FloatArray:
-    """Noise of standard deviation 1 that forgets within the share ``tau`` of the run."""
+    """AR(1) noise of standard deviation 1; ``tau`` is its time constant as a share of the run."""
     keep = float(np.exp(-1.0 / (tau * clock.t_s.size)))
     fresh = rng.normal(size=clock.t_s.size) * np.sqrt(1.0 - keep * keep)
     out = np.empty(clock.t_s.size)

@@ -1,8 +1,8 @@
-"""What a decode step costs beside the model: choosing the batch, taking slots, settling, telling.
+"""Measure the bookkeeping of a decode step: batching, allocation, processing results, events.
 
-The model is a stand-in that answers at once, and the engine's own account of forward time is taken
-off, so that what remains is bookkeeping.  It must depend on the batch alone: neither on the size of
-the pools nor on how long the engine has run.
+A stub model answers at once, and the engine's own measure of forward time is subtracted, so that
+only bookkeeping remains.  It must depend only on the batch, not on the size of the pools or the
+engine's age.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class StepCostRow:
     """Bookkeeping of a decode step of 32 requests; medians over steps.
 
     Attributes:
-        kv_tokens: size of the KV pool; there are as many state slots as fit the model of the row.
-        served: requests that had come and gone before.
-        us_per_token: microseconds a step beside the model, over its 32 tokens.
-        check_us_per_step: what checking every pool after each step adds to a step.
+        kv_tokens: size of the KV pool; there is one state slot per 128 of them.
+        served: number of requests served before.
+        us_per_token: microseconds of a step outside the model, divided by its 32 tokens.
+        check_us_per_step: microseconds for checking every pool after a step.
     """
 
     kv_tokens: int
@@ -119,7 +119,7 @@ def _engine(kv_tokens: int) -> Engine:
 
 
 def _serve(engine: Engine, requests: int) -> None:
-    """Requests that share prefixes come and go, so that the tree is full and lists are shuffled."""
+    """Serve requests that share prefixes, to fill the tree and shuffle the free lists."""
     params = SamplingParams(max_new_tokens=4)
     for first in range(0, max(0, requests), BATCH):
         for number in range(first, first + BATCH):
@@ -138,7 +138,7 @@ def _fill(engine: Engine) -> None:
 
 
 def _prompt(number: int) -> list[int]:
-    """Half of it one of eight beginnings, half its own."""
+    """A prompt whose first half is one of eight prefixes, and whose second half is unique."""
     half = PROMPT_TOKENS // 2
     shared = [(number % 8 + i) % 48 for i in range(half)]
     own = [number // 48**i % 48 for i in range(4)]
@@ -146,7 +146,7 @@ def _prompt(number: int) -> list[int]:
 
 
 def _timed(engine: Engine, steps: int) -> tuple[float, float]:
-    """Median microseconds of a step beside the model, and of a check of every pool."""
+    """Median microseconds of a step outside the model, and of a check of every pool."""
     assert steps + _SETTLE_STEPS < _OUTPUT_TOKENS, "the requests would end"
     step_us, check_us = [], []
     for _ in range(steps):

@@ -1,8 +1,8 @@
-"""Made-up runs of a watched server: traffic, the heaps of its processes, and what a probe saw.
+"""Simulated runs of a watched server: traffic, the heaps of its processes, and the probe's data.
 
-Every container is a mechanism that runs against the same simulated traffic: one that holds requests
-in flight, a cache with and without a limit, one by distinct keys, a list that is emptied now and
-then, garbage that waits for the collector.  Nothing is drawn from a curve that the analysis fits.
+Every container is a mechanism driven by the same simulated traffic: requests in flight, caches with
+and without a limit, caches of distinct keys, lists that are cleared at intervals, uncollected
+garbage.  None is drawn from a curve that the analysis fits.
 
 A leak adds entries with one event and never removes them.  Its size is known, so a run is leaking
 or healthy by construction.
@@ -32,13 +32,12 @@ _BLOCK_BYTES: Final = 96.0
 
 @dataclass(frozen=True)
 class Leak:
-    """What leaks: ``each`` entries of ``path`` in ``role`` with every one of ``event``, of which a
-    ``share`` does it.
+    """A leak of ``each`` entries of ``path`` in ``role`` for a ``share`` of the events ``event``.
 
-    ``path`` is empty where no container has them, ``objects`` where they are plain numbers;
-    ``blocks`` and ``native_bytes`` are taken from the allocators, and no name tells.  With a
-    ``power`` below 1 it is no leak: a cache that meets ever fewer new keys.  Nor is it with a
-    ``life_s``, after which each entry goes, or with a limit of ``most`` entries that is reached.
+    ``path`` is empty if no container holds them, ``objects`` if they are plain numbers; ``blocks``
+    and ``native_bytes`` are allocated without any name.  It is not a leak with a ``power`` below 1
+    (a cache that sees fewer and fewer new keys), with a ``life_s`` after which each entry is
+    removed, or if it reaches the limit of ``most`` entries.
     """
 
     event: str = "finished"
@@ -53,12 +52,12 @@ class Leak:
     power: float = 1.0
     life_s: float = np.inf
     most: float = np.inf
-    mixed: bool = False  # the container has the requests in flight in it as well
+    mixed: bool = False  # the container also holds the requests in flight
 
 
 @dataclass(frozen=True)
 class Watched:
-    """One made-up run; ``names`` is how many paths and types each process has."""
+    """One simulated run; ``names`` is the number of paths, and of types, in each process."""
 
     seed: int
     duration_s: float = 600.0
@@ -79,27 +78,27 @@ class Watched:
 
 @dataclass(frozen=True)
 class _Traffic:
-    """Events so far at the times ``t_s``, and requests in flight."""
+    """Cumulative events and requests in flight at the times ``t_s``."""
 
     t_s: FloatArray
     so_far: Mapping[str, FloatArray]
     in_flight: FloatArray
-    idle: Sequence[float]  # the moments of idle looks
+    idle: Sequence[float]  # times of idle points
 
     def at(self, event: str, t_s: FloatArray) -> FloatArray:
-        """How many there were by then."""
+        """Number of ``event`` up to each of ``t_s``."""
         count: FloatArray = np.floor(np.interp(t_s, self.t_s, self.so_far[event]))
         return count
 
     def flying(self, t_s: FloatArray) -> FloatArray:
-        """Requests in flight."""
+        """Requests in flight at each of ``t_s``."""
         places = np.searchsorted(self.t_s, t_s).clip(0, self.t_s.size - 1)
         flying: FloatArray = self.in_flight[places]
         return flying
 
 
 def watched_run(run: Watched) -> RunRecord:
-    """The record of ``run``."""
+    """Simulate ``run``; return its record."""
     rng = np.random.default_rng(run.seed)
     traffic = _traffic(run, rng)
     series = dict(_series(run, traffic, rng))
@@ -140,7 +139,7 @@ def _traffic(run: Watched, rng: np.random.Generator) -> _Traffic:
         idle = np.arange(run.idle_s, run.duration_s - 5.0, run.idle_s).tolist()
         for at in idle:
             rate[(t >= at - _IDLE_S) & (t <= at + 2.0)] = 0.0
-    rate[t < 4.0] = 0.0  # it starts
+    rate[t < 4.0] = 0.0  # start-up
     came = rng.poisson(rate * _STEP_S)
     refused = rng.binomial(came, run.refused)
     served = came - refused
@@ -184,7 +183,7 @@ def _series(
     return [(name, Series(name, t, value)) for name, value in {**counters, **levels}.items()]
 
 
-# A mechanism: its entries at the times, since the process was started at ``begun_s``.
+# A mechanism: maps times, and the start time ``begun_s`` of the process, to numbers of entries.
 _Mechanism = Callable[[FloatArray, float], FloatArray]
 
 
@@ -209,7 +208,7 @@ def _process(
                 types[leak.objects] = kept
     times = np.arange(rng.uniform(8.0, 20.0), run.duration_s - 2.0, run.census_s)
     times = times + rng.uniform(-0.1, 0.1, times.size) * run.census_s
-    for at in traffic.idle:  # a census at an idle point, and none in its way
+    for at in traffic.idle:  # a heap scan at each idle point, and none shortly before or after
         times = times[np.abs(times - at) > 9.0]
     times = np.sort(np.concatenate([times, np.array(traffic.idle) + 1.0]))
     for index, begun_s in enumerate(starts):
@@ -262,11 +261,11 @@ def _leaking(leak: Leak, traffic: _Traffic, rng: np.random.Generator) -> _Mechan
 def _mechanism(  # noqa: PLR0911, C901  # a table of kinds, each a few lines
     rng: np.random.Generator, traffic: _Traffic, run: Watched, bounds: dict[str, int], path: str
 ) -> _Mechanism:
-    """A container of a healthy process, of a kind that is drawn: most never change."""
+    """A container of a healthy process, of a random kind; most never change."""
     kind = rng.random()
     event = str(rng.choice(["finished", "came", "tokens", "refused", "aborted"]))
     base = float(rng.integers(0, 400))
-    # A limit that is not reached is no limit: caches are full in less than the shortest life.
+    # A limit that is never reached has no effect: caches fill up within the shortest lifetime.
     lives = np.diff([0.0, *run.restarts_s, run.duration_s])
     total = float(traffic.so_far[event][-1]) * float(lives.min()) / run.duration_s
 
@@ -279,19 +278,19 @@ def _mechanism(  # noqa: PLR0911, C901  # a table of kinds, each a few lines
     if kind < 0.84:
         per, off = float(rng.integers(1, 9)), rng.integers(0, 3, 4096)
         return lambda t_s, _: base + per * traffic.flying(t_s) + off[t_s.astype(int) % 4096]
-    if kind < 0.86:  # full in a part of the run
+    if kind < 0.86:  # full after a part of the run
         limit = np.floor(total * rng.uniform(0.02, 0.45)) + 1
         return lambda t_s, begun_s: np.minimum(since(t_s, begun_s), limit)
-    if kind < 0.875:  # a typed bound, reached or not
+    if kind < 0.875:  # a declared bound, reached or not
         bounds[path] = int(total * rng.uniform(0.1, 4.0)) + 16
         return lambda t_s, begun_s: np.minimum(since(t_s, begun_s), bounds[path])
-    if kind < 0.895:  # distinct keys of so many, uniformly drawn
+    if kind < 0.895:  # distinct keys, drawn uniformly from a limited number
         keys = max(total * rng.uniform(0.05, 1.0), 8.0)
         return lambda t_s, b: np.floor(keys * (1.0 - np.exp(-since(t_s, b) / keys)))
-    if kind < 0.91:  # distinct keys without an end: Heaps' law
+    if kind < 0.91:  # unlimited distinct keys: Heaps' law
         power = rng.uniform(0.4, 0.75)
         return lambda t_s, begun_s: np.floor(since(t_s, begun_s) ** power)
-    if kind < 0.93:  # emptied now and then
+    if kind < 0.93:  # cleared at intervals
         every_s = rng.uniform(10.0, 120.0)
 
         def emptied(t_s: FloatArray, begun_s: float) -> FloatArray:
@@ -302,7 +301,7 @@ def _mechanism(  # noqa: PLR0911, C901  # a table of kinds, each a few lines
     if kind < 0.95:  # each entry lives for a while
         ttl_s = rng.uniform(20.0, 0.4 * run.duration_s)
         return lambda t_s, b: traffic.at(event, t_s) - traffic.at(event, np.maximum(t_s - ttl_s, b))
-    if kind < 0.97:  # sessions come and go: a walk that is drawn back slowly
+    if kind < 0.97:  # sessions: a slowly mean-reverting walk
         life_s = rng.uniform(40.0, 400.0)
         grid = np.arange(0.0, run.duration_s + 1.0)
         level, levels = 0.0, []
@@ -310,17 +309,17 @@ def _mechanism(  # noqa: PLR0911, C901  # a table of kinds, each a few lines
             level = level + came - rng.binomial(int(level), 1.0 / life_s)
             levels.append(level)
         return lambda t_s, _: np.interp(t_s, grid, np.array(levels)).round()
-    if kind < 0.985:  # a registry of kinds, met one by one
+    if kind < 0.985:  # a registry of kinds, encountered one by one
         steps = np.sort(rng.exponential(0.3 * run.duration_s, int(rng.integers(1, 40))))
         return lambda t_s, _: base + np.searchsorted(steps, t_s).astype(np.float64)
-    size = int(rng.integers(8, 400))  # a history with its own pace
+    size = int(rng.integers(8, 400))  # a bounded history, filled at its own rate
     every_s = rng.uniform(0.05, 0.3) * run.duration_s / size
     bounds[path] = size
     return lambda t_s, b: np.minimum(np.floor((t_s - b) / every_s), size)
 
 
 def _type(rng: np.random.Generator, traffic: _Traffic, run: Watched) -> _Mechanism:
-    """How many objects of one type live."""
+    """Number of live objects of one type."""
     kind = rng.random()
     base = float(rng.integers(0, 4000))
     if kind < 0.85:
@@ -328,7 +327,7 @@ def _type(rng: np.random.Generator, traffic: _Traffic, run: Watched) -> _Mechani
     per = float(rng.integers(1, 6))
     if kind < 0.93:
         return lambda t_s, _: base + per * traffic.flying(t_s)
-    # Cycles wait for the collector, which comes at its own times and at each idle point.
+    # Cycles wait for the collector, which runs at random times and at each idle point.
     own = np.cumsum(rng.exponential(rng.uniform(20.0, 900.0), 60))
     collected = np.sort(np.concatenate([[0.0], own, np.array(traffic.idle) - 0.5]))
 
