@@ -1,1 +1,1 @@
-"""What is run in a checkout and is no part of the package."""
+"""Tools that run in a checkout and are not part of the package."""

@@ -1,7 +1,7 @@
-"""hybridbench-core: the same source without the dependencies of the engine; ``make wheel``.
+"""Build hybridbench-core: the same source without the engine's dependencies; ``make wheel``.
 
-Its metadata is that of pyproject.toml under another name.  The descriptions of the defects, which
-only the engine's classes can give, are written into it.
+Its metadata is that of pyproject.toml under another name.  The wheel includes the descriptions of
+the defects, because only the engine's classes can provide them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 ROOT: Final = Path(__file__).parents[1]
 SOURCES: Final = ("hybridbench", "profiles", "LICENSE")
-# What only the engine imports.
+# Packages that only the engine imports.
 LEFT_OUT: Final = ("torch", "safetensors")
 
 
@@ -26,7 +26,7 @@ def core_project(text: str) -> str:
     """pyproject.toml for hybridbench-core, from that of hybridbench.
 
     Raises:
-        ValueError: what is to be replaced is not there.
+        ValueError: a line to replace is not found exactly once.
     """
     changes = [(r'^name = "hybridbench"$', 'name = "hybridbench-core"')]
     changes += [(rf'^    "{name}\b.*\n', "") for name in LEFT_OUT]

@@ -18,7 +18,7 @@ from typing import Final
 
 PACKAGE: Final = Path(__file__).parents[1] / "hybridbench"
 READING: Final = "analysis/reading.py"
-# A defect states the finding that is expected of it: its truth, which is no place to keep in step.
+# A defect declares its expected finding; that is data, not a place to keep in sync.
 EXPECTATIONS: Final = "defects/"
 _KIND: Final = "kind"
 _DATA: Final = "data"
@@ -26,7 +26,7 @@ _DATA: Final = "data"
 
 @dataclass(frozen=True)
 class Module:
-    """One file of the package, by its name below it."""
+    """One file of the package, by its path below the package."""
 
     name: str
     tree: ast.Module
@@ -34,7 +34,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Read:
-    """One value of a mapping that is fetched by a string: ``how`` names the function or form."""
+    """A read of a mapping's value by a string key; ``how`` names the function or form."""
 
     file: str
     line: int
@@ -42,7 +42,7 @@ class Read:
 
 
 def modules(package: Path) -> list[Module]:
-    """All files below ``package``, in the order of their names."""
+    """All files below ``package``, sorted by name."""
     return [
         Module(path.relative_to(package).as_posix(), ast.parse(path.read_text("utf-8")))
         for path in sorted(package.rglob("*.py"))
@@ -50,7 +50,7 @@ def modules(package: Path) -> list[Module]:
 
 
 def declared_kinds(files: Iterable[Module]) -> dict[str, str]:
-    """The classes that declare a ``kind``, and its value, in the order of the files."""
+    """The classes that declare a ``kind``, with its value, in the order of the files."""
     found: dict[str, str] = {}
     for file in files:
         for node in ast.walk(file.tree):
@@ -60,7 +60,7 @@ def declared_kinds(files: Iterable[Module]) -> dict[str, str]:
 
 
 def files_of_kinds(files: Sequence[Module]) -> dict[str, list[str]]:
-    """By value, the files in which a kind of finding is spelled as its class or as a string.
+    """For each kind of finding, the files that contain its class name or its string value.
 
     Docstrings and the expectations of defects do not count.
     """
@@ -77,8 +77,8 @@ def files_of_kinds(files: Sequence[Module]) -> dict[str, list[str]]:
 
 
 def keyed_reads(files: Iterable[Module]) -> list[Read]:
-    """Every read by a string: a call of a function of ``analysis/reading.py`` with one, and an item
-    of something called ``data``.
+    """Every read by a string key: calls of functions in ``analysis/reading.py``, and items of
+    anything called ``data``.
     """
     files = list(files)
     readers = _readers(files)
@@ -104,7 +104,7 @@ def _declared(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _spelled(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """All names, those of classes among them, and the strings but for docstrings."""
+    """All names, including those of classes, and all strings except docstrings."""
     names, strings = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -129,7 +129,7 @@ def _docstrings(tree: ast.Module) -> set[str]:
 
 
 def _readers(files: Iterable[Module]) -> set[str]:
-    """The public functions of ``analysis/reading.py``; none where there is no such file."""
+    """The public functions of ``analysis/reading.py``; empty if there is no such file."""
     return {
         node.name
         for file in files
@@ -140,7 +140,7 @@ def _readers(files: Iterable[Module]) -> set[str]:
 
 
 def _imported(tree: ast.Module, readers: set[str]) -> Mapping[str, str]:
-    """The names under which a file can call ``readers``, and what they are."""
+    """The names by which a file can call ``readers``, with the functions that they mean."""
     room, _, module = READING.removesuffix(".py").rpartition("/")
     found: dict[str, str] = {}
     for node in ast.walk(tree):

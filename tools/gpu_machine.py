@@ -1,4 +1,4 @@
-"""The machine that ``make gpu`` finds: its card, its versions, and what it lacks."""
+"""Describe the machine for ``make gpu``: its card, versions, and missing packages."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ print(json.dumps(facts))
 
 
 def machine_facts() -> dict[str, str]:
-    """Versions, and the card if there is one; empty if there is no PyTorch.
+    """Versions, and the card if there is one; empty without PyTorch.
 
-    A process of its own: nothing stays on the device.
+    Runs in a separate process, so that nothing stays on the device.
     """
     found = subprocess.run(
         [sys.executable, "-c", FACTS], capture_output=True, text=True, check=False
@@ -48,7 +48,7 @@ def driver() -> str:
 
 
 def commit() -> str:
-    """What is checked out."""
+    """The commit that is checked out."""
     changed = "" if not _said(["git", "status", "--porcelain"]) else ", with changes"
     return (_said(["git", "rev-parse", "HEAD"]) or "unknown") + changed
 
@@ -80,7 +80,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def install(wheels: Path, target: Path) -> str:
-    """Put what is missing into ``target``; what happened, as a phrase."""
+    """Install missing packages into ``target``; return the result as a phrase."""
     missing = missing_wheels(wheels)
     if missing:
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
@@ -94,11 +94,11 @@ def install(wheels: Path, target: Path) -> str:
 
 
 def environment_of(scratch: Path, site: Path) -> dict[str, str]:
-    """That of all commands: what they write, but for bytecode, lies in ``scratch``."""
+    """The environment for all commands; they write only to ``scratch``, except for bytecode."""
     theirs = {
         k: v for k, v in os.environ.items() if k not in {"TRITON_INTERPRET", "PYTEST_ADDOPTS"}
     }
-    # A machine that forbids bytecode would have every process compile all it imports.
+    # With bytecode disabled, every process would compile all of its imports.
     theirs.pop("PYTHONDONTWRITEBYTECODE", None)
     path = os.pathsep.join(filter(None, (str(ROOT), str(site), os.environ.get("PYTHONPATH"))))
     return theirs | {

@@ -23,7 +23,7 @@ from tools.gpu_machine import commit, driver, environment_of, install, machine_f
 from tools.gpu_steps import GRACE_S, ROOT, Command, Ended, Result, Step, run_step
 
 PAGES = ROOT / "docs" / "explanation" / "gpu-results"
-# The soaks below stand for tests/scenarios/test_gpu.py, which takes more than six minutes.
+# The soaks below replace tests/scenarios/test_gpu.py, which takes more than six minutes.
 TESTS = (
     "tests/unit/engine/kernels",
     "tests/unit/engine/test_cuda_graph_runner.py",
@@ -31,17 +31,17 @@ TESTS = (
     "tests/unit/engine/models/test_qwen3_next.py",
 )
 TESTS_OF_TIMES = ("tests/unit/benchmarks/test_kernels.py",)
-"""Alone on the device: what they compare are times."""
+"""These run alone on the device, because they compare times."""
 SOAK = ("-m", "hybridbench", "soak", "--device", "cuda", "--dtype", "bfloat16")
 LENGTH = ("--duration", "3m", "--extend", "0", "--ui", "none")
 RATES = {"device_allocated_bytes": "device memory", "rss_anon_swap_bytes": "private memory"}
 
 
 def plan(scratch: Path) -> tuple[Step, ...]:
-    """The steps in the order in which they run; soaks and timings never at once."""
+    """The steps in order of execution; soaks and timings never run at the same time."""
     workers = str(min(8, os.cpu_count() or 1))
     pytest = ["-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
-    # Beside xdist, pytest-benchmark warns, and a warning is an error here.
+    # With xdist, pytest-benchmark warns, and warnings are errors here.
     pytest += ["-p", "no:benchmark", "--basetemp", str(scratch / "pytest")]
     bench = ("-m", "benchmarks")
     tests = Command("pytest", (*pytest, "-n", workers, *TESTS), " passed")
@@ -107,7 +107,7 @@ def _outcome(result: Result) -> str:
 
 
 def _complaint(ended: Ended) -> Iterator[str]:
-    """The end of what a command that failed said; a verdict has said it."""
+    """The last output of a failed command, unless it has a verdict."""
     last = (ended.errors or ended.output).strip().splitlines()[-15:]
     if ended.failure and last and ended.verdict is None:
         yield from ("", f"{ended.command.name}, {ended.failure}:", "", "```text")
@@ -145,7 +145,7 @@ def _verdicts(ended: Sequence[Ended]) -> Iterator[str]:
 
 
 def _growth(verdict: Mapping[str, Any], metric: str) -> str:
-    """The 95% interval of its hourly growth."""
+    """The 95% confidence interval of the metric's hourly growth."""
     for result in verdict["metrics"]:
         if result["metric"] == metric and result.get("rate_per_hour"):
             rate = result["rate_per_hour"]
@@ -163,21 +163,21 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """``text`` without the folders of this machine."""
+    """``text`` without paths of this machine."""
     home = str(Path.home())
     text = text.replace(f"{ROOT}/", "").replace(tempfile.gettempdir(), "TMP")
-    # Of a user without a home it is the root of all.
+    # A user without a home directory has the root directory.
     text = text if home == "/" else text.replace(home, "~")
     return text.replace("```", "'''")
 
 
 def file_name(card: str, date: str) -> str:
-    """``2026-11-26-nvidia-h200.md``."""
+    """The page's file name, such as ``2026-11-26-nvidia-h200.md``."""
     return f"{date}-{'-'.join(re.findall('[a-z0-9]+', card.lower()))}.md"
 
 
 def examples(steps: Sequence[Step]) -> list[Result]:
-    """Made-up results of all kinds: the first step failed, the last found no time."""
+    """Made-up results of all kinds: the first step fails, the last has no time left."""
     failed = Ended(steps[0].commands[0], 1, 2.0, "FAILED tests/made_up.py\n1 failed in 2s")
     last = Result(steps[-1], reason=no_time(steps[-1], 3.0))
     right = [Result(step, tuple(map(_example, step.commands))) for step in steps[1:-1]]
@@ -193,12 +193,12 @@ def _example(command: Command) -> Ended:
 
 
 def no_time(step: Step, left_s: float) -> str:
-    """Why ``step`` is not begun."""
+    """Why ``step`` is not started."""
     return f"no time left ({left_s:.0f} s; it needs {step.least_s} s)"
 
 
 def run_all(given: argparse.Namespace, scratch: Path, facts: Mapping[str, str]) -> bool:
-    """Run the steps and write the page after each; whether all ended as they should."""
+    """Run the steps, writing the page after each; return whether all succeeded."""
     began_s = time.monotonic()
     date = f"{datetime.now(UTC):%Y-%m-%d}"
     header = {"card": facts["card"], "memory": facts["memory"], "driver": driver()}
@@ -229,7 +229,7 @@ def run_all(given: argparse.Namespace, scratch: Path, facts: Mapping[str, str]) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if every step ended as it should, 1 if not, 2 without a device."""
+    """Return 0 if every step succeeded, 1 if not, 2 without a device."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--budget-s", type=int, default=480, metavar="N", help="seconds for everything")

@@ -1,4 +1,4 @@
-"""The steps of ``make gpu``: commands that run at once, each within its time."""
+"""The steps of ``make gpu``: commands that run in parallel, with time limits."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# A soak that is asked to end still writes its verdict.
+# Time for a terminated soak to write its verdict.
 GRACE_S = 15.0
 
 
 @dataclass(frozen=True)
 class Command:
-    """What the interpreter is started with, and what must be the result."""
+    """Arguments for the interpreter, and the expected result."""
 
     name: str
     arguments: tuple[str, ...]
     says: str
-    """What its output has if it did its work; of a soak the verdict."""
+    """Text in its output on success; for a soak, the verdict."""
     store: Path | None = None
-    """Where a soak leaves its run."""
+    """Directory in which a soak stores its run."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that is over; ``exit_code`` is None if it was stopped."""
+    """A finished command; ``exit_code`` is None if it was stopped."""
 
     command: Command
     exit_code: int | None
@@ -44,7 +44,7 @@ class Ended:
 
     @property
     def failure(self) -> str:
-        """What is wrong, as a phrase; empty if nothing is."""
+        """The failure, as a phrase; empty if there is none."""
         if self.exit_code is None:
             return f"stopped after {self.took_s:.0f} s"
         if self.command.store is not None:
@@ -59,11 +59,11 @@ class Ended:
 
 @dataclass(frozen=True)
 class Step:
-    """Commands that run at once, and a section of the page.
+    """Commands that run in parallel, and a section of the page.
 
     Attributes:
-        least_s: with less time left it is not begun.
-        limit_s: after which it is stopped.
+        least_s: the step is not started with less time left.
+        limit_s: the step is stopped after this time.
     """
 
     title: str
@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """A step of which nothing ``ended`` was not run; ``reason`` says why."""
+    """The result of a step; if ``ended`` is empty it was not run, for ``reason``."""
 
     step: Step
     ended: tuple[Ended, ...] = ()
@@ -87,7 +87,7 @@ class Result:
 
 
 def run_step(step: Step, environment: Mapping[str, str], limit_s: float, logs: Path) -> Result:
-    """Start all commands, wait for them until ``limit_s``, stop what is left."""
+    """Start all commands, wait for at most ``limit_s``, and stop the rest."""
     began_s = time.monotonic()
     running = [_Running(command, environment, logs) for command in step.commands]
     while any(each.runs for each in running) and time.monotonic() < began_s + limit_s:
@@ -100,7 +100,7 @@ def run_step(step: Step, environment: Mapping[str, str], limit_s: float, logs: P
 
 
 class _Running:
-    """A command with all processes that it starts."""
+    """A running command with all processes that it starts."""
 
     def __init__(self, command: Command, environment: Mapping[str, str], logs: Path) -> None:
         self._command = command
@@ -129,7 +129,7 @@ class _Running:
 
     def ended(self) -> Ended:
         if self._asked:
-            # Also what it has started, whether it has ended by now or not.
+            # Kill its child processes, too, even if it has ended itself.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,4 +1,4 @@
-"""hybridbench(1), made from the help of the commands: ``make man`` writes it to a file."""
+"""Generate hybridbench(1) from the help of the commands; ``make man`` writes it to a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-# As hybridbench/cli/command_group.py: typer exports it under no public name.
+# As in hybridbench/cli/command_group.py: typer does not export it.
 from typer._click.core import Context
 from typer.core import TyperGroup
 
@@ -34,7 +34,7 @@ def man_page() -> str:
 
 
 def _commands(context: Context) -> Iterator[str]:
-    """A section for the command of ``context`` and each one below it."""
+    """A section for the command of ``context`` and for each of its sub-commands."""
     command = context.command
     yield f".SS {_plain(context.command_path)}"
     yield _plain(" ".join(command.collect_usage_pieces(context)))
@@ -58,7 +58,7 @@ def _commands(context: Context) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """``text`` with nothing in it that groff would take for a command."""
+    """``text`` with groff's special characters and requests escaped."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     return f"\\&{text}" if text.startswith((".", "\\(aq")) else text
 

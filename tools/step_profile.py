@@ -60,7 +60,7 @@ class Share:
 
     @property
     def waits(self) -> bool:
-        """Whether it is the host that waits for the device."""
+        """Whether this is the host waiting for the device."""
         return "Synchronize" in self.name
 
 
@@ -68,8 +68,8 @@ class Share:
 class StepProfile:
     """Attributes:
     step_ms: median without the profiler, which slows the host.
-    kernels: on the device, the longest first; empty on a CPU.
-    host: calls into PyTorch and CUDA with their own time on the host, under the profiler.
+    kernels: on the device, longest first; empty on a CPU.
+    host: calls to PyTorch and CUDA with their self time on the host, under the profiler.
     """
 
     phase: str
@@ -82,10 +82,10 @@ class StepProfile:
 def profile_steps(
     model: str, device: str, traffic: Traffic, rounds: int = ROUNDS
 ) -> list[StepProfile]:
-    """The first of the largest prefill steps and the middle one of the largest decode steps."""
+    """Profile the first of the largest prefill steps, and the middle one of the decode steps."""
     torch.set_num_threads(1)
     batches = Batches(model, device, traffic, kernels_for(device))
-    # What a batch does depends on its lengths alone: the n-th step of each is the same.
+    # A batch depends only on its lengths, so the n-th steps of all batches are the same.
     _serve(batches, device)
     timed = [_serve(batches, device) for _ in range(rounds)]
     found = []
@@ -101,7 +101,7 @@ def profile_steps(
 
 
 def lines(found: Sequence[StepProfile]) -> Iterator[str]:
-    """A table of each step as text."""
+    """A table for each step, as text."""
     for step in found:
         yield f"{step.phase} step of {step.tokens} tokens: {step.step_ms:.2f} ms"
         if step.kernels:
@@ -131,7 +131,7 @@ def _table(title: str, shares: Sequence[Share]) -> Iterator[str]:
 
 
 def _serve(batches: Batches, device: str) -> list[TimedStep]:
-    """One batch to its end, its steps timed with the device's work."""
+    """Serve one batch to its end; time its steps, including the device's work."""
     batches.submit()
     steps = []
     while batches.engine.has_work:
@@ -163,7 +163,7 @@ def _largest(steps: Sequence[TimedStep], phase: str) -> int:
 
 
 def _profiled(batches: Batches, device: str, number: int) -> Sequence[ProfiledEvents]:
-    """Serve a batch; the averages of its step ``number``, counted without empty steps."""
+    """Serve a batch; return the profile of step ``number``, not counting empty steps."""
     engine, seen = batches.engine, 0
     events: Sequence[ProfiledEvents] | None = None
     batches.submit()
@@ -207,7 +207,7 @@ def _wait_for(device: str) -> None:
 
 
 def given_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="qwen3-next-1b")
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
