@@ -1,4 +1,4 @@
-"""The benchmarks, a command each: ``python -m benchmarks --help`` in a checkout."""
+"""The benchmarks, one command each: ``python -m benchmarks --help`` in a checkout."""
 
 from __future__ import annotations
 
