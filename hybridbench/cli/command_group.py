@@ -55,7 +55,7 @@ class Command(TyperCommand):
         Repeated equal values and flags are accepted: a script may append an option to its caller's.
 
         Raises:
-            UsageError: naming the option and its values.
+            UsageError: names the option and its values.
         """
         single = [
             one

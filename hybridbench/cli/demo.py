@@ -29,7 +29,7 @@ _NEXT: Final = {
     "hybridbench soak --duration 5m": "the engine that hybridbench bundles",
     "hybridbench watch -- COMMAND": "a server of yours, such as vllm serve",
 }
-# Where the bundled engine cannot run.
+# Shown if the bundled engine cannot run here.
 _NEXT_OF_CORE: Final = {
     "hybridbench watch -- COMMAND": "a server of yours, such as vllm serve",
     "hybridbench judge FILE": "memory recorded with ps, Prometheus, ...",

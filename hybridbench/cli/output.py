@@ -65,7 +65,7 @@ def write_output(path: Path, text: str) -> None:
     opened and written, as by a shell's ``>``.
 
     Raises:
-        UsageError: ``path`` is part of a stored result, a directory or a disk, or refuses writing.
+        UsageError: ``path`` is part of a stored result, a directory or a disk, or not writable.
     """
     _refuse_results("--output", path)
     try:
@@ -105,7 +105,7 @@ def check_directory(option: str, path: Path | None) -> None:
     """Refuse a directory that cannot be made because it, or a parent, is a file.
 
     Raises:
-        UsageError: naming that file.
+        UsageError: names that file.
     """
     if path is None:
         return

@@ -34,7 +34,7 @@ class Result:
 def read_result(directory: Path, shown: Collection[str] = ()) -> Result:
     """Judge the result in ``directory`` again, of any kind; write nothing.
 
-    ``shown`` names the formats in which it is to be printed or written.
+    ``shown`` are the formats to print or write.
 
     Raises:
         RunDirectoryError: it holds no result, or a damaged one.

@@ -52,7 +52,7 @@ def resume(
     """Continue the run in ``run_dir``.
 
     Args:
-        run_dir: a run that was cut off.
+        run_dir: an interrupted run.
         given: the options on the command line, by parameter name.
         hold_s: how long to keep a leaking worker alive, if that option is in ``given``.
 
@@ -88,7 +88,7 @@ def check_agrees(manifest: Manifest, given: Mapping[str, object]) -> None:
     """Refuse options that contradict the first part of the run.
 
     Raises:
-        UsageError: naming the first option that differs from the manifest.
+        UsageError: names the first option that differs from the manifest.
     """
     for name, value in given.items():
         if name in _FREE:

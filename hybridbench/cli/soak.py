@@ -636,7 +636,7 @@ def _hold(on_leak: str | None) -> float:
 
 
 def _memray(given: str | None, diagnose: DiagnoseMode) -> float:
-    """Seconds; 0 without the option."""
+    """Parse ``--memray`` into seconds; 0 without the option."""
     if given is None:
         return 0.0
     if diagnose is DiagnoseMode.NEVER:

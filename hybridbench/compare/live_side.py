@@ -339,7 +339,7 @@ class LiveSide:
             with contextlib.suppress(RunDirectoryError):
                 self._writer.update_manifest(self._manifest)
 
-    # One block's parts.
+    # Parts of a block.
 
     def _begin(self, requests: int | None, seed: int, tag: str) -> None:
         worker = self._at_work()

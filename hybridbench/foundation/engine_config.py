@@ -206,10 +206,10 @@ class EngineSettings(ProfileGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(EngineSettings, PoolSizes):
-    """One engine: the two groups that a profile has, and what its caller chooses.
+    """One engine's configuration: two groups of a profile, and the caller's choices.
 
     Raises:
-        EngineConfigError: one sentence on the first value that cannot be.
+        EngineConfigError: one sentence on the first invalid value.
     """
 
     model: str = "qwen3-next-tiny"
@@ -218,12 +218,12 @@ class EngineConfig(EngineSettings, PoolSizes):
     dtype: str = "float32"
     """Data type of weights, KV and activations: "float32", "float64", "bfloat16"."""
     seed: int = 0
-    """Of random weights, and of the sampling of requests that bring no seed of their own."""
+    """Seed of random weights, and for sampling requests without their own seed."""
     cache_branching_states: bool = True
-    """End a chunk where a prompt leaves what another one computed, so that the tree has a state
-    there and later prompts hit."""
+    """End a chunk where a prompt diverges from one computed before, so that the tree has a state
+    there for later prompts."""
     default_priority_value: int = 0
-    """Of requests that bring none."""
+    """Priority of requests without one."""
     check_fatal: bool = False
     """Raise InvariantError on a violation instead of only counting it."""
 
@@ -256,7 +256,7 @@ class EngineConfig(EngineSettings, PoolSizes):
         return max(1, pages) * self.page_size
 
     def least_swa_tokens(self, sliding_window: int) -> int:
-        """KV tokens of the pool for sliding layers that one request needs at its peak."""
+        """KV tokens that one request needs at its peak in the pool for sliding layers."""
         # A chunk, the window before it, which the tree locks in whole nodes, and two partial pages.
         chunk = self.chunked_prefill_size or self.max_request_len
         peak = 2 * chunk + sliding_window + max(1, self.longest_chain)
@@ -274,7 +274,7 @@ class EngineConfig(EngineSettings, PoolSizes):
 
     @property
     def longest_chain(self) -> int:
-        """Maximum tokens per request in a step with one state per token; 0 without such steps."""
+        """Maximum tokens per request in a step that uses draft buffers; 0 if no step does."""
         if self.speculative_algorithm is not None:
             return self.speculative_num_draft_tokens
         return int(self.enable_overlap_schedule)
@@ -285,7 +285,7 @@ class EngineConfig(EngineSettings, PoolSizes):
         return max(self.mamba_cache_chunk_size, self.page_size)
 
     def _conflicts(self) -> Iterator[_Fault]:
-        """Settings that do not fit together."""
+        """Combinations of settings that contradict each other."""
         page = self.page_size
         if self.kv_tokens <= 2 * page:
             yield ("kv_tokens",), f"is {self.kv_tokens}; it must be at least {2 * page + 1}"

@@ -56,7 +56,7 @@ class MetricSpec:
     ``floor_per_hour`` is the smallest growth worth a finding, in units per hour;
     ``floor_share_per_hour`` the same as a share of the level at the start of the judged window; the
     larger of the two applies.  ``margin_per_hour`` is the bound for growth of bytes to be CLEAN if
-    nothing else limits it.  ``handles`` change in units: a few more in a whole run are neither a
+    nothing else limits it.  ``handles`` change one by one: a few more in a whole run are neither a
     leak nor inconclusive.  ``erratic`` metrics are displayed, but too noisy for thresholds and
     comparisons; ``on_device`` metrics exist if tensors are on an accelerator, ``foreign`` ones if
     the target is a third-party program.

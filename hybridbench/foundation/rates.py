@@ -128,6 +128,6 @@ def _span_text(rate: Rate, *, signed: bool = True) -> str:
 
 def _common_unit(lower: str, upper: str) -> str:
     """``lower`` without its unit if ``upper`` ends in the same one."""
-    # The number is the first word; the unit may be several.
+    # The number is the first word; the unit may be several words.
     head, _, unit = lower.partition(" ")
     return head if head and upper.endswith(f" {unit}") else lower

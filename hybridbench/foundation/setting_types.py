@@ -35,7 +35,7 @@ def yaml_key(field_name: str) -> str:
 
 
 class ProfileGroup:
-    """A record that a profile has as a group of keys; this is how pydantic validates it there."""
+    """A record that is a group of keys in a profile, with pydantic's settings to validate it."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = {
         "extra": "forbid",

@@ -330,7 +330,7 @@ class ReleasedEngine:
         return 0, 0
 
     def containers(self) -> dict[str, int]:
-        """Entries of everything here that could grow without bound."""
+        """Number of entries of everything that could grow without bound."""
         return {"tree_nodes": len(self._tree), **self._scheduler.containers()}
 
     def timings(self) -> dict[str, float]:

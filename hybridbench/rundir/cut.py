@@ -38,7 +38,7 @@ def read_cut_run(run_dir: Path) -> CutRun:
     """Read how far the run in ``run_dir`` got.
 
     Raises:
-        RunDirectoryError: there is no run, it never got a worker, or it ended as planned.
+        RunDirectoryError: there is no run, its worker never started, or it ended as planned.
     """
     record = read_run(run_dir)
     if record.manifest.target.kind == OBSERVED:

@@ -142,7 +142,7 @@ def make_directory(path: Path) -> None:
     """Make ``path`` and its parents; an existing directory is accepted.
 
     Raises:
-        RunDirectoryError: the place cannot be written, or is a file.
+        RunDirectoryError: it cannot be made, or is a file.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ class LineFile:
     """An append-only file of JSON lines, unbuffered."""
 
     def __init__(self, path: Path, clock: Clock, sync_every_s: float = SYNC_INTERVAL_S) -> None:
-        """Open ``path`` for appending; each line is written at once, and synced to disk within
+        """Open ``path`` for appending; lines are written at once, and synced to disk every
         ``sync_every_s``.
 
         Raises:

@@ -38,7 +38,7 @@ from hybridbench.targets.own_process import import_path
 SOAK_S: Final = 60.0
 _REACH_S: Final = 40.0
 _BOOT_S: Final = 60.0
-# For checkpoints and drains.
+# Time for checkpoints and drains.
 _PATIENCE_S: Final = 60.0
 # Ten seconds for recomputing answers, and the start of the reference.
 _ANSWERS_S: Final = 40.0

@@ -118,7 +118,7 @@ def _event(body: JsonValue) -> bytes:
 
 
 def _check(generations: Sequence[Generation]) -> None:
-    """Raises ApiError if one of them was refused or cannot be finished."""
+    """Raise ApiError if one of them was refused or cannot finish."""
     for generation in generations:
         fault = _fault(generation)
         if fault is not None:
