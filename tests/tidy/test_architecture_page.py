@@ -1,4 +1,4 @@
-"""docs/explanation/architecture.md leads to files: every path that the page names exists."""
+"""docs/explanation/architecture.md and CONTRIBUTING lead to files: every path they name exists."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hybridbench"
 PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 # In backquotes, with a folder or a suffix of a source file; files of a run directory have neither.
 PATHS = sorted(set(re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|toml))`", PAGE)))
+SOURCES = sorted(set(re.findall(r"`([a-z_]+/[\w/]+\.py)`", CONTRIBUTING)))
 ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_that_the_page_names_exists(path: str) -> None:
+    assert (PACKAGE / path).exists() or (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_a_source_file_that_contributing_names_exists(path: str) -> None:
     assert (PACKAGE / path).exists() or (ROOT / path).exists()
 
 
