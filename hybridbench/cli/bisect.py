@@ -76,7 +76,7 @@ def bisect(
     store: Store = Path("results"),
     ui: Ui = CompareUi.AUTO,
 ) -> None:
-    """Find the first commit or release that made the engine slower or leak, or that mended it.
+    """Find the first commit or release that made the engine slower or leak, or that fixed it.
 
     Example: hybridbench bisect --good v0.1.0 --bad HEAD --profile smoke
 
@@ -85,7 +85,7 @@ def bisect(
     version that cannot be built or compared is skipped and named.
 
     With a --good that is later than --bad the releases are searched backwards, for the one that
-    mended it: hybridbench bisect --target sglang-cache --good 0.5.13 --bad 0.5.9.
+    fixed it: hybridbench bisect --target sglang-cache --good 0.5.13 --bad 0.5.9.
     """
     from hybridbench.compare import bisect as search
 
@@ -184,7 +184,7 @@ class _Releases:
         known = self._engine.releases
         if known.index(good) < known.index(bad):
             return f"first bad release: {bad}; {good} is good"
-        return f"last bad release: {bad}; {good} mended it"
+        return f"last bad release: {bad}; {good} fixed it"
 
     def make_ready(self, version: str) -> None:
         from hybridbench.targets.prepare import prepare

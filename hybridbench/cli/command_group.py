@@ -197,7 +197,7 @@ def usage_error(error: Any) -> UsageError:
     if isinstance(error, typer.BadParameter):
         origin = origin_of(error.ctx, error.param)
     prefix = _place(error.ctx) if origin is None else ""
-    see = f"'{command} -h' lists what it takes"
+    see = f"see '{command} --help'"
     message = error.format_message().rstrip(".")
     if _is(error, "NoSuchOption"):
         name = error.option_name

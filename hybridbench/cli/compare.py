@@ -171,13 +171,13 @@ def compare(
 
     Example: hybridbench compare git:v0.1.0 . --profile smoke
 
-    Live versions serve blocks of the same requests, in turns of milliseconds within each block and
-    in the order AB BA AB ...; an interim analysis after 6, 12, 18 and 24 rounds stops early once
+    Live versions serve blocks of the same requests, interleaved in slices of milliseconds and in
+    the order AB BA AB ...; an interim analysis after 6, 12, 18 and 24 rounds stops early once
     throughput is decided.  Stored runs are compared as they are.  Servers are soaked one after the
-    other under the same requests, for --max-time together.
+    other under the same requests, within --max-time in all.
 
     The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C
-    ends after the round under way and reports; a second one stops at once.
+    finishes the current round, then reports; a second one stops at once.
     """
     shown = output_options(format_, output, quiet=quiet, verbose=verbose)
     refuse_samples("a comparison", shown)

@@ -239,7 +239,8 @@ def run(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Same as in merge.  Default: the runs beside --out.",
+            help="Directory with earlier runs to compare with (repeatable).  Default: the runs "
+            "beside --out.",
         ),
     ] = None,
     defect: _Defect = None,

@@ -141,7 +141,7 @@ Gc = Annotated[
     GcMode | None,
     typer.Option(
         rich_help_panel=Panel.ENGINE,
-        help="Garbage collector of the worker.  Default: the profile's.",
+        help="Garbage collector mode of the worker.  Default: the profile's.",
     ),
 ]
 

@@ -141,7 +141,7 @@ def _note(
     share = sum(cell.cell.duration_s for cell in shortened) / full_s if full_s else 0.0
     note = (
         f"budget {format_duration(budget_s)}: {len(kept)} of {len(kept) + len(left_out)} cells at "
-        f"{format_percent(share)} of their length, a fifth kept for what is run again or extended"
+        f"{format_percent(share)} of their length, 20% reserved for reruns and extensions"
     )
     if left_out:
         note += f"; left out: {', '.join(cell.id for cell in left_out)}"

@@ -236,7 +236,7 @@ def test_help_is_as_wide_as_the_terminal_up_to_what_reads_well(
     [
         (["list", "profiles"], "did you mean 'hybridbench profiles'"),
         (["list", "run"], "did you mean 'runs'"),
-        (["list", "nothing"], "'hybridbench list -h' lists what it takes"),
+        (["list", "nothing"], "see 'hybridbench list --help'"),
     ],
 )
 def test_a_command_in_the_wrong_group_is_met_with_where_it_is(words: list[str], said: str) -> None:

@@ -37,7 +37,7 @@ def test_a_budget_shortens_all_alike_and_keeps_a_fifth(tmp_path: Path) -> None:
     assert len(set(shares)) == 1
     assert abs(planned.cells[3].cell.duration_s / 2400 - shares[0]) < 0.01
     assert 0.78 * 15000 < planned.budgeted.needed_s <= 0.8 * 15000
-    assert "a fifth kept" in planned.record.note
+    assert "20% reserved" in planned.record.note
 
 
 def test_no_cell_gets_less_than_its_least_and_the_last_are_left_out(tmp_path: Path) -> None:
