@@ -1,7 +1,7 @@
-"""The settings of an engine, each declared once with its default, bounds and meaning.
+"""The engine's settings, each declared once with its default, bounds and meaning.
 
-The groups of a profile, its JSON Schema, ``--set``, the wire and the engine read this declaration;
-the settings are listed nowhere else.  The string below a field is its description in the schema.
+Profiles, their JSON Schema, ``--set``, the wire format and the engine all read this declaration;
+no other place lists the settings.  The string below a field is its description in the schema.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ HiCacheWritePolicy: TypeAlias = Literal["write_through", "write_through_selectiv
 PrefetchPolicy: TypeAlias = Literal["best_effort", "wait_complete", "timeout"]
 MambaSchedulerStrategy: TypeAlias = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
 
-# At least 2: a step between two saved states, and a draft token after a request's last token.
+# At least two: a step between two state copies, and a draft token after a request's last token.
 _TwoOrMore: TypeAlias = Annotated[int, Strict(), Ge(2)]
 _Fault: TypeAlias = tuple[tuple[str, ...], str]
 
 
 class EngineConfigError(ConfigError):
-    """An invalid setting: ``path`` of its field, and the rest of the sentence after the path."""
+    """An invalid setting: the ``path`` of its field, and a ``complaint`` that continues it."""
 
     def __init__(self, path: tuple[str, ...], complaint: str) -> None:
         super().__init__(f"engine: {'.'.join(path)} {complaint}.")
@@ -54,10 +54,10 @@ class EngineConfigError(ConfigError):
 
 @dataclass(frozen=True, kw_only=True)
 class NewTokenRatio(ProfileGroup):
-    """How much of the running requests' remaining output the admission keeps free.
+    """Share of the running requests' remaining output for which admission keeps room free.
 
-    1.0 admits only what can never be retracted; lower values bet that requests stop early.  The
-    ratio falls by ``(init - min) / decay_steps`` each decode step, and is estimated anew after a
+    At 1.0 no admitted request ever has to be retracted; lower values bet that requests stop early.
+    The ratio falls by ``(init - min) / decay_steps`` each decode step and is re-estimated after a
     retract.  Source: SGLang's scheduler.
     """
 
@@ -66,7 +66,7 @@ class NewTokenRatio(ProfileGroup):
     min: Share = 0.1
     """Lowest value of the ratio."""
     decay_steps: Count = 600
-    """Decode steps in which it falls from ``init`` to ``min``."""
+    """Number of decode steps in which the ratio falls from ``init`` to ``min``."""
 
     @property
     def decay(self) -> float:
@@ -76,47 +76,47 @@ class NewTokenRatio(ProfileGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class HiCacheStorage(ProfileGroup):
-    """Storage behind the host tier of attention-only models: written as the host pool is, and read
-    for new requests.  Source: SGLang's HiCache storage backends.
+    """Storage behind the host tier of attention-only models: what the host pool receives is also
+    written to it, and new requests read from it.  Source: SGLang's HiCache storage backends.
     """
 
     ratio: Annotated[float, Strict(), Ge(0.0)] = 0.0
-    """Size of the storage, as a multiple of ``kv_tokens``; 0 has none."""
+    """Size of the storage, as a multiple of ``kv_tokens``; 0 disables it."""
     prefetch_policy: PrefetchPolicy = "best_effort"
-    """How long a request waits for what the storage has of its prompt: "best_effort" until it could
-    be admitted, "wait_complete" until all of it is there, "timeout" for ``prefetch_timeout`` at
-    most."""
+    """How long a request waits for the stored part of its prompt: "best_effort" until the request
+    could be admitted, "wait_complete" until the whole part is loaded, "timeout" at most
+    ``prefetch_timeout``."""
     prefetch_timeout_s: Annotated[float, Ge(0.0), DURATION] = 0.1
-    """With prefetch_policy "timeout"."""
+    """Longest wait with ``prefetch_policy`` "timeout"."""
     prefetch_threshold: Count = 64
-    """Fewest tokens that are read from the storage for a request."""
+    """Prefetches of fewer tokens than this are skipped."""
     page_time_s: Annotated[float, Ge(0.0), DURATION] = 0.0
-    """The least time that reading or writing one page takes."""
+    """Minimum time to read or write one page."""
     error_rate: Share = 0.0
-    """Share of reads and writes of pages that fail, which must lose nothing."""
+    """Share of page reads and writes that fail; failures must lose nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiCache(ProfileGroup):
-    """A host tier: what the device evicts of the cache stays in main memory, and is loaded back.
+    """A host tier: main memory keeps what the device evicts from the cache, for loading back.
 
-    KV, recurrent states and, with ``cache`` unified, sliding windows; that and radix have one.
-    Source: SGLang's HiCache.
+    It holds KV, recurrent states and, with ``cache`` "unified", the KV of sliding windows.  Needs
+    ``cache`` "radix" or "unified".  Source: SGLang's HiCache.
     """
 
     ratio: Annotated[float, Strict(), Ge(0.0)] = 0.0
-    """Size of the host pools, as a multiple of those on the device; 0 has none."""
+    """Size of the host pools, as a multiple of the device pools; 0 disables the tier."""
     write_policy: HiCacheWritePolicy = "write_through"
-    """When a part of the cache is copied to the host: "write_through" when it enters the tree,
+    """When cached data is copied to the host: "write_through" when it enters the tree,
     "write_through_selective" when it is used again, "write_back" when the device evicts it."""
     copy_time_s: Annotated[float, Ge(0.0), DURATION] = 0.0
-    """The least time that one copy takes: copies of small models within main memory are faster
-    than those over a bus."""
+    """Minimum time of one copy; without it, copies of small models within main memory are faster
+    than copies over a bus."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSizes(ProfileGroup):
-    """Sizes in slots: KV tokens, recurrent states; the longest prompt plus output in tokens."""
+    """Pool sizes in slots (KV tokens, recurrent states); longest prompt plus output in tokens."""
 
     kv_tokens: Count = 16384
     """Total KV tokens; a multiple of ``page_size``."""
@@ -125,7 +125,7 @@ class PoolSizes(ProfileGroup):
     layers needs a ``mamba_scheduler_strategy`` with track buffers."""
     swa_full_tokens_ratio: Share = 0.8
     """Size of the window pool (KV of sliding-window layers), as a share of ``kv_tokens``; only for
-    caches that keep this KV within the windows."""
+    caches that discard this KV outside the windows."""
     mamba_slots: Count = 160
     """Slots for recurrent states; ignored for a model without recurrent layers."""
     max_context_len: _TwoOrMore = 2048
@@ -143,61 +143,61 @@ class EngineSettings(ProfileGroup):
     max_prefill_tokens: Count = 2048
     """Maximum total of prompt tokens in one prefill step; the first prompt may exceed it."""
     schedule_policy: SchedulePolicyName = "fcfs"
-    """"fcfs" serves in order of arrival, "lpm" the longest cached prefix first."""
+    """"fcfs" serves in order of arrival, "lpm" by longest cached prefix."""
     cache: CacheKind = "auto"
-    """"radix" shares prefixes in a tree for the kind of model, "unified" in one tree for all kinds;
-    "chunk" shares none.  "swa" and "swa_chunk" are "radix" and "chunk" for a model with sliding
-    windows, and keep KV of its sliding layers only within the windows, as "unified" does for such
-    a model.  "auto" is "swa" for such a model and "radix" for others."""
+    """"radix" shares prefixes in a tree for one kind of model, "unified" in one tree for all kinds;
+    "chunk" shares none.  "swa" and "swa_chunk" are "radix" and "chunk" for models with sliding
+    windows and keep the KV of sliding layers only within the windows, as "unified" does for such
+    models.  "auto" is "swa" for a model with sliding windows and "radix" for others."""
     check_level: CheckLevel = "idle"
     """Invariants to check: none, those of an idle engine, or those of every step."""
     check_owners: Flag = True
-    """Allocators refuse a free by anyone but the holder; if false they only count such errors (in
-    ``truth.json``), like engines that do not track holders."""
+    """Allocators refuse to free slots that the caller does not hold; if false they accept, like
+    engines that do not track holders, and count such errors in ``truth.json``."""
     eviction_policy: EvictionPolicy = "lru"
-    """Which leaf of the prefix cache is evicted first; other than "lru" only in the tree of
-    attention-only models and in the unified tree."""
+    """Which leaf of the prefix cache is evicted first; only the tree of attention-only models and
+    the unified tree support policies other than "lru"."""
     state_refresh: StateRefresh = "path"
-    """States that a prefix hit marks as most recently used: "path" those of all matched nodes, as
-    released hybrid trees do; "used" only the one that is read (sglang#31648).  The unified tree
-    always marks what is read, of states and of windows."""
+    """States that a prefix hit marks as most recently used: "path" all on the matched path, as in
+    released hybrid trees; "used" only the one it reads (sglang#31648).  The unified tree always
+    marks only the state and the window that a hit reads."""
     max_queued_requests: Count | None = None
     """Maximum length of the waiting queue; null sets no limit.  A full queue rejects the newest
     request or, with priority scheduling, the one of lowest priority."""
     req_waiting_timeout_s: Annotated[float, Gt(0), DURATION] | None = None
-    """Waiting requests are aborted after this time; null sets no limit."""
+    """Requests that wait longer than this are aborted; null sets no limit."""
     enable_priority_scheduling: Flag = False
-    """Schedule by priority first; the larger value goes first."""
+    """Schedule by priority first; larger values come first."""
     schedule_low_priority_values_first: Flag = False
-    """The smaller priority value goes first."""
+    """Smaller priority values come first."""
     disable_priority_preemption: Flag = False
     """Priority orders the waiting queue but preempts no running request."""
     priority_scheduling_preemption_threshold: CountOrZero = 10
     """A waiting request that does not fit preempts running requests whose priority is lower by
     more than this."""
     mamba_scheduler_strategy: MambaSchedulerStrategy = "no_buffer"
-    """Source of the states in the prefix cache.  "no_buffer": the request's own state where a step
-    ends.  "extra_buffer": copies that steps save at aligned lengths, in 1 further slot per request,
-    2 with overlapped scheduling.  "extra_buffer_lazy": the same, but the second slot is held only
-    while it is needed."""
+    """Source of the states in the prefix cache.  "no_buffer": the request's own state at the end of
+    a step.  "extra_buffer": copies that steps save at aligned lengths, in 1 extra slot per request,
+    or 2 with overlapped scheduling.  "extra_buffer_lazy": the same, but the second slot is held
+    only while needed."""
     mamba_track_interval: _TwoOrMore = 256
-    """Decode steps save states at multiples of this length, in tokens; whole pages."""
+    """Decode saves states at multiples of this length, in tokens; a multiple of ``page_size``."""
     mamba_cache_chunk_size: Count = 64
-    """The same for prefill; a larger page size takes precedence."""
+    """Prefill saves states at multiples of this length, in tokens, or of a larger ``page_size``."""
     enable_kv_cache_events: Flag = False
     """After each step, publish which KV blocks the tree stored and removed."""
     enable_overlap_schedule: Flag = False
-    """Form each batch before the results of the previous one are processed; SGLang's default."""
+    """Form each batch before the previous one's results are processed; the default in SGLang."""
     cuda_graph_max_bs: CountOrZero = 0
-    """Largest batch whose decode steps replay CUDA graphs, which are recorded for a few batch sizes
-    when the engine starts; 0 records none.  Needs a CUDA device."""
+    """Largest batch size whose decode steps replay CUDA graphs, recorded for a few batch sizes when
+    the engine starts; 0 records none.  Needs a CUDA device."""
     speculative_algorithm: SpeculativeAlgorithm | None = None
     """Method that proposes draft tokens ("NGRAM": from repeated n-grams); null disables
     speculative decoding."""
     speculative_num_draft_tokens: _TwoOrMore = 4
-    """Tokens per request in a verify step: its last token and the draft tokens."""
+    """Tokens per request in a verify step: the request's last token and the draft tokens."""
     new_token_ratio: NewTokenRatio = NewTokenRatio()
-    """The share of the running requests' remaining output that admission keeps free."""
+    """Share of the running requests' remaining output for which admission keeps room free."""
     hicache: HiCache = HiCache()
     """The host tier."""
     hicache_storage: HiCacheStorage = HiCacheStorage()
@@ -206,10 +206,10 @@ class EngineSettings(ProfileGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(EngineSettings, PoolSizes):
-    """One engine's configuration: two groups of a profile, and the caller's choices.
+    """Configuration of one engine: a profile's ``engine`` and ``pools``, and the caller's choices.
 
     Raises:
-        EngineConfigError: one sentence on the first invalid value.
+        EngineConfigError: one sentence about the first invalid value.
     """
 
     model: str = "qwen3-next-tiny"
@@ -218,10 +218,10 @@ class EngineConfig(EngineSettings, PoolSizes):
     dtype: str = "float32"
     """Data type of weights, KV and activations: "float32", "float64", "bfloat16"."""
     seed: int = 0
-    """Seed of random weights, and for sampling requests without their own seed."""
+    """Seed for random weights and for sampling in requests without a seed."""
     cache_branching_states: bool = True
-    """End a chunk where a prompt diverges from one computed before, so that the tree has a state
-    there for later prompts."""
+    """End a chunk where a prompt diverges from an earlier one, so that the tree has a state there
+    that later prompts can hit."""
     default_priority_value: int = 0
     """Priority of requests without one."""
     check_fatal: bool = False
@@ -242,7 +242,7 @@ class EngineConfig(EngineSettings, PoolSizes):
         return self.mamba_scheduler_strategy != "no_buffer" and self.cache != "chunk"
 
     def keeps_windows_only(self, *, sliding: bool) -> bool:
-        """Whether KV of sliding layers is kept only within their windows, in a separate pool.
+        """Whether KV of sliding layers is kept only within their windows, in its own pool.
 
         Args:
             sliding: whether the model has such layers.
@@ -251,7 +251,7 @@ class EngineConfig(EngineSettings, PoolSizes):
 
     @property
     def swa_tokens(self) -> int:
-        """KV tokens of the pool for sliding layers: whole pages, at least one."""
+        """KV tokens in the pool for sliding layers: whole pages, at least one."""
         pages = int(self.kv_tokens * self.swa_full_tokens_ratio) // self.page_size
         return max(1, pages) * self.page_size
 
@@ -269,23 +269,23 @@ class EngineConfig(EngineSettings, PoolSizes):
 
     @property
     def least_mamba_slots(self) -> int:
-        """State slots for one request with a prefix hit: its own, its buffer, and the tree's."""
+        """State slots of a request with a prefix hit: its own, its buffer, and the one it hit."""
         return 2 + self.track_buffer_size
 
     @property
     def longest_chain(self) -> int:
-        """Maximum tokens per request in a step that uses draft buffers; 0 if no step does."""
+        """Maximum tokens per request in a step that keeps states apart; 0 if no step does."""
         if self.speculative_algorithm is not None:
             return self.speculative_num_draft_tokens
         return int(self.enable_overlap_schedule)
 
     @property
     def cache_chunk_size(self) -> int:
-        """The grid of lengths at which a prefill saves states, in tokens: whole pages."""
+        """Prefill saves states at multiples of this length, in tokens, at least a page."""
         return max(self.mamba_cache_chunk_size, self.page_size)
 
     def _conflicts(self) -> Iterator[_Fault]:
-        """Combinations of settings that contradict each other."""
+        """Yield settings that contradict each other."""
         page = self.page_size
         if self.kv_tokens <= 2 * page:
             yield ("kv_tokens",), f"is {self.kv_tokens}; it must be at least {2 * page + 1}"
@@ -293,7 +293,7 @@ class EngineConfig(EngineSettings, PoolSizes):
         if self.chunked_prefill_size is not None:
             in_pages.append(("chunked_prefill_size", self.chunked_prefill_size))
         if self.tracks_states:
-            # The tree takes states at page borders only.
+            # The tree takes states only at page boundaries.
             in_pages.append(("mamba_track_interval", self.mamba_track_interval))
             in_pages.append(("mamba_cache_chunk_size", self.cache_chunk_size))
         for name, tokens in in_pages:
@@ -314,7 +314,7 @@ class EngineConfig(EngineSettings, PoolSizes):
 
 
 def _values_out_of_bounds(record: object, path: tuple[str, ...] = ()) -> Iterator[_Fault]:
-    """The fields of a record whose value violates the field's type."""
+    """Yield the fields whose values violate their declared types."""
     kind: type = type(record)
     for name, hint in _hints(kind).items():
         value: object = getattr(record, name)
@@ -339,7 +339,7 @@ def _hints(record: type) -> dict[str, object]:
 
 
 def _unmet(hint: object, value: object) -> str:
-    """What a value of the type ``hint`` must be; empty if ``value`` is valid."""
+    """Return the requirement of ``hint`` that ``value`` violates; empty for none."""
     if isinstance(hint, type) or hint is NoneType:
         return ""
     parts = get_args(hint)

@@ -31,10 +31,10 @@ Settings = Mapping[Text, bool | int | float | str]
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Matrix:
-    """Every profile with every model under every engine version, once for each seed.
+    """Every combination of profile, model and engine version, once for each seed.
 
-    A version is ``.`` (the engine that is installed or checked out), ``defect:SLUG`` or a prepared
-    release (``vllm==0.32.0``).  Without models or seeds they are the profile's.
+    A version is ``.`` (the installed or checked-out engine), ``defect:SLUG`` or a prepared release
+    (``vllm==0.32.0``).  Models and seeds default to the profile's.
     """
 
     profiles: tuple[Text, ...] = ()
@@ -47,8 +47,8 @@ class Matrix:
 class Common:
     """Keys that every cell may set; the plan's values are the defaults.
 
-    A budget never shortens a cell below ``least_duration``, nor a soak below what its profile needs
-    to decide, whatever this says.
+    A budget never shortens a cell below ``least_duration``, nor a soak below the length that its
+    profile needs to decide, even if ``least_duration`` is shorter.
     """
 
     duration_s: DurationS | None = None
@@ -63,7 +63,7 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class SoakEntry(Common):
-    """One soak beside the matrix."""
+    """One soak in addition to the matrix."""
 
     id: Name | None = None
     profile: Text
@@ -74,7 +74,7 @@ class SoakEntry(Common):
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class CompareEntry(Common):
-    """One comparison: its versions take turns on one machine.  ``duration`` is its longest time."""
+    """One comparison: its versions alternate on one machine.  ``duration`` is the time limit."""
 
     id: Name | None = None
     versions: Annotated[tuple[Text, ...], Field(min_length=2)]
@@ -87,7 +87,7 @@ class CompareEntry(Common):
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class WatchEntry:
-    """One watched run of a program that others wrote; keys are options of ``hybridbench watch``."""
+    """One watched run of another program; its keys are options of ``hybridbench watch``."""
 
     id: Name
     command: Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -106,7 +106,7 @@ class WatchEntry:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return its options, then its command, as typed."""
+        """Return the options, then the command, as typed on the command line."""
         single = ("metrics", "ready", "load", "log", "idle_every", "reset_cache")
         options = [(name, value) for name in single if (value := getattr(self, name)) is not None]
         options += [("instrument", value) for value in self.instrument]
@@ -117,9 +117,9 @@ class WatchEntry:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Plan(Common):
-    """A plan as written; ``cells.expand`` makes its cells.
+    """A plan as written; ``cells.expand`` turns it into cells.
 
-    Without a ``duration`` cells last ten minutes, or as long as their profile needs to decide.
+    Without a ``duration`` a cell lasts ten minutes, or longer if its profile needs that to decide.
     """
 
     name: Name
@@ -135,7 +135,7 @@ class Plan(Common):
 
 @plain_dataclass(frozen=True)
 class LoadedPlan:
-    """A plan with its file: errors point there, and profiles are resolved relative to it."""
+    """A plan and its file, which errors cite and to which profile paths are relative."""
 
     plan: Plan
     path: Path
@@ -147,14 +147,14 @@ class LoadedPlan:
 
 
 def load_plan(name_or_path: str | Path) -> LoadedPlan:
-    """Return the plan in that file, or the shipped one of that name.
+    """Return the plan in that file, or the shipped plan of that name.
 
     Raises:
         ConfigError: one sentence with file, line and key.
     """
     path = Path(name_or_path)
     shipped = list_plans()
-    # Ignore a directory of that name: results of nightly runs are often called so.
+    # Ignore a directory of that name: nightly runs often write results to one.
     if not path.exists() or (path.is_dir() and str(name_or_path) in shipped):
         if str(name_or_path) not in shipped:
             hint = nearest(str(name_or_path), list(shipped))
@@ -182,7 +182,7 @@ def _adapter() -> TypeAdapter[Plan]:
 
 
 def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
-    """Yield faults that no type can check; only the first is reported."""
+    """Yield faults that the types cannot express; only the first is reported."""
     if not (plan.matrix.profiles or plan.cells or plan.compare or plan.watch):
         said = f"{plan.name} has nothing to run; give matrix.profiles, cells, compare or watch"
         yield ("name",), said

@@ -100,7 +100,7 @@ def expired(waivers: Iterable[Waiver], today: date) -> tuple[Waiver, ...]:
 def next_attempt(rules: Rules, attempts: Sequence[Attempt]) -> NextAttempt | None:
     """Return the run to make after ``attempts``, all of which have ended; None if it is decided.
 
-    A purely statistical failure is tried once with another seed, an inconclusive run once more.
+    A purely statistical failure is tried once with another seed, an INVALID run once more.
     Each happens once in the life of a cell.  Undecided soaks were already extended as far as
     allowed, and undecided comparisons ran for their maximum time: neither is repeated.
     """

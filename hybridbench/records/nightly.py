@@ -1,8 +1,8 @@
 """Records of a nightly run: cells, attempts, cell.json and night.json.
 
 A plan's machine needs, policy and waivers are stored as written, so that the plan file and
-cell.json share one declaration: pydantic validates it there, msgspec reads it here.  Those records
-have slots, because msgspec writes records without slots only with the keys they were read with.
+cell.json share one declaration: pydantic validates the file, msgspec reads cell.json.  Those
+records have slots: without them, msgspec writes only the keys that it has read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CellState(StrEnum):
     PASS = "pass"  # noqa: S105  # no password
     FAIL = "fail"
     NEUTRAL = "neutral"
-    MISSING = "missing"  # there is no verdict: never a pass
+    MISSING = "missing"  # no verdict: never a pass
 
 
 class AttemptReason(StrEnum):
@@ -63,15 +63,15 @@ class AttemptReason(StrEnum):
 
     FIRST = "first"
     RERUN = "rerun"  # another seed, after a failure that is only statistical
-    RETRY = "retry"  # the previous attempt was inconclusive
+    RETRY = "retry"  # the previous attempt was INVALID
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needs(ProfileGroup):
-    """What a machine must have to run a cell, for whatever schedules it.
+    """A cell's machine requirements, for the scheduler that places it.
 
-    ``labels`` are those of a GitHub runner; without any it is ubuntu-latest, or with a ``gpu`` a
-    self-hosted one.
+    ``labels`` are those of a GitHub runner.  Without labels the runner is ubuntu-latest, or a
+    self-hosted one if ``gpu`` is set.
     """
 
     gpu: Annotated[CountOrZero, INT64] = 0
@@ -86,9 +86,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         profile: empty for a watched run, whose ``model`` is the name of its target.
         versions: one for a soak, two or more for a comparison, none for a watched run.
-        duration_s: of the traffic; for a comparison, the maximum.
-        settings: profile keys that are set.
-        watch: the options and the command of a watched run, without secrets.
+        duration_s: length of the traffic; for a comparison, the maximum.
+        settings: overridden profile keys.
+        watch: options and command of a watched run, without secrets.
         work: hash of everything except length and seed; only cells with the same hash are compared
             between nightly runs.
     """
@@ -113,7 +113,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaxRate(msgspec.Struct, frozen=True):
-    """``value`` of ``unit`` per ``per``, in the words of a finding's rates."""
+    """``value`` of ``unit`` per ``per``, named as in a finding's rates."""
 
     value: float
     unit: str
@@ -121,10 +121,10 @@ class MaxRate(msgspec.Struct, frozen=True):
 
 
 def parse_max_rate(text: str) -> MaxRate:
-    """Parse ``2GiB/h`` or ``0.9 nodes/evicted node``, with the finding's words.
+    """Parse ``2GiB/h`` or ``0.9 nodes/evicted node``, with the finding's units.
 
     Raises:
-        ValueError: part of a sentence, with the accepted forms.
+        ValueError: part of a sentence, with examples of accepted forms.
     """
     amount = parse_amount(text)
     if amount is None or amount.minus or not _WORDS.fullmatch(f"{amount.unit}/{amount.per}"):
@@ -141,17 +141,17 @@ def parse_max_rate(text: str) -> MaxRate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy(ProfileGroup):
-    """What happens before a cell fails the nightly run.
+    """How a nightly run treats cells that fail or stay undecided.
 
     Attributes:
-        rerun_statistical_leak: a LEAK or DEGRADED that only statistics found is run once more with
-            another seed, and fails only if that fails too.  Exact findings fail at once.
-        rerun_invalid: a run that proved nothing (a busy machine) is made once more.
-        extend: seconds that an undecided soak may go on beyond its length; None (auto) is the
-            default of ``soak``, 0 ends every soak on time.  A comparison ends when it is decided.
-        inconclusive: what a cell is that stays undecided.
-        throughput_ratio: fails below this share of the last green run's tokens a second; 0: only
-            shown.  Nightly runs are not interleaved, so that the machine's drift is in it.
+        rerun_statistical_leak: rerun a LEAK or DEGRADED that rests on statistics only, once, with
+            another seed; the cell fails only if that run fails too.  Exact findings fail at once.
+        rerun_invalid: repeat an INVALID run (such as on a busy machine) once.
+        extend: seconds by which an undecided soak may exceed its length; None (auto) is the default
+            of ``soak``, 0 disables extensions.  A comparison ends when it is decided.
+        inconclusive: state of a cell that stays undecided.
+        throughput_ratio: a cell fails below this share of the last green run's tokens per second;
+            0 only reports it.  Nightly runs are not interleaved, so it includes machine drift.
     """
 
     rerun_statistical_leak: Flag = True
@@ -163,11 +163,11 @@ class Policy(ProfileGroup):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiver(ProfileGroup):
-    """A known finding that fails no cell until ``expires``, and no other finding.
+    """An exemption of one known finding, and no other, from failing a cell until ``expires``.
 
-    ``kind``, ``subject`` and ``driver`` are the finding's signature as verdict.json has it;
-    subject, driver, profile and model may hold ``*``.  ``max_rate`` (``2GiB/h``,
-    ``1.1 slots/retract``) is how fast it may grow and stay waived.
+    ``kind``, ``subject`` and ``driver`` are the finding's signature in verdict.json; subject,
+    driver, profile and model may contain ``*``.  Faster growth than ``max_rate`` (``2GiB/h``,
+    ``1.1 slots/retract``) is not waived.
     """
 
     kind: Name
@@ -182,7 +182,7 @@ class Waiver(ProfileGroup):
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a plan that every cell carries, so that cells can be merged without the plan."""
+    """The part of a plan stored with every cell, so that cells can be merged without the plan."""
 
     name: str
     hash: str
@@ -196,7 +196,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class AttemptFinding:
-    """A finding of an attempt; the run has its evidence."""
+    """A finding of an attempt; its evidence stays in the run."""
 
     kind: str
     verdict: VerdictKind
@@ -208,7 +208,7 @@ class AttemptFinding:
 
     @property
     def signature(self) -> tuple[str, str, str]:
-        """What identifies the finding across nightly runs."""
+        """The finding's identity across nightly runs."""
         return leak_kind(self.kind), self.subject, self.driver or ""
 
     def rate_in(self, unit: str, per: str) -> Rate | None:
@@ -227,7 +227,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     run: str = ""  # the run's directory, relative to the cell's
     exit_code: int | None = None
-    verdict: str = ""  # empty: it ended without one, and ``complaint`` says why
+    verdict: str = ""  # empty: none, and ``complaint`` says why
     headline: str = ""
     complaint: str = ""
     findings: tuple[AttemptFinding, ...] = ()
@@ -235,8 +235,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     growth: dict[str, Rate] = {}  # of the gated metrics, per hour
     judged_s: Seconds = 0.0
     segments: int = 1  # more than one: it was interrupted and resumed
-    extend_s: Seconds  # how long it might be extended while undecided
-    extended_s: Seconds = 0.0  # how long it was
+    extend_s: Seconds  # maximum extension while undecided
+    extended_s: Seconds = 0.0  # actual extension
     machine_class: str = ""
     engine: str = ""  # hash of the engine files that ran
     ended_wall_s: Wall = 0.0
@@ -247,7 +247,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def started_on(self) -> date:
-        """The day on which it started, in UTC."""
+        """The day on which the attempt started, in UTC."""
         return datetime.fromtimestamp(self.started_wall_s, UTC).date()
 
 
@@ -270,15 +270,15 @@ class CellFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A finding together with the plan's waiver and the comparison with the last green run."""
 
     finding: AttemptFinding
-    waived: str = ""  # until when, why, and the link; empty: it counts
+    waived: str = ""  # expiry, reason and link; empty: not waived
     waived_until: date | None = None
     why_not: str = ""  # why a waiver that names it does not apply
-    news: str = ""  # since or in which run it is new or known; empty: neither
+    news: str = ""  # whether new or known, with the run; empty: neither
     is_new: bool = False
 
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell in night.json: enough to be the next nightly run's baseline."""
+    """One cell in night.json, complete enough to serve as the next nightly run's baseline."""
 
     id: str
     state: CellState
@@ -318,18 +318,18 @@ class NightlyRun(msgspec.Struct, frozen=True, kw_only=True):
     headline: str
     cells: tuple[CellResult, ...] = ()
     notes: tuple[str, ...] = ()
-    rehearsed: tuple[str, ...] = ()  # defects injected into every soak: never a baseline
+    rehearsed: tuple[str, ...] = ()  # defects injected into every soak; if any, never a baseline
     allow_partial: bool = False  # cells dropped by the budget were accepted
 
 
 class PlanHead(msgspec.Struct, frozen=True):
-    """The part of a plan that a list needs."""
+    """The part of a plan that a listing shows."""
 
     name: str = ""
 
 
 class NightlyHead(msgspec.Struct, frozen=True):
-    """The part of night.json that a list needs: the rest is skipped unread."""
+    """The part of night.json that a listing shows; decoding skips the rest."""
 
     word: str = ""
     headline: str = ""

@@ -1,7 +1,7 @@
-"""The groups of keys of a profile, each a frozen record; units are in field names, not in keys.
+"""A profile's key groups, each a frozen record.
 
-A YAML key is the field's name without its unit: ``checkpoint.every`` is ``Checkpoint.every_s``.  A
-string below a field is its description in the schema and in the reference.
+A YAML key is the field's name without its unit: ``checkpoint.every`` is ``Checkpoint.every_s``.
+The string below a field is its description in the schema and in the reference.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Warmup:
     """Traffic before the judged window."""
 
     requests: CountOrZero = 500
-    """Finished requests that end the warm-up; a number of requests does not depend on the speed of
-    the machine."""
+    """Number of finished requests that ends the warm-up; unlike a duration, it does not depend on
+    the machine's speed."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -73,10 +73,10 @@ class Checkpoint:
     settle_s: DurationS = 1.0
     """Wait between the drain and the measurements."""
     idle_s: DurationS = 0.0
-    """Further idle time with sampling, then a second measurement: shows what grows without work."""
+    """Additional idle time with sampling, then a second measurement; reveals growth while idle."""
     flush: Flag = False
-    """Empty the cache first, so that idle memory is comparable between checkpoints; it is then
-    judged as a trend."""
+    """Flush the cache first, so that idle memory is comparable between checkpoints; its trend is
+    then judged."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -93,7 +93,7 @@ class Bursts:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Ramp:
-    """Load that rises evenly at the start of the run."""
+    """Load that rises linearly at the start of the run."""
 
     start: Share = 0.1
     """Share of the full load at the start."""
@@ -106,21 +106,21 @@ class Arrival:
     """When requests are sent."""
 
     process: Literal["closed", "poisson"] = "closed"
-    """`closed` keeps `concurrency` requests in flight; `poisson` sends `rate` requests a second at
-    random times."""
+    """`closed` keeps `concurrency` requests in flight; `poisson` sends requests at random times, at
+    a mean of `rate`."""
     concurrency: Count | None = None
-    """Requests in flight of a closed loop."""
+    """Number of requests that a closed loop keeps in flight."""
     think_s: DurationS = 0.0
-    """Mean time of a closed loop from an answer to the next request of that client, drawn from half
-    to one and a half times this."""
+    """Mean time between an answer and the same client's next request in a closed loop, drawn from
+    half to one and a half times this."""
     rate_per_s: PerSecond | None = None
     """Mean rate of Poisson arrivals, such as `40/s` or `90/min`."""
     max_in_flight: Count = 64
-    """Poisson arrivals are dropped, and counted, while this number of requests is unfinished."""
+    """Poisson arrivals are dropped and counted while this many requests are unfinished."""
     bursts: Bursts | None = None
-    """Periods of higher load; null has none."""
+    """Periods of higher load; null for none."""
     ramp: Ramp | None = None
-    """Load that rises at the start; null has none."""
+    """Load that rises at the start; null for none."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -130,25 +130,25 @@ class Prompts:
     families: Annotated[Count, Le(1_000_000)] = 16
     """Number of shared system prompts."""
     namespaces: Count = 1
-    """Tenants among whom conversations take turns; the cache shares no prefix between two of them
-    (`extra_key`). With 1 requests bring no key."""
+    """Number of tenants, assigned to conversations in rotation; the cache shares no prefix across
+    tenants (`extra_key`). With 1, requests have no key."""
     system_tokens: Tokens = TokenRange(32, 160)
     """Length of a system prompt, in tokens."""
     user_tokens: Tokens = TokenRange(16, 64)
-    """New tokens of the user in each turn."""
+    """New user tokens in each turn."""
     reuse: ZipfExponent = "zipf(1.1)"  # type: ignore[assignment]  # parsed like a key of the file
-    """Distribution of conversations over the system prompts: `zipf(EXPONENT)` or `uniform`."""
+    """How conversations are distributed over system prompts: `zipf(EXPONENT)` or `uniform`."""
     long: Share = 0.0
     """Share of turns with `long_tokens` of user input, such as a pasted document."""
     long_tokens: Tokens = TokenRange(384, 640)
-    """New tokens of the user in a long turn."""
+    """New user tokens in a long turn."""
     warm: Share = 0.0
-    """Share of conversations that open with the system prompt alone, so that the tree holds a state
-    exactly at its end; the first conversation on each system prompt then always does."""
+    """Share of conversations that begin with the system prompt alone, so that the tree has a state
+    exactly at its end; if above 0, the first conversation with each system prompt always does."""
     payload_bytes: Annotated[SizeBytes, Le(64 * MIB)] = 0
-    """Features sent with each prompt, as for an image; 0 sends none."""
+    """Size of the features sent with each prompt, such as an image's; 0 sends none."""
     payload_repeat: Share = 0.0
-    """Share of requests that send one of eight earlier payloads again; others send their own."""
+    """Share of requests that repeat one of eight earlier payloads; the others send new ones."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -156,19 +156,19 @@ class Conversations:
     """Chains of turns; each prompt is the conversation so far plus new user tokens."""
 
     turns: Tokens = TokenRange(1, 1)
-    """Number of turns of a conversation."""
+    """Number of turns in a conversation."""
     open: Count = 48
     """Conversations in progress at once."""
     branch: Share = 0.0
-    """Share of new conversations that begin with the first turns of another one."""
+    """Share of new conversations that begin with the first turns of another conversation."""
     edit: Share = 0.0
-    """Share of turns that go back to a random point of their own conversation and continue from
-    there, which splits a node of the tree."""
+    """Share of turns that go back to a random point of their conversation and continue from there,
+    which splits a node of the tree."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Sessions:
-    """Conversations in a streaming session of the engine: each turn sends only what is new."""
+    """Conversations held in an engine's streaming session: each turn sends only its new tokens."""
 
     share: Share = 0.0
     """Share of conversations held in a session; these neither branch nor go back."""
@@ -181,12 +181,12 @@ class Sessions:
     abandon: Share = 0.0
     """Share of sessions that are never closed and time out."""
     timeout_s: DurationS | None = None
-    """Time without a turn after which the engine closes a session; null sets no limit."""
+    """Idle time after which the engine closes a session; null sets no limit."""
     overlong: Share = 0.0
     """Share of turns that are too long and are rejected."""
     at_rest: Literal["open", "closed"] = "open"
-    """Whether sessions are closed before each checkpoint; only then are locks in the tree checked
-    there."""
+    """Whether sessions stay open at checkpoints or are closed first; locks in the tree are checked
+    there only if sessions are closed."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -217,7 +217,7 @@ class SamplingSettings:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Aborts:
-    """Requests that their client aborts or abandons."""
+    """Requests that clients abort or abandon."""
 
     queued: Share = 0.0
     """Share of requests aborted in the waiting queue."""
@@ -229,7 +229,7 @@ class Aborts:
     disconnect: Share = 0.0
     """Share of requests whose client disconnects during decode without an abort."""
     queue_timeout_s: DurationS | None = None
-    """How long a client waits for admission before it aborts; null waits for ever."""
+    """How long a client waits for admission before it aborts; null waits forever."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -244,7 +244,7 @@ class PriorityShare:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Controls:
-    """Actions of an operator during the run, in traffic time, so that a checkpoint delays them."""
+    """Operator actions during the run, measured in traffic time, so that checkpoints delay them."""
 
     pause_every_s: DurationS | None = None
     """Time between two pauses of the engine; null never pauses it."""
@@ -254,33 +254,33 @@ class Controls:
     """What a pause does with running requests: `retract` returns them to the queue, `in_place`
     keeps them, `abort` ends all requests."""
     abort_all_every_s: DurationS | None = None
-    """Time between two aborts of all requests; null never does it."""
+    """Time between two aborts of all requests; null never aborts all."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Force:
-    """Paths of the engine that pressure alone reaches seldom, forced once in so many of their
-    events, at times drawn from the seed. They must change no token and lose no slot; null forces
-    none. Counted as `forced_retract` and so on.
+    """Engine paths that load alone rarely reaches. Each key is the mean number of events per forced
+    one, which the seed selects; null forces none. Forced paths must change no token and lose no
+    slot. They are counted as `forced_retract` and so on.
     """
 
     retract: Count | None = None
-    """Decode steps for each that pushes one running request back."""
+    """Decode steps per forced retract of one running request."""
     refuse: Count | None = None
-    """Attempts to admit a request for each that is refused although there is room."""
+    """Admission attempts per refusal of a request that would fit."""
     fail_allocation: Count | None = None
-    """Allocations of KV or of a state for each that fails although there is room."""
+    """KV or state allocations per allocation that fails although there is room."""
     delay_transfer: Count | None = None
-    """Copies between device and host for each that ends a quarter of a second late."""
+    """Copies between device and host per copy that ends a quarter of a second late."""
     flush: Count | None = None
-    """Engine steps for each before which all running requests are pushed back and the cache is
-    flushed; never while a session holds anything."""
+    """Engine steps per forced flush of the cache, for which all running requests are retracted;
+    never while a session holds KV."""
     abort_queued: Count | None = None
-    """Requests for each that the engine aborts before it looks at it."""
+    """Queued requests per abort by the engine before admission considers the request."""
     abort_prefill: Count | None = None
-    """Chunks of prompts for each after which the engine aborts the request."""
+    """Prefill chunks per abort of a request by the engine between two of its chunks."""
     abort_decode: Count | None = None
-    """Decode steps for each with which the engine aborts a running request."""
+    """Decode steps per abort of a running request by the engine."""
 
     def by_path(self) -> dict[str, int]:
         """Return the forced paths and their intervals, by name."""
@@ -289,17 +289,17 @@ class Force:
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class RequestOptions:
-    """Fields of requests that change how a server answers, such as `n`, `stop` or a JSON schema:
-    those that the interface has, each with a value of its own; for `soak --url` alone.
+    """Request fields that change how a server answers, such as `n`, `stop` or a JSON schema: those
+    that the interface has, each with a new value; only for `soak --url`.
     """
 
     share: Share = 0.0
-    """Share of requests that have some."""
+    """Share of requests that have options."""
     most: Count = 3
-    """Options of such a request, at most."""
+    """Maximum number of options of such a request."""
     without: tuple[str, ...] = ()
-    """Options that no request has, by their names in reports: one that the server ends of hides
-    what others do."""
+    """Options never sent, by their names in reports; one that crashes the server would hide what
+    others do."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
@@ -313,17 +313,17 @@ class BadInput:
     duplicate_ids: Share = 0.0
     """Share of requests that repeat the id of a request in flight."""
     malformed: Share = 0.0
-    """Share of requests with something wrong in form, type, value or name, each with a value of its
-    own; for `soak --url` alone."""
+    """Share of requests that are invalid in form, type, value or name, each with a new value; only
+    for `soak --url`."""
     large: Share = 0.0
-    """Share of malformed requests whose wrong value has 10 kB to 1 MB."""
+    """Share of malformed requests whose invalid value has 10 kB to 1 MB."""
     without: tuple[MalformedKind, ...] = ()
-    """Kinds of malformed requests that are not sent, by their names in reports."""
+    """Kinds of malformed requests never sent, by their names in reports."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Ballast:
-    """Long-lived Python objects in the worker; fewer make full collections more frequent."""
+    """Long-lived Python objects in the worker; with fewer, full collections are more frequent."""
 
     objects: Objects = 1_000_000
     """Number of objects."""
@@ -348,30 +348,30 @@ class Probe:
     collectible_every_s: AutoDurationS = None
     """Time between two heap scans; `auto` follows the duration of the run."""
     max_stall_ms: Amount | None = 5000.0
-    """If two heap scans in a row stop the engine for longer, they are not repeated under traffic;
-    null sets no limit."""
+    """After two consecutive heap scans that each stop the engine for longer than this, scans under
+    traffic end; null sets no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, config=SETTINGS)
 class Limits:
-    """What CLEAN requires of a run of `from` and longer: growth below these rates."""
+    """Limits that a run of length `from` or longer must meet to be CLEAN."""
 
     from_s: DurationS = 0.0
-    """Shortest run that these limits apply to."""
+    """Length of the shortest run that these limits apply to."""
     rss_bytes_per_h: BytesPerHour | None = None
-    """Largest growth of private memory, and of device memory, such as `200MiB/h`; without a limit
+    """Maximum growth of private memory, and of device memory, such as `200MiB/h`; without a limit
     both are undecided, and the soak extends itself to a length that has one."""
     collectible_bytes_per_h: BytesPerHour | None = None
-    """Largest growth of collectible memory."""
+    """Maximum growth of collectible memory."""
     hit_rate: Share | None = None
-    """Smallest share of prompt tokens served by the cache."""
+    """Minimum share of prompt tokens served by the cache."""
     evict_ms: Amount | None = None
-    """Largest CPU time of an eviction, in milliseconds."""
+    """Maximum CPU time of an eviction, in milliseconds."""
     check_ms: Amount | None = None
-    """Largest CPU time of the engine's own checks after a step, in milliseconds."""
+    """Maximum CPU time of the engine's own checks after a step, in milliseconds."""
 
     def by_metric(self) -> dict[str, float]:
-        """Return the limits that are set, by the name of what they limit; rates are per hour."""
+        """Return the limits that are set, by metric; rates are per hour."""
         limits = {
             "rss_anon_swap_bytes": self.rss_bytes_per_h,
             "gc_collectible_bytes": self.collectible_bytes_per_h,
@@ -396,7 +396,7 @@ class ProfileKeys:
     """All keys of a profile."""
 
     name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-    """Name of the profile, part of the names of its runs."""
+    """Name of the profile; its runs' names contain it."""
     description: str = ""
     """What the profile is for; `hybridbench profiles list` prints it."""
     model: Annotated[str, StringConstraints(strict=True, min_length=1)] = DEFAULT_MODEL
@@ -423,17 +423,17 @@ class ProfileKeys:
     options: RequestOptions = RequestOptions()
     force: Force = Force()
     assert_coverage: Mapping[str, CoverageFloor] = Field(default_factory=dict)
-    """Counters and the least count of each, such as `>5/min`; a run that stays below is INVALID."""
+    """Minimum count of each named counter, such as `>5/min`; a run below a minimum is INVALID."""
     ballast: Ballast = Ballast()
     gc: GcSettings = GcSettings()
     probe: Probe = Probe()
     limits: tuple[Limits, ...] = Field(alias="promise")
-    """Limits of CLEAN; the entry with the largest `from` that the run reaches applies."""
+    """Limits for CLEAN; the entry with the largest `from` not above the run's length applies."""
     thresholds: tuple[ThresholdText, ...] = ()
-    """Additional limits of every run, such as `rss.slope<200MiB/h`."""
+    """Additional limits for every run, such as `rss.slope<200MiB/h`."""
 
     def engine_config(self, **chosen: Unpack[CallerChoices]) -> EngineConfig:
-        """Return the engine configuration, from the profile and the command line's choices.
+        """Return the engine configuration from the profile and the command line.
 
         Raises:
             EngineConfigError: settings that do not fit together.
