@@ -411,8 +411,8 @@ def _stalled(facts: Facts) -> list[Finding]:
             requests += np.interp(t, load.t_s, load.value)
     computes = np.diff(np.interp(t, forward.t_s, forward.value)) > 0.0
     took_s, steps = np.diff(t), np.diff(idle.value)
-    # A restarted worker counts from 0.  While nothing is stepped (a heap scan, a pause), nothing is
-    # served either, but that is not the engine's time.
+    # A restarted worker counts from 0.  Time without steps (a heap scan, a pause) neither ends a
+    # stall nor counts as part of it.
     steps_idly = ~computes & (steps > 0.0)
     stuck_s = np.concatenate(([0.0], np.cumsum(np.where(steps_idly, took_s, 0.0))))
     start, end = max(
