@@ -174,7 +174,7 @@ def compare(
     Live versions serve blocks of the same requests, interleaved in slices of milliseconds and in
     the order AB BA AB ...; an interim analysis after 6, 12, 18 and 24 rounds stops early once
     throughput is decided.  Stored runs are compared as they are.  Servers are soaked one after the
-    other under the same requests, within --max-time in all.
+    other under the same requests, within --max-time in total.
 
     The directory under --store holds the raw blocks and a run directory for each version.  Ctrl-C
     finishes the current round, then reports; a second one stops at once.

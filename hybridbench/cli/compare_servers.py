@@ -92,7 +92,7 @@ def _refuse_of_workers(options: CompareOptions) -> None:
         if given != default:
             raise UsageError(
                 "applies only to engines that run in workers and alternate; servers are soaked one "
-                "after the other, within --max-time in all.",
+                "after the other, within --max-time in total.",
                 code=ErrorCode.OPTION_CONFLICT,
                 option=option,
             )

@@ -85,11 +85,11 @@ class Candidate:
 
 @functools.cache
 def candidates() -> tuple[Candidate, ...]:
-    """Every candidate of the engine's class methods, outside models, kernels and constructors."""
+    """Every candidate of the engine's class methods, outside models and constructors."""
     return tuple(
         candidate
         for path in sorted(_ENGINE.rglob("*.py"))
-        if not {"models", "kernels"} & set(path.relative_to(_ENGINE).parts)
+        if "models" not in path.relative_to(_ENGINE).parts
         for candidate in candidates_in(
             path.relative_to(_ENGINE).as_posix(), path.read_text(encoding="utf-8")
         )

@@ -127,7 +127,7 @@ class CudaGraphRunner:
         """What a run should print: up to which batch size, and the memory of the graphs."""
         return (
             f"decode steps of up to {self._sizes[-1]} requests replay CUDA graphs, "
-            f"whose pool has {format_bytes(self.pool_bytes)}"
+            f"whose memory pool takes {format_bytes(self.pool_bytes)}"
         )
 
     def can_run(self, batch: ForwardBatch) -> bool:

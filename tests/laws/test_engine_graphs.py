@@ -65,7 +65,7 @@ def make_program(name: str, seed: int, *, sessions: bool = False) -> EngineProgr
     recorder = EagerRecorder()
     engine = make_engine(clock=clock, model=model, recorder=recorder, **{**GRAPHS, **changes})
     assert engine.graphs_note == (
-        "decode steps of up to 4 requests replay CUDA graphs, whose pool has 3.00 KiB"
+        "decode steps of up to 4 requests replay CUDA graphs, whose memory pool takes 3.00 KiB"
     )
     oracle = partial(make_engine, model=model)
     if sessions:

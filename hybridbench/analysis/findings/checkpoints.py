@@ -233,8 +233,8 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
             f"{self.closed:,.0f} closed {which} still hold slots{per_event(found)}",
             cause="closing a session does not release what it holds",
             evidence=(
-                f"sessions that hold a row, beyond the {self.open:,.0f} open ones, at the last "
-                f"checkpoints: {readings(self.at_checkpoints)}",
+                f"closed sessions with a row at the last checkpoints: "
+                f"{readings(self.at_checkpoints)}; {self.open:,.0f} are still open",
                 *((f"they hold {slots}",) if slots else ()),
                 *driver_evidence(found),
             ),
@@ -460,7 +460,6 @@ def _closed_sessions(facts: Facts) -> Iterable[Finding]:
     seen = facts.idle_readings(_closed_with_rows)
     if not seen or seen[-1].value <= 0:
         return
-    last = next(at for at in reversed(facts.idle) if at.t_s == seen[-1].t_s)
     t, rows = pool_values(facts.record, "req", _SESSION_HELD)
     counters = facts.counters
     counts = [
@@ -469,16 +468,14 @@ def _closed_sessions(facts: Facts) -> Iterable[Finding]:
     ]
     hints = Hints((_CLOSES,), load=facts.load, idle=seen, from_zero=True)
     driver = find_driver(t, rows - counts[0] + counts[1], counters, hints)
+    last = facts.idle[-1]
     still_open = _open_sessions(last)
+    held = {pool: last.pool(pool, _SESSION_HELD) for pool in last.pools}
     basis = HeldByClosedSessions(
         closed=seen[-1].value,
         open=still_open,
         at_checkpoints=tuple(reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
-        held={
-            pool: last.pool(pool, _SESSION_HELD)
-            for pool in last.pools
-            if not still_open and last.pool(pool, _SESSION_HELD) > 0
-        },
+        held={} if still_open else {pool: slots for pool, slots in held.items() if slots > 0},
     )
     since_s = next(reading.t_s for reading in seen if reading.value > 0)
     found = Finding(basis, VerdictKind.LEAK, "closed sessions", since_s=since_s)

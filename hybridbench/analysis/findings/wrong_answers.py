@@ -215,28 +215,25 @@ def _in_common(events: Sequence[AnswersCompared], wrong: int, right: int) -> lis
     having it: the number with the trait is then fixed, and the question is how many of them are
     wrong.  Answers chosen for another trait would make the two traits look like opposites.
     """
-    wrong_traits, right_traits, wrong_for, right_for = map(
-        _summed,
-        zip(
-            *((e.wrong_traits, e.right_traits, e.wrong_for, e.right_for) for e in events),
-            strict=True,
-        ),
-    )
+    wrong_traits = _summed([event.wrong_traits for event in events])
+    right_traits = _summed([event.right_traits for event in events])
+    wrong_for = _summed([event.wrong_for for event in events])
+    right_for = _summed([event.right_for for event in events])
     tried: list[tuple[Common, float]] = []
     for trait in Trait:
-        chosen = wrong_for.get(trait, 0), right_for.get(trait, 0)
-        having = wrong_traits.get(trait, 0) + chosen[0]
-        others = right_traits.get(trait, 0) + chosen[1]
+        wrong_too, right_too = wrong_for.get(trait, 0), right_for.get(trait, 0)
+        having = wrong_traits.get(trait, 0) + wrong_too
+        others = right_traits.get(trait, 0) + right_too
         if having or others:
             own = Common(
                 trait=trait,
                 wrong=having,
                 right=others,
                 p_value=1.0,
-                wrong_for=chosen[0],
-                right_for=chosen[1],
+                wrong_for=wrong_too,
+                right_for=right_too,
             )
-            tried.append((own, fisher((having, wrong + chosen[0], others, right + chosen[1]))))
+            tried.append((own, fisher((having, wrong + wrong_too, others, right + right_too))))
     lineages = [one for event in events for one in event.lineages]
     for trait in INHERITED:
         tables = list(_by_stratum(lineages, trait))
@@ -267,19 +264,19 @@ def _by_stratum(lineages: Sequence[Lineages], trait: Trait) -> Iterator[tuple[in
     """The tables of ``fisher`` for ``trait``; those that were chosen for it join the drawn ones of
     their stratum, as they all have it.
     """
-    tables: dict[tuple[int, bool, bool], Counter[int]] = {}
+    strata: dict[tuple[int, bool, bool], list[tuple[int, int, int, int]]] = {}
     for one in lineages:
         if one.chosen_for in {"", trait}:
-            table = tables.setdefault((one.ancestors, one.heirs, one.chosen), Counter())
             counts = (
                 one.wrong_traits.get(trait, 0),
                 one.wrong - one.repeated.get(trait, 0),
                 one.right_traits.get(trait, 0),
                 one.right,
             )
-            table.update(dict(enumerate(counts)))
-    for table in tables.values():
-        yield table[0], table[1], table[2], table[3]
+            strata.setdefault((one.ancestors, one.heirs, one.chosen), []).append(counts)
+    for tables in strata.values():
+        having, wrong, others, right = map(sum, zip(*tables, strict=True))
+        yield having, wrong, others, right
 
 
 def _or(known: int | None, otherwise: int) -> int:

@@ -142,7 +142,7 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             "3 closed sessions still hold slots",
             "closing a session does not release what it holds",
             (
-                "sessions that hold a row, beyond the 0 open ones, at the last checkpoints: 1, 3",
+                "closed sessions with a row at the last checkpoints: 1, 3; 0 are still open",
                 "they hold 9 state slots, 3 request rows",
             ),
         ),
