@@ -16,7 +16,7 @@ import numpy as np
 from hybridbench.analysis.record import FloatArray
 from hybridbench.foundation.errors import ErrorCode
 from hybridbench.series.cells import is_nothing, number_in, ungrouped
-from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of
+from hybridbench.series.owners import keys_of, labels, levels_in_turn, parts_of, splits
 from hybridbench.series.source import Line, Source
 from hybridbench.series.timeline import Timeline
 from hybridbench.series.times import (
@@ -25,6 +25,7 @@ from hybridbench.series.times import (
     Times,
     is_since_1970,
     looks_like_time,
+    names_epoch,
     names_time,
     parse_times,
     unit_in,
@@ -72,10 +73,11 @@ class RawColumn:
 
 # Long format, as from pandas' melt or InfluxDB: one row per reading, with the name in one cell and
 # the value in another.
-_METRIC = re.compile(
-    r"_*(metric|name|measurement|counter|series|field|key|variable)(_?name)?_*", re.I
+METRIC_NAME = re.compile(
+    r"_*(metric|name|measurement|counter|series|field|key|variable)(_?name|[.]type|[.]value)?_*",
+    re.I,
 )
-_VALUE = re.compile(r"_?(value|val|v|y|reading)", re.I)
+_VALUE = re.compile(r"_?(value|val|v|y|reading|asint|asdouble)([.](int64|double)value)?", re.I)
 
 
 # Cells and the line that they are on.
@@ -90,6 +92,7 @@ class Grid:
     rows: Sequence[Row]
     heading: int = 0  # line number of the names, if there are any
     units: Mapping[str, str] = field(default_factory=dict)  # by name, if the reader knows them
+    owners: Sequence[str] = ()  # names whose cells tell whose row it is, if the reader knows them
     of_tool: bool = False  # columns separated by spaces, as in the output of ps and similar tools
     commas_group: bool = False  # commas are thousands separators, because they also separate cells
 
@@ -131,7 +134,7 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
         grid, times = _with_times(grid, at, unit, source)
         source.check_has_times()
     columns = grid.columns
-    keys = keys_of(grid.names, columns, times, at)
+    keys = _keys(grid, columns, times, at)
     parts = parts_of(grid.names, [cells for _, cells in grid.rows], keys)
     if len(parts) > _PARTS_MAX:
         raise source.wrong(
@@ -162,6 +165,18 @@ def table_of(grid: Grid, source: Source) -> list[RawColumn]:
     return found
 
 
+def _keys(
+    grid: Grid, columns: Sequence[Sequence[str]], times: Times | None, at: int | None
+) -> Sequence[int]:
+    """Find the columns that tell whose row it is: those that the reader knows, then others."""
+    keys: list[int] = []
+    # An object's name and id are equivalent; one is enough.
+    known = sorted(grid.owners, key=lambda name: not name.lower().endswith("name"))
+    for key in map(grid.names.index, known):
+        keys += [key] if splits(columns, keys, key) else []
+    return keys + [i for i in keys_of(grid.names, columns, times, at) if i not in keys]
+
+
 def _metric_columns(
     grid: Grid, at: int | None, keys: Sequence[int]
 ) -> tuple[int | None, int | None]:
@@ -171,7 +186,7 @@ def _metric_columns(
     texts = [
         i
         for i, name in enumerate(grid.names)
-        if i != at and _METRIC.fullmatch(name) and number_in(grid.rows[0][1][i]) is None
+        if i != at and METRIC_NAME.fullmatch(name) and number_in(grid.rows[0][1][i]) is None
         if i in keys or len(set(grid.columns[i])) == 1
     ]
     if not texts:
@@ -189,9 +204,12 @@ def columns_few(names: Sequence[str]) -> str:
 def _with_whole_times(grid: Grid) -> Grid:
     """Merge the date and time-of-day columns of ``grid`` into one, if it has both."""
     names = [name.strip("# ").casefold() for name in grid.names]
-    if not {"date", "time"} <= set(names) or ":" in grid.rows[0][1][names.index("date")]:
+    # In JSON of sysstat they are timestamp.date and timestamp.time.
+    days = (i for i, name in enumerate(names) if name.rpartition(".")[2] == "date")
+    date = next((i for i in days if f"{names[i][:-4]}time" in names), None)
+    if date is None or ":" in grid.rows[0][1][date]:
         return grid
-    date, clock = names.index("date"), names.index("time")
+    clock = names.index(f"{names[date][:-4]}time")
     kept = [index for index in range(len(names)) if index not in (date, clock)]
     rows = [
         (line, [*(cells[i] for i in kept), f"{cells[date]} {cells[clock]}"])
@@ -229,7 +247,10 @@ def _time_column(grid: Grid, source: Source) -> tuple[int | None, str]:
     dated = [i for i, cells in enumerate(columns) if looks_like_time(cells[0])]
     named = [i for i, name in enumerate(names) if names_time(name)]
     found = [i for i in named if not _counts(names[i]) or is_since_1970(columns[i])] + dated
+    found += [i for i, name in enumerate(names) if names_epoch(name) and is_since_1970(columns[i])]
     found = [i for i in found if not grid.of_tool or names[i] not in _NOT_OF_SAMPLE]
+    # Rows of a process may all hold its start time.
+    found = [i for i in found if "start" not in names[i].lower() or len(set(columns[i])) > 1]
     if found:
         return found[0], unit_in(names[found[0]])
     if source.interval_s is not None:

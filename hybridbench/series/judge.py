@@ -26,7 +26,7 @@ from hybridbench.series.timeline import (
     level_falls,
     swapped_out,
 )
-from hybridbench.series.times import BadTimeError, parse_times
+from hybridbench.series.times import UNITS_S, BadTimeError, parse_times, unit_in
 from hybridbench.series.trend import ExternalSeries, JudgedSeries, TrendContext, judge_series
 from hybridbench.series.units import (
     FREE_OF_CACHE,
@@ -49,6 +49,7 @@ _WORKS = tuple(
 )
 # Memory of the process itself, without the kernel's cache.
 _PROCESS_OWN = re.compile(r"anon|rss|avail|working_set|^used$", re.I)
+_OF_TIME = re.compile(r"time|clock|elapsed|duration|(^|_)age", re.I)
 _SWAP, _OF_PROCESS = re.compile(r"swap", re.I), re.compile(r'\{(.*, )?p?pid="', re.I)
 
 
@@ -340,7 +341,7 @@ class _JudgedFile:
             meaning = replace(meaning, role=Role.LEVEL)
         if meaning.role is Role.LEVEL and counts_so_far(column.name) and not _dips(column):
             return replace(meaning, role=Role.CUMULATIVE, note="")
-        if not meaning.known and _numbers_rows(column):
+        if not meaning.known and (_numbers_rows(column) or _is_clock(column)):
             return replace(meaning, role=Role.SHOWN, note="")
         if column.in_bytes and meaning.role not in (Role.SHOWN, Role.LOAD):
             role = Role.LEVEL if meaning.role is Role.COUNTER else meaning.role
@@ -443,6 +444,14 @@ def _numbers_rows(column: RawColumn) -> bool:
     return value.size > 2 and bool(
         value[0] in (0.0, 1.0) and np.array_equal(value, value[0] + np.arange(value.size))
     )
+
+
+def _is_clock(column: RawColumn) -> bool:
+    """Return whether the column counts the time itself, by its name and by its values."""
+    if not _OF_TIME.search(column.name) or column.value.size < 3:
+        return False
+    lag = np.diff(column.value) - np.diff(column.t_s) / UNITS_S[unit_in(column.name) or "s"]
+    return bool(np.all(np.abs(lag) <= 1.0))
 
 
 def _sinks(column: RawColumn) -> bool:

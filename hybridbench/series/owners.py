@@ -40,7 +40,6 @@ def keys_of(
         times: of its rows, if it has any; ``at`` is the column that they come from.
     """
     # In other tables, an "index" column counts rows.
-    # Elsewhere an index counts the rows.
     of_gpus = any(_OF_NVIDIA_SMI.fullmatch(bare_name(name)) for name in names)
     turns = [i for i, cells in enumerate(columns) if i != at and _takes_turns(cells)]
     processes = [index for index in turns if PROCESS_ID.fullmatch(names[index])]
@@ -60,7 +59,7 @@ def keys_of(
         anew = times is not None and _begins_anew(columns[index], times)
         recurs = index in turns and (together or _recurs(columns, [index]))
         # A container's name and id are equivalent; one is enough.
-        if (anew or recurs) and _splits(columns, owners, index):
+        if (anew or recurs) and splits(columns, owners, index):
             owners.append(index)
     return owners or ([] if times is None else _tells_apart(columns, times))
 
@@ -101,6 +100,13 @@ def levels_in_turn(value: FloatArray) -> int:
         if apart.mean() >= _APART_MOSTLY and crossed < count:
             return count
     return 0
+
+
+def splits(columns: Sequence[Sequence[str]], owners: Sequence[int], index: int) -> bool:
+    """Return whether ``index`` separates rows that ``owners`` does not."""
+    before = set(zip(*(columns[i] for i in owners), strict=True))
+    after = set(zip(*(columns[i] for i in (*owners, index)), strict=True))
+    return len(after) > max(len(before), 1)
 
 
 def _takes_turns(cells: Sequence[str]) -> bool:
@@ -160,10 +166,3 @@ def _may_own(name: str, cells: Sequence[str]) -> bool:
         is_nothing(word) or number_in(word) or _QUANTITY.fullmatch(word) or looks_like_time(word)
         for word in words
     )
-
-
-def _splits(columns: Sequence[Sequence[str]], owners: Sequence[int], index: int) -> bool:
-    """Return whether ``index`` separates rows that ``owners`` does not."""
-    before = set(zip(*(columns[i] for i in owners), strict=True))
-    after = set(zip(*(columns[i] for i in (*owners, index)), strict=True))
-    return len(after) > max(len(before), 1)

@@ -18,7 +18,9 @@ _PAIR = re.compile(
     r"(?:(?P<file>/[\w./-]+):)?"
     r"(?P<name>[A-Za-z_:][\w:.()-]*(?:\{.*\})?)(?::?\s+|:|\s*=\s*)"
     r"(?P<number>[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[Ii]nf(?:inity)?|N[aA]N))"
-    r"(?P<unit>\s*(?:kB|[KMG]i?B|(?<=\d)[KMG]|bytes|%))?(?:\s+\d{13})?"
+    r"(?P<unit>\s*(?:kB|[KMG]i?B|(?<=\d)[KMG]|bytes|%))?"
+    # The time of a Prometheus sample, in milliseconds; OpenMetrics writes seconds.
+    r"(?:\s+(?P<at>\d{13}|\d{10}(?:\.\d+)?))?"
 )
 # A key without a number: a state, the name of a unit, hexadecimal ids and masks.
 # Redis INFO has no space after its colon.
@@ -40,7 +42,7 @@ def are_pairs(lines: Sequence[Line]) -> bool:
     if _HEAD_OF_SMAPS.match(first[0]) or first[0].startswith(("# HELP ", "# TYPE ")):
         return True
     numbers = [text for text in first if not text.startswith("#")]
-    pairs = [text for text in numbers if _PAIR.fullmatch(text)]
+    pairs = [text for text in numbers if _is_pair(text)]
     all_keys = all(text in pairs or _KEY.fullmatch(text) for text in numbers)
     return all_keys and (bool(pairs) or _is_status(numbers))
 
@@ -49,6 +51,7 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     """Return one column per name."""
     of_status = _is_status([line.text.strip() for line in lines[:_LOOKED_AT]])
     samples: list[tuple[Line, dict[str, str]]] = []
+    dated: dict[str, dict[str, str]] = {}
     odd: list[int] = []
     for line in lines:
         text = line.text.strip()
@@ -57,8 +60,15 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
             skipped = of_status or text.startswith("#") or _HEAD_OF_SMAPS.match(text)
             odd += [] if skipped else [line.number]
             continue
-        name, value, has_unit = found
+        name, value, has_unit, at = found
         if _NO_SERIES.search(name) or (of_status and not has_unit and name not in _STATUS_KEPT):
+            continue
+        if at and not line.at:
+            # A dump holds one series after the other.
+            if at not in dated:
+                dated[at] = {"time": at}
+                samples.append((line, dated[at]))
+            dated[at][name] = value
             continue
         if not samples or name in samples[-1][1] or line.at != samples[-1][0].at:
             samples.append((line, {}))
@@ -68,18 +78,25 @@ def pairs(lines: Sequence[Line], source: Source) -> list[RawColumn]:
     return table_of(Grid.of_records(samples), source)
 
 
-def _pair(text: str) -> tuple[str, str, bool] | None:
-    """Parse a line: name as heading, value as text, whether it has a unit; None if no match."""
+def _pair(text: str) -> tuple[str, str, bool, str] | None:
+    """Parse a line: heading, value as text, whether it has a unit, its time; None if no match."""
     match = _PAIR.fullmatch(text)
     if match is None:
         key = _KEY.fullmatch(text)
-        return None if key is None else (key["name"], key["text"] or "", False)
+        return None if key is None else (key["name"], key["text"] or "", False, "")
     unit = (match["unit"] or "").strip()
     # The kernel writes kB for KiB.
     heading = {"": "", "%": " (%)", "kB": " (KiB)"}.get(unit, f" ({unit})")
     heading = f" ({unit}iB)" if unit in ("K", "M", "G") else heading
     label = f'{{file="{match["file"]}"}}' if match["file"] else ""
-    return match["name"].rstrip(":") + heading + label, match["number"], bool(unit)
+    name = match["name"].rstrip(":") + heading + label
+    return name, match["number"], bool(unit), match["at"] or ""
+
+
+def _is_pair(text: str) -> bool:
+    """Return whether a line is a name and a number; mprof's lines end with a time, too."""
+    match = _PAIR.fullmatch(text)
+    return match is not None and ("." not in (match["at"] or "") or "{" in match["name"])
 
 
 def _is_status(texts: Sequence[str]) -> bool:

@@ -27,6 +27,8 @@ _KINDS = (
         r".*\| NVIDIA-SMI |=+NVSMI LOG=+|\| +\d+ .* \d+MiB \|$",
         f"is what nvidia-smi draws or lists for people; record {_SMI}",
     ),
+    (r"\[\d+\] NVIDIA .*\|", f"is what gpustat prints for people; record {_SMI}"),
+    (r"Processes: \d+ total", f"the output of top on macOS is not read; record {_PS}"),
     (
         r".*PyTorch CUDA memory summary|\|=+\|$",
         "is torch.cuda.memory_summary(); write the time and torch.cuda.memory_allocated() as CSV",

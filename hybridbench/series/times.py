@@ -52,8 +52,14 @@ _UNIT_AT_END = re.compile(rf"(?:^|[^a-z])({_UNIT})[)\]]?$", re.I)
 _NAME = re.compile(
     r"#?\s*_?(?P<head>t|time|ts|timestamp|date|datetime|elapsed|when|wall|epoch|uptime|zeit|"
     rf"(?:elapsed|wall|unix|sample|date|run|up|start)[_ ]?time(?:stamp)?|time[_ ]?stamp|age|"
-    rf"time[_ ]?unix)?"
+    rf"relative time(?: [(](?:process|wall)[)])?|time[_ ]?unix)?"
     rf"[_ ]?(?P<unit>[(\[]?(?:{_UNIT}|utc)[)\]]?)?",
+    re.I,
+)
+# Names that mean a time if the numbers below them are large enough, perhaps after a dotted path.
+_EPOCH_NAME = re.compile(
+    r"(.*[.])?(begin|end|event|created|observed|last|sample)?_?(clock|date|time|ts|timestamp)"
+    rf"_?({_UNIT}|unix)?",
     re.I,
 )
 # Alone, these often mean something else: a minimum, a letter, a host's uptime.
@@ -96,6 +102,11 @@ def names_time(name: str) -> bool:
     if found["head"] is None:
         return found["unit"].strip("([)]").lower() not in _NO_TIME_ALONE
     return bool(found["unit"]) or found["head"].lower() not in _NEEDS_UNIT
+
+
+def names_epoch(name: str) -> bool:
+    """Return whether ``name`` may be a time column's if its numbers count from 1970: ``clock``."""
+    return bool(_EPOCH_NAME.fullmatch(name.strip()))
 
 
 def unit_in(name: str) -> str:

@@ -63,7 +63,7 @@ _SHOWN = re.compile(
     r"(s[01]|e|o|m|ccs)c|(s[01]|e|m|ccs)u|(mem|swap)total|hugepages?.*|directmap.*|commitlimit|"
     r"vmalloc.*|(kb)?commit(ted_as)?|%?commit|(.*\.)?(gccpufraction|nextgc)|"
     # The page cache takes it, whatever the program does.
-    r"(kb)?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|"
+    r"(kb)?(node_memory_)?(mem|memory|ram|swap|swp)?_?free(_(bytes|[kmg]i?b))?|.*[.]memfree|"
     # nvidia-smi columns other than memory.
     r"memory\.(total|reserved)|(utilization|temperature|clocks|power|fan|pcie|ecc)\..*)$|"
     r"_limit|^limit|limit_bytes|\blimit\b",
@@ -72,6 +72,8 @@ _SHOWN = re.compile(
 # Never falls in one process: Go's memstats, columns of jstat and ps, kernel counters.
 _CUMULATIVE = re.compile(
     r"(.*\.)?(totalalloc|mallocs|frees|lookups|num(forced)?gc|lastgc|pausetotalns)|[yfc]gct?|gct|"
+    # memory.stat: page faults, scans and collapses.
+    r"(.*\.)?(pg[a-z_]+|workingset_\w+|thp_\w+_alloc)|"
     r"gc_?count|time\+?|vmhwm|vmpeak|memorypeak|.*_seconds_(total|sum)|(non)?voluntary_ctxt_switches|cpuusagensec",
     re.I,
 )
@@ -79,12 +81,13 @@ _CUMULATIVE = re.compile(
 _SO_FAR = re.compile(
     r"(^|[_ .:/-])(hits?|miss(es)?|errors?|failures?|evictions?|retries|faults|restarts|"
     r"collections|preemptions|switches|packets|reads?|writes?|sent|recv|received|transmitted|"
-    r"read|written|served|generated|processed|completed|finished|failed|dropped|evicted|aborted|"
+    r"read|written|rx|tx|served|generated|processed|completed|finished|failed|dropped|evicted|aborted|"
     r"preempted|rejected|refused|cancelled|timeouts?|(user|sys|system|cpu|gc)[_ ]time|energy|"
     r"joules)([_ .:/-](bytes|[kmg]i?b|count|total|num|"
     r"(in)?voluntary))*([_ ]?[(\[]\w+[)\]])?$",
     re.I,
 )
+_CAMEL_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Caches of a machine or a cgroup: the kernel frees them when a program needs the memory.
 _CACHE = re.compile(
     r"(kb)?(swap)?cached|kbbuffers|(in)?active\(file\)|kb(in)?act(ive)?|kbdirty|k?s?reclaimable|"
@@ -107,8 +110,8 @@ _COLLECTED = re.compile(
 FREE_OF_CACHE = "anon of memory.stat, or RSS of the process"
 # Totals that include cache, used if no other column of the file is free of it.
 _WITH_CACHE = re.compile(
-    r"memory\.(current|usage_in_bytes)|memorycurrent|container_memory_usage_bytes|kbmemused|"
-    r"memory_usage_in_bytes",
+    r"memory\.(current|usage_in_bytes|usagebytes)|memorycurrent|container_memory_usage_bytes|"
+    r"(kb|.*\.)memused|memory_usage_in_bytes|memory_stats\.usage",
     re.I,
 )
 # Requests in flight: vllm:num_requests_running, sglang:num_queue_reqs, tgi_queue_size.
@@ -119,7 +122,7 @@ _LOAD = re.compile(
     r"tgi_(queue|batch_current)_size)$",
     re.I,
 )
-_CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%].*)$", re.I)
+_CPU = re.compile(r"^(%?cpu.*|.*cpu|.*cpu[ _(%.].*)$", re.I)
 # Remaining amounts: less is worse, whatever holds the rest.
 _LEFT = re.compile(r"(^|[_.\s-]|kb|mem)(free|avail(able)?)([_.\s(-]|$)", re.I)
 _SHARE = re.compile(r"%|perc", re.I)
@@ -132,8 +135,8 @@ _TOOL = r"(RSS|VSZ|VIRT|RES|SHR|USS|PSS|Swap|Kbytes|Dirty)"
 _USUAL: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("OU|EU", "FGC|YGC|GCT|OC"), r"(S[01]|E|O|M|CCS)[UC]", "KiB"),
     (("heapUsed", "heapTotal"), r"rss|heapUsed|heapTotal|external|arrayBuffers", "bytes"),
-    ((r"(.*\.)?HeapAlloc", r"(.*\.)?(HeapSys|NumGC|Sys|Alloc)"),
-     r"(.*\.)?((Heap|Stack|MSpan|MCache|BuckHash|GC|Other)?(Alloc|Sys|Idle|Inuse|Released)|NextGC)",
+    (("HeapAlloc", "HeapSys|NumGC|Sys|Alloc"),
+     r"((Heap|Stack|MSpan|MCache|BuckHash|GC|Other)?(Alloc|Sys|Idle|Inuse|Released)|NextGC)",
      "bytes"),
     (("rss", "vms"), r"rss|vms|uss|pss|shared|text|data|lib|swap", "bytes"),  # psutil
     (("used_memory",), r"used_memory(_(rss|peak|dataset|overhead|startup|lua|scripts))?", "bytes"),
@@ -222,16 +225,17 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
     # docker's heading: MEM USAGE / LIMIT.
     name = name.partition(" / ")[0]
     bare = bare_name(name) or name
+    # Exporters nest the kernel's names in JSON: memory_stats.stats.inactive_file.
+    last = bare.rpartition(".")[2]
     for role, pattern in (
         (Role.CUMULATIVE, _CUMULATIVE),
         (Role.CACHE, _CACHE),
         (Role.WITH_CACHE, _WITH_CACHE),
     ):
-        if pattern.fullmatch(bare):
+        if pattern.fullmatch(bare) or (role is Role.CACHE and pattern.fullmatch(last)):
             return replace(_level(name), role=role, note="")
-    if _CACHE_BESIDE.fullmatch(bare) and any(
-        _OF_KERNEL.fullmatch(bare_name(other)) for other in beside if other != name
-    ):
+    others = (bare_name(other).rpartition(".")[2] for other in beside if other != name)
+    if _CACHE_BESIDE.fullmatch(last) and any(map(_OF_KERNEL.fullmatch, others)):
         return replace(_level(name), role=Role.CACHE, note="")
     of_processor = (_CPU.search(bare) or _CPU.search(name)) and not _MEMORY.search(bare)
     if of_processor or _SHOWN.search(bare) or _SHOWN.search(name):
@@ -247,7 +251,7 @@ def meaning_of(name: str, beside: Sequence[str] = ()) -> Meaning:
 
 def counts_so_far(name: str) -> bool:
     """Return whether ``name`` has a word for events or traffic so far: hits, errors, bytes_sent."""
-    return bool(_SO_FAR.search(bare_name(name) or name))
+    return bool(_SO_FAR.search(_CAMEL_WORD.sub("_", bare_name(name) or name)))
 
 
 def is_collected(name: str) -> bool:
@@ -279,7 +283,8 @@ def kilobyte_of(name: str) -> float:
 
 def usual_units(names: Sequence[str], *, of_tool: bool) -> Mapping[str, str]:
     """Find the usual units of columns whose names reveal the program; ``of_tool``: ps, top etc."""
-    bare = {name: unlabelled(name) for name in names}
+    # JSON may nest them: memory_stats.stats.anon.
+    bare = {name: unlabelled(name).rpartition(".")[2] for name in names}
     found: dict[str, str] = {}
     for needed, pattern, unit in _USUAL:
         if all(any(re.fullmatch(n, b) for b in bare.values()) for n in needed):

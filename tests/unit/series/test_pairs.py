@@ -182,3 +182,18 @@ def test_what_is_no_series_of_a_process_is_refused_with_what_to_record(
 ) -> None:
     with pytest.raises(ConfigError, match=f"{said}.*while sleep 10"):
         read(tmp_path, text, interval_s=10.0)
+
+
+def test_the_times_of_samples_are_read(tmp_path: Path) -> None:
+    # promtool writes one series after the other, and seconds; cAdvisor milliseconds.
+    dump = "# TYPE rss_bytes gauge\n" + "".join(
+        f'rss_bytes{{job="{job}"}} {value} {1700000000 + 10 * row}.500\n'
+        for job, value in (("a", 5), ("b", 6))
+        for row in range(3)
+    )
+    page = 'rss_bytes{id="a"} 5 1700000000037\nrss_bytes{id="a"} 6 1700000060037\n'
+
+    file = read(tmp_path, dump)
+    assert seconds(file) == [0, 10, 20]
+    assert values(file) == {'rss_bytes{job="a"}': [5] * 3, 'rss_bytes{job="b"}': [6] * 3}
+    assert seconds(read(tmp_path, f"# TYPE rss_bytes gauge\n{page}")) == [0, 60]

@@ -316,3 +316,12 @@ def test_another_column_that_leaks_counts_beside_a_threshold_unless_only_that_is
 
     assert both.kind is VerdictKind.LEAK
     assert (alone.kind, [row.name for row in alone.rows]) == (VerdictKind.CLEAN, ["queue_len"])
+
+
+def test_a_clock_is_no_level_but_a_level_that_rises_with_it_is(tmp_path: Path) -> None:
+    rows = [f"{60 * row},{60 * row},{row},{40 + 60 * row}" for row in ROWS]
+
+    verdict = judged(tmp_path, "\n".join(["time,wtime,wall_minutes_time (min),fds", *rows]))
+
+    assert [row.name for row in verdict.rows] == ["fds"]
+    assert verdict.kind is VerdictKind.LEAK

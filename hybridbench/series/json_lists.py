@@ -1,0 +1,292 @@
+"""Read the samples of a JSON document from its lists of objects, whatever they are nested in.
+
+Monitoring services answer with a list of points inside a list of series (Google Cloud, Azure,
+OpenTSDB, Elasticsearch), exporters with a list of containers or devices inside each sample.  The
+text around a list says whose points it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from hybridbench.series.cells import is_number, number_in
+from hybridbench.series.grid import METRIC_NAME, Grid, RawColumn, table_of
+from hybridbench.series.source import Line, Source
+from hybridbench.series.times import is_since_1970, looks_like_time, names_time
+
+_SHOWN_MAX = 8
+_SAMPLES_LEAST = 10  # a shorter list with times beside another holds no samples
+EXPORT = (
+    'give what /api/v1/query_range answers: {"status":"success","data":{"resultType":"matrix",'
+    '"result":[...]}}'
+)
+# CloudWatch and Azure write the unit of these once, or beside them in each row.
+_STATISTICS = frozenset({"average", "maximum", "minimum", "sum", "total"})
+# Units as monitoring services name them, mapped to the form used in column headings.
+_UNITS = {
+    "bytes": "bytes", "byte": "bytes", "by": "bytes", "kilobytes": "kB", "megabytes": "MB",
+    "gigabytes": "GB", "kibibyte": "KiB", "mebibyte": "MiB", "gibibyte": "GiB", "percent": "%",
+    "seconds": "s", "milliseconds": "ms", "second": "s", "millisecond": "ms",
+}  # fmt: skip
+
+Object = Mapping[str, object]
+
+
+def heading_unit(unit: object) -> str:
+    """Return the unit that a service named, as it stands at the end of a heading; else empty."""
+    known = _UNITS.get(str(unit).casefold(), "")
+    return f" ({known})" if known else ""
+
+
+@dataclass(frozen=True)
+class ObjectList:
+    """A list of objects: where it stands, the text around it by key, its objects and their line."""
+
+    path: str
+    around: Mapping[str, str]
+    objects: Sequence[Object]
+    line: Line
+
+    @cached_property
+    def rows(self) -> Sequence[Mapping[str, str]]:
+        """The leaves of each object as text, by dotted path."""
+        return [dict(_leaves(one)) for one in self.objects]
+
+    @cached_property
+    def has_numbers(self) -> bool:
+        """Whether an object has a number that is not a time."""
+        cells = (cell for row in self.rows for cell in row.items())
+        return any(not _is_moment(*cell) and number_in(cell[1]) is not None for cell in cells)
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether a time stands around it."""
+        return any(_is_moment(*cell) for cell in self.around.items())
+
+    def has_time(self, chosen: str | None) -> bool:
+        """Return whether its first object has a time; ``chosen`` is the user's time column."""
+        names = (chosen or "").casefold(), (chosen or "").rpartition(":")[0].casefold()
+        return any(
+            _is_moment(*cell) or cell[0].casefold() in names for cell in self.rows[0].items()
+        )
+
+
+def lists_in(
+    node: object, line: Line, path: str = "", around: Mapping[str, str] | None = None
+) -> Iterator[ObjectList]:
+    """Yield the lists of objects at and under ``node``, and tables as lists of objects."""
+    around = around or {}
+    if isinstance(node, dict):
+        own = {key: text for key, text in _leaves(node) if _says_whose(key, text)}
+        around = {f"parent.{key}" if key in own else key: around[key] for key in around} | own
+        table = table_in(node)
+        if table:
+            yield ObjectList(path, around, table, line)
+            return
+        for key, below in node.items():
+            yield from lists_in(below, line, f"{path}.{key}" if path else key, around)
+    elif isinstance(node, list):
+        objects = [entry for entry in node if isinstance(entry, dict) and not table_in(entry)]
+        if objects and len(objects) == len(node):
+            yield ObjectList(path, around, objects, line)
+        for entry in node:
+            if isinstance(entry, list) or (isinstance(entry, dict) and _nests(entry)):
+                yield from lists_in(entry, line, path, around)
+
+
+def records(found: Iterable[ObjectList], source: Source) -> list[RawColumn]:
+    """Build one row per object of the lists that hold the samples.
+
+    Raises:
+        ConfigError: no list holds numbers.
+    """
+    tables: dict[str, list[ObjectList]] = {}
+    for one in found:
+        tables.setdefault(one.path, []).append(one)
+    tables = {
+        path: lists for path, lists in tables.items() if any(one.has_numbers for one in lists)
+    }
+    if not tables:
+        raise source.wrong(f"holds no series; {EXPORT}, or a list of objects.")
+    chosen = _of_samples(tables, source)
+    columns: list[RawColumn] = []
+    for paths in chosen:
+        lists = [
+            replace(one, around={**one.around, "series": path}) if len(paths) > 1 else one
+            for path in paths
+            for one in tables[path]
+        ]
+        before = f"{paths[0]}." if len(chosen) > 1 and paths[0] else ""
+        group = 1 + max((column.group for column in columns), default=-1)
+        columns += [
+            replace(column, name=before + column.name, group=group + column.group)
+            for column in table_of(_grid(lists), source)
+        ]
+    _note_unread(tables, {path for paths in chosen for path in paths}, source)
+    return columns
+
+
+def _note_unread(
+    tables: Mapping[str, Sequence[ObjectList]], read: Collection[str], source: Source
+) -> None:
+    unread = {path for path in tables if path not in read}
+    for path in read:
+        for name in {n for one in tables[path] for each in one.objects for n in _lists_of(each)}:
+            whole = f"{path}.{name}" if path else name
+            if not any(f"{other}.".startswith(f"{whole}.") for other in read):
+                unread.add(name)
+    if "" in unread:
+        source.notes.append("numbers around the lists are not read")
+    if unread - {""}:
+        source.notes.append(f"lists are not read: {', '.join(sorted(unread - {''})[:_SHOWN_MAX])}")
+
+
+def _of_samples(tables: Mapping[str, Sequence[ObjectList]], source: Source) -> list[list[str]]:
+    """Return the paths of the lists that hold the samples, those of one table together.
+
+    They are the lists whose objects have times of their own, or the longest one.
+    """
+    counts = {path: sum(len(one.objects) for one in lists) for path, lists in tables.items()}
+    timed = [path for path in tables if tables[path][0].has_time(source.time_column)]
+    chosen = {path for path in timed if counts[path] >= _SAMPLES_LEAST}
+    if not chosen:
+        # A list inside each sample, such as that of its disks, does not replace the sample.
+        dated = {path for path, lists in tables.items() if path in timed or lists[0].is_dated}
+        chosen = {max(tables, key=lambda path: (path in dated, not path, counts[path]))}
+    # The same keys under several names are one table, such as {"gpu0": [...], "gpu1": [...]}.
+    alike: dict[frozenset[str], list[str]] = {}
+    for path, lists in tables.items():
+        alike.setdefault(frozenset(lists[0].rows[0]), []).append(path)
+    return [paths for paths in alike.values() if not chosen.isdisjoint(paths)]
+
+
+def _grid(lists: Sequence[ObjectList]) -> Grid:
+    """Build one row per object; what stands around it tells whose it is, or what is measured."""
+    texts: dict[str, set[str]] = {}
+    for one in lists:
+        for key, text in one.around.items():
+            texts.setdefault(key, set()).add(text)
+    kept = [
+        key
+        for key, different in texts.items()
+        if len(different) > 1 or key.lower() == "unit" or METRIC_NAME.fullmatch(key)
+    ]
+    own = {name for one in lists for row in one.rows for name in row}
+    names = {key: f"parent.{key}" if key in own else key for key in kept}
+    every = []
+    for one in lists:
+        around = {names[key]: one.around.get(key, "") for key in kept}
+        if "unit" in around:
+            around["unit"] = _UNITS.get(around["unit"].casefold(), around["unit"])
+        every += [(one.line, {**around, **row}) for row in one.rows]
+    if len({line.number for line, _ in every}) == 1:
+        # Of a document, the rows are counted instead of the lines.
+        every = [(Line(number, ""), row) for number, (_, row) in enumerate(every, 1)]
+    grid = Grid.of_records(every)
+    owners = [names[k] for k in kept if len(texts[k]) > 1 and not _is_moment(k, min(texts[k]))]
+    units = {row.get("Unit") or row.get("unit", "") for _, row in every}
+    unit = heading_unit(units.pop()) if len(units) == 1 else ""
+    headings = [f"{name}{unit}" if name.lower() in _STATISTICS else name for name in grid.names]
+    return replace(grid, names=headings, owners=owners)
+
+
+def table_in(node: Object) -> Sequence[Object]:
+    """Return the rows of a table that is not a list of objects; empty if ``node`` is none.
+
+    These are a heading beside rows (InfluxDB, pandas ``orient="split"``, Netdata, ClickHouse),
+    values by time (OpenTSDB), and parallel columns.
+    """
+    dated = (k[:1].isdigit() and is_time(k) and is_json_number(v) for k, v in node.items())
+    if len(node) > 1 and all(dated):
+        return [{"time": key, "value": value} for key, value in node.items()]
+    return rows_below_heading(node) or _columns_in(node)
+
+
+def rows_below_heading(node: Object) -> Sequence[Object]:
+    """Return the rows of a table whose names and rows are two lists; empty if it is none."""
+    head = next((node[k] for k in ("columns", "labels", "meta") if k in node), None)
+    bodies = (node.get(key) for key in ("values", "rows", "data"))
+    body = next((one for one in bodies if isinstance(one, list)), None)
+    if not isinstance(head, list) or body is None:
+        return []
+    names = [str(c.get("name", c) if isinstance(c, dict) else c) for c in head]
+    return [dict(zip(names, row, strict=False)) for row in body if isinstance(row, list)]
+
+
+def _columns_in(node: Object) -> Sequence[Object]:
+    """Return the rows of parallel columns: lists, or objects keyed by row as pandas writes them."""
+    columns = dict(node)
+    by_row = [one for one in columns.values() if isinstance(one, dict)]
+    if (
+        by_row
+        and len(by_row) == len(columns)
+        and all(one.keys() == by_row[0].keys() for one in by_row)
+    ):
+        columns = {name: list(one.values()) for name, one in zip(node, by_row, strict=True)}
+        if all(map(is_time, by_row[0])):
+            columns = {"time": list(by_row[0]), **columns}
+    lists = [one for one in columns.values() if isinstance(one, list) and is_column(one)]
+    same = len(lists) == len(columns) > 1 and len({len(one) for one in lists}) == 1
+    if not same or not any(map(names_time, columns)):
+        return []
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+def is_column(values: object) -> bool:
+    """Return whether ``values`` is a list of two or more numbers, times or gaps."""
+    if not isinstance(values, list) or len(values) < 2:
+        return False
+    return all(v is None or is_json_number(v) or looks_like_time(str(v)) for v in values)
+
+
+def is_json_number(value: object) -> bool:
+    """Return whether a JSON value is a number, or text that is one."""
+    return not isinstance(value, bool | list | dict) and is_number(str(value))
+
+
+def is_time(value: object) -> bool:
+    """Return whether a JSON value is a date, or a number large enough to be an epoch time."""
+    text = str(value)
+    return looks_like_time(text) or (is_json_number(value) and is_since_1970([text]))
+
+
+def _leaves(entry: Object, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves of an object as text, with their dotted path; lists are skipped."""
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            if not table_in(value):
+                yield from _leaves(value, f"{prefix}{key}.")
+        elif not isinstance(value, list):
+            yield f"{prefix}{key}", "" if value is None else str(value)
+
+
+def _nests(entry: Object) -> bool:
+    """Return whether an object may hold a list of objects or a table."""
+    values = entry.values()
+    return any(isinstance(value, list | dict) for value in values) and (
+        bool(table_in(entry))
+        or any(
+            isinstance(value, list) or (isinstance(value, dict) and _nests(value))
+            for value in values
+        )
+    )
+
+
+def _lists_of(entry: Object, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted paths of the lists in an object."""
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            yield from _lists_of(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}"
+
+
+def _is_moment(key: str, text: str) -> bool:
+    return looks_like_time(text) or names_time(key.rpartition(".")[2])
+
+
+def _says_whose(key: str, text: str) -> bool:
+    """Return whether a leaf around a list may tell whose list it is, or when it was recorded."""
+    return _is_moment(key, text) or not (text in ("", "True", "False") or is_number(text))

@@ -1,0 +1,295 @@
+"""JSON of monitoring services and exporters: no list of samples is dropped, no owner is lost."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hybridbench.records.verdict import VerdictKind
+from hybridbench.series.judge import FileVerdict, JudgeOptions, judge_file
+
+ZERO = datetime(2026, 11, 20, 10, tzinfo=UTC)
+ROWS = range(120)
+DATES = [(ZERO + timedelta(minutes=row)).strftime("%Y-%m-%dT%H:%M:%SZ") for row in ROWS]
+SECONDS = [ZERO.timestamp() + 60 * row for row in ROWS]
+# Of two owners, only the second grows: by 60 MiB/h.
+FLAT = [2**30 + row % 3 for row in ROWS]
+GROWS = [2**30 + 2**20 * row for row in ROWS]
+TWO = (("a", FLAT), ("b", GROWS))
+DATED = list(zip(DATES, GROWS, strict=True))
+TIMED = list(zip(SECONDS, GROWS, strict=True))
+
+
+def judged(tmp_path: Path, *documents: object, options: JudgeOptions | None = None) -> FileVerdict:
+    path = tmp_path / "series.json"
+    path.write_text("\n".join(map(json.dumps, documents)))
+    return judge_file(str(path), options or JudgeOptions(steady_at="10m"))
+
+
+def rates(verdict: FileVerdict) -> dict[str, str]:
+    """What leaks, in MiB/h; ``?`` if the unit of the column is unknown."""
+    return {
+        row.name: f"{row.result.rate_per_hour.value / 2**20:.1f}{'' if row.unit_known else '?'}"
+        for row in verdict.rows
+        if row.verdict is VerdictKind.LEAK and row.result.rate_per_hour is not None
+    }
+
+
+DOCUMENTS: dict[str, tuple[object, dict[str, str]]] = {
+    # Newest first, as the service answers.
+    "Google Cloud": (
+        {
+            "timeSeries": [
+                {
+                    "metric": {"type": "kubernetes.io/container/memory/used_bytes"},
+                    "resource": {"type": "k8s_container", "labels": {"pod_name": pod}},
+                    "points": [
+                        {"interval": {"endTime": t}, "value": {"int64Value": f"{v}"}}
+                        for t, v in zip(DATES[::-1], values[::-1], strict=True)
+                    ],
+                }
+                for pod, values in TWO
+            ]
+        },
+        {'kubernetes.io/container/memory/used_bytes{resource.labels.pod_name="b"}': "60.0"},
+    ),
+    "Azure": (
+        {
+            "namespace": "Microsoft.Compute",
+            "value": [
+                {
+                    "name": {"value": "WorkingSet", "localizedValue": "Working set"},
+                    "unit": "Bytes",
+                    "timeseries": [{"data": [{"timeStamp": t, "average": v} for t, v in DATED]}],
+                }
+            ],
+        },
+        {"average (bytes)": "60.0"},
+    ),
+    "OpenTSDB": (
+        [
+            {
+                "metric": "proc.rss",
+                "tags": {"host": host},
+                "aggregateTags": [],
+                "dps": {f"{t:.0f}": v for t, v in zip(SECONDS, values, strict=True)},
+            }
+            for host, values in TWO
+        ],
+        {'proc.rss{tags.host="b"}': "60.0?"},
+    ),
+    "Elasticsearch, terms over time": (
+        {
+            "took": 5,
+            "aggregations": {
+                "pods": {
+                    "buckets": [
+                        {
+                            "key": pod,
+                            "doc_count": 120,
+                            "minutes": {
+                                "buckets": [
+                                    {"key_as_string": t, "key": int(s * 1000), "rss": {"value": v}}
+                                    for t, s, v in zip(DATES, SECONDS, values, strict=True)
+                                ]
+                            },
+                        }
+                        for pod, values in TWO
+                    ]
+                }
+            },
+        },
+        {'rss.value{parent.key="b"}': "60.0?"},
+    ),
+    "InfluxDB, by a tag": (
+        {
+            "results": [
+                {
+                    "series": [
+                        {
+                            "name": "procstat",
+                            "tags": {"host": host},
+                            "columns": ["time", "memory_rss"],
+                            "values": [list(point) for point in zip(DATES, values, strict=True)],
+                        }
+                        for host, values in TWO
+                    ]
+                }
+            ]
+        },
+        {'memory_rss{tags.host="b"}': "60.0?"},
+    ),
+    "OpenTelemetry": (
+        {
+            "resourceMetrics": [
+                {
+                    "resource": {"attributes": [{"key": "pid", "value": {"stringValue": "7"}}]},
+                    "scopeMetrics": [
+                        {
+                            "scope": {"name": "psutil"},
+                            "metrics": [
+                                {
+                                    "name": "process.memory.usage",
+                                    "unit": "By",
+                                    "gauge": {
+                                        "dataPoints": [
+                                            {"timeUnixNano": f"{s:.0f}000000000", "asInt": f"{v}"}
+                                            for s, v in TIMED
+                                        ]
+                                    },
+                                }
+                            ],
+                        }
+                    ],
+                }
+            ]
+        },
+        {"process.memory.usage (bytes)": "60.0"},
+    ),
+    "sadf -j": (
+        {
+            "sysstat": {
+                "hosts": [
+                    {
+                        "nodename": "h",
+                        "statistics": [
+                            {
+                                "timestamp": {"date": t[:10], "time": t[11:19], "utc": 1},
+                                "memory": {"memfree": 2**22 - v // 1024, "swpused": v / 1024},
+                            }
+                            for t, v in DATED
+                        ],
+                    }
+                ]
+            }
+        },
+        {"memory.swpused": "0.1?"},
+    ),
+    "Netdata": (
+        {"labels": ["time", "rss_bytes"], "data": [list(p) for p in TIMED]},
+        {"rss_bytes": "60.0"},
+    ),
+    "ClickHouse": (
+        {
+            "meta": [{"name": "event_time", "type": "DateTime"}, {"name": "rss_bytes"}],
+            "data": [list(point) for point in zip(DATES, map(str, GROWS), strict=True)],
+            "rows": 120,
+        },
+        {"rss_bytes": "60.0"},
+    ),
+    "Zabbix": (
+        {"result": [{"itemid": "23", "clock": f"{s:.0f}", "value": v} for s, v in TIMED]},
+        {"value": "60.0?"},
+    ),
+    "New Relic": (
+        [
+            {"beginTimeSeconds": s, "endTimeSeconds": s + 60, "average.rss_bytes": v}
+            for s, v in TIMED
+        ],
+        {"average.rss_bytes": "60.0"},
+    ),
+    "a list for each device": (
+        {
+            f"gpu{name}": [{"t": 60 * row, "used_bytes": values[row]} for row in ROWS]
+            for name, values in TWO
+        },
+        {'used_bytes{series="gpub"}': "60.0"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("service", DOCUMENTS)
+def test_every_list_of_samples_is_read(tmp_path: Path, service: str) -> None:
+    document, expected = DOCUMENTS[service]
+    assert rates(judged(tmp_path, document)) == expected
+
+
+def container(row: int, *, anon: int, file: int) -> dict[str, object]:
+    """A line of the Docker API's stream; everything is as for a busy and healthy container."""
+    kernel = {
+        "anon": anon, "active_anon": 0, "inactive_anon": anon, "file": file,
+        "active_file": file // 3, "inactive_file": file - file // 3,
+        "slab_reclaimable": file // 100, "pgfault": 1000 * row, "pgactivate": 10 * row,
+        "workingset_refault_file": 5 * row, "thp_fault_alloc": row,
+    }  # fmt: skip
+    return {
+        "read": f"{DATES[row][:-1]}.123456789Z",
+        "name": "/engine",
+        "blkio_stats": {"io_service_bytes_recursive": [{"op": "read", "value": 10**6 * row}]},
+        "cpu_stats": {"cpu_usage": {"total_usage": 10**9 * row}, "system_cpu_usage": 10**10 * row},
+        "memory_stats": {"usage": anon + file, "stats": kernel, "limit": 33 * 10**9},
+        "networks": {
+            "eth0": {"rx_bytes": 5000 * row, "rx_packets": 50 * row, "tx_bytes": 70 * row}
+        },
+    }
+
+
+def test_page_cache_and_counters_of_docker_are_no_leak(tmp_path: Path) -> None:
+    healthy = [container(row, anon=2**30, file=GROWS[row]) for row in ROWS]
+    leaking = [container(row, anon=GROWS[row], file=2**28) for row in ROWS]
+
+    verdict = judged(tmp_path, *healthy)
+    assert verdict.kind is VerdictKind.CLEAN
+    assert any("blkio_stats.io_service_bytes_recursive" in note for note in verdict.notes)
+    assert rates(judged(tmp_path, *leaking)) == {
+        "memory_stats.stats.anon": "60.0",
+        "memory_stats.stats.inactive_anon": "60.0",
+    }
+
+
+def test_the_pods_of_a_node_are_judged_beside_it(tmp_path: Path) -> None:
+    def pod(name: str, rss: int, row: int) -> dict[str, object]:
+        memory = {"time": DATES[row], "rssBytes": rss, "pageFaults": 100 * row}
+        side = {"time": DATES[row], "rssBytes": 10**7, "pageFaults": row}
+        return {
+            "podRef": {"name": name, "uid": name * 8},
+            "startTime": DATES[0],
+            "containers": [{"name": "main", "memory": memory}, {"name": "side", "memory": side}],
+        }
+
+    lines = [
+        {
+            "node": {
+                "nodeName": "n", "startTime": DATES[0],
+                "cpu": {"time": DATES[row], "usageCoreNanoSeconds": 10**9 * row},
+                "memory": {"time": DATES[row], "rssBytes": 10**9},
+            },
+            "pods": [pod(name, values[row], row) for name, values in TWO],
+        }
+        for row in ROWS
+    ]  # fmt: skip
+
+    verdict = judged(tmp_path, *lines)
+
+    assert rates(verdict) == {
+        'pods.containers.memory.rssBytes{podRef.name="b", name="main"}': "60.0"
+    }
+    assert "node.memory.rssBytes" in {row.name for row in verdict.rows}
+
+
+def test_objects_inside_a_sample_have_its_time(tmp_path: Path) -> None:
+    lines = [
+        {
+            "kind": "PodMetrics", "timestamp": DATES[row], "window": "15s",
+            "containers": [
+                {"name": name, "usage": {"cpu": "12345n", "memory": f"{values[row] // 1024}Ki"}}
+                for name, values in TWO
+            ],
+        }
+        for row in ROWS
+    ]  # fmt: skip
+
+    assert rates(judged(tmp_path, *lines)) == {'usage.memory{name="b"}': "60.0"}
+
+
+def test_a_chosen_time_column_may_be_in_a_nested_list(tmp_path: Path) -> None:
+    document = {
+        "runs": [{"id": "r", "points": [{"at": 60 * row, "rss_bytes": GROWS[row]} for row in ROWS]}]
+    }
+
+    verdict = judged(tmp_path, document, options=JudgeOptions(steady_at="10m", time_column="at:s"))
+
+    assert rates(verdict) == {"rss_bytes": "60.0"}
