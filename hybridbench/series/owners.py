@@ -18,6 +18,12 @@ _GPU = re.compile(r"index|gpu|(gpu_)?uuid|(gpu_|pci\.)bus_id|(gpu_)?serial", re.
 _NUMBERED_OWNER = re.compile(r"([tdpe]p_?)?rank|(worker|gpu|device)_?id|worker|gpu", re.I)
 # Columns that describe a process's state, not its identity.
 _STATE = re.compile(r"s|stat|state|status|pstate|phase|.*reasons.*|start(ed)?|tty|time\+?", re.I)
+# A new value of these is a new process: after a rollout, a pod's memory starts again.
+_SUCCESSOR = re.compile(
+    r"(.*[_. ])?(pod|container|instance|replica|process|worker|task|job|run)([_. ]?(name|id))?",
+    re.I,
+)
+_SAMPLES_OF_EACH = 20  # least rows for each value, on average
 _QUANTITY = re.compile(r"[+-]?\d+([.,]\d+)? ?[A-Za-z/%]+")
 _ROWS_OF_A_MOMENT = 1.5
 _VALUE_COMES = 4  # least repetitions of a value; a column with fewer is a level
@@ -57,6 +63,7 @@ def keys_of(
     owners: list[int] = []
     for index in words:
         anew = times is not None and _begins_anew(columns[index], times)
+        anew = anew or _succeed_each_other(names[index], columns[index])
         recurs = index in turns and (together or _recurs(columns, [index]))
         # A container's name and id are equivalent; one is enough.
         if (anew or recurs) and splits(columns, owners, index):
@@ -138,6 +145,17 @@ def _begins_anew(cells: Sequence[str], times: Times) -> bool:
     """Return whether the times restart at each new value, and only there."""
     new = np.array([a != b for a, b in pairwise(cells)], dtype=bool)
     return bool(new.any() and np.array_equal(new, np.diff(times.t_s) < 0))
+
+
+def _succeed_each_other(name: str, cells: Sequence[str]) -> bool:
+    """Return whether a column names processes that replace each other."""
+    different = set(cells)
+    return (
+        bool(_SUCCESSOR.fullmatch(name))
+        and all(different)
+        and not _takes_turns(cells)
+        and _SAMPLES_OF_EACH * len(different) <= len(cells)
+    )
 
 
 def _tells_apart(columns: Sequence[Sequence[str]], times: Times) -> Sequence[int]:

@@ -49,6 +49,7 @@ _KINDS = (
     ),
     (r"\s*\|.*\|\s*$", f"is a Markdown table; {_LINES}"),
     (r"\s*[+|╭┌╔├].*[+|╮┐╗┤]\s*$", f"is a drawn box; {_LINES}"),
+    (r"---$|\w+:$", f"is YAML; {_LINES}"),
     (
         r"\s*\{ ?[A-Za-z_]\w*: |\s*(rss|heapTotal|heapUsed): ['\d]",
         "is an object as console.log prints it; print JSON.stringify(process.memoryUsage()), "
@@ -61,7 +62,6 @@ _KINDS = (
     ),
     (r"\s*\{'", "is a Python dict; print json.dumps(...), one object a line"),
     (r"\s*<(\?xml|!DOCTYPE|html)", f"is XML or HTML; {_LINES}"),
-    (r"---$|\w+:$", f"is YAML; {_LINES}"),
     (
         r"desc: |time_unit: |cmd: valgrind|Address +Kbytes|\d+: +\S+$|Proto |Filename:|Line #|"
         r"\s*Command being timed|Total allocations|.*Total memory allocated",

@@ -25,6 +25,7 @@ _ISO_LIKE = re.compile(r"\d{4}([-/])\d\d\1\d\d|\d{8}T\d{4}")
 # Formats of Excel, JavaScript, Germany and ``date``; day and month in either order.
 _DATES = (
     *("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S.%f", "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M"),
+    *("%m/%d/%Y %I:%M %p", "%d/%m/%Y %I:%M %p"),
     *("%d/%m/%Y %H:%M:%S", "%d/%m/%Y %I:%M:%S %p", "%d/%m/%Y %H:%M"),
     *("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M"),
     *("%a %b %d %H:%M:%S %Y", "%a %b %d %I:%M:%S %p %Y", "%a %b %d %Y %H:%M:%S"),

@@ -42,7 +42,7 @@ _SUFFIX = re.compile(r"(?:^|[_.\s-])(bytes|kib|mib|gib|kb|mb|gb|ms|milliseconds|
 _BYTES_OF = re.compile(r"(?:^|[_\s-])(bytes)(?=\.)", re.I)
 _CAMEL = re.compile(r"[a-z](KiB|MiB|GiB|KB|MB|GB|Bytes)$")
 _COUNTER = re.compile(
-    r"[_ ](total|count|sum)$|^(num_|n_|total_)?(requests|tokens|finishes|finished|completed|"
+    r"[_ ](total|count|sum)$|^(num_|n_|total_)?(requests|reqs|tokens|finishes|finished|completed|"
     r"iterations?|steps?|operations|ops|calls)(_(done|served|finished|completed|processed))?$|"
     r"(prompt|output|generation|generated|input)_tokens$|(^|[_./ ])(global[_ ]?)?step$",
     re.I,

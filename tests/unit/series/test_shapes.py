@@ -59,6 +59,7 @@ TIMED: dict[str, tuple[Callable[[int], str], dict[str, str]]] = {
     "logfmt": (lambda i: f'ts={at(i).isoformat()} level=info msg="memory use" rss={1000 + i}MiB requests_total={7 * i}', {"rss": "60.0"}),
     "a time and name=value": (lambda i: f"[{at(i):%Y-%m-%d %H:%M:%S}] rss_bytes={2**30 + 2**20 * i} threads=40", {"rss_bytes": "60.0"}),
     "Azure's heading": (lambda i: ("Timestamp,Working Set Bytes (Avg)\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i}", {"Working Set Bytes (Avg)": "60.0"}),
+    "Excel with AM and PM": (lambda i: ("Time;RSS (MiB);reqs\n" if i == 0 else "") + f"{at(i):%m/%d/%Y %I:%M %p};{1000 + i};{7 * i}", {"RSS (MiB)": "60.0"}),
     "psutil": (lambda i: ("time,rss,vms,num_fds\n" if i == 0 else "") + f"{at(i).isoformat()},{2**30 + 2**20 * i},{2**35},40", {"rss": "60.0"}),
     "GCP, a column without a name": (lambda i: ("metric.type,kubernetes.io/container/memory/used_bytes\nTimestamp (UTC),\n" if i == 0 else "") + f"{at(i):%a %b %d %Y %H:%M:%S} GMT+0000 (Coordinated Universal Time),{2**30 + 2**20 * i}.0", {"value": "6.29e+07?"}),
     "a row for each reading": (lambda i: ("timestamp,metric,value,unit\n" if i == 0 else "") + f"{at(i).isoformat()},rss,{1000 + i}.5,MiB\n{at(i).isoformat()},requests_total,{i * 30},\n{at(i).isoformat()},bytes_sent,{i * 30},", {"rss (MiB)": "60.0"}),
@@ -325,3 +326,16 @@ def test_a_clock_is_no_level_but_a_level_that_rises_with_it_is(tmp_path: Path) -
 
     assert [row.name for row in verdict.rows] == ["fds"]
     assert verdict.kind is VerdictKind.LEAK
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_pods_that_replace_each_other_are_judged_one_by_one(tmp_path: Path, grows: bool) -> None:
+    def line(row: int) -> str:
+        rss = 3 * 2**30 + row % 3 + 2**20 * (row % 120) * grows
+        return f"{at(row).isoformat()},vllm-{row // 120},{rss}"
+
+    verdict = judged(tmp_path, "\n".join(["time,pod,rss_bytes", *map(line, range(360))]))
+
+    leaks = {f'rss_bytes{{pod="vllm-{pod}"}}': "60.0" for pod in range(3)}
+    assert rates(verdict) == (leaks if grows else {})
+    assert len(verdict.rows) == 3
