@@ -1,9 +1,9 @@
 """Attribute a run's memory growth: retained, uncollected, cache, allocator, unexplained.
 
-The diagnosis reads memory after each step at the end of the run, and a forked child rehearsed the
-same steps at the first idle baseline.  The growth between the two is then the sum of what each step
-frees beyond what it freed at the baseline, and of what no step frees; heap surveys show which
-objects those are.
+The diagnosis reads memory after each stage at the end of the run, and a forked child rehearsed the
+same stages at the first idle baseline.  The growth between the two is then the sum of what each
+stage frees beyond what it freed at the baseline, and of what no stage frees; heap surveys show
+which objects those are.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Garbage:
 
 
 @dataclass(frozen=True)
-class RungRow:
-    """One step: memory after it, and what it freed at the end and at the baseline."""
+class StageRow:
+    """One stage: memory after it, and what it freed at the end and at the baseline."""
 
     name: str
     private_bytes: float
@@ -95,7 +95,7 @@ class Diagnosis:
     explained: float | None
     garbage: Garbage
     holdings: tuple[Holding, ...]
-    rungs: tuple[RungRow, ...]
+    stages: tuple[StageRow, ...]
     sites: Mapping[str, Site] = field(default_factory=dict)  # by the class that is removed
     views: tuple[ViewedStorage, ...] = ()  # those keeping much more than at the baseline
     allocations: Allocations | None = None
@@ -123,7 +123,7 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
         explained=_explained(parts, readings.growth),
         garbage=garbage,
         holdings=holdings,
-        rungs=tuple(readings.rows()),
+        stages=tuple(readings.rows()),
         sites=_sites(record, event, baseline.t_s),
         views=tuple(_views(survey.views, survey_then.views)),
         allocations=record.last_event(Allocations),
@@ -133,7 +133,7 @@ def diagnose(record: RunRecord) -> Diagnosis | None:
 
 @dataclass(frozen=True)
 class _Readings:
-    """Private memory after each step, at the end and in the baseline's rehearsal, in order."""
+    """Private memory after each stage, at the end and in the baseline's rehearsal, in order."""
 
     after: Mapping[str, float]
     rehearsed: Mapping[str, float]
@@ -141,33 +141,33 @@ class _Readings:
 
     @classmethod
     def of(cls, event: DiagnosisStages, baseline: DiagnosisBaseline) -> _Readings:
-        rests = _by_rung(baseline.rungs)
-        return cls(_by_rung(event.rungs), _by_rung(baseline.rehearsal), rests.get("rest"))
+        rests = _by_stage(baseline.rungs)
+        return cls(_by_stage(event.rungs), _by_stage(baseline.rehearsal), rests.get("rest"))
 
     @property
     def growth(self) -> float:
         return self.after.get("rest", 0.0) - self.rest_then if self.rest_then is not None else 0.0
 
-    def more_given(self, rung: str) -> float:
-        """How much more ``rung`` freed than at the baseline."""
-        return _given(self.after, rung) - _given(self.rehearsed, rung)
+    def more_given(self, stage: str) -> float:
+        """How much more ``stage`` freed than at the baseline."""
+        return _given(self.after, stage) - _given(self.rehearsed, stage)
 
-    def rows(self) -> Iterable[RungRow]:
+    def rows(self) -> Iterable[StageRow]:
         for name, private in self.after.items():
             known = name in self.rehearsed and name != "rest"
             then = _given(self.rehearsed, name) if known else None
-            yield RungRow(name, private, _given(self.after, name), then)
+            yield StageRow(name, private, _given(self.after, name), then)
 
 
-def _by_rung(readings: Iterable[StageReading]) -> dict[str, float]:
+def _by_stage(readings: Iterable[StageReading]) -> dict[str, float]:
     return {reading.name: float(reading.private_bytes) for reading in readings}
 
 
-def _given(after: Mapping[str, float], rung: str) -> float:
-    """What ``rung`` freed: memory after the previous step less memory after it."""
+def _given(after: Mapping[str, float], stage: str) -> float:
+    """What ``stage`` freed: memory after the previous stage less memory after it."""
     names = list(after)
-    position = names.index(rung) if rung in after else 0
-    return after[names[position - 1]] - after[rung] if position else 0.0
+    position = names.index(stage) if stage in after else 0
+    return after[names[position - 1]] - after[stage] if position else 0.0
 
 
 def _parts(

@@ -11,7 +11,7 @@ from hybridbench.analysis.findings.words import times
 from hybridbench.foundation.units import format_bytes, format_duration, format_percent
 from hybridbench.records.heap import RetainedObjects, ViewedStorage
 
-_HOLDINGS_TOLD = 3
+_HOLDINGS_MAX = 3
 _SHARE_NAMED = 0.01  # of the growth; imports and library caches stay below it
 OBJECTS_MIN = 32
 _PARTS: Final[Mapping[PartKind, str]] = {
@@ -73,7 +73,7 @@ def _sentences(found: Diagnosis) -> Iterable[str]:
 
 def _growth(found: Diagnosis) -> str:
     length = format_duration(found.to_s - found.from_s)
-    events = [f" and {site.events:,.0f} {_plural(site.counter)}" for site in _told_sites(found)]
+    events = [f" and {site.events:,.0f} {_plural(site.counter)}" for site in _relevant_sites(found)]
     if found.growth_bytes < 0:
         moved = f"shrank by {format_bytes(-found.growth_bytes)}"
     else:
@@ -90,7 +90,7 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
         yield "There was almost no uncollected garbage."
         return
     types = ", ".join(f"{count:,} {name}" for name, count in garbage.types[:4])
-    gave = next((row.gave_bytes for row in found.rungs if row.name == "collect"), 0.0)
+    gave = next((row.gave_bytes for row in found.stages if row.name == "collect"), 0.0)
     yield (
         f"{garbage.objects:,} objects ({format_bytes(garbage.size_bytes)}) waited for a full "
         f"garbage collection: {types}; gc.collect() returned {format_bytes(max(0.0, gave))} to the "
@@ -106,10 +106,10 @@ def _waiting(found: Diagnosis) -> Iterable[str]:
 
 
 def _held(found: Diagnosis) -> Iterable[str]:
-    told = [row.objects for row in found.holdings if _is_named(row, found)][:_HOLDINGS_TOLD]
-    if told:
+    named = [row.objects for row in found.holdings if _is_named(row, found)][:_HOLDINGS_MAX]
+    if named:
         yield "Still referenced are:"
-        yield "; ".join(_holding(row) for row in told) + "."
+        yield "; ".join(_holding(row) for row in named) + "."
 
 
 def _is_named(row: Holding, found: Diagnosis) -> bool:
@@ -147,7 +147,7 @@ def _viewed(row: ViewedStorage) -> str:
 
 
 def _calls(found: Diagnosis) -> Iterable[str]:
-    for site in _told_sites(found):
+    for site in _relevant_sites(found):
         kinds = [name for name, of in found.sites.items() if of is site]
         seen = f", in the calls {', '.join(site.calls)}" if site.calls else ""
         yield (
@@ -170,7 +170,7 @@ def _allocated(found: Diagnosis) -> Iterable[str]:
     )
 
 
-def _told_sites(found: Diagnosis) -> list[Site]:
+def _relevant_sites(found: Diagnosis) -> list[Site]:
     """The sites of classes on cycles, in the garbage, or dragged along."""
     names = [name for name, _ in (*found.garbage.cycle_types, *found.garbage.types)]
     names += [row.objects.type_name for row in found.holdings if row.objects.dragged]

@@ -63,16 +63,16 @@ def find_interpreter(path: str) -> Interpreter:
             f"python:{path}: no interpreter; name one, or an environment with bin/python in it.",
             code=ErrorCode.NOT_FOUND,
         )
-    version, word, told = _ask(executable, "", path)
+    version, word, module = _ask(executable, "", path)
     if word == "found":
-        return Interpreter(WorkerProgram(str(executable), "", told), version, _OWN)
-    if told.split(".")[0] != "hybridbench":
-        raise _missing(path, told)
+        return Interpreter(WorkerProgram(str(executable), "", module), version, _OWN)
+    if module.split(".")[0] != "hybridbench":
+        raise _missing(path, module)
     checkout = str(Path(hybridbench.__file__).parents[1])
-    version, word, told = _ask(executable, checkout, path)
+    version, word, module = _ask(executable, checkout, path)
     if word != "found":
-        raise _missing(path, told)
-    program = WorkerProgram(str(executable), checkout, told)
+        raise _missing(path, module)
+    program = WorkerProgram(str(executable), checkout, module)
     return Interpreter(program, version, _CHECKOUT)
 
 
@@ -98,5 +98,5 @@ def _ask(executable: Path, search_path: str, path: str) -> tuple[str, str, str]:
     if answer.exit_code != 0 or len(lines) < 2:
         last = (answer.errors.strip().splitlines() or ["it printed nothing"])[-1]
         raise ConfigError(f"python:{path}: it does not run Python code: {last}.")
-    word, _, told = lines[1].partition(" ")
-    return lines[0], word, told
+    word, _, module = lines[1].partition(" ")
+    return lines[0], word, module

@@ -49,7 +49,7 @@ class PacedWork:
         self._start_s: float | None = None
         self._served = 0
         self._worked_bytes = 0
-        self._told_ms = 0
+        self._counted_ms = 0
 
     def after_step(self, engine: Engine) -> None:
         """Run a block for each request that finished in the step, as long as one is due."""
@@ -65,8 +65,8 @@ class PacedWork:
             self._worked_bytes += BLOCK_BYTES
             kept = self._block()
             self._truth.add(BYTES_KEPT, kept)
-            self._truth.add(MILLISECONDS, elapsed_ms - self._told_ms)
-            self._told_ms = elapsed_ms
+            self._truth.add(MILLISECONDS, elapsed_ms - self._counted_ms)
+            self._counted_ms = elapsed_ms
 
 
 def private_memory_grows(rate: str) -> Signature:

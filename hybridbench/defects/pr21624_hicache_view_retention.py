@@ -40,7 +40,7 @@ class KeptStorages:
         self._clock = clock
         self._alive: dict[int, weakref.ref[NDArray[np.int64]]] = {}
         self.kept_bytes = 0
-        self._told: tuple[int, float] | None = None
+        self._counted: tuple[int, float] | None = None
 
     def keep(self, slots: NDArray[np.int64]) -> None:
         """Note that a node keeps these slots, which may be a slice."""
@@ -60,13 +60,13 @@ class KeptStorages:
     def after_step(self, engine: Engine) -> None:
         """Count what has been kept since the previous step."""
         now_s = self._clock.monotonic_s()
-        told, self._told = self._told, (self.kept_bytes, now_s)
-        if told is not None:
-            self._truth.add(BYTES_KEPT, self.kept_bytes - told[0])
+        before, self._counted = self._counted, (self.kept_bytes, now_s)
+        if before is not None:
+            self._truth.add(BYTES_KEPT, self.kept_bytes - before[0])
             # Whole milliseconds: the remainder counts with the next step.
-            elapsed_ms = int(1000 * (now_s - told[1]))
+            elapsed_ms = int(1000 * (now_s - before[1]))
             self._truth.add(MILLISECONDS, elapsed_ms)
-            self._told = self.kept_bytes, told[1] + elapsed_ms / 1000
+            self._counted = self.kept_bytes, before[1] + elapsed_ms / 1000
 
 
 KEPT = KeptStorages(TRUTH, SystemClock())

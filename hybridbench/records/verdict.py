@@ -70,8 +70,8 @@ def precedence(verdict: VerdictKind, *, exact: bool) -> int:
 def leak_kind(kind: str) -> str:
     """Return ``kind`` as used in the signature that identifies a finding across runs.
 
-    Dead instances of one class are one leak: its kind follows the fate of most of them, which may
-    change from one run to the next.
+    Dead instances of one class are one leak.  Its kind depends on what happens to most of them,
+    which may change from one run to the next.
     """
     return WAITING if kind == RETAINED else kind
 

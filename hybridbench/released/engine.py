@@ -385,7 +385,7 @@ class ReleasedEngine:
             return None
         request.was_admitted = True
         req = request.req
-        return self._told(
+        return self._for_client(
             request,
             EngineEvent(
                 EventKind.ADMITTED,
@@ -420,7 +420,7 @@ class ReleasedEngine:
             return None
         request.first_token_s = now_s
         event = EngineEvent(EventKind.FIRST_TOKEN, request.rid, ttft_s=now_s - request.submitted_s)
-        return self._told(request, event)
+        return self._for_client(request, event)
 
     def _ended(self, request: _Request, sentence: str) -> EngineEvent | None:
         """Record the end of ``request``; ``sentence`` is the reason, or "" to use its record's."""
@@ -433,20 +433,20 @@ class ReleasedEngine:
             refused = not request.aborted_in and not request.output_ids[1:]
             counters.requests_rejected += refused
             counters.session_rejected_turns += refused and request.session_id is not None
-            told = EventKind.REJECTED if refused else EventKind.ABORTED
+            event_kind = EventKind.REJECTED if refused else EventKind.ABORTED
             sentence = sentence or str(reason.get("message") or "aborted")
         else:
-            told = EventKind.FINISHED
+            event_kind = EventKind.FINISHED
             sentence = "length" if kind == "length" else "stop"
             counters.finishes += 1
             counters.finish_length += kind == "length"
             counters.finish_stop += kind != "length"
             counters.session_turns += request.session_id is not None
         first_s = request.first_token_s
-        return self._told(
+        return self._for_client(
             request,
             EngineEvent(
-                told,
+                event_kind,
                 request.rid,
                 reason=sentence,
                 output_ids=tuple(request.output_ids),
@@ -470,7 +470,7 @@ class ReleasedEngine:
             counters.session_abort_decode += in_session
 
     @staticmethod
-    def _told(request: _Request, event: EngineEvent) -> EngineEvent | None:
+    def _for_client(request: _Request, event: EngineEvent) -> EngineEvent | None:
         return event if request.has_client else None
 
     def _note_retracted(self) -> None:

@@ -271,10 +271,10 @@ def _others(verdict: Verdict, first: Finding) -> Phrase | None:
 
 def _rates(verdict: Verdict, finding: Finding) -> tuple[list[Text], list[Text]]:
     """Return rates of ``finding`` by time and by event; bytes/h may come from related findings."""
-    told = _leading_rates(finding, verdict)
-    by_time = [rate_text(rate) for rate in told if rate.per in TIME_UNITS]
-    by_event = [rate_text(rate) for rate in told if rate.per not in TIME_UNITS]
-    if not any(map(_is_byte_rate, told)):
+    leading = _leading_rates(finding, verdict)
+    by_time = [rate_text(rate) for rate in leading if rate.per in TIME_UNITS]
+    by_event = [rate_text(rate) for rate in leading if rate.per not in TIME_UNITS]
+    if not any(map(_is_byte_rate, leading)):
         others = (f for f in verdict.findings if f is not finding and f.verdict is finding.verdict)
         by_time += [
             phrase(f"{metric_label(other.subject)}: ", rate)
@@ -289,7 +289,7 @@ def _leading_rates(finding: Finding, verdict: Verdict) -> list[Quantity]:
     """Return the rates that may lead a page: for a leak, only those significantly above zero."""
     rates = zip(finding_rates(finding, verdict), finding.rates, strict=True)
     return [
-        told for told, rate in rates if finding.verdict is not VerdictKind.LEAK or certain(rate)
+        shown for shown, rate in rates if finding.verdict is not VerdictKind.LEAK or certain(rate)
     ]
 
 

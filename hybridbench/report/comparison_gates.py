@@ -91,10 +91,10 @@ def _metric_text(metric: MetricComparison, other: str) -> Text:
 def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate:
     red = [row for row in side.leaks if row.change in (Change.INTRODUCED, Change.WORSE)]
     open_ = [row for row in side.leaks if row.change is Change.UNDECIDED]
-    told = [_leak_line(row, letter(side.version)) for row in (*red, *open_)]
-    lines = "\n".join(map(str, told))
+    texts = [_leak_line(row, letter(side.version)) for row in (*red, *open_)]
+    lines = "\n".join(map(str, texts))
     if red:
-        return Gate("leaks", group, GateState.FAILED, told[0], lines)
+        return Gate("leaks", group, GateState.FAILED, texts[0], lines)
     if open_:
         return Gate(
             "leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", "\n".join(lines)

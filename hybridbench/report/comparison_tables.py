@@ -171,11 +171,11 @@ def _leak_row(row: LeakComparison, other: str) -> tuple[Text, ...]:
 def leak_rates(row: LeakComparison, other: str) -> tuple[Quantity | None, ...]:
     """Return the rate of a finding in the first version and in ``other``, and the difference."""
 
-    def told(rate: Rate | None, of: str) -> Quantity | None:
+    def quantity(rate: Rate | None, of: str) -> Quantity | None:
         return None if rate is None else of_rate(f"{row.kind}.{row.subject}", rate, of=of)
 
     difference = f"{other} \N{MINUS SIGN} A"
-    return told(row.base, "A"), told(row.other, other), told(row.difference, difference)
+    return quantity(row.base, "A"), quantity(row.other, other), quantity(row.difference, difference)
 
 
 def _leak_name(row: LeakComparison) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hybridbench import __version__
-from hybridbench.analysis.diagnosis import Diagnosis, Holding, RungRow, diagnose
+from hybridbench.analysis.diagnosis import Diagnosis, Holding, StageRow, diagnose
 from hybridbench.analysis.diagnosis_words import OBJECTS_MIN, bug_report, part_detail
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.codec import by_name, to_json
@@ -25,7 +25,7 @@ from hybridbench.report.quantity import (
 )
 from hybridbench.rundir.layout import ALLOCATIONS, DIAGNOSIS_SCHEMA
 
-_RUNG_WORDS = {
+_STAGE_WORDS = {
     "rest": "idle, nothing released",
     "trim": "malloc_trim",
     "collect": "gc.collect, malloc_trim",
@@ -42,7 +42,7 @@ def diagnosis_text(record: RunRecord) -> DiagnosisText | None:
     return DiagnosisText(
         paragraph=bug_report(found),
         split=_split_table(found),
-        rungs=_rungs_table(found.rungs),
+        stages=_stages_table(found.stages),
         holders=_holders_table(found),
         calls=_calls_table(found.allocations),
         cycles=_cycles(found),
@@ -67,7 +67,7 @@ def diagnosis_json(record: RunRecord, found: Diagnosis) -> str:
         ],
         "garbage": {**to_json(found.garbage), "cycles": list(map(by_name, found.garbage.cycles))},
         "holdings": [_holding(row) for row in found.holdings],
-        "rungs": [to_json(row) for row in found.rungs],
+        "rungs": [to_json(row) for row in found.stages],
         "sites": {name: to_json(site) for name, site in found.sites.items()},
         "views": list(map(by_name, found.views)),
         "allocations": _allocations(found.allocations),
@@ -147,17 +147,17 @@ def _split_table(found: Diagnosis) -> Table:
     )
 
 
-def _rungs_table(rungs: Iterable[RungRow]) -> Table:
+def _stages_table(stages: Iterable[StageRow]) -> Table:
     rows = tuple(
         (
-            _RUNG_WORDS.get(row.name, row.name),
+            _STAGE_WORDS.get(row.name, row.name),
             size(f"private after {row.name}", row.private_bytes),
             size(f"released by {row.name}", row.gave_bytes) if row.name != "rest" else "",
             ""
             if row.gave_at_baseline_bytes is None
             else size(f"released at the baseline by {row.name}", row.gave_at_baseline_bytes),
         )
-        for row in rungs
+        for row in stages
     )
     columns = ("after", "private memory", "released", "at the baseline")
     return Table("Memory released by step", columns, rows, frozenset({1, 2, 3}))

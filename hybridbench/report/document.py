@@ -240,7 +240,7 @@ class DiagnosisText:
 
     paragraph: str
     split: Table
-    rungs: Table
+    stages: Table
     holders: Table
     calls: Table
     cycles: tuple[Text, ...]
@@ -249,7 +249,7 @@ class DiagnosisText:
     @property
     def tables(self) -> tuple[Table, ...]:
         """In reading order; a report omits those without rows."""
-        return self.split, self.holders, self.calls, self.rungs
+        return self.split, self.holders, self.calls, self.stages
 
 
 @dataclass(frozen=True)

@@ -54,19 +54,19 @@ def document_to_json(document: Document) -> dict[str, JsonValue]:
         "diagnosis": None if document.diagnosis is None else document.diagnosis.paragraph,
         "provenance": [_table(table) for table in document.provenance],
         "command": document.command,
-        "quantities": [_quantity(one) for one in _told(document)],
+        "quantities": [_quantity(one) for one in _distinct(document)],
     }
 
 
-def _told(document: Document) -> Iterable[Quantity]:
+def _distinct(document: Document) -> Iterable[Quantity]:
     """Return the quantities shown, each once, without those of events and curves."""
-    told: dict[object, Quantity] = {}
+    found: dict[object, Quantity] = {}
     for one in quantities(replace(document, events=NO_TABLE, charts=())):
         key = (one.of, one.name, one.window)
         # A cell may omit the interval.
-        if key not in told or (told[key].lower is None and one.lower is not None):
-            told[key] = one
-    return told.values()
+        if key not in found or (found[key].lower is None and one.lower is not None):
+            found[key] = one
+    return found.values()
 
 
 def _quantity(quantity: Quantity) -> dict[str, JsonValue]:

@@ -108,10 +108,10 @@ def _movement(name: str, row: JudgedSeries) -> Text:
     moves = "fall" if row.falls_are_bad else "growth"
     if rate is None:
         return f"{name} {'falls' if row.falls_are_bad else 'grows'}"
-    told = of_rate(f"{moves} of {name}", _unit_if_known(rate, row), row.result.window_s)
+    quantity = of_rate(f"{moves} of {name}", _unit_if_known(rate, row), row.result.window_s)
     verb = "falls" if row.falls_are_bad else "grows"
     # The table has the interval: a headline has room for what, and how fast.
-    return phrase(f"{name} {verb} by ", replace(told, signed=False).narrow)
+    return phrase(f"{name} {verb} by ", replace(quantity, signed=False).narrow)
 
 
 def _rows(file: FileVerdict, files: Sequence[FileVerdict]) -> tuple[tuple[Text, ...], ...]:

@@ -96,7 +96,7 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
     for kind in dict.fromkeys((*questions, *(finding.kind for finding in others))):
         found = [finding for finding in others if finding.kind == kind]
         if not found:
-            yield _other_fate(kind, decided) or Gate(
+            yield _minority_gate(kind, decided) or Gate(
                 kind, "findings", GateState.PASSED, questions[kind]
             )
             continue
@@ -110,10 +110,9 @@ def _finding_gates(verdict: Verdict) -> Iterator[Gate]:
         yield Gate(kind, "findings", state, phrase(*text), _lines(found))
 
 
-def _other_fate(kind: str, findings: Iterable[Finding]) -> Gate | None:
-    """Return the row of ``kind`` if a finding of the other kind covers some such instances.
-
-    Some of them have the minority's fate, which a passed row would deny.
+def _minority_gate(kind: str, findings: Iterable[Finding]) -> Gate | None:
+    """Return the row of ``kind`` if a minority of the instances in a finding of the other kind
+    belongs to it, which a passed row would deny.
     """
     for finding in findings:
         basis = finding.basis

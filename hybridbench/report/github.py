@@ -40,7 +40,7 @@ def render_annotations(document: Document) -> str:
     An undecided gate is no warning if the verdict does not depend on it.
     """
     first = _verdict_gate(document)
-    others = [gate for gate in document.gates if gate is not first and _is_told(gate)]
+    others = [gate for gate in document.gates if gate is not first and _is_reported(gate)]
     lines = []
     for level in ("error", "warning", "notice"):
         gates = [g for g in (first, *others) if _LEVEL[g.state] == level]
@@ -62,7 +62,7 @@ def _verdict_gate(document: Document) -> Gate:
     return Gate("answer", "run", state, f"{document.badge.word}: {document.headline}")
 
 
-def _is_told(gate: Gate) -> bool:
+def _is_reported(gate: Gate) -> bool:
     quiet = {GateState.PASSED, GateState.SKIPPED} if gate.minor else {GateState.PASSED}
     return gate.state not in quiet
 
@@ -73,7 +73,7 @@ def _gates(document: Document) -> Iterator[str]:
         return
     yield f"**{tally(document.gates)}**"
     yield ""
-    others = [gate for gate in document.gates if _is_told(gate)]
+    others = [gate for gate in document.gates if _is_reported(gate)]
     if others:
         yield markdown_row(("gate", "", "why"))
         yield markdown_row(("---", "---", "---"))

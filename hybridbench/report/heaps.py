@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort, growing_heaps
+from hybridbench.analysis.drivers.heap_growth import Growing, GrowthKind, Sort, growing_heaps
 from hybridbench.analysis.drivers.kept import FEWEST_CENSUSES
 from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.censuses import Heap, heaps_of
@@ -21,7 +21,7 @@ from hybridbench.report.quantity import SHARE, Form, Quantity, Text, length, phr
 
 # Rows for each process: leaks come first; the rest grows with them or is a cache.
 _MOST_ROWS: Final = 6
-_ORDER: Final = (Fate.KEPT, Fate.OPEN, Fate.FILLS, Fate.FULL)
+_ORDER: Final = (GrowthKind.KEPT, GrowthKind.OPEN, GrowthKind.FILLS, GrowthKind.FULL)
 _WHAT: Final[Mapping[Sort, str]] = {
     Sort.ENTRIES: "entries of {}",
     Sort.OBJECTS: "{} objects",
@@ -47,7 +47,7 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
     left = 0
     for heap in heaps:
         own = [one for one in growing if one.heap.labels == heap.labels]
-        own.sort(key=lambda one: (_ORDER.index(one.fate), -one.per_second))
+        own.sort(key=lambda one: (_ORDER.index(one.kind), -one.per_second))
         left += len(own[_MOST_ROWS:])
         rows += [_row(one) for one in own[:_MOST_ROWS]]
     note: Text = "Of caches and undecided names the rate is that of the second half of the time."
@@ -70,7 +70,7 @@ def _row(one: Growing) -> tuple[Text, ...]:
     what = "series of {}" if role == PAGE else _WHAT[one.sort]
     name = what.format(one.name)
     held = Quantity(f"held.{name}", one.last, _unit(one.sort), of=role, form=Form.VALUE)
-    return role, name, held, _rate(one, name), _fate(one)
+    return role, name, held, _rate(one, name), _kind_text(one)
 
 
 def _unit(sort: Sort) -> str:
@@ -79,7 +79,7 @@ def _unit(sort: Sort) -> str:
 
 def _rate(one: Growing, name: str) -> Quantity:
     driver, timed = one.kept.driver, one.kept.driver.counter == TIME
-    value = driver.per_event if one.fate is Fate.KEPT else one.kept.late
+    value = driver.per_event if one.kind is GrowthKind.KEPT else one.kept.late
     return Quantity(
         f"kept.{name}",
         value * (3600.0 if timed else 1.0),
@@ -91,12 +91,12 @@ def _rate(one: Growing, name: str) -> Quantity:
     )
 
 
-def _fate(one: Growing) -> Text:
-    if one.fate is Fate.KEPT:
+def _kind_text(one: Growing) -> Text:
+    if one.kind is GrowthKind.KEPT:
         return "a leak"
-    if one.fate is Fate.FULL:
+    if one.kind is GrowthKind.FULL:
         return "a cache, full"
-    if one.fate is Fate.FILLS and one.bound is not None:
+    if one.kind is GrowthKind.FILLS and one.bound is not None:
         most = Quantity(
             f"bound.{one.name}", one.bound, Unit.COUNT.value, of=one.heap.role, form=Form.VALUE
         )
@@ -107,7 +107,7 @@ def _fate(one: Growing) -> Text:
                 length(f"until {one.name} is full", one.full_in_s, of=one.heap.role),
             ]
         return phrase(*said)
-    return "a cache that slows down" if one.fate is Fate.FILLS else "undecided"
+    return "a cache that slows down" if one.kind is GrowthKind.FILLS else "undecided"
 
 
 def _count(name: str, value: float, role: str) -> Quantity:

@@ -111,10 +111,10 @@ def compared_serving(versions: Sequence[Version], *, interleaved: bool) -> Table
         if not any(found) or name not in shown:
             continue
         windows = [(version.verdict.window_s, letter(i)) for i, version in enumerate(versions)]
-        told = list(zip(found, windows, strict=True))
-        rows.append((label, *("" if one is None else _value(one, *of) for one, of in told)))
+        pairs = list(zip(found, windows, strict=True))
+        rows.append((label, *("" if one is None else _value(one, *of) for one, of in pairs)))
         for share in _SHARES:
-            cells = tuple("" if one is None else _percentile(one, share, *of) for one, of in told)
+            cells = tuple("" if one is None else _percentile(one, share, *of) for one, of in pairs)
             if any(cells):
                 rows.append((f"{label} {share}", *cells))
     columns = ("", *(letter(index) for index in range(len(versions))))
@@ -134,8 +134,8 @@ def _percentile(result: ServingResult, share: str, window: Window, of: str = "")
     value = {"p50": result.p50, "p90": result.p90, "p99": result.p99}[share]
     if value is None:
         return ""
-    told = _quantity(result, value, window, of)
-    return replace(told, name=f"{told.name}.{share}", form=Form.PLAIN)
+    quantity = _quantity(result, value, window, of)
+    return replace(quantity, name=f"{quantity.name}.{share}", form=Form.PLAIN)
 
 
 def served(verdict: Verdict) -> Mapping[str, Quantity]:
@@ -152,11 +152,11 @@ def served(verdict: Verdict) -> Mapping[str, Quantity]:
 
 
 def _value(result: ServingResult, window: Window, of: str = "") -> Text:
-    told = _quantity(result, result.value, window, of)
+    quantity = _quantity(result, result.value, window, of)
     if result.unit != Unit.COUNT or not result.count:
-        return told if result.unit == Unit.RATIO else told.shown(Form.PLAIN)
-    share = Quantity(f"{told.name}.share", result.value / result.count, SHARE, window, of=of)
-    return phrase(told, " (", share, ")")
+        return quantity if result.unit == Unit.RATIO else quantity.shown(Form.PLAIN)
+    share = Quantity(f"{quantity.name}.share", result.value / result.count, SHARE, window, of=of)
+    return phrase(quantity, " (", share, ")")
 
 
 def _quantity(result: ServingResult, value: float, window: Window, of: str = "") -> Quantity:

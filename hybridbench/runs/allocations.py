@@ -18,7 +18,7 @@ from hybridbench.runs.wire_loop import WireLoop
 from hybridbench.sampling.allocations import kept_sites
 
 _PATIENCE_S: Final = 60.0
-_SITES_TOLD: Final = 12
+_SITES_MAX: Final = 12
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class AllocationRecord:
         if not _is_done(self.loop, "") or not at_rest:
             return
         try:
-            sites = kept_sites(self.path, _SITES_TOLD)
+            sites = kept_sites(self.path, _SITES_MAX)
         except OSError as error:
             recorder.note(f"the record of allocations cannot be read: {error}")
             return

@@ -35,7 +35,7 @@ from hybridbench.series.units import FREE_OF_CACHE, Meaning, Role, is_collected
 
 _MIB = float(2**20)
 _GAP_TIMES, _GAP_LEAST_S = 10.0, 10.0
-_GAP_SHARE_TOLD = 0.02
+_GAP_SHARE_NOTED = 0.02
 _GAP_SHARE_MAX = 0.5
 _SHARE_WITHOUT_UNIT = 0.002  # per hour
 _MOST_WORKS = 2
@@ -283,7 +283,7 @@ def _gaps(t: FloatArray) -> tuple[float, str]:
     limit = max(_GAP_LEAST_S, _GAP_TIMES * float(np.median(steps)))
     gaps = steps[steps > limit]
     share = float(gaps.sum() / (t[-1] - t[0]))
-    if share < _GAP_SHARE_TOLD:
+    if share < _GAP_SHARE_NOTED:
         return share, ""
     return share, (
         f"{gaps.size} gap{'s' * (gaps.size > 1)} without samples, the longest "

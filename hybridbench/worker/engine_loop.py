@@ -92,7 +92,7 @@ class EngineLoop:
         self._report = StepReport(metrics, answers, engine.find)
         self._draining = False
         self._leaving = False
-        self._steady_told = False
+        self._steady_reported = False
         self._violations_seen = engine.counters.invariant_violations
         self._tracker = AllocationTracker()
         self._reader = WireReader(wire, self._inbox, self._pulse, self._snapshot, metrics)
@@ -265,8 +265,8 @@ class EngineLoop:
         engine = self._engine
         if engine.counters.invariant_violations != self._violations_seen:
             messages += self._violations()
-        if not self._steady_told and engine.is_steady:
-            self._steady_told = True
+        if not self._steady_reported and engine.is_steady:
+            self._steady_reported = True
             self._injected.mark_steady()
             messages.append(Steady(time.monotonic(), engine.steady_reason))
         if self._draining and not engine.has_work:

@@ -55,17 +55,17 @@ class StepReport:
 
     def take(self) -> StepEvents | None:
         """Return everything since the last call, or None if there is nothing to report."""
-        told = self._events
+        events = self._events
         if not (
-            told.admitted
-            or told.first_tokens
-            or told.finished
-            or told.rejected
-            or told.aborted
-            or told.emitted
+            events.admitted
+            or events.first_tokens
+            or events.finished
+            or events.rejected
+            or events.aborted
+            or events.emitted
         ):
             return None
-        message = msgspec.structs.replace(told, t_s=time.monotonic(), steps=self._steps)
+        message = msgspec.structs.replace(events, t_s=time.monotonic(), steps=self._steps)
         self._steps, self._events = 0, _no_events()
         return message
 

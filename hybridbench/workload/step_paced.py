@@ -39,7 +39,7 @@ class _Flight:
     admitted_at: float
     first_token_at: float
     ends_at: float
-    told: _Stage = _Stage.SUBMITTED
+    reported: _Stage = _Stage.SUBMITTED
     reached: _Stage = _Stage.SUBMITTED
     submissions: int = 1
     # The engine's answer to each submission: output and reason, or no output and a refusal.
@@ -50,9 +50,9 @@ class _Flight:
     @property
     def next_at(self) -> float:
         """The step at which the workload gets its next report."""
-        if self.told is _Stage.SUBMITTED:
+        if self.reported is _Stage.SUBMITTED:
             return self.admitted_at
-        if self.told is _Stage.ADMITTED and self.first_token_at < self.ends_at:
+        if self.reported is _Stage.ADMITTED and self.first_token_at < self.ends_at:
             return self.first_token_at
         return self.ends_at
 
@@ -181,7 +181,7 @@ class StepPaced:
             self._carry_out_cut(flight)
 
     def _carry_out_cut(self, flight: _Flight) -> None:
-        if flight.pending is not None and flight.reached >= flight.told:
+        if flight.pending is not None and flight.reached >= flight.reported:
             self._cuts.append(flight.pending)
             flight.pending = None
             self._left.pop(flight.rid, None)
@@ -207,13 +207,13 @@ class StepPaced:
             return True
         if flight is None:
             return False
-        if flight.told is _Stage.SUBMITTED:
+        if flight.reported is _Stage.SUBMITTED:
             self._step = max(self._step, next_at)
-            flight.told = _Stage.ADMITTED
+            flight.reported = _Stage.ADMITTED
             self._inner.on_admitted(flight.rid)
-        elif flight.told is _Stage.ADMITTED and next_at < flight.ends_at:
+        elif flight.reported is _Stage.ADMITTED and next_at < flight.ends_at:
             self._step = max(self._step, next_at)
-            flight.told = _Stage.FIRST_TOKEN
+            flight.reported = _Stage.FIRST_TOKEN
             self._inner.on_first_token(flight.rid, self._step)
         elif flight.is_answered:
             self._step = max(self._step, next_at)

@@ -188,8 +188,8 @@ class _Side:
 def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> LeakComparison:
     # What one run counted exactly, the other may have found by fitting.
     before, after = (side.exact.get(key) or side.trends.get(key) for side in (base, other))
-    told = after or before
-    assert told is not None
+    finding = after or before
+    assert finding is not None
     rates = _matching(before, after)
     changed = difference(*rates, terms.leak_alpha)
     change: Change = Change.UNCHANGED
@@ -197,29 +197,29 @@ def _exact(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
     if before is None or after is None:
         present, absent = (other, base) if before is None else (base, other)
         change = Change.INTRODUCED if before is None else Change.FIXED
-        lacking = _no_occasion(told, absent, present)
+        lacking = _no_occasion(finding, absent, present)
         if lacking is not None:
             change, why = Change.UNDECIDED, lacking
     else:
         change, why = _in_both(before, after, rates[0], changed)
     in_bytes = difference(_bytes_rate(before), _bytes_rate(after), terms.leak_alpha)
-    row = _row(told, change, why, rates, changed)
+    row = _row(finding, change, why, rates, changed)
     return replace(row, exact=True, bytes_per_hour=in_bytes)
 
 
 def _row(
-    told: Finding,
+    finding: Finding,
     change: Change,
     why: Why | None,
     rates: tuple[Rate | None, Rate | None],
     changed: Rate | None,
 ) -> LeakComparison:
     return LeakComparison(
-        kind=told.kind,
-        subject=told.subject,
-        driver=told.driver,
-        title=told.title,
-        verdict=told.verdict,
+        kind=finding.kind,
+        subject=finding.subject,
+        driver=finding.driver,
+        title=finding.title,
+        verdict=finding.verdict,
         change=change,
         exact=False,
         base=rates[0],
@@ -300,8 +300,8 @@ def _growth(
     if change not in (Change.UNCHANGED, Change.UNDECIDED) and not (base.valid and other.valid):
         change, why = Change.UNDECIDED, InvalidRun().why()
     finding = other.growth.get(name) or base.growth.get(name)
-    told = finding or recorded(GROWTH, VerdictKind.CLEAN, name)
-    row = _row(told, change, why, rates, changed)
+    shown = finding or recorded(GROWTH, VerdictKind.CLEAN, name)
+    row = _row(shown, change, why, rates, changed)
     in_bytes = changed is not None and changed.unit == Unit.BYTES
     yield replace(row, bytes_per_hour=changed if in_bytes else None)
 
@@ -351,8 +351,8 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
     """Compare a decay, a growing container or a missed threshold by its change over the run."""
     kind, subject = key
     before, after = base.trends.get(key), other.trends.get(key)
-    told = after or before
-    assert told is not None
+    finding = after or before
+    assert finding is not None
     rates = _decays(subject, base, other) if kind == DECAY else _matching(before, after)
     changed = difference(*rates, terms.leak_alpha)
     change: Change = Change.UNCHANGED
@@ -368,7 +368,7 @@ def _trend(key: _Key, base: _Side, other: _Side, terms: ComparisonTerms) -> Leak
         change = Change.FIXED if changed.upper < 0 else Change.UNDECIDED
     if change is Change.UNDECIDED and why is None:
         why = _alone(in_second=before is None)
-    return _row(told, change, why, rates, changed)
+    return _row(finding, change, why, rates, changed)
 
 
 def _decays(subject: str, base: _Side, other: _Side) -> tuple[Rate | None, Rate | None]:

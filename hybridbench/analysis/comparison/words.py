@@ -33,7 +33,7 @@ from hybridbench.records.verdict import Verdict, VerdictKind, memory_result
 TOLD: Final = (Change.INTRODUCED, Change.WORSE, Change.UNDECIDED, Change.FIXED, Change.LESS)
 
 
-_LARGEST_TOLD: Final = 11.0
+_LARGEST_SHOWN: Final = 11.0
 
 
 def phrased_comparison(comparison: Comparison, verdict: ComparisonVerdict) -> ComparisonVerdict:
@@ -86,7 +86,7 @@ def ends_text(lower: float, upper: float) -> str:
     """``−5.7% to −4.1%`` for the ends of a ratio; an unknown end is described in words."""
     least = percent(lower) if math.isfinite(lower) else "no lower bound"
     # Beyond tenfold, the exact number no longer matters.
-    most = percent(upper) if upper < _LARGEST_TOLD else "over +1,000%"
+    most = percent(upper) if upper < _LARGEST_SHOWN else "over +1,000%"
     return f"{least} to {most}"
 
 
@@ -171,10 +171,10 @@ def leak_text(row: LeakComparison, leaks: Sequence[LeakComparison]) -> str:
 
 def _metric_parts(side: SideComparison) -> Iterator[str]:
     primary = side.primary()
-    told = [*([] if primary is None else [primary]), *worse_guards(side.metrics)]
-    if not told:
+    metrics = [*([] if primary is None else [primary]), *worse_guards(side.metrics)]
+    if not metrics:
         yield "no complete round has a throughput or a cost to compare"
-    for metric in told:
+    for metric in metrics:
         said = f"{metric.label} {change_text(metric)}"
         yield said if metric.word == side.word else f"{said}, {metric.word}"
         if metric.word == side.word and metric.reason:

@@ -67,7 +67,7 @@ _MULTIPLIED: Final = 1.5  # times the usual number of the first half
 _OWN: Final = 0.2  # new containers per new entry: each object brings its own
 
 
-class Fate(StrEnum):
+class GrowthKind(StrEnum):
     """The classification of a growing count."""
 
     KEPT = "kept"
@@ -117,7 +117,7 @@ class Growing:
     sort: Sort
     name: str
     kept: Kept
-    fate: Fate
+    kind: GrowthKind
     since_s: float
     until_s: float
     at_idle: tuple[float, ...] = ()
@@ -240,11 +240,11 @@ class _View:
             one = replace(one, kept=replace(idle.kept, slows=slows, steady=steady))
         if one.bound is not None:
             full = one.last >= one.bound
-            return replace(one, fate=Fate.FULL if full else Fate.FILLS)
+            return replace(one, kind=GrowthKind.FULL if full else GrowthKind.FILLS)
         if one.kept.slows:
-            return replace(one, fate=Fate.FILLS)
+            return replace(one, kind=GrowthKind.FILLS)
         doubt = self._doubt(one, at_idle=idle is not None)
-        return replace(one, fate=Fate.OPEN if doubt else Fate.KEPT, doubt=doubt)
+        return replace(one, kind=GrowthKind.OPEN if doubt else GrowthKind.KEPT, doubt=doubt)
 
     def _doubt(self, one: Growing, *, at_idle: bool) -> Doubt:
         kept = one.kept
@@ -335,12 +335,13 @@ class _View:
                 doubt = Doubt.NONE if sure or kept.slows else Doubt.PACE
                 if sure and not self._rose_since_full(held, kept, work):
                     sure, doubt = False, Doubt.CACHE
+                kind = GrowthKind.KEPT if sure else GrowthKind.OPEN
                 yield Growing(
                     self.heap,
                     sort,
                     name,
                     kept,
-                    Fate.FILLS if kept.slows else Fate.KEPT if sure else Fate.OPEN,
+                    GrowthKind.FILLS if kept.slows else kind,
                     *_span(points),
                     at_idle=seen,
                     last=seen[-1],
@@ -362,8 +363,8 @@ class _View:
         known = [n for n in work.names if n in work.telling]
         if not known:
             return otherwise
-        told = min(known, key=lambda name: work.telling[name])
-        return float(np.diff(work.columns[:, work.names.index(told)]).max())
+        best = min(known, key=lambda name: work.telling[name])
+        return float(np.diff(work.columns[:, work.names.index(best)]).max())
 
     def _growing(
         self,
@@ -380,7 +381,7 @@ class _View:
             sort,
             name,
             kept,
-            Fate.OPEN,
+            GrowthKind.OPEN,
             *ends,
             last=float(counts.value[at, -1]),
             one=not entries or self._is_one(name, counts.value[at]),

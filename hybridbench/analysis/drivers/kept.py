@@ -206,8 +206,8 @@ class _Fits:
     def _chosen(self, name: int, alike: Sequence[int]) -> list[int]:
         """The suggested drivers that fit the whole run, best first."""
         sigma = {i: self._whole[i].sigma(name) for i in alike}
-        told = [i for i in alike if sigma[i] <= _TIMELY * min(sigma.values())]
-        return sorted(told, key=lambda i: self._rank(name, i, sigma[i]))
+        close = [i for i in alike if sigma[i] <= _TIMELY * min(sigma.values())]
+        return sorted(close, key=lambda i: self._rank(name, i, sigma[i]))
 
     def _rank(self, name: int, index: int, sigma: float) -> tuple[int, float, float]:
         whole = self._whole_rate(name, index, _ABOUT_WHOLE)

@@ -239,7 +239,9 @@ def violation_findings(facts: Facts, known: Sequence[Finding]) -> list[Finding]:
         grouped.setdefault(key, []).append(violation)
     findings: list[Finding] = []
     for (kind, pool), events in sorted(grouped.items()):
-        if not (kind == WAITING_VIOLATION and pool) and not _told(kind, pool, events[-1], known):
+        if not (kind == WAITING_VIOLATION and pool) and not _is_covered(
+            kind, pool, events[-1], known
+        ):
             findings.append(_violation(facts, kind, pool, events))
     return findings
 
@@ -262,7 +264,7 @@ def crash_findings(record: RunRecord) -> list[Finding]:
     return [Finding(basis, VerdictKind.CRASHED, "worker", since_s=crash.t_s)]
 
 
-def _told(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding]) -> bool:
+def _is_covered(kind: str, pool: str, last: EngineViolation, known: Sequence[Finding]) -> bool:
     same = NegativeResidual if _counted_twice(kind, last) else _HELD.get(kind)
     found = (f.basis for f in known if same is not None and isinstance(f.basis, same))
     return any(pool in ("", basis.pool) for basis in found)

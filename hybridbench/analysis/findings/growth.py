@@ -120,9 +120,9 @@ class Growth(Basis, frozen=True, kw_only=True):
     mappings: MappingGrowth | None = None
 
     def words(self, found: Finding) -> Words:
-        told = found.rates[: 1 if found.driver is None else 2]
+        leading = found.rates[: 1 if found.driver is None else 2]
         # A rate that may be zero is given by its interval only, which is printed next to the title.
-        by = ", ".join(rate_text(rate, signed=False) for rate in told if certain(rate))
+        by = ", ".join(rate_text(rate, signed=False) for rate in leading if certain(rate))
         garbage = self.collectible is not None and self.collectible.share > _MOSTLY
         return Words(
             f"{label_of(found.subject)} grows{f' by {by}' if by else ''}",

@@ -55,19 +55,19 @@ _UNKNOWN_WIDTH = 0.1  # of a rate from only two points
 
 
 class Instances(Basis, frozen=True, kw_only=True):
-    """Objects of one class that the engine removed and that are still alive.  The fate of most of
-    them gives the kind; some may have the other fate.
+    """Objects of one class that the engine removed and that are still alive.  Some may wait for a
+    full collection and others survive one: the larger group gives the kind.
 
     Attributes:
-        other: the kind for the other fate, which ``others_do`` puts in words.
-        fate: the fate in words if no trial collection shows it.
+        other: the kind of the smaller group; ``others_do``: what its objects do, in words.
+        most_do: the same for the larger group, if no trial collection shows it.
         probes_with_strays: heap scans that found any, out of ``probes``.
         most: the largest number of objects in one scan; ``last``: in the last.
         retained_most: the most objects in one scan that survive a full collection.
         retained_measured: whether any trial collection was made.
         collectible_most: the most objects in one scan that a full collection frees.
         retained_share: of all objects in the ``probes_tried`` scans with a trial collection; None
-            if all share one fate, as are the next four values.
+            if there is only one group, as are the next four values.
         fullest_s: the scan among these that found most, and what survives and is freed in it.
         collections: full ones during the run, with ``stretches`` between them.
         collectible_bytes_most: the most memory that a full collection would free at one time.
@@ -77,7 +77,7 @@ class Instances(Basis, frozen=True, kw_only=True):
     from_steady: ClassVar[bool] = True
     other: ClassVar[str]
     others_do: ClassVar[str]
-    fate: ClassVar[str]
+    most_do: ClassVar[str]
 
     probes: int
     probes_with_strays: int
@@ -98,13 +98,13 @@ class Instances(Basis, frozen=True, kw_only=True):
 
     @property
     def others(self) -> float:
-        """The most objects with the other fate in one scan."""
+        """The most objects of the smaller group in one scan."""
         raise NotImplementedError(type(self).__name__)
 
     @property
     def shares(self) -> tuple[str, str] | None:
-        """The shares that a full collection frees and that survive it; None if all share one
-        fate.
+        """The shares that a full collection frees and that survive it; None if there is only one
+        group.
         """
         if self.retained_share is None or not self._is_mixed:
             return None
@@ -119,7 +119,7 @@ class Instances(Basis, frozen=True, kw_only=True):
         return min(self.retained_most, self.collectible_most) > TOLERANCE
 
     def words(self, found: Finding) -> Words:
-        objects = f"removed {found.subject} objects {self._fate()}"
+        objects = f"removed {found.subject} objects {self._predicate()}"
         # Only rates that are significantly above zero.
         rates = [
             bare_rate_text(rate)
@@ -133,11 +133,11 @@ class Instances(Basis, frozen=True, kw_only=True):
             evidence=(*self._evidence(found), *driver_evidence(found)),
         )
 
-    def _fate(self) -> str:
+    def _predicate(self) -> str:
         if self._is_mixed:
             kept = "some" if self.shares is None else self.shares[1]
             return f"stay alive ({kept} survive a full gc.collect())"
-        return "survive a full gc.collect()" if self.retained_most > TOLERANCE else self.fate
+        return "survive a full gc.collect()" if self.retained_most > TOLERANCE else self.most_do
 
     def _cause(self) -> str:
         if self._is_mixed:
@@ -200,7 +200,7 @@ class Instances(Basis, frozen=True, kw_only=True):
         )
 
     def _remedy(self, name: str) -> str:
-        """Advise on objects of one fate, which are called ``name``."""
+        """Advise on objects of one group, which are called ``name``."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -221,7 +221,7 @@ class InstancesWait(Instances, frozen=True, kw_only=True):
     question: ClassVar[str] = "no removed object waits for the garbage collector"
     other: ClassVar[str] = RETAINED
     others_do: ClassVar[str] = "survive a full gc.collect()"
-    fate: ClassVar[str] = "wait for the garbage collector"
+    most_do: ClassVar[str] = "wait for the garbage collector"
 
     collectible: Collectible | None = None
 
@@ -251,7 +251,7 @@ class InstancesRetained(Instances, frozen=True, kw_only=True):
     question: ClassVar[str] = "no removed object survives a full gc.collect()"
     other: ClassVar[str] = WAITING
     others_do: ClassVar[str] = "are left to the collector"
-    fate: ClassVar[str] = "stay alive, and something still refers to them"
+    most_do: ClassVar[str] = "stay alive, and something still refers to them"
 
     @property
     def others(self) -> float:

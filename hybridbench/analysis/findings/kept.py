@@ -18,8 +18,8 @@ from hybridbench.analysis.drivers.heap_growth import (
     LEAST_S,
     WINDOW,
     Doubt,
-    Fate,
     Growing,
+    GrowthKind,
     Sort,
 )
 from hybridbench.analysis.drivers.search import TIME, explained
@@ -319,14 +319,20 @@ def kept_findings(
     """
     found = []
     for own in _by_heap(growing):
-        kept = [one for one in own if one.fate is Fate.KEPT]
-        opened = [one for one in own if one.fate is Fate.OPEN]
+        kept = [one for one in own if one.kind is GrowthKind.KEPT]
+        opened = [one for one in own if one.kind is GrowthKind.OPEN]
         leaders = _leaders(kept) or _leaders(opened)[:1]
-        containers = [one for one in own if one.sort is Sort.ENTRIES and one.fate is Fate.FILLS]
+        containers = [
+            one for one in own if one.sort is Sort.ENTRIES and one.kind is GrowthKind.FILLS
+        ]
         leaders = _unless_explained(leaders, opened, containers)
         filling = [one for one in containers if _matters(one)]
         led = set(map(id, leaders))
-        beside = [one for one in own if id(one) not in led and one.fate in (Fate.KEPT, Fate.OPEN)]
+        beside = [
+            one
+            for one in own
+            if id(one) not in led and one.kind in (GrowthKind.KEPT, GrowthKind.OPEN)
+        ]
         for place, leader in enumerate(leaders):
             others = _besides(leader, beside, metrics) if place == 0 else ()
             found.append(_finding(leader, others, allowed or Allowance()))
@@ -471,7 +477,9 @@ def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Fi
         values["holds"] = one.heap.holds.get(one.name, "")
     found = Finding(
         msgspec.convert(values, kind),
-        VerdictKind.LEAK if one.fate is Fate.KEPT and budget is None else VerdictKind.INCONCLUSIVE,
+        VerdictKind.LEAK
+        if one.kind is GrowthKind.KEPT and budget is None
+        else VerdictKind.INCONCLUSIVE,
         one.heap.subject(one.name if one.sort is not Sort.ENTRIES else f"entries of {one.name}"),
         since_s=one.since_s,
     )

@@ -27,7 +27,7 @@ _FEWEST_MEASURED: Final = 500
 _FEWEST: Final = 2
 # Common traits of wrong answers are named below this probability of chance.
 _CHANCE_MOST: Final = 0.001
-_TOLD: Final = 4
+_EXAMPLES_MAX: Final = 4
 
 
 class AnswersDiffer(Basis, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class AnswersDiffer(Basis, frozen=True, kw_only=True):
             "to the wrong request",
             evidence=(
                 *([reuse] if self._is_of_reuse else []),
-                *map(_example, self.examples[:_TOLD]),
+                *map(_example, self.examples[:_EXAMPLES_MAX]),
                 "of as many answers that were computed together, without the cache, "
                 f"{self.control:,} differ so",
                 self._rounding,
@@ -196,7 +196,7 @@ def _judged(seen: Repeated) -> AnswersDiffer | None:
         noise_tokens=seen.noise_tokens,
         usual_gap=seen.usual_gap,
         exact=seen.exact,
-        examples=tuple((wrong + control)[:_TOLD]),
+        examples=tuple((wrong + control)[:_EXAMPLES_MAX]),
         wrong_reused=sum(known),
         wrong_known=len(known),
         right_reused=seen.reused - sum(known),

@@ -409,10 +409,10 @@ def _missing_s(record: RunRecord, window: Window, t: FloatArray, usual: float) -
     for start, end in window.pauses:
         across = (edges[:-1] <= start) & (edges[1:] >= end)
         silent[across] -= end - start
-    told = sum(
+    recorded_s = sum(
         gap.seconds for gap in record.all_events(Gap) if window.start_s <= gap.t_s <= window.end_s
     )
-    return max(float(silent[silent > limit].sum()), told)
+    return max(float(silent[silent > limit].sum()), recorded_s)
 
 
 def _interference(record: RunRecord, window: Window) -> Iterable[Finding]:
@@ -453,10 +453,10 @@ def _disk_full(record: RunRecord) -> Iterable[Finding]:
 
 def _worker_silent(record: RunRecord, window: Window) -> Iterable[Finding]:
     """Detect a stopped worker: the kernel's metrics continued, but the worker's own did not."""
-    told, seen = record.series.get(STEPS), record.series.get("rss_bytes")
-    if told is None or seen is None:
+    steps, seen = record.series.get(STEPS), record.series.get("rss_bytes")
+    if steps is None or seen is None:
         return
-    answers, _ = window.samples(told)
+    answers, _ = window.samples(steps)
     samples, _ = window.samples(seen)
     if answers.size < 3 or samples.size < 3:
         return

@@ -17,7 +17,7 @@ from hybridbench.records.verdict import Finding, VerdictKind
 
 # Common traits of wrong answers are named below this probability of chance, after Holm.
 _CHANCE_MOST: Final = 0.001
-_TOLD: Final = 4
+_EXAMPLES_MAX: Final = 4
 # Why a finished answer was not compared; unknown reasons are printed unchanged.
 _LEFT_OUT: Final[Mapping[str, str]] = {
     "sampled": "sampled at a temperature",
@@ -128,8 +128,8 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
             cause="the state or the KV that these requests computed from was not theirs, or was "
             "not of the length that it was taken for",
             evidence=(
-                *shared[1:_TOLD],
-                *map(_example, self.examples[:_TOLD]),
+                *shared[1:_EXAMPLES_MAX],
+                *map(_example, self.examples[:_EXAMPLES_MAX]),
                 f"the largest distance is {self.largest:.3g} standard deviations of the logits; "
                 f"up to {self.tolerance:.2g} counts as rounding",
                 *((f"not compared: {left_out_words(self.left_out)}",) if self.left_out else ()),
@@ -174,7 +174,7 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
         right_first=right_first,
         wrong_for=sum(sum(event.wrong_for.values()) for event in events),
         common=tuple(_in_common(events, wrong_first, right_first)),
-        examples=examples[:_TOLD],
+        examples=examples[:_EXAMPLES_MAX],
         left_out=_summed([event.left_out for event in events]),
     )
     return [Finding(basis, VerdictKind.CORRUPT, "answers")]

@@ -13,7 +13,7 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from hybridbench.analysis.drivers.heap_growth import Fate, Growing, Sort
+from hybridbench.analysis.drivers.heap_growth import Growing, GrowthKind, Sort
 from hybridbench.analysis.facts.kv_cache import kv_caches
 from hybridbench.analysis.record import RunRecord
 from hybridbench.analysis.trend.reasons import CacheIsFilling, KvCacheIsFilling, WithinBudget
@@ -73,7 +73,7 @@ def allowance_of(
             path=one.name, size=one.last, bound=one.bound, full_in_s=one.full_in_s
         )
         for one in growing
-        if one.sort is Sort.ENTRIES and one.fate is Fate.FILLS and one.bound is not None
+        if one.sort is Sort.ENTRIES and one.kind is GrowthKind.FILLS and one.bound is not None
     }
     kv_caches_filling = {
         text: KvCacheIsFilling(

@@ -261,8 +261,8 @@ class _StepSearch:
     def add_best(self, *, more: bool) -> NDArray[np.int64]:
         """Add to each model the step that explains most; ``more`` if another will follow."""
         assert self._products is not None
-        told = self._norm > _STEP_LEFT
-        gain = np.where(told, self._cross**2 / np.maximum(self._norm, _STEP_LEFT), 0.0)
+        usable = self._norm > _STEP_LEFT
+        gain = np.where(usable, self._cross**2 / np.maximum(self._norm, _STEP_LEFT), 0.0)
         best: NDArray[np.int64] = np.argmax(gain, axis=1)
         rows = np.arange(best.size)
         self.left = self.left - gain[rows, best]

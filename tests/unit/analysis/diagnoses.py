@@ -20,13 +20,13 @@ from hybridbench.records.heap import (
 from hybridbench.records.manifest import manifest_from_json
 
 MIB = 2**20
-_RUNGS = ("rest", "trim", "collect", "flush")
+_STAGES = ("rest", "trim", "collect", "flush")
 _FROM_S, _TO_S = 100.0, 1900.0
 
 
 def readings(private_mib: Sequence[int]) -> tuple[StageReading, ...]:
     return tuple(
-        StageReading(name, mib * MIB) for name, mib in zip(_RUNGS, private_mib, strict=False)
+        StageReading(name, mib * MIB) for name, mib in zip(_STAGES, private_mib, strict=False)
     )
 
 

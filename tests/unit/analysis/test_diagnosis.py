@@ -113,11 +113,11 @@ def test_a_missing_rehearsal_and_a_failed_survey_are_said() -> None:
     assert any("no fork" in note for note in found.notes)
 
 
-def test_without_a_baseline_the_rungs_are_told_and_no_split() -> None:
+def test_without_a_baseline_the_stages_are_shown_and_no_split() -> None:
     record = ladder_record(base=(100,), end=(160, 150, 149, 129), now=survey())
     found = diagnosed(RunRecord(record.manifest, record.series, record.events[1:]))
 
-    assert [row.name for row in found.rungs] == ["rest", "trim", "collect", "flush"]
+    assert [row.name for row in found.stages] == ["rest", "trim", "collect", "flush"]
     assert found.explained is None
     assert any("no idle baseline" in note for note in found.notes)
 

@@ -123,7 +123,7 @@ def test_a_run_without_a_ladder_writes_no_such_file(tmp_path: Path) -> None:
     assert not (tmp_path / "diagnosis.json").exists()
 
 
-def test_the_command_s_page_has_chains_rungs_and_cycles() -> None:
+def test_the_command_s_page_has_chains_stages_and_cycles() -> None:
     found = diagnosis_text(leaking())
     assert found is not None
 

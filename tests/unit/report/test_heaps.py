@@ -31,10 +31,10 @@ def test_each_name_that_grew_has_its_rate_and_what_it_is(record: RunRecord) -> N
         "1 per request",
         "a leak",
     )
-    fates = {row[1]: row[4] for row in growth.texts}
-    assert fates["app.Request objects"] == "a leak"
-    assert fates["entries of api_server.state_26"] == "a cache that slows down"
-    assert fates["entries of api_server.state_21"] == "a cache of at most 583, full in 8m48s"
+    kinds = {row[1]: row[4] for row in growth.texts}
+    assert kinds["app.Request objects"] == "a leak"
+    assert kinds["entries of api_server.state_26"] == "a cache that slows down"
+    assert kinds["entries of api_server.state_21"] == "a cache of at most 583, full in 8m48s"
 
 
 def test_a_metrics_page_grows_and_has_no_probe(record: RunRecord) -> None:

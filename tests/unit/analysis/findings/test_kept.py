@@ -315,7 +315,7 @@ def test_a_container_with_a_bound_is_no_leak_before_it_is_full() -> None:
     growing = growing_heaps(Facts.of(replace(record, events=bounded)))
 
     (cache,) = [one for one in growing if one.name == "app.kept"]
-    assert cache.fate == "fills"
+    assert cache.kind == "fills"
     assert cache.full_in_s == pytest.approx((10**6 - cache.last) / 19.0, rel=0.1)
 
 
