@@ -96,9 +96,7 @@ def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate
     if red:
         return Gate("leaks", group, GateState.FAILED, texts[0], lines)
     if open_:
-        return Gate(
-            "leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", "\n".join(lines)
-        )
+        return Gate("leaks", group, GateState.SKIPPED, f"not decided. {open_[0].title}", lines)
     if not leaks_judged(comparison.versions[0], comparison.versions[side.version]):
         return Gate("leaks", group, GateState.SKIPPED, "not judged: a run is INVALID or CRASHED")
     faster = [label_of(row.subject) for row in side.leaks if row.change is Change.GROWS_FASTER]

@@ -69,7 +69,7 @@ class Gate:
     text: Text  # one sentence, with the rate and its interval if there is one
     detail: str = ""  # lines of evidence
     measured_s: float | None = None  # the length of the judged time
-    minor: bool = False  # the verdict does not depend on this gate
+    minor: bool = False  # undecided, it does not affect the verdict
 
 
 _STATE_WORDS: Final = {

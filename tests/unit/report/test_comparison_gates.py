@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.comparison.records import Comparison
+from hybridbench.analysis.comparison.records import Change, Comparison
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
@@ -43,6 +43,21 @@ def test_an_introduced_leak_fails_the_leak_gate_with_its_rate() -> None:
     assert gate.state is GateState.FAILED
     assert "INTRODUCED" in str(gate.text)
     assert "+3.70 GiB/h" in str(gate.text)
+
+
+def test_an_undecided_leak_is_skipped_and_listed_on_a_line() -> None:
+    made = comparison(leaks=True)
+    found = judged(made)
+    (side,) = found.sides
+    rows = tuple(replace(row, change=Change.UNDECIDED) for row in side.leaks)
+    found = replace(found, sides=(replace(side, leaks=rows),))
+
+    gates = comparison_gates(made, found, ExitCode.INCONCLUSIVE)
+    gate = next(gate for gate in gates if gate.name == "leaks")
+
+    assert gate.state is GateState.SKIPPED
+    assert gate.detail.startswith(f"UNDECIDED: {rows[0].title}")
+    assert len(gate.detail.splitlines()) == len(rows)
 
 
 def test_what_an_invalid_run_did_not_find_is_no_pass() -> None:
