@@ -395,21 +395,32 @@ def _without_client(facts: Facts) -> Iterable[Finding]:
     )
 
 
+def _serving(facts: Facts) -> list[Series]:
+    """Return what grows with each step that serves a request.
+
+    That is the time of the forward passes; a released engine without its model has only counts.
+    """
+    names = ("forward_s",), ("events.prefill_steps", "events.decode_steps", "events.admissions")
+    found = ([s for name in group if (s := facts.record.series.get(name))] for group in names)
+    return next((group for group in found if group), [])
+
+
 def _stalled(facts: Facts) -> list[Finding]:
     """Detect an engine that takes step after step, none of which serves any of its requests.
 
     A slow machine serves some request in each step; a paused or idle engine takes no steps.  With
     no request at all, the engine is waiting for a transfer that does not end.
     """
-    idle, forward = (facts.record.series.get(name) for name in ("events.idle_steps", "forward_s"))
-    if idle is None or forward is None or len(idle) < 2:
+    idle, served = facts.record.series.get("events.idle_steps"), _serving(facts)
+    if idle is None or not served or len(idle) < 2:
         return []
     t = idle.t_s
     requests = np.zeros(t.size)
     for load in facts.load:
         if len(load):
             requests += np.interp(t, load.t_s, load.value)
-    computes = np.diff(np.interp(t, forward.t_s, forward.value)) > 0.0
+    done = np.sum([np.interp(t, one.t_s, one.value) for one in served], axis=0)
+    computes = np.diff(done) > 0.0
     took_s, steps = np.diff(t), np.diff(idle.value)
     # A restarted worker counts from 0.  Time without steps (a heap scan, a pause) neither ends a
     # stall nor counts as part of it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -126,6 +128,21 @@ def test_an_engine_that_steps_for_nobody_is_stalled() -> None:
     assert verdict.kind is VerdictKind.CRASHED
     (finding,) = [f for f in verdict.findings if f.kind == "stalled"]
     assert finding.data["requests"] == 0.0
+
+
+def test_a_released_engine_without_a_model_is_stalled_by_its_counts() -> None:
+    record = stall(150.0)
+    steps = np.floor(10.0 * record.series["forward_s"].value)
+    counted = {name: one for name, one in record.series.items() if name != "forward_s"} | {
+        "events.decode_steps": Series("events.decode_steps", T, steps)
+    }
+
+    (finding,) = found(replace(record, series=counted))
+
+    assert finding.kind == "stalled"
+    assert finding.since_s == pytest.approx(150.0, abs=1.0)
+    served = {**counted, "events.admissions": Series("events.admissions", T, np.floor(2.0 * T))}
+    assert found(replace(record, series=served)) == []
 
 
 def test_a_run_whose_last_requests_did_not_end_is_not_clean() -> None:
