@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 # Before numpy is loaded: a second BLAS thread waits for a busy core and slows small matrices.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -59,6 +59,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Thousands of collected tests are no garbage: collections in tests leave them alone."""
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """What a file of tests imported and cached stays: collections in the next leave it alone."""
+    done = yield
+    if nextitem is not None and nextitem.path != item.path:
+        _freeze()
+    return done
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hybridbench.compare.store import read_comparison
-from hybridbench.records.events import Crash, Segment
+from hybridbench.records.events import AnswersCompared, Crash, Segment
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.rundir.reader import read_run
 from hybridbench.targets.prepared import save
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SERVER = Path(__file__).parent / "watched" / "openai_server.py"
 QUICK = (
     "--profile", "smoke", "--block", "2s", "--ballast", "1000", "--set", "warmup.requests=20",
-    "--set", "checkpoint.settle=100ms",
+    "--set", "checkpoint.settle=100ms", "--set", "sampling={greedy: 0.1}",
 )  # fmt: skip
 REGRESSION, CRASHED, USAGE, INTERRUPTED = 12, 14, 2, 130
 
@@ -81,7 +81,12 @@ def test_the_same_engine_twice_serves_the_same_work_in_turns(tmp_path: Path) -> 
     assert done.returncode in {0, 13}, done.stdout
     assert f"engine {next(iter(hashes))[:12]}" in done.stderr
     # The time of a side is its own: together they cannot have run for longer than there was time.
-    lengths = [read_run(directory / side).events[-1].t_s for side in ("a", "b")]
+    runs = [read_run(directory / side) for side in ("a", "b")]
+    lengths = [run.events[-1].t_s for run in runs]
+    for run in runs:
+        (answers,) = run.all_events(AnswersCompared)
+        assert answers.compared > 0
+        assert answers.wrong_answers == 0
     assert sum(lengths) < took_s
 
 

@@ -33,6 +33,8 @@ set:
   assert_coverage: "{}"
   # An engine at its limit leaves nothing to the other tests.
   arrival: "{process: poisson, rate: 12/s, max_in_flight: 12}"
+  # No greedy answer is recomputed.
+  sampling: "{greedy: 0.0}"
 policy: {extend: 0, rerun_invalid: false}
 cells:
   - {id: one, profile: ./brief.yaml, model: qwen3-next-nano}

@@ -32,6 +32,13 @@ def no_collector() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.fixture
+def others() -> list[object]:
+    """What the imports and earlier tests hold, millions of objects: a survey leaves it out."""
+    gc.unfreeze()
+    return gc.get_objects()
+
+
 class Recording(Engine):
     """An engine that keeps a line of each chat and never reads it."""
 
@@ -80,10 +87,10 @@ def survey(diagnosis: WorkerDiagnosis, before: SurveyRecord | None = None) -> Su
     return answer.survey
 
 
-def test_the_historic_cycle_is_named_with_its_attributes() -> None:
+def test_the_historic_cycle_is_named_with_its_attributes(others: list[object]) -> None:
     with injected(DEFECT):
         engine = small_engine()
-        diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
+        diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine], ballast=others))
         chat(engine, 10)
         before = survey(diagnosis)
         chat(engine, 60, seed=4)
@@ -99,10 +106,12 @@ def test_the_historic_cycle_is_named_with_its_attributes() -> None:
     assert left_behind > 0.8 * engine.counters.nodes_evicted * 60 / 70
 
 
-def test_what_hangs_from_a_unified_tree_is_no_garbage_and_is_named_with_its_attribute() -> None:
+def test_what_hangs_from_a_unified_tree_is_no_garbage_and_is_named_with_its_attribute(
+    others: list[object],
+) -> None:
     with injected(DEFECT):
         engine = make_engine(cache="unified", mamba_slots=30, kv_tokens=2000)
-        diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
+        diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine], ballast=others))
         chat(engine, 10)
         before = survey(diagnosis)
         evicted = engine.counters.nodes_evicted
@@ -116,12 +125,12 @@ def test_what_hangs_from_a_unified_tree_is_no_garbage_and_is_named_with_its_attr
     assert garbage.get("TreeNode", 0) < 0.1 * hanging.count
 
 
-def test_a_list_that_nobody_reads_is_named_with_its_owner() -> None:
+def test_a_list_that_nobody_reads_is_named_with_its_owner(others: list[object]) -> None:
     engine = small_engine()
     engine.__class__ = Recording
     assert isinstance(engine, Recording)
     engine.lines = []
-    diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
+    diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine], ballast=others))
     before = survey(diagnosis)
     engine.lines += [(f"line {index}", bytes(200)) for index in range(2000)]
 
@@ -133,10 +142,12 @@ def test_a_list_that_nobody_reads_is_named_with_its_owner() -> None:
     assert sum(row.count for row in found.retained if row.dragged) == 0
 
 
-def test_the_stages_are_answered_in_their_order_and_the_last_flushes_the_cache() -> None:
+def test_the_stages_are_answered_in_their_order_and_the_last_flushes_the_cache(
+    others: list[object],
+) -> None:
     engine = small_engine()
     chat(engine, 4)
-    diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine]))
+    diagnosis = diagnosis_of(engine, SurveyScope(lambda: [engine], ballast=others))
 
     looked = ask(diagnosis, Diagnose(7, ["rest", "trim"]))
     nodes = engine.pools.tree_cache.live_node_count()
