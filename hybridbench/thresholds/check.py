@@ -197,7 +197,8 @@ def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
         low, high = -high, -low
     scale = 1.0
     if threshold.per != HOUR:
-        hours = (result.window_s[1] - result.window_s[0]) / 3600.0
+        # The hours in which these events were counted: the trend may span less, or other segments.
+        hours = window.duration_s / 3600.0
         scale = hours / _events(run.facts.counters, window, threshold.per)
     return Measured(value * scale, low * scale, high * scale, 1.5)
 

@@ -23,6 +23,7 @@ from hybridbench.thresholds.result import (
     UnmeasuredCode,
 )
 from tests.unit.analysis.records import GIB, Run, healthy_record, with_series
+from tests.unit.analysis.resumed import resumed
 
 MIB = 2.0**20
 LEAKING = Run(1800.0, 120.0, leak_bytes_per_h=3.7e9)
@@ -81,6 +82,14 @@ def test_growth_per_request_is_growth_over_the_requests_of_the_window() -> None:
     assert result.outcome is ThresholdOutcome.MISSED
     assert result.value == pytest.approx(3.7e9 / 3600 / 12.0, rel=0.1)
     assert result.per == "finishes"
+
+
+def test_growth_per_request_of_a_resumed_run_is_that_of_each_segment() -> None:
+    parts = [healthy_record(replace(LEAKING, seed=seed)) for seed in (1, 2)]
+
+    result = only(held(resumed(*parts), "rss.slope<1GiB/request"))
+
+    assert result.value == pytest.approx(3.7e9 / 3600 / 12.0, rel=0.1)
 
 
 def test_a_threshold_that_is_met_changes_nothing() -> None:
