@@ -358,9 +358,8 @@ def checkpoint_findings(facts: Facts) -> list[Finding]:
 def _residuals(facts: Facts, pool: str) -> Iterable[Finding]:
     at_idle = [(at.t_s, at.pool(pool, "residual")) for at in facts.idle]
     t, sampled = pool_values(facts.record, pool, "residual")
-    negative = [(when, value) for when, value in at_idle if value < 0]
-    if negative:
-        yield _surplus(facts, pool)
+    if any(value < 0 for _, value in at_idle):
+        yield _surplus(facts, pool, at_idle)
     basis = _missing(pool, at_idle, t, sampled)
     if basis is None:
         return
@@ -403,20 +402,20 @@ def _with_slots(basis: Residual, record: RunRecord) -> Residual:
     )
 
 
-def _surplus(facts: Facts, pool: str) -> Finding:
+def _surplus(facts: Facts, pool: str, at_idle: Sequence[tuple[float, float]]) -> Finding:
     """Report more slots than there are: some are free twice or held twice."""
+    negative = [(when, value) for when, value in at_idle if value < 0]
     seen = facts.idle_readings(lambda at: -at.pool(pool, "residual"))
-    first = next(reading for reading in seen if reading.value > 0)
     t, sampled = pool_values(facts.record, pool, "residual")
     hints = Hints(load=facts.load, idle=seen, from_zero=True)
     driver = find_driver(t, -sampled, facts.counters, hints)
     unit = pool_unit(pool)
     basis = NegativeResidual(
         pool=pool,
-        surplus=seen[-1].value,
-        at_checkpoints=tuple(-reading.value for reading in seen[-_CHECKPOINTS_NAMED:]),
+        surplus=-negative[-1][1],  # the pool may add up again at the last checkpoint
+        at_checkpoints=tuple(value for _, value in at_idle[-_CHECKPOINTS_NAMED:]),
     )
-    found = Finding(basis, VerdictKind.INVARIANT, pool_words(pool), since_s=first.t_s)
+    found = Finding(basis, VerdictKind.INVARIANT, pool_words(pool), since_s=negative[0][0])
     return explained(found, driver, unit)
 
 

@@ -202,6 +202,16 @@ def test_blocks_in_use_at_rest_prove_nothing_unless_they_only_become_more(
     assert found(in_use_at_rest(*values)) == []
 
 
+@pytest.mark.parametrize(("last", "now"), [(0.0, "0"), (2.0, "2")])
+def test_a_surplus_that_is_gone_at_the_end_keeps_its_size(last: float, now: str) -> None:
+    rests = [checkpoint(100.0, kv={"residual": -3}), checkpoint(200.0, kv={"residual": last})]
+
+    twice, *_ = found(with_checkpoints(healthy_record(RUN), rests))
+
+    assert twice.title == "3 KV tokens have more than one holder while idle"
+    assert f"residual at the last checkpoints: -3, {now}" in twice.evidence
+
+
 @pytest.mark.parametrize(("count", "verdict"), [(2, VerdictKind.LEAK), (-1, VerdictKind.INVARIANT)])
 def test_locks_at_rest_have_no_holder(count: int, verdict: VerdictKind) -> None:
     rest = checkpoint(239.0)
