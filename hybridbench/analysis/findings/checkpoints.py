@@ -501,7 +501,7 @@ def _in_use(facts: Facts, pool: str) -> Iterable[Finding]:
         return
     rises = [b.value - a.value for a, b in pairwise(seen)]
     only_rises = sum(rise > 0 for rise in rises) >= _RISES_OF_GAUGES and min(rises) >= 0
-    if not only_rises and "residual" not in facts.idle[-1].pools[pool]:
+    if not only_rises and "residual" not in facts.idle[-1].pools.get(pool, {}):
         return
     driver = _driver(facts, f"pool.{pool}.{IN_USE}", seen)
     basis = InUseAtIdle(

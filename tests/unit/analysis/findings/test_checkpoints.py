@@ -202,6 +202,18 @@ def test_blocks_in_use_at_rest_prove_nothing_unless_they_only_become_more(
     assert found(in_use_at_rest(*values)) == []
 
 
+def test_a_pool_that_the_last_idle_point_does_not_show_proves_nothing() -> None:
+    """SGLang does not say what open sessions hold of its state pool."""
+    counts = {"kv": {"in_use": 0.0}, "mamba": {"in_use": 4.0}}
+    without = {"kv": {"in_use": 0.0}}
+    rests = [
+        msgspec.structs.replace(checkpoint(100.0 * (i + 1)), pools=pools)
+        for i, pools in enumerate((counts, without))
+    ]
+
+    assert found(with_checkpoints(healthy_record(RUN), rests)) == []
+
+
 @pytest.mark.parametrize(("last", "now"), [(0.0, "0"), (2.0, "2")])
 def test_a_surplus_that_is_gone_at_the_end_keeps_its_size(last: float, now: str) -> None:
     rests = [checkpoint(100.0, kv={"residual": -3}), checkpoint(200.0, kv={"residual": last})]
