@@ -64,17 +64,19 @@ def _with_views(
         for view in views
         for facts in [Facts.of(view.record, boundary)]
     ]
-    tested = iter(with_q_values([*result.metrics, *(r for _, _, rs in owned for r in rs)]))
-    metrics = [next(tested) for _ in result.metrics]
+    adjusted = with_q_values([*result.metrics, *(r for _, _, rs in owned for r in rs)])
+    tested = sum(one.q_value is not None for one in adjusted)
+    each = iter(adjusted)
+    metrics = [next(each) for _ in result.metrics]
     findings = list(result.findings)
-    every = [[next(tested) for _ in results] for _, _, results in owned]
+    every = [[next(each) for _ in results] for _, _, results in owned]
     allowed = boundary.value(
         "the sizes of caches", Allowance(), allowance_of, record, _start_s(owned), every, growing
     )
     last_s = max(view.last_s for view in views)
     for (view, facts, _), results in zip(owned, every, strict=True):
         own = _decidable(view, allowed.applied(results, view.labels), last_s)
-        grown = boundary.listed("growth", growth_findings, facts.longest, own, boundary)
+        grown = boundary.listed("growth", growth_findings, facts.longest, own, boundary, tested)
         metrics += [_named(one, view) for one in own]
         findings += [_about(finding, view) for finding in grown]
     return replace(result, metrics=tuple(metrics), findings=tuple(findings)), allowed

@@ -241,19 +241,25 @@ def _grown(rate: Rate) -> str:
 
 
 def growth_findings(
-    facts: Facts, results: Sequence[MetricResult], boundary: Boundary
+    facts: Facts,
+    results: Sequence[MetricResult],
+    boundary: Boundary,
+    tested: int | None = None,
 ) -> list[Finding]:
     """Return a finding for each metric that leaks, and for each that could not be decided.
 
-    If the search for a leak's driver fails, the leak is reported without one.
+    If the search for a leak's driver fails, the leak is reported without one.  ``tested`` is the
+    number of metrics for which the q-values are adjusted, if ``results`` are only some of them.
     """
+    if tested is None:
+        tested = sum(one.q_value is not None for one in results)
     findings: list[Finding] = []
     for result in results:
         part = f"the growth of {result.metric}"
         if result.outcome == "LEAK":
             drives = f"what drives {result.metric}"
             driver = boundary.value(drives, None, _driver, facts, result)
-            leak = boundary.value(part, None, _leak, facts.record, result, results, driver)
+            leak = boundary.value(part, None, _leak, facts.record, result, results, driver, tested)
             findings += [] if leak is None else [leak]
         elif result.outcome == "INCONCLUSIVE":
             findings.append(_undecided(facts, result))
@@ -290,6 +296,7 @@ def _leak(
     result: MetricResult,
     results: Sequence[MetricResult],
     driver: Driver | None,
+    tested: int,
 ) -> Finding:
     rate, per_request = result.rate_per_hour, result.rate_per_request
     assert rate is not None, "nothing is called a leak without a rate"
@@ -306,7 +313,7 @@ def _leak(
             why=result.why,
             judged_s=result.window_s[1] - result.window_s[0],
             q_value=result.q_value,
-            metrics_tested=sum(one.q_value is not None for one in results),
+            metrics_tested=tested,
             collectible=collectible_growth(results) if result.metric == MEMORY else None,
             exhaustion=_exhaustion(record, result),
             mappings=_mappings(record, result),

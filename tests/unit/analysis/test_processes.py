@@ -62,6 +62,17 @@ def test_each_process_has_the_result_that_it_has_alone() -> None:
         assert (found.outcome, found.rate_per_hour) == (alone.outcome, alone.rate_per_hour)
 
 
+def test_a_leak_of_a_process_says_over_how_many_metrics_of_the_run_it_was_adjusted() -> None:
+    verdict = judge(two_processes(Run(seed=3, leak_bytes_per_h=4 * GIB)))
+
+    (leak,) = [f for f in verdict.findings if f.verdict is VerdictKind.LEAK]
+    assert [m.metric for m in verdict.metrics if m.q_value is not None] == [
+        labelled(MEMORY, API),
+        labelled(MEMORY, CORE),
+    ]
+    assert leak.data["metrics_tested"] == 2
+
+
 def test_growth_of_a_process_is_explained_by_an_event_of_the_run() -> None:
     record = two_processes(Run(seed=3))
     name = labelled(MEMORY, CORE)
