@@ -217,9 +217,12 @@ def _pooled(facts: Facts, parts: Sequence[SegmentResult], boundary: Boundary) ->
     # A metric decided only by all segments together has no finding yet.
     named = {finding.subject for finding in pooled.findings}
     untold = [result for result in pooled.metrics if result.metric not in named]
+    ended = boundary.listed("how the run ended", _cut_short, facts, pooled.window)
+    # If no segment proves anything, each has already said how it ended.
+    told = {(finding.kind, finding.subject) for finding in pooled.findings}
     findings = (
         *pooled.findings,
-        *boundary.listed("how the run ended", _cut_short, facts, pooled.window),
+        *(finding for finding in ended if (finding.kind, finding.subject) not in told),
         *boundary.listed("growth", growth_findings, facts.longest, untold, boundary),
     )
     return replace(pooled, findings=findings)

@@ -11,7 +11,7 @@ import pytest
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.segment_pooling import pool_metric
 from hybridbench.records.codes import ReasonCode
-from hybridbench.records.events import Crash, Gap
+from hybridbench.records.events import BenchFailed, Crash, Gap
 from hybridbench.records.verdict import MetricResult, Rate, VerdictKind, Why
 from tests.unit.analysis.records import (
     GIB,
@@ -165,6 +165,19 @@ def test_a_worker_that_crashed_is_told_though_another_went_on() -> None:
     )
 
     assert judge(resumed(crashed, healthy_record(RUN))).kind is VerdictKind.CRASHED
+
+
+def test_what_no_segment_could_judge_is_told_once() -> None:
+    short = cut_at(healthy_record(RUN), 1.0)
+    failed = with_events(short, BenchFailed(part="sampler", error="E", file="errors", t_s=0.5))
+
+    verdict = judge(resumed(short, failed))
+
+    undecided = [f for f in verdict.findings if f.verdict is VerdictKind.INCONCLUSIVE]
+    assert [(f.kind, f.subject) for f in undecided] == [
+        ("bench-failed", "sampler"),
+        ("undecided", "run"),
+    ]
 
 
 def test_a_look_at_a_resumed_run_takes_both_segments_into_account() -> None:
