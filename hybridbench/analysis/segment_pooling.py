@@ -134,9 +134,22 @@ def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
 
 
 def _proving(parts: Sequence[SegmentResult]) -> list[SegmentResult]:
-    """Return the segments whose rates count, without those cut off during their fill."""
+    """Return the segments whose rates count, without those cut off during their fill.
+
+    One that leaks counts without a steady event, too: it was long enough to be called a leak.
+    """
     valid = [part for part in parts if part.window is not None and not part.is_invalid]
-    return [part for part in valid if part.window is not None and part.window.steady] or valid
+    if not any(_is_steady(part) for part in valid):
+        return valid
+    return [part for part in valid if _is_steady(part) or _leaks(part)]
+
+
+def _is_steady(part: SegmentResult) -> bool:
+    return part.window is not None and part.window.steady
+
+
+def _leaks(part: SegmentResult) -> bool:
+    return any(result.outcome == VerdictKind.LEAK for result in part.metrics)
 
 
 def _pooled_metrics(parts: Sequence[SegmentResult]) -> Iterable[MetricResult]:

@@ -180,6 +180,18 @@ def test_what_no_segment_could_judge_is_told_once() -> None:
     ]
 
 
+def test_a_leak_without_a_steady_event_has_its_rate_beside_a_steady_segment() -> None:
+    unsteady = Run(duration_s=3600.0, steady_s=None, seed=2, leak_bytes_per_h=2 * GIB, limit=None)
+    steady = replace(RUN, limit=None)
+
+    verdict = judge(resumed(healthy_record(unsteady), healthy_record(steady)))
+
+    (leak,) = [f for f in verdict.findings if f.kind == "growth"]
+    (memory,) = [m for m in verdict.metrics if m.metric == "rss_anon_swap_bytes"]
+    assert (verdict.kind, memory.outcome) == (VerdictKind.LEAK, "LEAK")
+    assert leak.rates[0] == hourly(memory)
+
+
 def test_a_look_at_a_resumed_run_takes_both_segments_into_account() -> None:
     record = healthy_record(RUN)
     memory = hourly(judge_so_far(resumed(record, record)).metrics[-1])
