@@ -14,7 +14,7 @@ _PREFIX = "events."
 # The bundled engine's event counters on the metrics page of ``serve``.
 _OURS_BEHIND_HTTP = "hybridbench_events_"
 
-# The name of one event; names that only lose a plural s need no entry.
+# The name of one event; names that only lose a plural ending need no entry.
 _SINGULAR: Mapping[str, str] = {
     "finishes": "request",
     "request_success": "request",
@@ -38,9 +38,12 @@ _SINGULAR: Mapping[str, str] = {
     "retract_retries": "retry after a retract",
     "session_retries": "retry of a retracted turn",
     "session_tail_frees": "tail of a session",
-    "storage_prefetches": "storage prefetch",
 }
 
+
+# Ends of plurals that lose an "es", as in misses, flushes and batches; ends of words in no plural.
+_WITH_ES = ("sses", "shes", "tches", "rches", "nches", "xes")
+_WITHOUT_PLURAL = ("ss", "us", "series")
 
 # Among counters that moved together, a finding names the first of these.
 _TELLING = (
@@ -139,4 +142,8 @@ def singular(counter: str) -> str:
     if name in _SINGULAR:
         return _SINGULAR[name]
     words = name.replace("_", " ")
-    return words[:-1] if words.endswith("s") and not words.endswith("ss") else words
+    if words.endswith("ies") and not words.endswith("series"):
+        return f"{words[:-3]}y"
+    if words.endswith(_WITH_ES):
+        return words[:-2]
+    return words[:-1] if words.endswith("s") and not words.endswith(_WITHOUT_PLURAL) else words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from hybridbench.analysis.facts.counters import event_counters, singular
 from hybridbench.analysis.record import RunRecord, Series
@@ -24,3 +25,20 @@ def test_events_have_names_that_a_reader_knows() -> None:
     assert singular("events.nodes_evicted") == "evicted node"
     assert singular("finishes") == "request"
     assert singular("node_splits") == "node split"
+
+
+@pytest.mark.parametrize(
+    ("counter", "event"),
+    [
+        ("scraped.vllm:prefix_cache_queries_total", "prefix cache query"),
+        ("scraped.vllm:prefix_cache_misses_total", "prefix cache miss"),
+        ("events.flushes", "flush"),
+        ("scraped.engine:batches_total", "batch"),
+        ("scraped.engine:cached_series_total", "cached series"),
+        ("scraped.engine:status_total", "status"),
+        ("session_closes", "session close"),
+        ("scraped.engine:caches_total", "cache"),
+    ],
+)
+def test_a_plural_loses_its_whole_ending(counter: str, event: str) -> None:
+    assert singular(counter) == event
