@@ -362,7 +362,8 @@ def _result(terms: _Terms, found: Estimate, sign: float, requests: float) -> Met
 def _decide(terms: _Terms, found: Estimate, rate: Rate) -> tuple[str, Reason]:
     unit, upper = terms.spec.unit.value, rate.upper
     if found.leak and terms.may_call_leak:
-        faster_than = found.floor / terms.window.duration_s * 3600
+        # Of the judged blocks, which may be those of the later half alone.
+        faster_than = found.floor / (found.blocks.end_s - found.blocks.start_s) * 3600
         return "LEAK", EveryModelGrows(model=found.model, faster_than=faster_than, unit=unit)
     # Significant growth is never CLEAN, whatever the limit: it is a leak or it needs more time.
     if rate.lower > terms.settled_rate(found.reason):

@@ -9,8 +9,9 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.analysis.trend.metric_trend import Effort, judge_trend
-from hybridbench.foundation.metrics import declared
+from hybridbench.foundation.metrics import MEMORY, declared
 from hybridbench.records.codes import ReasonCode
+from hybridbench.records.events import Steady
 from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import MetricResult, VerdictKind
 from tests.unit.analysis.records import (
@@ -223,3 +224,21 @@ def test_memory_that_falls_is_not_said_to_fill(seed: int) -> None:
 
     assert result.outcome == "INCONCLUSIVE"
     assert result.reason.startswith("growth up to ")
+
+
+def test_growth_of_the_later_half_alone_is_compared_with_the_whole_floor() -> None:
+    """Nothing explains the first half; the floor of the later one is growth in half the time."""
+    t = np.arange(60.0, 7195.0)
+    first = t < 3600.0
+    rng = np.random.default_rng(3)
+    swing = 400e6 * np.sin(6.0 * np.pi * t / 3600.0 + 3.0) * np.exp(-t / 3600.0)
+    walk = np.where(first, swing + np.cumsum(rng.normal(0.0, 7e6, t.size)), 0.0)
+    walk[~first] = walk[first][-1]
+    value = 700e6 + walk + 1.5 * GIB / 3600.0 * t + rng.normal(0.0, 1e6, t.size)
+    record = RunRecord(Manifest(), {MEMORY: Series(MEMORY, t, value)}, [Steady(t_s=60.0)])
+
+    result = judge_trend(Facts.of(record), declared(MEMORY), Effort())
+
+    assert (result.outcome, result.window_s[0] > 3600.0) == ("LEAK", True)
+    assert result.why is not None
+    assert result.why.data["faster_than"] == pytest.approx(result.floor_per_hour, rel=0.01)
