@@ -86,6 +86,8 @@ def ends_text(lower: float, upper: float) -> str:
     """``−5.7% to −4.1%`` for the ends of a ratio; an unknown end is described in words."""
     least = percent(lower) if math.isfinite(lower) else "no lower bound"
     # Beyond tenfold, the exact number no longer matters.
+    if lower >= _LARGEST_SHOWN:
+        return f"at least {least}"
     most = percent(upper) if upper < _LARGEST_SHOWN else "over +1,000%"
     return f"{least} to {most}"
 

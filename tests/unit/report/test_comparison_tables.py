@@ -46,6 +46,12 @@ def test_an_interval_that_says_nothing_is_not_spelt_out() -> None:
     assert change_text(metric) == "+10.0% (\N{MINUS SIGN}99.9% to over +1,000%)"
 
 
+def test_an_interval_far_above_tenfold_has_only_its_lower_end() -> None:
+    metric = replace(_metric(), ratio=20.0, lower=15.0, upper=27.0)
+
+    assert change_text(metric) == "+1,900% (at least +1,400%)"
+
+
 def test_versions_are_lettered() -> None:
     assert [letter(i) for i in (0, 1, 25, 26)] == ["A", "B", "Z", "#27"]
 
