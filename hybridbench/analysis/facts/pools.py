@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -40,6 +41,14 @@ def pool_words(pool: str) -> str:
 def pool_unit(pool: str) -> str:
     """Return the pool's unit, in the plural."""
     return _WORDS.get(pool, "slots")
+
+
+def pool_count(count: float, pool: str) -> str:
+    """Return so many of the pool's units: ``1 state slot``, ``1,024 KV tokens``."""
+    unit = pool_unit(pool)
+    if count == 1:
+        unit = re.sub(r"s\b", "", unit, count=1)
+    return f"{count:,.0f} {unit}"
 
 
 def pool_names(record: RunRecord) -> list[str]:

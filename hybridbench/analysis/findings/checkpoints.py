@@ -22,12 +22,19 @@ from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.pools import (
     IdleReading,
+    pool_count,
     pool_names,
     pool_unit,
     pool_values,
     pool_words,
 )
-from hybridbench.analysis.findings.words import driver_evidence, per_event, readings
+from hybridbench.analysis.findings.words import (
+    driver_evidence,
+    is_or_are,
+    per_event,
+    readings,
+    times,
+)
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import IN_USE, Checkpoint, EngineViolation
@@ -101,8 +108,8 @@ class Residual(Basis, frozen=True, kw_only=True):
                 f"{self.missing:,.0f}"
             )
         return Words(
-            f"{self.missing:,.0f} {pool_unit(self.pool)} are missing{per_event(found)}: neither "
-            "free nor held by anyone",
+            f"{pool_count(self.missing, self.pool)} {is_or_are(self.missing)} missing"
+            f"{per_event(found)}: neither free nor held by anyone",
             evidence=(
                 seen,
                 *self._missing_slots(),
@@ -164,8 +171,9 @@ class NegativeResidual(Basis, frozen=True, kw_only=True):
     at_checkpoints: tuple[float, ...]
 
     def words(self, found: Finding) -> Words:
+        have = "has" if self.surplus == 1 else "have"
         return Words(
-            f"{self.surplus:,.0f} {pool_unit(self.pool)} have more than one holder while idle"
+            f"{pool_count(self.surplus, self.pool)} {have} more than one holder while idle"
             f"{per_event(found)}",
             cause="a slot was freed twice, or is counted by two holders",
             evidence=(
@@ -191,7 +199,8 @@ class HeldAtIdle(Basis, frozen=True, kw_only=True):
         if self.pool.startswith("host_"):
             holders = "transfers that were never acknowledged"
         return Words(
-            f"{self.held:,.0f} {pool_unit(self.pool)} are held by {holders}{per_event(found)}",
+            f"{pool_count(self.held, self.pool)} {is_or_are(self.held)} held by {holders}"
+            f"{per_event(found)}",
             evidence=(
                 f"in flight at the checkpoint at {format_duration(found.since_s or 0.0)}",
                 *driver_evidence(found),
@@ -227,15 +236,16 @@ class HeldByClosedSessions(Basis, frozen=True, kw_only=True):
     held: Mapping[str, float] = {}
 
     def words(self, found: Finding) -> Words:
-        slots = ", ".join(f"{n:,.0f} {pool_unit(pool)}" for pool, n in self.held.items())
-        which = "session" if self.closed == 1 else "sessions"
+        slots = ", ".join(pool_count(n, pool) for pool, n in self.held.items())
+        hold = "holds" if self.closed == 1 else "hold"
         return Words(
-            f"{self.closed:,.0f} closed {which} still hold slots{per_event(found)}",
+            f"{times(self.closed, 'closed session')} still {hold} slots{per_event(found)}",
             cause="closing a session does not release what it holds",
             evidence=(
                 f"closed sessions with a row at the last checkpoints: "
-                f"{readings(self.at_checkpoints)}; {self.open:,.0f} are still open",
-                *((f"they hold {slots}",) if slots else ()),
+                f"{readings(self.at_checkpoints)}; {self.open:,.0f} {is_or_are(self.open)} still "
+                "open",
+                *((f"{'it' if self.closed == 1 else 'they'} {hold} {slots}",) if slots else ()),
                 *driver_evidence(found),
             ),
         )
@@ -269,8 +279,8 @@ class InUseAtIdle(Basis, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         return Words(
-            f"{self.in_use:,.0f} {pool_unit(self.pool)} are in use with no request in the server"
-            f"{per_event(found)}",
+            f"{pool_count(self.in_use, self.pool)} {is_or_are(self.in_use)} in use with no request "
+            f"in the server{per_event(found)}",
             cause="they are neither free nor left in the prefix cache, and no request holds them",
             evidence=(
                 f"in use at the last idle points: {readings(self.at_checkpoints)}",
@@ -311,8 +321,8 @@ class LocksAtIdle(_Locks, frozen=True, kw_only=True):
 
     def words(self, found: Finding) -> Words:
         return Words(
-            f"{self.locks:,.0f} {self.component} locks are held with no request in the engine"
-            f"{per_event(found)}",
+            f"{times(self.locks, f'{self.component} lock')} {is_or_are(self.locks)} held with no "
+            f"request in the engine{per_event(found)}",
             cause="a lock was never released",
             evidence=(self._counts(), *driver_evidence(found)),
         )

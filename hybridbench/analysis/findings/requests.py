@@ -158,7 +158,7 @@ class RunningWithoutClient(Basis, frozen=True, kw_only=True):
             )
         )
         return Words(
-            f"up to {self.most:,.0f} requests kept running after their client left "
+            f"up to {times(self.most, 'request')} kept running after their client left "
             f"({self.mean:.1f} on average){begun}",
             cause="the disconnect did not reach the request, which decodes to its limit",
             evidence=(

@@ -82,8 +82,9 @@ class TooFewSamples(_Void, frozen=True, kw_only=True):
     samples: int
 
     def words(self, found: Finding) -> Words:
+        were = "was" if self.samples == 1 else "were"
         return Words(
-            f"only {self.samples:,.0f} samples of the worker's memory were taken; run longer"
+            f"only {times(self.samples, 'sample')} of the worker's memory {were} taken; run longer"
         )
 
 
@@ -308,11 +309,13 @@ class Unreadable(Basis, frozen=True, kw_only=True):
     largest: float
 
     def words(self, found: Finding) -> Words:
-        left_out = format_count(sum(self.samples.values()))
-        names = sorted(self.samples)
+        count, names = sum(self.samples.values()), sorted(self.samples)
+        samples, exceed, they_are = "samples", "exceed", "they are"
+        if count == 1:
+            samples, exceed, they_are = "sample", "exceeds", "it is"
         return Words(
-            f"{left_out} samples of {listed(names, _SERIES_NAMED)} exceed {self.largest:g}, which "
-            "no measurement can; they are left out",
+            f"{format_count(count)} {samples} of {listed(names, _SERIES_NAMED)} {exceed} "
+            f"{self.largest:g}, which no measurement can; {they_are} left out",
             evidence=tuple(f"{name}: {times(self.samples[name], 'sample')}" for name in names),
         )
 

@@ -97,6 +97,11 @@ def times(count: float, noun: str, plural: str = "") -> str:
     return f"{count:,.0f} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def is_or_are(count: float) -> str:
+    """Return the verb after ``times`` or ``pool_count``."""
+    return "is" if count == 1 else "are"
+
+
 def readings(values: Sequence[float]) -> str:
     """Format readings at the last checkpoints: ``0, 3, 6``."""
     return ", ".join(f"{value:.0f}" for value in values)

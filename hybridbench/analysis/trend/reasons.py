@@ -403,7 +403,8 @@ class Unreadable(Reason, frozen=True, kw_only=True):
     beyond: float
 
     def text(self) -> str:
-        return f"{self.samples} samples exceed {self.beyond:g}, which no measurement can"
+        exceed = "sample exceeds" if self.samples == 1 else "samples exceed"
+        return f"{self.samples} {exceed} {self.beyond:g}, which no measurement can"
 
 
 class ContainsCache(Reason, frozen=True, kw_only=True):

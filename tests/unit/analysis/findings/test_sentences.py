@@ -1287,6 +1287,62 @@ def test_a_message_of_any_length_leaves_a_headline_of_two_lines() -> None:
     assert not any(in_headline(verdict, finding) for finding in verdict.findings)
 
 
+@pytest.mark.parametrize(
+    ("code", "data", "title"),
+    [
+        (
+            "residual",
+            {"pool": "mamba", "missing": 1.0, "at_checkpoints": [1.0]},
+            "1 state slot is missing: neither free nor held by anyone",
+        ),
+        (
+            "negative-residual",
+            {"pool": "swa", "surplus": 1.0, "at_checkpoints": [-1.0]},
+            "1 KV token in sliding windows has more than one holder while idle",
+        ),
+        (
+            "held-at-idle",
+            {"pool": "req", "held": 1.0},
+            "1 request row is held by requests that no longer exist",
+        ),
+        (
+            "held-by-closed-sessions",
+            {"closed": 1.0, "open": 1.0, "at_checkpoints": [1.0]},
+            "1 closed session still holds slots",
+        ),
+        (
+            "in-use-at-idle",
+            {"pool": "kv_blocks", "in_use": 1.0, "at_checkpoints": [1.0]},
+            "1 KV block is in use with no request in the server",
+        ),
+        (
+            "locks-at-idle",
+            {"pool": "kv", "component": "full", "locks": 1.0, "at_checkpoints": [1.0]},
+            "1 full lock is held with no request in the engine",
+        ),
+        (
+            "running-without-client",
+            {"most": 1.0, "mean": 1.0, "request_seconds": 9.0, "readings": 9, "readings_with": 9},
+            "up to 1 request kept running after their client left (1.0 on average)",
+        ),
+        (
+            "too-few-samples",
+            {"samples": 1},
+            "only 1 sample of the worker's memory was taken; run longer",
+        ),
+        (
+            "unreadable",
+            {"samples": {"a": 1}, "largest": 1e30},
+            "1 sample of a exceeds 1e+30, which no measurement can; it is left out",
+        ),
+    ],
+)
+def test_one_of_something_is_in_the_singular(
+    code: str, data: dict[str, JsonValue], title: str
+) -> None:
+    assert found(code, data).title == title
+
+
 def test_a_title_that_has_room_is_in_the_headline_and_that_of_the_next_finding_is_not() -> None:
     lost: dict[str, JsonValue] = {"pool": "req", "held": 4.0}
     verdict = in_words(verdict_of(*(found("held-at-idle", lost) for _ in range(2))))

@@ -239,3 +239,9 @@ def test_a_result_names_the_bound_that_it_was_held_against() -> None:
     assert [bound_of(metric(reason.why())) for reason in reasons] == [BOUND, BOUND, None]
     limited = msgspec.structs.replace(metric(YoungRun().why()), limit_per_hour=7.0)
     assert bound_of(limited) == 7.0
+
+
+def test_one_sample_is_in_the_singular() -> None:
+    one = Unreadable(samples=1, beyond=1e18)
+
+    assert one.text() == "1 sample exceeds 1e+18, which no measurement can"
