@@ -23,7 +23,7 @@ from hybridbench.analysis.comparison.records import (
     Version,
 )
 from hybridbench.analysis.findings.incomplete import BenchError
-from hybridbench.analysis.findings.words import certain, headline
+from hybridbench.analysis.findings.words import certain, headline, times
 from hybridbench.foundation.metrics import Unit, label_of
 from hybridbench.foundation.rates import full_rate_text, rate_text
 from hybridbench.foundation.units import format_byte_rate
@@ -65,7 +65,8 @@ def look_text(seen: Look) -> str:
         return f"the analysis of {seen.failure.part} failed ({seen.failure.said})"
     if not seen.metrics:
         return "no two rounds are complete"
-    more = "" if seen.rounds_needed is None else f"; about {seen.rounds_needed} more rounds"
+    needed = seen.rounds_needed
+    more = "" if needed is None else f"; about {times(needed, 'more round')}"
     return "; ".join(f"{m.label} {change_text(m)} {m.word}" for m in seen.metrics) + more
 
 
@@ -96,7 +97,7 @@ def undecided_text(metric: MetricComparison) -> str:
     """Explain why ``metric`` is undecided and how many more pairs would decide; may be empty."""
     parts = [metric.reason] if metric.reason else []
     if metric.pairs_needed is not None:
-        parts.append(f"about {metric.pairs_needed} more pairs would decide")
+        parts.append(f"about {times(metric.pairs_needed, 'more pair')} would decide")
     return "; ".join(parts)
 
 

@@ -21,7 +21,7 @@ from hybridbench.analysis.comparison.records import (
     Look,
     Outcome,
 )
-from hybridbench.analysis.comparison.words import look_text, phrased_comparison
+from hybridbench.analysis.comparison.words import look_text, phrased_comparison, undecided_text
 from hybridbench.records.codes import ComparedCode
 from hybridbench.records.verdict import VerdictKind
 from tests.unit.analysis.comparisons import (
@@ -227,7 +227,16 @@ def test_an_interim_analysis_is_one_line() -> None:
     assert look_text(decided).startswith("throughput \N{MINUS SIGN}3")
     assert look_text(decided).endswith("SLOWER")
     assert look_text(open_).endswith(f"; about {open_.rounds_needed} more rounds")
+    assert look_text(replace(open_, rounds_needed=1)).endswith("; about 1 more round")
     assert look_text(Look(False)) == "no two rounds are complete"
+
+
+def test_one_more_pair_is_in_the_singular() -> None:
+    (metric, *_) = look(rounds(6, {THROUGHPUT: 1.0}, noise=0.025, seed=4), TERMS).metrics
+
+    said = undecided_text(replace(metric, reason="", pairs_needed=1))
+
+    assert said == "about 1 more pair would decide"
 
 
 def test_every_code_has_a_reason_of_its_own() -> None:
