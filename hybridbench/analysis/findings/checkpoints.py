@@ -7,7 +7,7 @@ the slots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
@@ -529,14 +529,9 @@ def _locks(facts: Facts) -> Iterable[Finding]:
     alone = [e for e in facts.idle if not _session_held(e)]
     for component, count in sorted(alone[-1].locks.items()) if alone else ():
         if count != 0:
-            yield _lock(facts, component, facts.idle_readings(_locks_of(component)))
-
-
-def _locks_of(component: str) -> Callable[[Checkpoint], float | None]:
-    def read(at: Checkpoint) -> float | None:
-        return None if _session_held(at) else at.locks.get(component)
-
-    return read
+            counted = [at for at in alone if component in at.locks]
+            seen = [IdleReading(at.t_s, at.locks[component], at.counters) for at in counted]
+            yield _lock(facts, component, seen)
 
 
 def _lock(facts: Facts, component: str, seen: Sequence[IdleReading]) -> Finding:

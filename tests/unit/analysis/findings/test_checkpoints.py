@@ -202,6 +202,17 @@ def test_blocks_in_use_at_rest_prove_nothing_unless_they_only_become_more(
     assert found(in_use_at_rest(*values)) == []
 
 
+def test_a_lock_held_before_a_counter_fell_is_still_held() -> None:
+    record = healthy_record(RUN)
+    t = record.series["events.retracts"].t_s
+    fallen = Series("events.retracts", t, np.where(t < 200.0, t, t - 200.0))
+    locked = msgspec.structs.replace(checkpoint(100.0), locks={"full": 1})
+
+    (finding,) = found(with_checkpoints(with_series(record, fallen), [locked]))
+
+    assert (finding.kind, finding.subject) == ("locks-at-idle", "locks: full")
+
+
 def test_a_pool_that_the_last_idle_point_does_not_show_proves_nothing() -> None:
     """SGLang does not say what open sessions hold of its state pool."""
     counts = {"kv": {"in_use": 0.0}, "mamba": {"in_use": 4.0}}
