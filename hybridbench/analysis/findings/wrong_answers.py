@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from hybridbench.analysis.distributions import fisher, holm
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.answers import FAR_BEYOND, INHERITED, TRAIT_WORDS, Trait
 from hybridbench.records.events import AnswersCompared, Lineages, WrongAnswer
@@ -193,10 +194,11 @@ def answer_notes(record: RunRecord) -> Iterator[str]:
         yield f"no answer was computed anew by a reference{rest}"
         return
     tokens = sum(event.tokens for event in events)
-    said = "all agree" if not wrong else "all but one agree"
-    yield (
-        f"{compared:,} answers ({tokens:,} tokens) were computed anew by a reference: {said}{rest}"
-    )
+    answers = f"{times(compared, 'answer')} ({times(tokens, 'token')})"
+    were, said = "were", "all but one agree" if wrong else "all agree"
+    if compared == 1:
+        were, said = "was", "it differs" if wrong else "it agrees"
+    yield f"{answers} {were} computed anew by a reference: {said}{rest}"
     for answer in wrong:
         yield f"one different answer alone does not decide; {_example(answer)}"
 

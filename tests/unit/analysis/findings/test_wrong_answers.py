@@ -10,11 +10,13 @@ import pytest
 from scipy.stats import fisher_exact, hypergeom
 
 from hybridbench.analysis.distributions import fisher
-from hybridbench.analysis.findings.wrong_answers import WrongAnswers
+from hybridbench.analysis.findings.wrong_answers import WrongAnswers, answer_notes
 from hybridbench.analysis.judge import judge
+from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.records.answers import Trait
 from hybridbench.records.events import AnswersCompared, Crash, Interrupted, Lineages, WrongAnswer
+from hybridbench.records.manifest import Manifest
 from hybridbench.records.verdict import Verdict, VerdictKind
 from tests.unit.analysis.records import Run, healthy_record, with_events
 
@@ -293,3 +295,9 @@ def test_more_that_may_go_wrong_is_no_trait_of_it() -> None:
 
     assert finding.title == "50 of 550 answers are wrong"
     assert fisher((36, 50, 88, 500)) < 1e-10  # what they would be called without strata
+
+
+def test_one_answer_is_in_the_singular() -> None:
+    (note,) = answer_notes(RunRecord(Manifest(), {}, [AnswersCompared(compared=1, tokens=16)]))
+
+    assert note == "1 answer (16 tokens) was computed anew by a reference: it agrees"
