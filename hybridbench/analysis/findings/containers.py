@@ -159,8 +159,14 @@ def _settled(series: Series, load: Sequence[Series]) -> Series:
         if len(part):
             requests = requests + np.interp(series.t_s, part.t_s, part.value)
     without = series.value - requests
-    calmer = np.abs(np.diff(without)).sum() < np.abs(np.diff(series.value)).sum()
+    calmer = _fluctuation(without) < _fluctuation(series.value)
     return Series(series.name, series.t_s, without) if calmer else series
+
+
+def _fluctuation(value: FloatArray) -> float:
+    """Return how far ``value`` moves beyond its net change; 0 if it only grows."""
+    steps = np.diff(value)
+    return float(np.abs(steps).sum() - abs(steps.sum()))
 
 
 def _filling(record: RunRecord, container: _Container) -> list[Series]:

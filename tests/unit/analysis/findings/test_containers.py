@@ -170,3 +170,18 @@ def test_a_container_that_is_longer_at_every_rest_is_a_leak() -> None:
 )
 def test_one_that_fills_up_or_comes_back_or_is_young_is_not(values: tuple[float, ...]) -> None:
     assert found(lengths(*values)) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4])
+def test_a_list_that_only_grows_is_counted_whatever_the_load_does(seed: int) -> None:
+    """More requests in flight at the end than at the start explain nothing of it."""
+    record = healthy_record(Run(seed=seed))
+    finishes = record.series["events.finishes"]
+    kept = with_series(record, Series("container.kept.len", finishes.t_s, finishes.value))
+
+    (finding,) = container_findings(Facts.of(kept))
+
+    assert finding.driver == "finishes"
+    assert finding.driven is not None
+    assert finding.driven.exact
+    assert finding.data["last"] == finishes.value[-1]
