@@ -150,8 +150,9 @@ class UnifiedRadixCache(PrefixTree):
             path = component.update_on_insert_overlap(path, value, params, self._split_node)
         # As in the dedicated trees: with components, a split makes both halves younger.
         below = [split_off] if split_off is not None and self.components else []
-        self._touch_path(path)
+        # Before the touch: the queue of leaves files a node under what its policy sees then.
         self._note_use(path, params)
+        self._touch_path(path)
         self._take_or_free(path, value[:prefix_len], params.prev_prefix_len)
         if prefix_len < total:
             self._touch_path(below)

@@ -181,6 +181,18 @@ def test_kv_goes_by_the_policy_and_states_by_age(policy: str) -> None:
         assert tree.cache.evict(EvictParams(num_tokens=1)).num_tokens_evicted == went
 
 
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "mru", "filo", "priority", "slru"])
+def test_a_leaf_that_was_inserted_again_can_still_be_evicted(policy: str) -> None:
+    tree = UnifiedPagedTree(page_size=1, policy=policy)
+    for ids in ([1, 2], [3], [1, 2]):
+        tree.insert(ids)
+
+    evicted = tree.cache.evict(EvictParams(num_tokens=3)).num_tokens_evicted
+
+    assert evicted == 3
+    assert tree.cache.node_count() == 0
+
+
 def test_what_cannot_be_inserted_is_refused_before_anything_is_taken() -> None:
     tree = UnifiedHybridTree(kv_tokens=64, page_size=4, buffers=Buffers(4))
     value = tree.kv.alloc(8)
