@@ -120,7 +120,10 @@ def _mix(word: int) -> int:
 def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> Tensor:
     """[n] tokens: the first whose cumulative probability exceeds the row's uniform number."""
     precise = torch.promote_types(logits.dtype, torch.float32)
-    temperatures = logits.new_tensor([p.temperature for p in params], dtype=precise)
+    # The dtype may round the smallest temperatures to 0 and the largest to infinity.
+    range_ = torch.finfo(precise)
+    bounded = [min(max(p.temperature, range_.tiny), range_.max) for p in params]
+    temperatures = logits.new_tensor(bounded, dtype=precise)
     # A tiny temperature may overflow the division; shifted logits then only reach -inf.
     shifted = logits.to(precise) - logits.amax(dim=-1, keepdim=True)
     probabilities = (shifted / temperatures.unsqueeze(1)).softmax(dim=-1)
@@ -164,6 +167,7 @@ def _floor_among(
     whole = torch.tensor([k > width for k in top_k], device=values.device).unsqueeze(1)
     mass = mass.where(~whole, 1.0)
     limit = mass * values.new_tensor([p.top_p for p in params]).unsqueeze(1)
-    kept = allowed & (before < limit)
+    # The first is always kept: the smallest values of top_p round to 0.
+    kept = allowed & ((before < limit) | (ranks == 0))
     floor = values.gather(1, kept.sum(dim=-1, keepdim=True) - 1)
     return floor, not bool((whole & kept[:, -1:]).any())

@@ -108,11 +108,18 @@ def test_other_seeds_and_positions_draw_other_tokens() -> None:
     assert len(tokens) > 20
 
 
-@pytest.mark.parametrize("temperature", [1e-30, 1e-6, 1e30])
+@pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e-30, 1e-6, 1e30, 1e300])
 def test_extreme_temperatures_stay_defined(temperature: float) -> None:
     logits = torch.tensor([[100.0, -50.0, 99.0, float("-inf")]])
     tokens = set(draw(logits[0], draws=200, temperature=temperature, top_p=0.9))
     assert tokens == {0} if temperature < 1.0 else tokens == {0, 1, 2}
+
+
+@pytest.mark.parametrize("top_p", [1e-300, 1e-46, 1e-30])
+@pytest.mark.parametrize("top_k", [-1, 3])
+def test_the_smallest_top_p_keeps_the_most_probable_token(top_p: float, top_k: int) -> None:
+    logits = torch.tensor([0.2, 0.3, 0.05, 0.45]).log()
+    assert set(draw(logits, draws=50, top_p=top_p, top_k=top_k)) == {3}
 
 
 def test_tokens_of_no_probability_never_come() -> None:
