@@ -261,14 +261,37 @@ def test_a_request_that_leaves_while_it_waits_for_its_prefetch_takes_nothing_alo
             run.step()
         tree = run.engine.pools.storage_tier
         assert tree is not None
-        for rid in list(tree.ongoing_prefetch):
-            left += run.engine.abort(rid)
+        for req in run.engine.scheduler.waiting_queue:
+            if req.arrival in tree.ongoing_prefetch:
+                left += run.engine.abort(req.rid)
         run.run()
         assert_idle_and_clean(run.engine)
         ended = {rid for rid, reason in run.reasons.items() if reason}
         assert all(run.outputs[rid] == healthy.outputs[rid] for rid in run.outputs.keys() - ended)
 
     assert left > 3
+
+
+def test_a_client_that_leaves_and_returns_under_the_same_id_waits_for_its_own_prefetch() -> None:
+    engine = make_attention_engine(
+        hicache=HiCache(ratio=2.0),
+        hicache_storage=Settings(ratio=4.0, prefetch_policy="wait_complete", prefetch_threshold=4),
+        storage_io=ChosenStorageIO(cycle((1,))),
+    )
+    prompt, params = list(range(1, 41)), SamplingParams(max_new_tokens=4, ignore_eos=True)
+    engine.submit("first", prompt, params)
+    first = [event.output_ids for event in run_to_idle(engine) if event.ends_request]
+    assert engine.flush_cache()
+
+    engine.submit("again", prompt, params)
+    engine.disconnect("again")
+    engine.submit("again", prompt, params)
+    again = [event for event in run_to_idle(engine) if event.ends_request]
+
+    assert [event.output_ids for event in again] == first
+    assert_idle_and_clean(engine)
+    assert engine.flush_cache()
+    assert engine.pool_stats()["host_kv"].available == engine.pool_stats()["host_kv"].total
 
 
 def test_a_paused_engine_takes_what_its_storage_brings_and_can_be_flushed() -> None:

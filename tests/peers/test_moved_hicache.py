@@ -504,7 +504,7 @@ class StorageWorld(World):
         self.storage_tree.check_hicache_events()
 
     def prefetch(self) -> None:
-        self.storage_tree.prefetch_from_storage("rid", RadixKey(self.ids))
+        self.storage_tree.prefetch_from_storage(1, RadixKey(self.ids))
         assert self.anchor.host_ref_counter == 1
         assert self.storage_tree.prefetching_size() == 4 * self.page_size
 
@@ -559,7 +559,7 @@ def test_a_request_that_is_aborted_leaves_no_prefetch() -> None:
     world = StorageWorld(6)
     world.prefetch()
 
-    world.storage_tree.release_aborted_request("rid")
+    world.storage_tree.release_aborted_request(1)
     world.poll()
 
     world.check_over()

@@ -61,7 +61,7 @@ class StorageTier(HostTier):
 
     Attributes:
         storage_controller: reads and writes; None without storage.
-        ongoing_prefetch: prefetches by request id.
+        ongoing_prefetch: prefetches by their request's ``arrival``: its id may be another's by now.
         ongoing_backup: the runs being written, by the number of the write.
     """
 
@@ -76,7 +76,7 @@ class StorageTier(HostTier):
         super().__init__(params, cache_controller, write_policy)
         self.storage_controller = storage_controller
         self._rules = rules
-        self.ongoing_prefetch: dict[str, Prefetch] = {}
+        self.ongoing_prefetch: dict[int, Prefetch] = {}
         self.ongoing_backup: dict[int, Run] = {}
 
     @property
@@ -103,10 +103,12 @@ class StorageTier(HostTier):
             written = self.ongoing_backup.pop(controller.ack_backup_queue.popleft())
             self._release_host(last_nodes(written))
         over = [
-            rid for rid, prefetch in self.ongoing_prefetch.items() if prefetch.operation.is_done
+            arrival
+            for arrival, prefetch in self.ongoing_prefetch.items()
+            if prefetch.operation.is_done
         ]
-        for rid in over:
-            self._end_prefetch(rid)
+        for arrival in over:
+            self._end_prefetch(arrival)
 
     def write_backup_storage(self, node: TreeNode) -> None:
         """Start writing the host's KV of ``node`` to storage."""
@@ -120,7 +122,7 @@ class StorageTier(HostTier):
         number = controller.write_storage(host_value, hashes)
         self.ongoing_backup[number] = Run(node, len(node.key))
 
-    def prefetch_from_storage(self, rid: str, key: RadixKey) -> None:
+    def prefetch_from_storage(self, arrival: int, key: RadixKey) -> None:
         """Start fetching what the storage has of ``key`` and the tree does not.
 
         Does nothing below the threshold, behind a node that the host does not have, or without
@@ -146,25 +148,25 @@ class StorageTier(HostTier):
         hashes = page_hashes(key, self.page_size)[start // self.page_size :]
         operation = controller.prefetch(host_indices, hashes)
         now_s = self._storage_rules.now_s()
-        self.ongoing_prefetch[rid] = Prefetch(operation, covered, key, start, now_s)
+        self.ongoing_prefetch[arrival] = Prefetch(operation, covered, key, start, now_s)
         self.events.storage_prefetches += 1
 
-    def check_prefetch_progress(self, rid: str) -> bool:
+    def check_prefetch_progress(self, arrival: int) -> bool:
         """Whether a request's prefetch is over, or may be and has now been ended."""
-        prefetch = self.ongoing_prefetch.get(rid)
+        prefetch = self.ongoing_prefetch.get(arrival)
         if prefetch is None:
             return True
         if not self._can_terminate_prefetch(prefetch):
             return False
         self.events.storage_early_stops += 1
-        self._end_prefetch(rid)
+        self._end_prefetch(arrival)
         return True
 
-    def release_aborted_request(self, rid: str) -> None:
+    def release_aborted_request(self, arrival: int) -> None:
         """End the prefetch of a request that is gone; the tree keeps what has arrived."""
-        if rid in self.ongoing_prefetch:
+        if arrival in self.ongoing_prefetch:
             self.events.storage_early_stops += 1
-            self._end_prefetch(rid)
+            self._end_prefetch(arrival)
 
     @property
     def _storage_rules(self) -> StorageRules:
@@ -190,8 +192,8 @@ class StorageTier(HostTier):
         waited_s = rules.now_s() - prefetch.began_s
         return rules.prefetch_policy == "timeout" and waited_s >= rules.prefetch_timeout_s
 
-    def _end_prefetch(self, rid: str) -> None:
-        controller, prefetch = self.storage_controller, self.ongoing_prefetch.pop(rid)
+    def _end_prefetch(self, arrival: int) -> None:
+        controller, prefetch = self.storage_controller, self.ongoing_prefetch.pop(arrival)
         assert controller is not None
         completed_tokens = controller.terminate_prefetch(prefetch.operation)
         if completed_tokens:

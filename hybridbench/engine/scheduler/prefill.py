@@ -218,7 +218,7 @@ class PrefillAdder:
     def _awaits_prefetch(self, req: Req) -> bool:
         """Whether more of the prefix of ``req`` is being fetched from storage to the host."""
         storage_tier = self._pools.storage_tier
-        return storage_tier is not None and not storage_tier.check_prefetch_progress(req.rid)
+        return storage_tier is not None and not storage_tier.check_prefetch_progress(req.arrival)
 
     def _awaits_load_back(self, req: Req, last_host_node: TreeNode) -> bool:
         """Whether more of the prefix of ``req`` is being loaded from the host.

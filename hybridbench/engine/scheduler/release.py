@@ -78,7 +78,7 @@ class RequestRelease:
         """End the prefetch from storage of a request that waited."""
         storage_tier = self._pools.storage_tier
         if storage_tier is not None:
-            storage_tier.release_aborted_request(req.rid)
+            storage_tier.release_aborted_request(req.arrival)
 
     def _unlock(self, req: Req) -> None:
         """Release the lock of a request that was admitted but never got a row."""

@@ -577,7 +577,7 @@ class Scheduler:
         storage_tier = self._pools.storage_tier
         if storage_tier is not None and req.session is None:
             req.init_next_round_input()
-            storage_tier.prefetch_from_storage(req.rid, req.matchable_key())
+            storage_tier.prefetch_from_storage(req.arrival, req.matchable_key())
 
     def _enqueue(self, req: Req) -> None:
         self._rules.entered(req)
