@@ -10,17 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import count, product
+from itertools import count, product, repeat
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
+from hybridbench.engine.cache.base import EvictParams
 from hybridbench.engine.cache.hiradix_cache import HiRadixCache
 from hybridbench.engine.engine import Engine
 from hybridbench.engine.memory.hicache_controller import HiCacheAck, HiCacheController
 from hybridbench.engine.memory.transfers import Copy
+from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.invariants import InvariantError
 from hybridbench.foundation.clock import FakeClock
@@ -38,6 +40,7 @@ from tests.builders import (
     make_engine,
     make_tracking_engine,
     make_window_engine,
+    run_to_idle,
 )
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
@@ -412,6 +415,27 @@ def test_the_law_sees_host_slots_that_a_failed_transfer_keeps(
 
     with pytest.raises(InvariantError, match="host_kv"):
         run.run()
+
+
+@pytest.mark.parametrize("make", [make_attention_engine, make_engine], ids=["kv", "states"])
+@pytest.mark.parametrize("cache", ["radix", "unified"])
+def test_a_request_waits_for_the_load_that_it_began_however_long_it_takes(
+    make: Callable[..., Engine], cache: CacheKind
+) -> None:
+    transfers = ChosenTransfers(repeat(7))
+    engine = make(cache=cache, hicache=HiCache(ratio=1.0), transfers=transfers)
+    prompt, params = list(range(1, 31)), SamplingParams(max_new_tokens=4, ignore_eos=True)
+    engine.submit("first", prompt, params)
+    run_to_idle(engine)
+    engine.pools.tree_cache.evict(EvictParams(num_tokens=1000))
+    assert engine.pool_stats()["kv"].evictable == 0
+
+    engine.submit("again", [*prompt, 40], params)
+    again = [event for event in run_to_idle(engine) if event.ends_request]
+
+    assert engine.counters.host_load_backs == 1
+    assert again[0].cached_tokens == len(prompt)
+    assert_idle_and_clean(engine)
 
 
 def test_a_thread_that_copies_beside_the_steps_changes_no_token() -> None:

@@ -223,12 +223,14 @@ class PrefillAdder:
     def _awaits_load_back(self, req: Req, last_host_node: TreeNode) -> bool:
         """Whether more of the prefix of ``req`` is being loaded from the host.
 
-        A request starts at most one load before it is admitted: loaded KV may be evicted
-        again, or the load may fail, and then it computes those tokens.
+        A request starts at most one load before it is admitted, and waits for its end: loaded KV
+        may be evicted again, or the load may fail, and then it computes those tokens.
         """
         host_tier = self._pools.host_tier
-        if host_tier is None or req.began_load_back:
+        if host_tier is None:
             return False
+        if req.began_load_back:
+            return host_tier.is_loading(last_host_node)
         locked = self._lock(req)
         has_room = self._has_room(req, len(req.fill_ids) - len(req.kv.prefix_indices))
         if self._pools.has_states:
