@@ -257,10 +257,16 @@ class EngineConfig(EngineSettings, PoolSizes):
 
     def least_swa_tokens(self, sliding_window: int) -> int:
         """KV tokens that one request needs at its peak in the pool for sliding layers."""
-        # A chunk, the window before it, which the tree locks in whole nodes, and two partial pages.
         chunk = self.chunked_prefill_size or self.max_request_len
-        peak = 2 * chunk + sliding_window + max(1, self.longest_chain)
-        return min(peak, self.max_request_len) + 2 * self.page_size
+        step = max(1, self.longest_chain)
+        # In a prefill: a chunk, and the window before it, which the tree locks in whole nodes.
+        prefill = 2 * chunk + sliding_window + step
+        # In decoding: its own window, and the prompt's last one, until it has left that behind.
+        # A node is a chunk, or the window at the end of an answer.
+        node = max(chunk, sliding_window + 2 * (self.page_size + step))
+        decode = 2 * sliding_window + node + step
+        # And two partial pages.
+        return min(max(prefill, decode), self.max_request_len) + 2 * self.page_size
 
     @property
     def track_buffer_size(self) -> int:

@@ -7,6 +7,7 @@ window while requests run, and in the tree before the rest goes.  The oracle kee
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,21 @@ from hypothesis.stateful import initialize
 
 from hybridbench.engine.cache.swa_radix_cache import SWARadixCache
 from hybridbench.engine.cache.unified_radix_cache import UnifiedRadixCache
+from hybridbench.engine.engine import Engine
+from hybridbench.engine.events import EventKind
 from hybridbench.engine.req import ReqKv
+from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.window import WindowRelease
-from hybridbench.foundation.engine_config import CacheKind, NewTokenRatio
-from tests.builders import assert_idle_and_clean, make_engine, make_window_engine, window_model
+from hybridbench.foundation.engine_config import CacheKind, NewTokenRatio, SpeculativeAlgorithm
+from tests.builders import (
+    NANO_ENGINE,
+    WINDOW_MODEL,
+    assert_idle_and_clean,
+    make_engine,
+    make_window_engine,
+    run_to_idle,
+    window_model,
+)
 from tests.drafters import HalfRightDrafter
 from tests.engine_programs import EngineProgram, run_against_oracle
 from tests.laws.engine_machine import EngineMachine, engine_examples
@@ -89,6 +101,40 @@ def test_every_program_gives_the_tokens_of_the_engine_that_keeps_all(page_size: 
     for event, count in WANTED.items():
         assert seen[event] >= count, (event, seen)
     assert seen["cow_copies"] == seen["tombstones"] == 0
+
+
+def smallest_engine(page_size: int, chunk: int, cache: CacheKind, seed: int) -> Engine:
+    """One whose window pool is as small as a configuration may ask for."""
+    sizes: dict[str, Any] = {"kv_tokens": 160, "chunked_prefill_size": chunk}
+    algorithm: SpeculativeAlgorithm | None = "NGRAM" if seed % 2 else None
+    config = replace(NANO_ENGINE, page_size=page_size, speculative_algorithm=algorithm, **sizes)
+    pages = -(-config.least_swa_tokens(WINDOW_MODEL.sliding_window) // page_size)
+    # A hair more, as the share is rounded down to whole pages.
+    ratio = pages * page_size / config.kv_tokens + 1e-9
+    drafter = None if algorithm is None else HalfRightDrafter(48)
+    return make_window_engine(
+        page_size, cache=cache, swa_full_tokens_ratio=ratio, drafter=drafter, **sizes
+    )
+
+
+@pytest.mark.parametrize("cache", ["swa", "unified"])
+@pytest.mark.parametrize(("page_size", "chunk"), [(1, 1), (1, 8), (2, 8), (4, 16)])
+def test_the_smallest_window_pool_serves_every_request_that_is_alone(
+    cache: CacheKind, page_size: int, chunk: int
+) -> None:
+    for seed in range(2):
+        rng, engine = random.Random(seed), smallest_engine(page_size, chunk, cache, seed)
+        text = [rng.randrange(48) for _ in range(128)]
+        for number in range(6):
+            length = rng.choice([100, 112, 127, rng.randint(1, 127)])
+            known = rng.choice([length, length - 1, rng.randint(0, length)])
+            prompt = text[:known] + [rng.randrange(48) for _ in range(length - known)]
+            params = SamplingParams(max_new_tokens=128 - length, ignore_eos=True)
+            engine.submit(f"{number}", prompt, params)
+            ends = [event for event in run_to_idle(engine) if event.ends_request]
+            assert [event.kind for event in ends] == [EventKind.FINISHED], ends[0].reason
+        assert engine.counters.swa_tombstones > 0
+        assert_idle_and_clean(engine)
 
 
 @pytest.mark.parametrize(

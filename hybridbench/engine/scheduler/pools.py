@@ -294,6 +294,13 @@ class Pools:
             self._evict(EvictParams(mamba_num=missing))
         return allocator.available_size() >= need_size
 
+    def drop_windows(self) -> bool:
+        """Evict all of the tree from the window pool; False if there is nothing to evict."""
+        evictable = self.tree_cache.swa_evictable_size()
+        if evictable:
+            self._evict(EvictParams(swa_num_tokens=evictable))
+        return evictable > 0
+
     def _evict(self, params: EvictParams) -> None:
         timings = self.timings
         started_s = timings.cpu_s()

@@ -407,14 +407,15 @@ class Scheduler:
 
         It would be refused forever.  Requests that do not fit an empty engine are rejected at
         submission, so this happens only when slots have been lost.  Before that, idle sessions
-        are evicted, one per step.
+        are evicted, one per step, and the tree's windows: those of its own prefix, which it locks
+        in whole nodes, may leave too little room.
         """
         if self.running or self.chunked_req is not None or adder.sent_back or self.has_transfers:
             return
         if self.waiting_queue and self.sessions.evict():
             return
         req = adder.refused
-        if req is None:
+        if req is None or self._pools.drop_windows():
             return
         req.to_abort = FinishReason(FinishKind.ABORT, no_room_message(req, self._pools))
         self._abort(req, outcome)
