@@ -218,7 +218,8 @@ class EngineConfig(EngineSettings, PoolSizes):
     dtype: str = "float32"
     """Data type of weights, KV and activations: "float32", "float64", "bfloat16"."""
     seed: int = 0
-    """Seed for random weights and for sampling in requests without a seed."""
+    """Seed for random weights, and for the storage's injected errors.  How a request is sampled
+    depends on its own seed alone."""
     cache_branching_states: bool = True
     """End a chunk where a prompt diverges from an earlier one, so that the tree has a state there
     that later prompts can hit."""
