@@ -294,6 +294,26 @@ def test_a_client_that_leaves_and_returns_under_the_same_id_waits_for_its_own_pr
     assert engine.pool_stats()["host_kv"].available == engine.pool_stats()["host_kv"].total
 
 
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_pages_that_come_from_the_storage_count_as_stored_in_the_tree(page_size: int) -> None:
+    engine = make_attention_engine(
+        page_size,
+        hicache=HiCache(ratio=2.0),
+        hicache_storage=Settings(ratio=4.0, prefetch_policy="wait_complete", prefetch_threshold=4),
+        transfers=ChosenTransfers(),
+        storage_io=ChosenStorageIO(),
+    )
+    stored = []
+    for rid in ("first", "again"):
+        engine.submit(rid, list(range(1, 41)), SamplingParams(max_new_tokens=4, ignore_eos=True))
+        run_to_idle(engine)
+        stored.append(engine.counters.kv_blocks_stored)
+        assert engine.flush_cache()
+
+    assert engine.counters.storage_prefetched_tokens > 30
+    assert stored[1] == 2 * stored[0]
+
+
 def test_a_paused_engine_takes_what_its_storage_brings_and_can_be_flushed() -> None:
     run = ScriptedRun(storage_script("slow", (0, 1), "wait_complete"))
     tree = run.engine.pools.storage_tier

@@ -233,7 +233,7 @@ class PrefixTree(BasePrefixCache):
 
     def _note_stored(self, leaf: TreeNode) -> None:
         """Count and report the pages of a new leaf."""
-        self.events.blocks_stored += len(leaf.value) // self.page_size
+        self.events.blocks_stored += len(leaf.key) // self.page_size
         self.kv_events.stored(leaf)
 
     def _child_key(self, parent: TreeNode, key: RadixKey) -> ChildKey:
