@@ -412,9 +412,11 @@ class LoadClient:
             raise NoAnswerError("cut-off")
         self._took(E2E, (last_s or _now_s()) - flight.due_s, flight)
         try:
-            # Read to the end, so that the connection can be reused.
+            # Read to the end, which often comes after the last line's newline, in a packet of its
+            # own: only then can the connection be reused.
             async with asyncio.timeout(_TAIL_S):
-                await content.read(LINE_BYTES)
+                while await content.read(LINE_BYTES):
+                    pass
         except (TimeoutError, aiohttp.ClientError):
             return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -234,6 +235,47 @@ def test_a_server_that_closes_its_connections_is_served_all_the_same() -> None:
 
     assert served.counts["finishes"] > 20
     assert served.counts["requests_failed"] == 0
+
+
+def test_a_connection_is_reused_although_the_end_of_a_stream_comes_a_moment_later() -> None:
+    opened = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+                assert length is not None
+                await reader.readexactly(int(length[1]))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
+                writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
+                for event in (b'{"choices": [{"text": "a", "finish_reason": "stop"}]}', b"[DONE]"):
+                    data = b"data: " + event + b"\n\n"
+                    writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+                await asyncio.sleep(0.005)
+                writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    async def run() -> LoadReport:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        profile = load_profile("chat-churn").with_overrides(
+            {**QUICK, **NO_ABORTS, "arrival": "{process: closed, concurrency: 1}"}
+        )
+        workload = build_workload(profile.for_servers(), TEXT_WORDS, seed=3)
+        interface = Interface("completions", "m", stream=True)
+        client = LoadClient(workload, interface, f"http://127.0.0.1:{port}", "", lambda: None)
+        client.resume()
+        async with asyncio.timeout(30.0):
+            while client.report().counts["finishes"] < 5:
+                await asyncio.sleep(0.01)
+        report = client.report()
+        await client.close()
+        server.close()
+        return report
+
+    assert asyncio.run(run()).counts["requests_failed"] == 0
+    assert len(opened) == 1
 
 
 def test_a_refusal_is_no_failure() -> None:
