@@ -5,6 +5,7 @@ A health page is not enough: servers say "healthy" there and die at their first 
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import urllib.error
@@ -167,6 +168,9 @@ def _fetch(url: str, body: object | None = None, key: str = "") -> object:
             if error.code in _NOT_HERE:
                 raise OtherServerError(f"HTTP status {error.code}") from error
             raise NotReadyError(f"{url}: HTTP status {error.code}") from error
+    except http.client.HTTPException as error:
+        # Its text may be what the server wrote.
+        raise NotReadyError(f"{url}: its answer is not HTTP") from error
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise NotReadyError(f"{url}: {reason}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -154,6 +155,26 @@ def test_it_is_asked_until_it_answers() -> None:
     until(lambda: ready.done)
     assert not ready.failed
     assert left == [0]
+
+
+def test_a_server_that_does_not_speak_http_yet_is_asked_again() -> None:
+    replies = [b"still loading\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]
+
+    def answer(listening: socket.socket) -> None:
+        for reply in replies:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(reply)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, args=(listening,), daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/health"
+        ready = Readiness(lambda: answers(url))
+        ready.start()
+        until(lambda: ready.done)
+
+    assert not ready.failed
 
 
 def test_one_question_that_fails_says_why() -> None:
