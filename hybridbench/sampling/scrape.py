@@ -198,7 +198,8 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
     Raises:
         NoMetricsError: it is not a metrics page.
     """
-    lines = [line for line in text.splitlines() if line and not line.isspace()]
+    # The values of labels may have other separators of lines, such as U+2028.
+    lines = [line for line in text.split("\n") if line and not line.isspace()]
     named = Counter(_BARE.split(line, 1)[0] for line in lines if not line.startswith("#"))
     if open_metrics:
         families: Iterable[Metric] = open_metrics_families(text)  # type: ignore[no-untyped-call]

@@ -241,6 +241,14 @@ def test_open_metrics_is_read_too() -> None:
     assert page.series == 5
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\x1c", "\x0b"])
+def test_a_label_may_have_what_unicode_calls_a_line_separator(separator: str) -> None:
+    page = read_page(f'# TYPE n counter\r\nn_total{{path="/a{separator}b"}} 3\r\n')
+
+    assert page.counters == {"scraped.n_total": 3.0}
+    assert page.by_name == {"n_total": 1}
+
+
 def test_labels_of_distinct_values_show_in_the_number_of_series_alone() -> None:
     lines = [f'answers_total{{reason="user {i}",id="{i}"}} 1\n' for i in range(5000)]
 
