@@ -122,7 +122,7 @@ class _Chunk(msgspec.Struct):
     """A stream chunk, or a whole answer, of any of the interfaces.
 
     The last four fields are of ``/generate``; ``text`` and ``output_ids`` have everything so far,
-    or only what is new.
+    or only what is new.  In an answer of the Responses interface ``text`` is the requested format.
     """
 
     choices: list[_Choice] | None = None
@@ -133,7 +133,7 @@ class _Chunk(msgspec.Struct):
     response: _Response | None = None
     status: str | None = None
     output: list[_Item] | None = None
-    text: str | None = None
+    text: str | dict[str, msgspec.Raw] | None = None
     output_ids: list[int] | None = None
     meta_info: _Meta | None = None
     index: int = 0
@@ -433,7 +433,7 @@ def _take_choice(choice: _Choice, answer: Answer) -> None:
 
 def _take_generated(chunk: _Chunk, meta: _Meta, answer: Answer) -> None:
     """Add a part of an answer of ``/generate``."""
-    ids, text = chunk.output_ids or [], chunk.text or ""
+    ids, text = chunk.output_ids or [], chunk.text if isinstance(chunk.text, str) else ""
     known = len(answer.ids)
     if chunk.index:
         answer.chunks += 1

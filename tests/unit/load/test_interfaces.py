@@ -86,6 +86,14 @@ def test_what_is_no_answer_says_what_it_is(event: object, kind: str) -> None:
         ("completions", {"choices": [{"text": "ab", "finish_reason": "length"}]}),
         ("chat", {"choices": [{"message": {"content": "ab"}, "finish_reason": "length"}]}),
         ("responses", {"status": "completed", "output": [{"content": [{"text": "ab"}]}]}),
+        (
+            "responses",
+            {
+                "status": "completed",
+                "output": [{"content": [{"text": "ab"}]}],
+                "text": {"format": {"type": "json_schema", "name": "x", "schema": {}}},
+            },
+        ),
     ],
 )
 def test_an_answer_that_comes_at_once(api: Api, whole: object) -> None:
