@@ -328,6 +328,9 @@ class Interface:
         if not line.startswith(b"data:"):
             return False
         data = line[5:].strip()
+        if not data:
+            # Server-sent events without data, which some servers send to keep a connection open.
+            return False
         if data == _DONE:
             answer.over = True
             return False

@@ -39,6 +39,16 @@ def test_a_stream_of_completions() -> None:
     assert (answer.input_tokens, answer.reason, answer.over) == (9, "length", True)
 
 
+@pytest.mark.parametrize(
+    "line", [b": ping\n", b"event: ping\r\n", b"data:\n", b"data: \r\n", b"\n"]
+)
+def test_a_line_without_data_is_no_part_of_an_answer(line: bytes) -> None:
+    answer = Answer()
+
+    assert not Interface("completions", "m", stream=True).read_line(line, answer)
+    assert answer == Answer()
+
+
 def test_a_chunk_of_a_chat_without_text_is_no_token() -> None:
     answer = streamed(
         "chat",
