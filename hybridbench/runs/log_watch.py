@@ -48,9 +48,11 @@ class LogWatch:
             if size == self._offset:
                 return
             skipped = size - self._offset > _READ_BYTES_MAX
+            start = max(self._offset, size - _READ_BYTES_MAX)
             with self._path.open("rb") as file:
-                file.seek(max(self._offset, size - _READ_BYTES_MAX))
-                new = file.read(_READ_BYTES_MAX)
+                file.seek(start)
+                # What was written since the size was read is left to the next call.
+                new = file.read(size - start)
         except OSError:
             return
         self._offset = size

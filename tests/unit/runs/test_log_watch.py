@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import IO, Any
+
+import pytest
 
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.events import EngineLog, EngineViolation
@@ -64,6 +67,29 @@ def test_a_file_that_was_cut_or_that_a_first_segment_wrote_is_not_read_again(
     watch.read_new()
 
     assert told(sink) == []
+
+
+def test_a_line_that_is_written_while_the_file_is_read_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "worker.stderr.log"
+    watch, sink = watch_on(path)
+    append(path, "double free\n")
+    opened = Path.open
+
+    def grow(self: Path, mode: str) -> IO[Any]:
+        monkeypatch.undo()
+        append(path, "double free\n" * 8)
+        return opened(self, mode)
+
+    monkeypatch.setattr(Path, "open", grow)
+    watch.read_new()
+    watch.read_new()
+    assert told(sink) == [("double free", 1)]
+
+    append(path, "double free\n")
+    watch.read_new()
+    assert told(sink) == [("double free", 1), ("double free", 10)]
 
 
 def test_what_is_kept_is_bounded_however_much_is_said(tmp_path: Path) -> None:
