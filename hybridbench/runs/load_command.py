@@ -72,6 +72,8 @@ class LoadCommand:
         if self._process is None or self._process.poll() is None or self.failure:
             return
         self._learn(self._process.returncode, now_s - self._started_s)
+        # What it started may outlive it, and would send beside the next round and after the run.
+        _to_group(self._process, signal.SIGKILL)
         self._process = None
         self._output.trim()
         self._due_s = now_s + _PAUSE_BEFORE_NEXT_S

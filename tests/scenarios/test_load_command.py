@@ -70,6 +70,29 @@ def test_a_pause_stops_it_and_it_goes_on_where_it_was(tmp_path: Path) -> None:
         assert load.rounds == 1
 
 
+# Starts a process of its own that goes on, and ends.
+LEAVES = """
+import subprocess, sys
+left = subprocess.Popen(["sleep", "60"])
+open(sys.argv[1], "w").write(str(left.pid))
+"""
+
+
+def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+
+    def has_ended() -> bool:
+        try:
+            return Path(f"/proc/{read(left)}/stat").read_text().split()[2] == "Z"
+        except OSError:
+            return True
+
+    with tool(tmp_path, LEAVES, str(left)) as load:
+        load.start()
+        wait_until(lambda: read(left) > 0)
+        tend_until(load, has_ended)
+
+
 def test_one_that_is_paused_can_be_ended(tmp_path: Path) -> None:
     ticks = tmp_path / "ticks"
     with tool(tmp_path, TICKS, str(ticks)) as load:
