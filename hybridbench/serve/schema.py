@@ -19,11 +19,16 @@ from hybridbench.serve.tokens import chat_prompt, encode
 
 _INT_MAX: Final = 2**31 - 1
 _PROMPTS_MAX: Final = 128
+# Every prompt of a request carries its own copy of these to the engine.
+_STOP_IDS_MAX: Final = 1024
+_KEY_CHARACTERS_MAX: Final = 1024
 # Defaults of OpenAI's completions and of SGLang; a chat may fill the context.
 _COMPLETION_TOKENS: Final = 16
 _GENERATED_TOKENS: Final = 128
 
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_INT_MAX)]
+StopIds: TypeAlias = Annotated[list[TokenId], msgspec.Meta(max_length=_STOP_IDS_MAX)]
+Key: TypeAlias = Annotated[str, msgspec.Meta(max_length=_KEY_CHARACTERS_MAX)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_INT_MAX)]
 Temperature: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -73,15 +78,15 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     top_p: Share | None = None
     top_k: TopK | None = None
     seed: Seed | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     priority: Priority | None = None
-    cache_salt: str | None = None
-    extra_key: str | None = None
+    cache_salt: Key | None = None
+    extra_key: Key | None = None
     session_params: SessionParams | None = None
     # Unsupported fields that would change the answer: only their neutral value is accepted.
     n: int | None = None
@@ -117,7 +122,7 @@ class GenerateSampling(msgspec.Struct, kw_only=True):
     top_p: Share | None = None
     top_k: TopK | None = None
     sampling_seed: Seed | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     n: int | None = None
     stop: str | list[str] | None = None
@@ -132,8 +137,8 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     session_params: SessionParams | None = None
     priority: Priority | None = None
-    cache_salt: str | None = None
-    extra_key: str | None = None
+    cache_salt: Key | None = None
+    extra_key: Key | None = None
     return_logprob: bool | None = None
     top_logprobs_num: LogprobCount | None = None
     return_text_in_logprobs: bool | None = None

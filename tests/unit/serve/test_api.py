@@ -186,6 +186,9 @@ def test_models_and_health(server: Server) -> None:
         ({"prompt": "a", "n": 2}, 400, "n"),
         ({"prompt": "a", "stop": ["b"]}, 400, "stop"),
         ({"prompt": "a", "echo": True}, 400, "echo"),
+        # One copy for each prompt, all in one message to the engine.
+        ({"prompt": ["a"] * 120, "stop_token_ids": [1] * 600_000}, 400, "stop_token_ids"),
+        ({"prompt": ["a"] * 100, "cache_salt": "b" * 1_000_000}, 400, "cache_salt"),
         ({"prompt": "a", "model": "gpt-4"}, 404, "model"),
         ({"prompt": list(range(200)), "stream": True}, 400, None),
     ],
