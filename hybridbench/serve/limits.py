@@ -34,12 +34,15 @@ class Limits:
 
 def is_loopback(host: str) -> bool:
     """Whether an address or a name is this machine's loopback."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return False
+    # A server on ``::`` sees its clients of IPv4 at addresses mapped into IPv6.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def check_origin(request: Request) -> None:
