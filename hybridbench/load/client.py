@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -89,7 +90,7 @@ class LoadClient:
         workload: what to send; it is paused and resumed here.
         interface: writes requests and reads answers.
         url: of the server, without the path of the interface.
-        key: sent as a bearer token; empty for none.
+        key: sent as a bearer token, unless ``url`` has a user name; empty for none.
         on_rest: called when sending is paused and nothing is in flight.
     """
 
@@ -105,7 +106,8 @@ class LoadClient:
         self._interface = interface
         self._base = url
         self._on_rest = on_rest
-        self._session = connection(key)
+        # A request can have one or the other; those in the address were given for this server.
+        self._session = connection("" if urlsplit(url).username is not None else key)
         self._flights: dict[str, list[Flight]] = {}
         self._in_flight = 0
         self._counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))

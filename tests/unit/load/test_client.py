@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import re
 import threading
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
+from aiohttp.test_utils import TestServer, unused_port
 
 from hybridbench.foundation.latency import E2E, ITL, TTFT, LatencyHistogram
 from hybridbench.load.client import LoadClient
@@ -276,6 +277,32 @@ def test_a_connection_is_reused_although_the_end_of_a_stream_comes_a_moment_late
 
     assert asyncio.run(run()).counts["requests_failed"] == 0
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize(
+    ("user", "sent"), [("", "Bearer sk-x"), ("me:pw@", f"Basic {b64encode(b'me:pw').decode()}")]
+)
+def test_a_user_in_the_address_is_sent_instead_of_the_key(user: str, sent: str) -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers["Authorization"])
+        return web.json_response({"data": [{"id": "m"}]})
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_get("/v1/models", answer)
+        async with TestServer(app) as server:
+            interface = Interface("completions", "", stream=True)
+            workload = build_workload(load_profile("chat-churn").for_servers(), TEXT_WORDS, seed=3)
+            url = f"http://{user}127.0.0.1:{server.port}"
+            client = LoadClient(workload, interface, url, "sk-x", lambda: None)
+            await client.learn_model()
+            await client.close()
+
+    asyncio.run(run())
+
+    assert seen == [sent]
 
 
 def test_a_refusal_is_no_failure() -> None:
