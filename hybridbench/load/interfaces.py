@@ -141,7 +141,7 @@ class _Chunk(msgspec.Struct):
 
 class _Model(msgspec.Struct):
     id: str
-    owned_by: str = ""
+    owned_by: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -381,7 +381,7 @@ def first_model(body: bytes) -> tuple[str, str]:
         raise NoAnswerError("no-model") from error
     if not models:
         raise NoAnswerError("no-model")
-    return models[0].id, models[0].owned_by
+    return models[0].id, models[0].owned_by or ""
 
 
 def _take(data: bytes, answer: Answer) -> bool:

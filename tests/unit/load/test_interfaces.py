@@ -153,6 +153,7 @@ def test_a_body_has_what_was_asked_for_and_no_more() -> None:
 def test_the_first_model_of_a_list() -> None:
     assert first_model(b'{"data": [{"id": "a", "owned_by": "vllm"}, {"id": "b"}]}') == ("a", "vllm")
     assert first_model(b'{"data": [{"id": "a"}]}') == ("a", "")
+    assert first_model(b'{"data": [{"id": "a", "owned_by": null}]}') == ("a", "")
     for body in (b'{"data": []}', b"{}", b"<html>"):
         with pytest.raises(NoAnswerError):
             first_model(body)
