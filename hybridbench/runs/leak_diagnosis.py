@@ -92,10 +92,12 @@ class LeakDiagnosis:
             verdict = self._judge.collect()
             return verdict is not None or not self._judge.busy
 
-        self._loop.run_until(
-            lambda: judged() or self._judge.could_run_s > _JUDGE_PATIENCE_S, math.inf
-        )
-        self._judge.close()
+        try:
+            self._loop.run_until(
+                lambda: judged() or self._judge.could_run_s > _JUDGE_PATIENCE_S, math.inf
+            )
+        finally:
+            self._judge.close()
         return verdict is not None and verdict.kind is VerdictKind.LEAK
 
     def _hold(self) -> None:

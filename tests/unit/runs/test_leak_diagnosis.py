@@ -9,7 +9,8 @@ import pytest
 from hybridbench.records import messages as m
 from hybridbench.records.codec import by_name
 from hybridbench.records.events import DiagnosisBaseline, DiagnosisStages, Hold, Note, Reclaim
-from hybridbench.records.verdict import VerdictKind
+from hybridbench.records.verdict import Verdict, VerdictKind
+from hybridbench.runs.interrupts import SecondSignalError
 from hybridbench.runs.leak_diagnosis import LeakDiagnosis
 from hybridbench.runs.status import RunStatus
 from hybridbench.runs.steps import SoakSteps
@@ -48,6 +49,24 @@ def test_the_mode_and_the_verdict_so_far_decide(mode: str, kind: VerdictKind, is
     assert ("diagnosis" in soak.sink.kinds()) == is_run
     assert target.count(m.Reclaim) == (not is_run)
     assert ("diagnosis_baseline" in soak.sink.kinds()) == (mode != "never")
+
+
+def test_a_second_signal_leaves_no_judge_behind() -> None:
+    class Interrupted(FakeJudge):
+        closed = False
+
+        def collect(self) -> Verdict:
+            raise SecondSignalError
+
+        def close(self) -> None:
+            self.closed = True
+
+    judge = Interrupted(VerdictKind.LEAK)
+    _, _, steps = diagnosed_soak("auto", judge)
+    with pytest.raises(SecondSignalError):
+        steps.run()
+
+    assert judge.closed
 
 
 def test_the_baseline_is_taken_once_at_the_first_rest_before_traffic_goes_on() -> None:
