@@ -60,6 +60,7 @@ _VALUE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _NO_METRIC: Final = re.compile(r"_(created|info|timestamp|timestamp_seconds)$|^(process|python)_")
 # vLLM's page has its configuration in labels.
 _CONFIGURED: Final = re.compile(r"(\w+):cache_config_info")
+_USED: Final = re.compile(r"(\w+):(?:kv|gpu)_cache_usage_perc")
 # Characters that end a metric's name on a line of the page.
 _BARE: Final = re.compile(r"[{ \t]")
 _NAME: Final = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,150}")
@@ -224,7 +225,7 @@ def read_page(text: str, *, open_metrics: bool = False) -> Scrape:
     levels = {ours.get(name, name): value for name, value in found.gauges.items()}
     gauges = {ours.get(name, f"gauge.{name}"): value for name, value in found.gauges.items()}
     counters = {ours.get(name, f"scraped.{name}"): n for name, n in found.counters.items()}
-    pools = pools_of(levels)
+    pools = pools_of(levels, found.blocks_in_use)
     return Scrape(counters, gauges, running, waiting, pools, _bounded(named), left_out)
 
 
@@ -236,6 +237,20 @@ class _Found:
         self.gauges: dict[str, float] = {}
         self.left_out: set[str] = set()
         self._values: dict[str, set[str]] = {}
+        # Of vLLM and its derivatives: each engine's share of its blocks, and their number.
+        self._shares: dict[tuple[str, str], float] = {}
+        self._blocks: dict[tuple[str, str], float] = {}
+
+    @property
+    def blocks_in_use(self) -> float | None:
+        """Blocks in use of all engines' KV caches; None if the page does not say."""
+        # One block of each engine is never handed out.
+        used = [
+            round(share * (self._blocks[engine] - 1))
+            for engine, share in self._shares.items()
+            if engine in self._blocks
+        ]
+        return float(sum(used)) if used else None
 
     def add(self, kind: str, sample: Sample) -> None:
         name, value = sample.name, sample.value
@@ -243,6 +258,8 @@ class _Found:
         if configured is not None:
             for gauge, size in _cache_sizes(sample).items():
                 self._put(self.gauges, f"{configured[1]}:{gauge}", size)
+                if gauge == "num_gpu_blocks":
+                    self._blocks[configured[1], sample.labels.get("engine", "")] = size
         if not math.isfinite(value) or _NO_METRIC.search(name) or not _NAME.fullmatch(name):
             return
         if _counts(kind, name):
@@ -250,6 +267,8 @@ class _Found:
                 self._put(self.counters, name, value)
                 self._split(sample)
         elif kind in ("gauge", "unknown", "untyped"):
+            if used := _USED.fullmatch(name):
+                self._shares[used[1], sample.labels.get("engine", "")] = value
             fullest = max(value, self.gauges.get(name, value))
             self._put(self.gauges, name, value, fullest if _SHARE.search(name) else None)
 

@@ -30,8 +30,6 @@ _LEVELS: Final[Mapping[str, str]] = {
 _SGLANG: Final = re.compile(r"sglang:(?P<pool>kv|swa|mamba)_used_tokens")
 _SGLANG_SESSIONS: Final = "sglang:num_streaming_sessions"
 _SGLANG_HELD: Final = "sglang:streaming_session_held_tokens"
-# vLLM and its derivatives: a share of the blocks, one of which is never handed out.
-_VLLM: Final = re.compile(r"(?P<engine>\w+):(kv|gpu)_cache_usage_perc")
 
 
 def series_names(page: Collection[str]) -> Mapping[str, str]:
@@ -58,13 +56,18 @@ def _series(name: str, pools: Collection[str]) -> str:
     return _LEVELS.get(name, "")
 
 
-def pools_of(levels: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def pools_of(
+    levels: Mapping[str, float], blocks_in_use: float | None = None
+) -> dict[str, dict[str, float]]:
     """Return slots by pool and part, from a page's series and gauges; empty for unknown engines.
 
     Args:
         levels: by the names of ``series_names``, or else those on the page.
+        blocks_in_use: of the KV cache of vLLM and its derivatives; None if unknown.
     """
     pools: dict[str, dict[str, float]] = {}
+    if blocks_in_use is not None:
+        pools["kv_blocks"] = {IN_USE: blocks_in_use}
     for name, value in levels.items():
         if name.startswith("pool."):
             _, pool, part = name.split(".")
@@ -73,10 +76,6 @@ def pools_of(levels: Mapping[str, float]) -> dict[str, dict[str, float]]:
             held = _held_by_sessions(sglang["pool"], levels)
             if held is not None:
                 pools[sglang["pool"]] = {IN_USE: value - held}
-        elif vllm := _VLLM.fullmatch(name):
-            blocks = levels.get(f"{vllm['engine']}:num_gpu_blocks")
-            if blocks is not None:
-                pools["kv_blocks"] = {IN_USE: float(round(value * (blocks - 1)))}
     if not any(parts.get("session_held") for parts in pools.values()):
         # When idle, no request and no session is left that could hold a lock.
         for parts in pools.values():

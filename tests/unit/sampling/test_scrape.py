@@ -204,12 +204,22 @@ vllm:kv_cache_usage_perc 0.1
 # TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="16",num_gpu_blocks="31"} 1
 """
+# With data parallelism each engine has a cache of its own, of which the page shows a share.
+_VLLM_ENGINES = """\
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.5
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.1
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="31"} 1
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="31"} 1
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "in_use"),
     [
         (_VLLM_POOLS, {"kv_blocks": 3.0}),
+        (_VLLM_ENGINES, {"kv_blocks": 18.0}),
         (VLLM, {}),
         (_SGLANG_POOLS.replace("{sessions}", "0").replace("{held}", "0"), {"kv": 120, "mamba": 5}),
         # What an open session holds is in use for a reason; of states its page does not say.
