@@ -469,9 +469,10 @@ def _device_ranges(folder: Path) -> list[list[int]]:
     Skips what is excluded already (``dc``) and what the kernel would not restore (``io``).
     """
     try:
-        if not any(device in (folder / "maps").read_text("utf-8") for device in _DEVICES):
+        mapped = (folder / "maps").read_text("utf-8", "replace")
+        if not any(device in mapped for device in _DEVICES):
             return []
-        lines = (folder / "smaps").read_text("utf-8").splitlines()
+        lines = (folder / "smaps").read_text("utf-8", "replace").split("\n")
     except OSError:
         return []
     found: list[list[int]] = []

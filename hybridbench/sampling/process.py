@@ -171,7 +171,8 @@ def read_family_cpu_s(pids: Iterable[int]) -> float:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        # The kernel cuts a name after 15 bytes, perhaps in the middle of a character.
+        return path.read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise ProcessGoneError from error
 

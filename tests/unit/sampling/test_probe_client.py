@@ -49,6 +49,11 @@ def test_mappings_of_devices_stay_out_of_a_fork_where_that_can_be_undone(tmp_pat
         (tmp_path / name).write_text(SMAPS)
 
     assert _device_ranges(tmp_path) == [[0x7F0000000000, 2 << 20]]
+    # Names of files are bytes, and may have what Unicode calls a separator of lines.
+    for name in ("maps", "smaps"):
+        with (tmp_path / name).open("ab") as file:
+            file.write(b"7f0000500000-7f0000600000 r--p 00000000 00:05 13 /caf\xe9\xe2\x80\xa8\n")
+    assert _device_ranges(tmp_path) == [[0x7F0000000000, 2 << 20]]
     assert _device_ranges(tmp_path / "absent") == []
 
 

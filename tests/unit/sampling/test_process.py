@@ -60,6 +60,15 @@ def test_this_process_can_be_read() -> None:
     assert fds >= 3
 
 
+def test_a_process_may_have_a_name_that_is_cut_within_a_character(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    name = "a-\u0441\u0435\u0440\u0432".encode()[:-1]
+    status = b"Name:\t" + name + b"\nVmRSS:\t 8 kB\nRssAnon:\t 4 kB\n"
+    (tmp_path / "7" / "status").write_bytes(status)
+
+    assert read_process_memory(7, tmp_path).rss_anon_bytes == 4096
+
+
 def test_a_process_that_is_not_there_is_gone(tmp_path: Path) -> None:
     for read in (read_process_memory, read_pss_bytes, count_open_fds):
         with pytest.raises(ProcessGoneError):
