@@ -262,6 +262,8 @@ class TraceFile:
             place = f"{self.path}:{number}"
             record = _json_record(line, place)
             session = record.get("session_id")
+            if isinstance(session, list | dict):
+                raise ConfigError(f"{place}: session_id must be a text or a number.")
             is_later_turn = "timestamp" not in record
             if is_later_turn and session not in latest:
                 raise ConfigError(

@@ -227,6 +227,10 @@ MALFORMED = {
         json.dumps({**GOOD, "hash_ids": [0, "a"]}),
         "hash_ids must be a list of whole numbers.",
     ),
+    "a session that is no name": (
+        json.dumps({**GOOD, "session_id": ["a"]}),
+        "session_id must be a text or a number.",
+    ),
 }
 
 
