@@ -18,7 +18,7 @@ _CHARS_MAX: Final = 10_000
 _HIDDEN: Final = (
     r"(?:api|access|secret|private|auth|encryption|signing|session|master|license)?keys?|"
     r"token|secrets?|passwords?|passwd|passphrase|pwd|pass|auth|authorization|credentials?|bearer|"
-    r"cookie|jwt|pat"
+    r"cookie|jwt|pat|sig|signature"  # the last two sign the addresses of files in cloud storage
 )
 _NAME: Final = (
     rf"(?:[A-Za-z0-9.]+[-_])*(?:{_HIDDEN})(?:[-_](?:id|value|file|path|env|base64|b64|\d+))*"

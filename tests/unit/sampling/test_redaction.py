@@ -38,6 +38,8 @@ SECRET = "c4n4rY"
         f"x --proxy=http://{SECRET}@host:3128",
         f"x postgresql+asyncpg://u:{SECRET}@db/x",
         f"x 'https://host/v1?api_key={SECRET}&n=1'",
+        f"x --model 'https://a.blob.core.windows.net/m.gguf?sv=2024&sp=r&sig={SECRET}%3D'",
+        f"x --model 'https://b.s3.amazonaws.com/m.gguf?X-Amz-Signature={SECRET}&X-Amz-Expires=9'",
         f"curl -H 'Authorization: Bearer {SECRET}' http://h",
         f"curl -H 'authorization: {SECRET}' http://h",
         f"curl -H 'X-Api-Key: {SECRET} {SECRET}' http://h",
