@@ -404,6 +404,9 @@ class _Page:
             connection.close()
         if len(content) > PAGE_BYTES_MAX:
             raise NoMetricsError(f"it is longer than {PAGE_BYTES_MAX // MIB} MiB")
+        if response.length:
+            # A read of limited size does not raise this, and half a number is a number.
+            raise http.client.IncompleteRead(content, response.length)
         if "html" in content_type or content.lstrip()[:1] == b"<":
             raise NoMetricsError("it is a page of HTML")
         return content.decode("utf-8", "replace"), content_type

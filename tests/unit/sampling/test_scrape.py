@@ -400,6 +400,8 @@ def test_a_page_that_has_moved_on_its_host_is_followed() -> None:
         (raw(b"HTTP/1.1 200 OK\r\n", b"X: " + b"a" * 10_000_000 + b"\r\n\r\n"), ""),
         (raw(b"HTTP/1.1 200 OK\r\n", b"X: secret\r\n" * 1_000_000, b"\r\n"), ""),
         (raw(b"HTTP/1.1 200 OK\r\nContent-Length: secret\r\n\r\n"), "it is empty"),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\na_total 12"), "was cut off"),
+        (raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n63\r\na 12"), "was cut off"),
         (raw(b"HTTP/1.1 500 secret\r\n\r\n"), "it answered 500"),
         (raw(b"HTTP/1.1 302 X\r\nLocation: http://secret.example/\r\n\r\n"), "another host"),
         (raw(b"HTTP/1.1 302 X\r\nLocation: /metrics\r\n\r\n"), "again and again"),
