@@ -7,7 +7,7 @@ versions took turns and half of the rounds show little.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -25,6 +25,7 @@ from hybridbench.analysis.comparison.records import (
     SideComparison,
 )
 from hybridbench.analysis.facts.window import judged_length_s, last_segment, segments
+from hybridbench.analysis.findings.incomplete import BenchError
 from hybridbench.analysis.record import RunRecord
 from hybridbench.compare.store import StoredComparison, judged_comparison, read_comparison
 from hybridbench.foundation.errors import RunDirectoryError
@@ -218,10 +219,7 @@ def _with_verdict(attempt: Attempt, record: RunRecord, verdict: Verdict) -> Atte
 
 def _with_comparison(attempt: Attempt, stored: StoredComparison) -> Attempt:
     verdict, ratios = judged_comparison(stored)
-    findings = (
-        *(finding for side in verdict.sides for finding in _findings(side)),
-        *(finding for ratio in ratios for finding in _ratio_findings(ratio, verdict)),
-    )
+    findings = tuple(_compared_findings(verdict, ratios))
     manifests = [version.manifest for version in stored.comparison.versions]
     starts = [block.started_s for block in stored.comparison.blocks]
     return msgspec.structs.replace(
@@ -258,6 +256,20 @@ def _medians(record: RunRecord, window: tuple[float, float] | None) -> dict[str,
         if values.size:
             medians[name] = float(np.median(values))
     return medians
+
+
+def _compared_findings(
+    verdict: ComparisonVerdict, ratios: Sequence[CheckedRatio]
+) -> Iterator[AttemptFinding]:
+    if verdict.failures and verdict.outcome is Outcome.INCONCLUSIVE:
+        # The sides were judged by what is left of the analysis: they may even be SAME.
+        part, said = verdict.failures[0].part, verdict.full_headline
+        yield AttemptFinding(BenchError.kind, VerdictKind.INCONCLUSIVE, part, said)
+        return
+    for side in verdict.sides:
+        yield from _findings(side)
+    for ratio in ratios:
+        yield from _ratio_findings(ratio, verdict)
 
 
 def _findings(side: SideComparison) -> Iterator[AttemptFinding]:

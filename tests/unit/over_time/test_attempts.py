@@ -29,7 +29,7 @@ from hybridbench.over_time.policy import next_attempt, result
 from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.manifest import manifest_from_json
 from hybridbench.records.nightly import Attempt, AttemptReason, CellKind, CellState
-from hybridbench.records.verdict import Rate, Verdict, VerdictKind
+from hybridbench.records.verdict import Failure, Rate, Verdict, VerdictKind
 from tests.unit.over_time.planned_runs import attempt, planned_run
 
 PLAN = """\
@@ -83,11 +83,14 @@ def ended(
     *sides: SideComparison,
     how: str = "decided",
     thresholds: tuple[str, ...] = (),
+    failures: tuple[Failure, ...] = (),
 ) -> Attempt | None:
-    """The attempt whose comparison came to ``sides``."""
+    """The attempt whose comparison came to ``sides``; with ``failures`` it is undecided."""
+    outcome = Outcome.INCONCLUSIVE if failures else sides[0].outcome
     verdict = ComparisonVerdict(
-        sides[0].outcome, "", sides, 12, ComparisonTerms(), interleaved=True, headline="the answer"
-    )
+        outcome, "", sides, 12, ComparisonTerms(), interleaved=True, headline="the answer",
+        failures=failures,
+    )  # fmt: skip
     directory = folder / "attempt-1" / "comparison"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "comparison.json").touch()
@@ -187,6 +190,21 @@ def test_a_missed_ratio_is_a_finding_of_statistics(
     assert result(planned.rules(planned.cells[0]), [missed, missed]).exit_code == 12
     assert (met.verdict, met.findings) == ("CLEAN", ())
     assert open_.verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("part", [Outcome.SAME, Outcome.REGRESSION])
+def test_a_comparison_whose_analysis_failed_is_undecided_whatever_its_sides_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Outcome
+) -> None:
+    planned = planned_run(tmp_path, PLAN)
+    failed = Failure("the leaks", "ValueError: x", "")
+
+    made = ended(tmp_path, monkeypatch, side(part, leaks=(LEAK,)), failures=(failed,))
+
+    assert made is not None
+    assert (made.verdict, made.exit_code) == ("INCONCLUSIVE", 13)
+    assert [finding.subject for finding in made.findings] == ["the leaks"]
+    assert result(planned.rules(planned.cells[0]), [made]).state is CellState.NEUTRAL
 
 
 @pytest.mark.parametrize("how", ["", "interrupted"])
