@@ -71,6 +71,17 @@ def test_a_missing_cell_is_an_error_and_a_waived_finding_is_skipped(tmp_path: Pa
     assert len(states) == len(told.gates)
 
 
+def test_a_run_whose_only_attempt_was_killed_has_no_negative_length(tmp_path: Path) -> None:
+    planned = planned_run(tmp_path)
+    killed = attempt("", exit_code=None, ended_wall_s=0.0)
+    store(finished(planned, "one", killed, done=False), tmp_path / "cells")
+
+    run = merged(planned.record, find_cells([tmp_path / "cells"]), [])
+
+    assert run.ended_wall_s == run.started_wall_s
+    assert str(nightly_document(run, "night").subtitle).endswith(" · 2026-11-20 12:00 UTC · 0s")
+
+
 def test_the_pages_name_every_cell_and_every_waiver(tmp_path: Path) -> None:
     told = document(tmp_path, attempt("LEAK", NODES, GROWTH), attempt(), text=PLAN + WAIVER)
 
