@@ -197,9 +197,10 @@ def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:
         low, high = -high, -low
     scale = 1.0
     if threshold.per != HOUR:
-        # The hours in which these events were counted: the trend may span less, or other segments.
-        hours = window.duration_s / 3600.0
-        scale = hours / _events(run.facts.counters, window, threshold.per)
+        # The trend may span less than the window, from a metric's first sample, or other segments.
+        span_s = max(window.start_s, result.window_s[0]), min(window.end_s, result.window_s[1])
+        hours = (span_s[1] - span_s[0]) / 3600.0
+        scale = hours / _events(run.facts.counters, span_s, threshold.per)
     return Measured(value * scale, low * scale, high * scale, 1.5)
 
 
@@ -211,7 +212,7 @@ def _counted(facts: Facts, window: Window, threshold: Threshold) -> Measured:
     if threshold.per == HOUR:
         passed = np.diff(t) / 3600.0
     else:
-        _events(facts.counters, window, threshold.per)
+        _events(facts.counters, (window.start_s, window.end_s), threshold.per)
         passed = np.diff(facts.counters.at(threshold.per, t))
     found = mean_rate(np.diff(value), passed)
     if found is None or found.ends is None:
@@ -219,12 +220,12 @@ def _counted(facts: Facts, window: Window, threshold: Threshold) -> Measured:
     return Measured(found.value, *found.ends, 0.5)
 
 
-def _events(counters: EventCounters, window: Window, counter: str) -> float:
+def _events(counters: EventCounters, span_s: tuple[float, float], counter: str) -> float:
     if counter not in counters.series:
         near = get_close_matches(counter, counters.names, n=1)
         missing = Missing(counter=counter, near=tuple(near))
         raise _NotMeasuredError(UnmeasuredCode.NOT_COUNTED, missing)
-    first, last = counters.at(counter, np.array([window.start_s, window.end_s]))
+    first, last = counters.at(counter, np.array(span_s))
     if last <= first:
         raise _NotMeasuredError(UnmeasuredCode.NO_EVENT, Missing(counter=counter))
     return float(last - first)

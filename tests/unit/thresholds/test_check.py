@@ -92,6 +92,17 @@ def test_growth_per_request_of_a_resumed_run_is_that_of_each_segment() -> None:
     assert result.value == pytest.approx(3.7e9 / 3600 / 12.0, rel=0.1)
 
 
+def test_growth_per_request_counts_only_the_requests_of_the_time_that_was_judged() -> None:
+    record = healthy_record(LEAKING)
+    memory = record.series["rss_anon_swap_bytes"]
+    late = memory.t_s >= 1200.0
+    part = with_series(record, Series(memory.name, memory.t_s[late], memory.value[late]))
+
+    result = only(held(part, "rss.slope<1KiB/request"))
+
+    assert result.value == pytest.approx(3.7e9 / 3600 / 12.0, rel=0.1)
+
+
 def test_a_threshold_that_is_met_changes_nothing() -> None:
     record = healthy_record(Run(1800.0, 120.0))
 
