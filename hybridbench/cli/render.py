@@ -122,8 +122,12 @@ def render_ended(directory: Path, options: OutputOptions, hint: ExitCode | None)
             code = render(directory, options)
         except SecondSignalError:
             code = int(interrupts.exit_code or ExitCode.INTERRUPTED)
-        except HybridbenchError:
-            raise
+        except HybridbenchError as error:
+            if hint is None:
+                raise
+            # The signal may have come before there was anything to report on.
+            print_error(error)
+            code = int(hint)
         except Exception as error:
             with contextlib.suppress(OSError), (directory / BENCH_ERRORS).open("a") as file:
                 traceback.print_exc(file=file)

@@ -36,6 +36,7 @@ from hybridbench.foundation.errors import (
 )
 from hybridbench.records.comparison import (
     COMPARISON_SCHEMA,
+    FINISHED,
     ComparedVersion,
     ComparisonManifest,
     comparison_manifest_from_json,
@@ -149,11 +150,9 @@ def read_comparison(path: Path) -> StoredComparison:
         RunDirectoryError: there is none, it is damaged, or a later version wrote it.
     """
     manifest = read_comparison_manifest(path)
+    if len(manifest.versions) < 2:
+        raise _too_few_versions(path, manifest)
     versions = tuple(_version(path, entry) for entry in manifest.versions)
-    if len(versions) < 2:
-        raise RunDirectoryError(
-            f"{path / COMPARISON} names fewer than two versions", code=ErrorCode.DAMAGED
-        )
     if manifest.interleaved:
         # An incomplete last line is a block that was never stored.
         blocks = tuple(read_lines(path / BLOCKS, msgspec.json.Decoder(Block)).lines)
@@ -200,6 +199,15 @@ def read_comparison_manifest(path: Path) -> ComparisonManifest:
             f"{path / COMPARISON} is damaged, or from before version 0.1.0: {error}",
             code=ErrorCode.DAMAGED,
         ) from error
+
+
+def _too_few_versions(path: Path, manifest: ComparisonManifest) -> RunDirectoryError:
+    if manifest.ended in FINISHED:
+        said = f"{path / COMPARISON} names fewer than two versions"
+        return RunDirectoryError(said, code=ErrorCode.DAMAGED)
+    return RunDirectoryError(
+        f"{path} ended before its second version had run: there is nothing to compare"
+    )
 
 
 def _version(path: Path, entry: ComparedVersion) -> Version:

@@ -382,6 +382,21 @@ def test_a_signal_while_a_report_is_written_does_not_cost_it_and_a_second_stops_
     assert (run_dir / "verdict.json").is_file() is not stopped
 
 
+def test_a_comparison_interrupted_during_its_first_version_ends_by_the_signal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {
+        "schema": "hybridbench.comparison-plan/1",
+        "versions": [{"name": "."}],
+        "ended": "interrupted",
+        "exit_code": 130,
+    }
+    (tmp_path / "comparison.json").write_text(json.dumps(made))
+
+    assert render_ended(tmp_path, OutputOptions(), ExitCode.INTERRUPTED) == ExitCode.INTERRUPTED
+    assert "ended before its second version had run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("error", [MemoryError(), ImportError("no numpy"), OSError(24, "no files")])
 def test_a_run_of_which_nothing_can_be_made_is_inconclusive_and_kept(
     error: Exception,
