@@ -21,6 +21,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from hybridbench.foundation.errors import HybridbenchError
+from hybridbench.foundation.labels import labelled
 from hybridbench.rundir.layout import SAMPLES
 from hybridbench.rundir.lines import decoded_sample
 from hybridbench.rundir.manifest import read_manifest
@@ -95,6 +96,9 @@ def last_values(samples: Path) -> tuple[float, dict[str, float]]:
         sample = decoded_sample(line)
         if sample is not None:
             values.update(sample.m)
+            for process in sample.processes:
+                own = process.labels
+                values.update({labelled(name, own): value for name, value in process.m.items()})
             last_s = sample.t
     return last_s, values
 

@@ -18,6 +18,7 @@ import pytest
 
 from hybridbench.foundation.clock import FakeClock
 from hybridbench.records.manifest import manifest_from_json
+from hybridbench.records.processes import ProcessSample
 from hybridbench.report import serve
 from hybridbench.report.serve import HOST, LiveRun, last_values, make_server
 from hybridbench.rundir.writer import RunWriter
@@ -84,6 +85,18 @@ def test_metrics_are_the_newest_values_with_families_by_label(run_dir: Path) -> 
     assert 'hybridbench_events_total{event="finishes"} 3' in lines
     assert "# TYPE hybridbench_events_total counter" in lines
     assert "hybridbench_run_seconds 2" in lines
+
+
+def test_metrics_has_the_values_of_every_process_of_a_watched_server(tmp_path: Path) -> None:
+    engine = ProcessSample("EngineCore", 7, 0.0, m={"rss_anon_swap_bytes": 3e8})
+    with RunWriter(tmp_path / "run", manifest_from_json(manifest()), FakeClock()) as writer:
+        writer.sample(1.0, "load", {"rss_anon_swap_bytes": 1e8}, processes=[engine])
+
+    with served(LiveRun(tmp_path / "run")) as port:
+        text = asked(port, "/metrics")[2]
+
+    assert "hybridbench_rss_anon_swap_bytes 100000000" in text.splitlines()
+    assert 'hybridbench_rss_anon_swap_bytes{role="EngineCore"} 300000000' in text.splitlines()
 
 
 def test_a_torn_line_does_not_hide_the_samples_before_it(run_dir: Path) -> None:
