@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -73,7 +73,7 @@ class Rules:
         waivers = [
             waiver
             for waiver in self.waivers
-            if fnmatchcase(names[0], waiver.profile) and fnmatchcase(names[1], waiver.model)
+            if _matches(names[0], waiver.profile) and _matches(names[1], waiver.model)
         ]
         return tuple(_judged(found, waivers, attempt.started_on) for found in attempt.findings)
 
@@ -259,12 +259,17 @@ def _covers(waiver: Waiver, finding: AttemptFinding) -> bool:
     A waiver for growth also covers an undecided finding about the same subject: a known leak moves
     memory, and a run too short to call that growth would otherwise never pass.
     """
-    if not fnmatchcase(finding.subject, waiver.subject):
+    if not _matches(finding.subject, waiver.subject):
         return False
     if waiver.kind == _GROWTH and finding.kind == _UNDECIDED:
         return True
     same_kind = leak_kind(waiver.kind) == leak_kind(finding.kind)
-    return same_kind and fnmatchcase(finding.driver or "", waiver.driver)
+    return same_kind and _matches(finding.driver or "", waiver.driver)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    # Only * is special: the name of a nested container has brackets, as in ``app.kept[][]``.
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
 
 
 def _refusal(waiver: Waiver, finding: AttemptFinding, today: date) -> str:

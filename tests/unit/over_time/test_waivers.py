@@ -54,6 +54,14 @@ def waived(finding: AttemptFinding, waiver: Waiver = KNOWN, days: int = 0) -> st
     return "" if entry.waived else entry.why_not or "not named"
 
 
+@pytest.mark.parametrize("subject", ["app.kept[][]", "app.*[][]", "*[][]"])
+def test_the_brackets_of_a_nested_container_are_not_special(subject: str) -> None:
+    nested = replace(LEAK, subject="app.kept[][]")
+
+    assert waived(nested, replace(KNOWN, subject=subject)) == ""
+    assert waived(replace(LEAK, subject="app.keptx"), replace(KNOWN, subject=subject))
+
+
 def test_a_known_finding_is_waived_to_the_end_of_its_day() -> None:
     assert waived(LEAK) == ""
     assert "expired on 2026-11-20 (tracker/1)" in waived(LEAK, days=1)
