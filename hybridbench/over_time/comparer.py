@@ -30,6 +30,8 @@ from hybridbench.thresholds.grammar import Stat
 
 THROUGHPUT: Final = "throughput_tokens_per_s"
 _MIB: Final = 2.0**20
+# What such a run did not find may still be there.
+_PROVES_NOTHING: Final = (VerdictKind.CRASHED, VerdictKind.INVALID)
 # Upgrades of the environment are shown with the version, but do not split a series.
 _OF_ENVIRONMENT: Final = frozenset({"interpreter", "torch", "numpy", "libc"})
 
@@ -232,7 +234,6 @@ def _is_baseline(base: CellResult, cell: CellResult) -> bool:
 
 def _compared(cell: CellResult, base: CellResult, name: str, least_ratio: float) -> CellResult:
     known = {entry.finding.signature: entry.finding for entry in base.findings if _says(entry)}
-    seen = {entry.finding.signature for entry in cell.findings}
     now, before = cell.metrics.get(THROUGHPUT), base.metrics.get(THROUGHPUT)
     ratio = now / before if now and before else None
     changes = [*_grown(cell, base, known)]
@@ -242,7 +243,7 @@ def _compared(cell: CellResult, base: CellResult, name: str, least_ratio: float)
         cell,
         baseline=name,
         findings=tuple(_with_news(entry, name, known) for entry in cell.findings),
-        gone=tuple(finding for signature, finding in known.items() if signature not in seen),
+        gone=tuple(_gone(cell, known)),
         changes=tuple(changes),
         throughput_ratio=ratio,
     )
@@ -272,6 +273,18 @@ def _with_news(entry: CellFinding, name: str, known: _Known) -> CellFinding:
     is_new = entry.finding.signature not in known
     news = f"new since {name}" if is_new else f"known in {name}"
     return msgspec.structs.replace(entry, news=news, is_new=is_new)
+
+
+def _gone(cell: CellResult, known: _Known) -> Iterator[AttemptFinding]:
+    """Yield each ``known`` finding that ``cell`` would have shown if it were still there."""
+    found = [entry.finding for entry in cell.findings]
+    if any(one.verdict in _PROVES_NOTHING for one in found):
+        return
+    seen = {one.signature for one in found}
+    undecided = {one.subject for one in found if one.verdict is VerdictKind.INCONCLUSIVE}
+    for signature, finding in known.items():
+        if signature not in seen and finding.subject not in undecided:
+            yield finding
 
 
 def _grown(cell: CellResult, base: CellResult, known: _Known) -> Iterator[str]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from hybridbench.over_time.run import MergeOptions, merge_cells
 from hybridbench.over_time.stored import green_runs, read_nightly_run
 from hybridbench.records.nightly import (
     Attempt,
+    AttemptFinding,
     CellResult,
     NightlyRun,
 )
+from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.layout import NIGHTLY
 from tests.unit.over_time.planned_runs import (
     GROWTH,
@@ -98,6 +102,24 @@ def test_what_went_is_told(tmp_path: Path) -> None:
     cell = last_cell(tmp_path, attempt("LEAK", NODES), attempt(), text=WAIVED)
 
     assert [finding.subject for finding in cell.gone] == ["TreeNode"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "subject"),
+    [
+        ("crash", VerdictKind.CRASHED, "worker"),
+        ("noisy-machine", VerdictKind.INVALID, "machine"),
+        ("undecided", VerdictKind.INCONCLUSIVE, "TreeNode"),
+    ],
+)
+def test_nothing_is_gone_from_a_run_that_could_not_show_it(
+    tmp_path: Path, kind: str, verdict: VerdictKind, subject: str
+) -> None:
+    blind = attempt(verdict.value, AttemptFinding(kind, verdict, subject))
+
+    cell = last_cell(tmp_path, attempt("LEAK", NODES), blind, text=WAIVED)
+
+    assert (cell.baseline, cell.gone) == ("night-0", ())
 
 
 def test_a_failed_run_is_no_baseline(tmp_path: Path) -> None:
