@@ -111,7 +111,9 @@ def _bisect(versions: list[V], kind: _Kind[V], options: CompareOptions) -> NoRet
     # Refuse options that are invalid for every version here, before each version is skipped for it.
     settings_of((kind.compared_as(first), kind.compared_as(last)), options)
     kind.make_ready(first)
-    echo(f"{len(versions) - 1} {kind.plural} after {kind.name(first)}", err=True)
+    count = len(versions) - 1
+    noun = kind.singular if count == 1 else kind.plural
+    echo(f"{count} {noun} after {kind.name(first)}", err=True)
     found = search.bisect(versions, _Search(first, kind, options))
     raise typer.Exit(int(_print_result(found, versions, kind)))
 

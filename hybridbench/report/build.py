@@ -453,7 +453,8 @@ def _events_table(record: RunRecord) -> Table:
         for data in [event_data(event)]
     )
     left = len(events) - len(rows)
-    note = f"{left} later events are in events.jsonl." if left else ""
+    later = f"{left} later {'event is' if left == 1 else 'events are'} in events.jsonl."
+    note = later if left else ""
     return Table("Events of the run", ("time", "event", "what"), rows, frozenset({0}), note)
 
 

@@ -136,7 +136,8 @@ def _suite(comparison: Comparison) -> str:
 def _subtitle(comparison: Comparison, verdict: ComparisonVerdict) -> Text:
     names = " and ".join(display_name(v) for v in comparison.versions)
     manifest = comparison.versions[0].manifest
-    rounds = phrase(Quantity("rounds", verdict.rounds), " rounds")
+    noun = " round" if verdict.rounds == 1 else " rounds"
+    rounds = phrase(Quantity("rounds", verdict.rounds), noun)
     parts: list[Text] = [
         names,
         model_text(manifest.model),

@@ -100,7 +100,8 @@ def _leak_gate(comparison: Comparison, side: SideComparison, group: str) -> Gate
     if not leaks_judged(comparison.versions[0], comparison.versions[side.version]):
         return Gate("leaks", group, GateState.SKIPPED, "not judged: a run is INVALID or CRASHED")
     faster = [label_of(row.subject) for row in side.leaks if row.change is Change.GROWS_FASTER]
-    beside = f"; {', '.join(faster)} grows faster, below the limit" if faster else ""
+    grow = "grows" if len(faster) == 1 else "grow"
+    beside = f"; {', '.join(faster)} {grow} faster, below the limit" if faster else ""
     return Gate("leaks", group, GateState.PASSED, f"no finding is new and none grew{beside}")
 
 

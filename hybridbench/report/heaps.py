@@ -12,6 +12,7 @@ from hybridbench.analysis.facts.censuses import Heap, heaps_of
 from hybridbench.analysis.facts.counters import singular
 from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.processes import process_views
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.labels import labelled
 from hybridbench.foundation.metrics import Unit
@@ -52,14 +53,15 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
         rows += [_row(one) for one in own[:_MOST_ROWS]]
     note: Text = "Of caches and undecided names the rate is that of the second half of the time."
     if left:
-        note = phrase(note, " ", _count("more names", left, ""), " more names grew.")
+        names = "name" if left == 1 else "names"
+        note = phrase(note, " ", _count("more names", left, ""), f" more {names} grew.")
     columns = ("process", "what", "in the end", "rate", "it is")
     empty = "No container and no type of object grew steadily in any process."
     fewest = min((len(heap.censuses) for heap in heaps if heap.role != PAGE), default=0)
     if fewest < FEWEST_CENSUSES:
         empty = (
-            f"A process had only {fewest} heap scans; {FEWEST_CENSUSES} are needed to tell what "
-            "grows."
+            f"A process had only {times(fewest, 'heap scan')}; {FEWEST_CENSUSES} are needed to "
+            "tell what grows."
         )
     title = "Growth in the heaps of processes"
     return Table(title, columns, tuple(rows), frozenset({2, 3}), note, empty)

@@ -65,7 +65,8 @@ def _finding(finding: FindingText, data_file: str) -> Iterator[str]:
     yield from _list(shown)
     left = len(finding.evidence) - len(shown)
     if left:
-        yield f"{left} more lines of evidence are in {data_file}."
+        lines = "line of evidence is" if left == 1 else "lines of evidence are"
+        yield f"{left} more {lines} in {data_file}."
         yield ""
 
 

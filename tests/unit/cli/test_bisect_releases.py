@@ -56,6 +56,13 @@ def test_the_release_that_made_or_mended_it_is_named(
     assert prepared[:2] == [f"sglang-cache=={good}", f"sglang-cache=={bad}"]
 
 
+@pytest.mark.usefixtures("prepared")
+def test_a_single_release_after_the_good_one_is_in_the_singular(hybridbench: CommandLine) -> None:
+    done = hybridbench("bisect", "--target", "sglang-cache", "--good", "0.5.9", "--bad", "0.5.10")
+
+    assert "1 release after 0.5.9\n" in done.stderr
+
+
 def test_nothing_is_looked_for_where_the_bad_release_shows_nothing(
     prepared: list[str], hybridbench: CommandLine
 ) -> None:

@@ -65,6 +65,10 @@ def test_an_interrupted_comparison_ends_like_one() -> None:
     assert found.exit_code == 130
 
 
+def test_a_single_round_is_in_the_singular() -> None:
+    assert " · 1 round · " in str(document(comparison(count=1)).subtitle)
+
+
 def test_a_regression_between_revisions_asks_for_a_bisection() -> None:
     made = comparison(0.8)
     first, second = made.versions

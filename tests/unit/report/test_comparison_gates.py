@@ -60,6 +60,17 @@ def test_an_undecided_leak_is_skipped_and_listed_on_a_line() -> None:
     assert len(gate.detail.splitlines()) == len(rows)
 
 
+def test_growth_of_two_metrics_below_the_limit_is_in_the_plural() -> None:
+    made = comparison(leaks=True)
+    found = judged(made)
+    (side,) = found.sides
+    row = replace(side.leaks[0], change=Change.GROWS_FASTER, subject="rss_anon_swap_bytes")
+    for rows, said in (((row,), " grows faster"), ((row, row), " grow faster")):
+        several = replace(found, sides=(replace(side, leaks=rows),))
+        gates = comparison_gates(made, several, ExitCode.CLEAN)
+        assert said in str(next(gate for gate in gates if gate.name == "leaks").text)
+
+
 def test_what_an_invalid_run_did_not_find_is_no_pass() -> None:
     made = comparison()
     void = replace(made.versions[1], verdict=verdict(VerdictKind.INVALID))

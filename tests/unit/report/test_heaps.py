@@ -77,6 +77,14 @@ def test_processes_without_a_probe_are_named(record: RunRecord) -> None:
     )
 
 
+def test_a_single_heap_scan_is_too_few_and_in_the_singular(record: RunRecord) -> None:
+    first = next(event for event in record.events if isinstance(event, Census))
+
+    growth, _ = heap_tables(replace(record, events=[first]))
+
+    assert growth.empty.startswith("A process had only 1 heap scan; 8 are needed")
+
+
 def test_a_run_without_probes_has_no_such_table(record: RunRecord) -> None:
     unseen = [e for e in record.events if not isinstance(e, Census | IdleLook)]
 

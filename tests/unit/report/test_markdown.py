@@ -48,3 +48,13 @@ def test_endless_evidence_keeps_the_summary_small() -> None:
 
     assert len(text.encode()) < 50_000
     assert "980 more lines of evidence are in verdict.json." in text
+
+
+def test_one_line_that_was_left_out_is_in_the_singular() -> None:
+    record = synthetic.record_of(120.0)
+    verdict = synthetic.leak_verdict(record)
+    long = changed(verdict.findings[0], evidence=("x",) * 21)
+
+    text = render_markdown(build_document(record, replace(verdict, findings=(long,))))
+
+    assert "1 more line of evidence is in verdict.json." in text
