@@ -14,6 +14,8 @@ from hybridbench.thresholds.result import (
 )
 
 _SMALL_COUNT = 10.0
+# Where four figures would be printed with an exponent.
+_EXPONENT_FROM = 9999.5
 
 
 def threshold_text(result: ThresholdResult) -> str:
@@ -56,13 +58,18 @@ def _quantity(result: ThresholdResult, value: float | None) -> str:
         case Unit.BYTES:
             return f"{format_bytes(value)}{per}"
         case Unit.RATIO:
-            return f"{value:.4g}{per}"
+            return f"{_figures(value)}{per}"
         case Unit.PER_SECOND:
-            return f"{value:.4g}/s{per}"
+            return f"{_figures(value)}/s{per}"
         case Unit.COUNT:
             plain = f"{value:.3g}" if abs(value) < _SMALL_COUNT else format_count(value)
             return f"{plain}{per}"
-    return f"{value:.4g} {result.unit}{per}"
+    return f"{_figures(value)} {result.unit}{per}"
+
+
+def _figures(value: float) -> str:
+    """At least four figures, without an exponent from 10,000 on."""
+    return f"{value:,.0f}" if abs(value) >= _EXPONENT_FROM else f"{value:.4g}"
 
 
 def _unmeasured_text(why: Unmeasured) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from hybridbench.analysis.levels import Measured
 from hybridbench.records.codec import from_json, to_json
 from hybridbench.records.json_value import JsonValue
+from hybridbench.thresholds.check import gate
+from hybridbench.thresholds.grammar import parse_threshold
 from hybridbench.thresholds.result import (
     ThresholdOutcome,
     ThresholdResult,
@@ -47,6 +50,21 @@ def test_each_reason_not_to_check_has_its_words(code: UnmeasuredCode) -> None:
 
     assert threshold_text(result) == f"x<1 was not checked: {words}"
     assert to_json(result)["unmeasured"] == {"code": code.value, "data": data}
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "said"),
+    [
+        ("throughput.p50>900/s", 12345.6, "12,346/s"),
+        ("throughput.p50>900/s", 9999.6, "10,000/s"),
+        ("throughput.p50>900/s", 987.65, "987.6/s"),
+        ("ttft.p50<1s", 12345.6, "12,346 ms"),
+    ],
+)
+def test_a_large_value_has_no_exponent(text: str, value: float, said: str) -> None:
+    result = gate(parse_threshold(text), Measured(value, value, value))
+
+    assert result.said.endswith(f": {said}")
 
 
 def test_a_reason_of_a_later_version_is_named_by_its_code() -> None:
