@@ -48,7 +48,13 @@ from hybridbench.report.quantity import (
     share_text,
 )
 from hybridbench.report.serving import compared_serving
-from hybridbench.report.wording import BADGES, capital, model_text, without_options
+from hybridbench.report.wording import (
+    BADGES,
+    capital,
+    model_text,
+    only_options,
+    without_options,
+)
 from hybridbench.rundir.layout import VERDICT
 from hybridbench.thresholds.gates import STATE
 from hybridbench.thresholds.ratios import CheckedRatio
@@ -69,6 +75,11 @@ _MEANING: Final[Mapping[Outcome, str]] = {
     "finding is new.",
     Outcome.BETTER: "Nothing is worse, and a version is faster beyond the margin or leaks less.",
 }
+# The options that bisect shares with compare, without those of its output.
+BISECT_OPTIONS: Final = (
+    *("--model", "--profile", "--seed", "--set", "--gc", "--ballast", "--renew", "--targets"),
+    *("--max-time", "--block", "--rounds", "--margin", "--store"),
+)
 _ROOM: Final = 1.3  # factor on the time that the same number of rounds took so far
 
 
@@ -195,8 +206,9 @@ def _next_step(comparison: Comparison, verdict: ComparisonVerdict, command: Sequ
         return Fact(NEXT, "No regression found.")
     if base.kind == "git" and other.kind in ("git", "tree"):
         bad = other.name.removeprefix("git:") if other.kind == "git" else "HEAD"
-        command = ("hybridbench", "bisect", "--good", base.name.removeprefix("git:"), "--bad", bad)
-        return Fact(NEXT, "Find the commit that caused it.", shlex.join(command))
+        ends = ("--good", base.name.removeprefix("git:"), "--bad", bad)
+        words = ("hybridbench", "bisect", *ends, *only_options(command, *BISECT_OPTIONS))
+        return Fact(NEXT, "Find the commit that caused it.", shlex.join(words))
     if any(row.change in (Change.INTRODUCED, Change.WORSE) for row in worst.leaks):
         return Fact(
             NEXT,

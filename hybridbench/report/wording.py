@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
@@ -226,6 +227,18 @@ def without_options(command: Sequence[str], *options: str) -> list[str]:
         if word in options:
             next(words, None)
         elif word.partition("=")[0] not in options:
+            kept.append(word)
+    return kept
+
+
+def only_options(command: Sequence[str], *options: str) -> list[str]:
+    """Return only these options of ``command``, with their values."""
+    kept: list[str] = []
+    words = iter(command)
+    for word in words:
+        if word in options:
+            kept += [word, *islice(words, 1)]
+        elif word.partition("=")[0] in options:
             kept.append(word)
     return kept
 

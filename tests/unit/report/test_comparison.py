@@ -8,11 +8,14 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
+from hybridbench.cli.app import app
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.report.advice import NEXT
-from hybridbench.report.comparison import comparison_document
+from hybridbench.report.comparison import BISECT_OPTIONS, comparison_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import DocumentKind, Table, Tone
 from hybridbench.report.formats import FORMATS
@@ -81,8 +84,25 @@ def test_a_regression_between_revisions_asks_for_a_bisection() -> None:
     )
 
     (step,) = [f for f in document(made).answer if f.label == NEXT]
+    asked = "hybridbench compare git:v1 git:v2 --profile smoke -q --set=a.b=1 --slice 0 --seed 3"
+    manifest = msgspec.structs.replace(MANIFEST, command=tuple(asked.split()))
+    (same,) = [
+        f for f in comparison_document(made, judged(made), manifest).answer if f.label == NEXT
+    ]
 
     assert step.code == "hybridbench bisect --good v1 --bad v2"
+    assert same.code == f"{step.code} --profile smoke --set=a.b=1 --seed 3"
+
+
+def test_a_bisection_gets_every_option_that_it_shares_with_the_comparison() -> None:
+    commands = typer.main.get_command(app)
+    assert isinstance(commands, TyperGroup)
+    compared, bisected = (
+        {name for option in commands.commands[word].params for name in option.opts}
+        for word in ("compare", "bisect")
+    )
+
+    assert set(BISECT_OPTIONS) == {o for o in compared & bisected if o.startswith("--")} - {"--ui"}
 
 
 def test_an_undecided_comparison_names_the_rounds_that_would_decide() -> None:
