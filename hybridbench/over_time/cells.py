@@ -203,7 +203,8 @@ def _planned(
         duration_s=duration_s,
         ballast=plan.ballast if entry.ballast is None else entry.ballast,
         gc=entry.gc or plan.gc,
-        device=entry.device or plan.device,
+        # A comparison has no such option, and a plan's device is that of its soaks.
+        device=entry.device or plan.device if isinstance(entry, SoakEntry) else None,
         settings=settings,
         # Only comparisons have thresholds on ratios.
         thresholds=(

@@ -194,6 +194,9 @@ def _faults(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
         yield from _version(cell.version, ("cells", index, "version"))
     for index, entry in enumerate(plan.compare):
         yield from _thresholds(entry, ("compare", index), of_comparison=True)
+        if entry.device is not None:
+            said = "device: `hybridbench compare` has no such option"
+            yield ("compare", index, "device"), said
         yield from _lengths(entry, ("compare", index), plan)
     for index, watched in enumerate(plan.watch):
         yield from _thresholds(watched, ("watch", index), of_comparison=False)

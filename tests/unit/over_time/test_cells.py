@@ -101,6 +101,14 @@ def test_a_matrix_of_releases_is_a_plan(tmp_path: Path) -> None:
     assert "compare sglang-cache==0.5.12.post1 sglang-cache==0.5.13 --same-engine" in said[3]
 
 
+def test_the_device_of_a_plan_is_that_of_its_soaks(tmp_path: Path) -> None:
+    text = PLAN + "device: cuda\ncompare: [{versions: ['git:a', .], profile: smoke}]\n"
+
+    cells = planned_run(tmp_path, text).cells
+
+    assert [one.cell.device for one in cells] == ["cuda", "cuda", None]
+
+
 def test_a_profile_in_a_file_is_found_beside_the_plan(tmp_path: Path) -> None:
     from hybridbench.workload.catalog import list_profiles
 

@@ -33,6 +33,10 @@ FAULTS = {
         ":4: there are two cells qwen3-next+smoke (the other at",
     ),
     "too short": ("duration: 5s", ":3: duration: too short to be judged; use at least 20s"),
+    "a device of a comparison": (
+        "compare:\n  - {versions: ['git:a', .], profile: smoke, device: cuda}",
+        ":4: device: `hybridbench compare` has no such option.",
+    ),
     "too short to decide": (
         "duration: 30m\ncells:\n  - {id: brief, profile: smoke, duration: 3m}",
         ":5: brief lasts 3m, too short to judge growth of memory: profile smoke needs ",
