@@ -16,6 +16,7 @@ from hybridbench.cli.options import (
 )
 from hybridbench.cli.user_settings import typed_command
 from hybridbench.foundation.errors import ErrorCode, ExitCode, UsageError
+from hybridbench.foundation.safe_output import echo
 from hybridbench.foundation.units import format_duration
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
     if any(is_stored(name) for name in versions):
         from hybridbench.compare.stored import StoredPlan, compare_stored
 
+        _tell_unused(options)
         with resolved_sides(versions, options.targets) as sides:
             stored = StoredPlan(
                 sides, options.store, terms, frozenset(options.allowed), max_time_s,
@@ -92,6 +94,19 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
     return outcome.directory, outcome.exit_hint
 
 
+def of_alternating_workers(options: CompareOptions) -> list[str]:
+    """The given options that apply only to engines in our workers, or to alternating blocks."""
+    usual = CompareOptions()
+    return _changed(
+        ("--block", options.block, usual.block),
+        ("--slice", options.slice_, usual.slice_),
+        ("--rounds", options.rounds, usual.rounds),
+        ("--renew", options.renew_every, usual.renew_every),
+        ("--gc", options.gc, usual.gc),
+        ("--ballast", options.ballast, usual.ballast),
+    )
+
+
 def settings_of(versions: Sequence[str], options: CompareOptions) -> str:
     """The digest of a comparison's settings, independent of its versions.
 
@@ -100,6 +115,28 @@ def settings_of(versions: Sequence[str], options: CompareOptions) -> str:
     """
     max_time_s = parse_seconds("--max-time", options.max_time)
     return _live_plan(versions, options, _terms(options), max_time_s)(()).settings_digest()
+
+
+def _tell_unused(options: CompareOptions) -> None:
+    """Name the given options that stored runs decide; a file or a plan may give them to all."""
+    usual = CompareOptions()
+    of_traffic = _changed(
+        ("--model", options.model, usual.model),
+        ("--profile", options.profile, usual.profile),
+        ("--seed", options.seed, usual.seed),
+        ("--set", options.set_, usual.set_),
+    )
+    given = [*of_traffic, *of_alternating_workers(options)]
+    if given:
+        echo(
+            f"hybridbench: without effect: {', '.join(given)}; stored runs are compared as they "
+            "are, and a live version is soaked like the first of them.",
+            err=True,
+        )
+
+
+def _changed(*options: tuple[str, object, object]) -> list[str]:
+    return [option for option, given, default in options if given != default]
 
 
 def _live_plan(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridbench.cli.compare_options import CompareOptions
+from hybridbench.cli.compare_options import CompareOptions, of_alternating_workers
 from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions
 from hybridbench.cli.run_options import SHORTEST_S, SoakUi, StopMode
 from hybridbench.cli.soak_server import Requests, of_prepared, server_plan
@@ -80,19 +80,10 @@ def _refuse_of_workers(options: CompareOptions) -> None:
     Raises:
         UsageError: an option applies only to engines in our worker, or to alternating blocks.
     """
-    usual = CompareOptions()
-    for option, given, default in (
-        ("--block", options.block, usual.block),
-        ("--slice", options.slice_, usual.slice_),
-        ("--rounds", options.rounds, usual.rounds),
-        ("--renew", options.renew_every, usual.renew_every),
-        ("--gc", options.gc, usual.gc),
-        ("--ballast", options.ballast, usual.ballast),
-    ):
-        if given != default:
-            raise UsageError(
-                "applies only to engines that run in workers and alternate; servers are soaked one "
-                "after the other, within --max-time in total.",
-                code=ErrorCode.OPTION_CONFLICT,
-                option=option,
-            )
+    for option in of_alternating_workers(options)[:1]:
+        raise UsageError(
+            "applies only to engines that run in workers and alternate; servers are soaked one "
+            "after the other, within --max-time in total.",
+            code=ErrorCode.OPTION_CONFLICT,
+            option=option,
+        )

@@ -35,6 +35,18 @@ def test_a_stored_verdict_is_read_and_written_again_without_loss(path: Path) -> 
     assert again == before
 
 
+def test_options_that_stored_runs_decide_are_named(hybridbench: CommandLine, stored: Path) -> None:
+    run = str(stored / "soak")
+    words = ("compare", run, run, "-q", "--store", str(stored / "compared"))
+
+    plain = hybridbench(*words)
+    asked = hybridbench(*words, "--profile", "absent", "--block", "1s", "--margin", "5%")
+
+    assert plain.stderr == ""
+    assert "without effect: --profile, --block; stored runs" in asked.stderr
+    assert asked.returncode == plain.returncode
+
+
 def test_a_stored_soak_is_reported_with_the_findings_it_had(
     hybridbench: CommandLine, stored: Path
 ) -> None:
