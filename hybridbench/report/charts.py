@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -143,7 +144,23 @@ def chart_groups(record: RunRecord, verdict: Verdict) -> tuple[ChartGroup, ...]:
         ),
     ]
     groups.append(ChartGroup("Other metrics that changed", _other_charts(record, results)))
-    return tuple(group for group in groups if group.charts)
+    return tuple(_with_own_keys(group for group in groups if group.charts))
+
+
+def _with_own_keys(groups: Iterable[ChartGroup]) -> Iterator[ChartGroup]:
+    """Number charts of equal keys, of names that differ only in case or punctuation.
+
+    The page finds the curves of a chart by its key.
+    """
+    seen: Counter[str] = Counter()
+    for group in groups:
+        charts = []
+        for chart in group.charts:
+            seen[chart.key] += 1
+            number = seen[chart.key]
+            # No slug has two hyphens in a row.
+            charts.append(replace(chart, key=f"{chart.key}--{number}") if number > 1 else chart)
+        yield replace(group, charts=tuple(charts))
 
 
 def level_chart(chart: Chart, unit: Unit) -> Chart:

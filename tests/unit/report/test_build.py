@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hybridbench.analysis.record import RunRecord
+import numpy as np
+
+from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import (
     DiagnosisBaseline,
     EngineViolation,
@@ -130,6 +132,20 @@ def test_the_growth_of_a_leak_is_not_labelled_as_a_detection_limit() -> None:
     record = synthetic.record_of()
 
     assert build_document(record, synthetic.leak_verdict(record)).ruling_label == "Memory growth"
+
+
+def test_names_that_differ_in_punctuation_have_charts_of_their_own() -> None:
+    record = synthetic.record_of(120.0)
+    t = np.linspace(0.0, 120.0, 50)
+    names = ("container.Pool.free.len", "container.Pool._free.len")
+    added = {name: Series(name, t, t * (1 + i)) for i, name in enumerate(names)}
+    both = replace(record, series={**record.series, **added})
+
+    document = build_document(both, synthetic.clean_verdict(record))
+
+    keys = [chart.key for group in document.charts for chart in group.charts]
+    assert len(keys) == len(set(keys))
+    assert {"other-container-pool-free-len", "other-container-pool-free-len--2"} <= set(keys)
 
 
 def test_private_memory_has_an_axis_of_its_own() -> None:
