@@ -93,7 +93,9 @@ def keep_green_run(place: Path, name: str, run: NightlyRun) -> None:
         folder = place / name
         make_directory(folder)
         write_record(folder / NIGHTLY, run)
-        for old in green_runs([place])[_KEPT:]:
+        # Not ``place`` itself, which may be a nightly run, nor what a link leads to.
+        kept = [run for run in green_runs([place]) if (place / run.name / NIGHTLY).is_file()]
+        for old in kept[_KEPT:]:
             # Delete only what was created here: a directory with other files stays.
             (place / old.name / NIGHTLY).unlink(missing_ok=True)
             if not any((place / old.name).iterdir()):

@@ -6,11 +6,13 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hybridbench.foundation.errors import RunDirectoryError
-from hybridbench.over_time.stored import read_cell
-from hybridbench.rundir.layout import CELL
+from hybridbench.over_time.stored import keep_green_run, read_cell, write_record
+from hybridbench.records.nightly import NightlyRun, PlanRecord
+from hybridbench.rundir.layout import CELL, NIGHTLY
 from tests.unit.over_time.planned_runs import (
     GROWTH,
     PLAN,
@@ -31,6 +33,21 @@ def test_a_rate_without_bounds_is_read_back(tmp_path: Path) -> None:
 
     assert read_cell(place) == record
     assert '"upper": null' in place.read_text("utf-8")
+
+
+def test_of_the_baselines_in_a_nightly_run_the_oldest_go_and_it_stays(tmp_path: Path) -> None:
+    green = NightlyRun(
+        plan=PlanRecord(name="test", hash="0", cells=()),
+        started_wall_s=1.0, ended_wall_s=2.0, green=True, exit_code=0, word="PASS", headline="",
+    )  # fmt: skip
+    write_record(tmp_path / NIGHTLY, green)
+
+    for day in range(1, 33):
+        later = msgspec.structs.replace(green, started_wall_s=1.0 + day)
+        keep_green_run(tmp_path, f"night-{day:02}", later)
+
+    assert (tmp_path / NIGHTLY).is_file()
+    assert sorted(path.name for path in tmp_path.glob("*/"))[:2] == ["night-03", "night-04"]
 
 
 @pytest.mark.parametrize(
