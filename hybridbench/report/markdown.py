@@ -10,7 +10,8 @@ from urllib.parse import quote
 from hybridbench.report.document import Document, Fact, FindingText, Table
 from hybridbench.report.quantity import Text
 
-_SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~])")
+# The last one begins a character reference, such as &lt; in a line of a log.
+_SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#~]|&(?=#?\w+;))")
 # GitHub drops a step summary over 1 MiB completely, so evidence is limited.
 _EVIDENCE_MAX: Final = 20
 _LINE_MAX: Final = 600

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hybridbench.records.verdict import Covered
 from hybridbench.report.build import build_document
-from hybridbench.report.markdown import render_markdown
+from hybridbench.report.markdown import markdown_text, render_markdown
 from tests.unit.made_findings import changed
 from tests.unit.report import synthetic
 
@@ -37,6 +37,10 @@ def test_hostile_texts_stay_on_their_line_and_in_their_cell() -> None:
 
     assert text.splitlines()[0] == "# ✓ CLEAN: A \\# b \\| \\<b\\>c\\</b\\> \\`d\\` \\*e\\*"
     assert "| x\\|y | 1 | 2 | met |" in text
+
+
+def test_a_character_reference_is_shown_and_not_what_it_stands_for() -> None:
+    assert markdown_text("a &lt; b &#60; c & d; e&f") == r"a \&lt; b \&\#60; c & d; e&f"
 
 
 def test_endless_evidence_keeps_the_summary_small() -> None:
