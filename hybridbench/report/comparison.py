@@ -24,7 +24,7 @@ from hybridbench.records.comparison import ComparisonManifest
 from hybridbench.records.verdict import Finding
 from hybridbench.report.advice import NEXT
 from hybridbench.report.comparison_charts import comparison_charts
-from hybridbench.report.comparison_gates import comparison_gates, comparison_measures
+from hybridbench.report.comparison_gates import comparison_gates, comparison_measures, side_name
 from hybridbench.report.comparison_tables import change, comparison_tables, leak_rates, letter
 from hybridbench.report.document import (
     Badge,
@@ -106,7 +106,10 @@ def comparison_document(
         exit_code=int(code),
         headline=capital(verdict.headline),
         answer=tuple(_answer(comparison, verdict, manifest.command)),
-        gates=(*comparison_gates(comparison, verdict, code), *map(_ratio_gate, ratios)),
+        gates=(
+            *comparison_gates(comparison, verdict, code),
+            *(_ratio_gate(ratio, verdict) for ratio in ratios),
+        ),
         suite=f"hybridbench compare {_suite(comparison)}",
         measures=comparison_measures(comparison, verdict),
         ruling=_ruling(verdict),
@@ -125,8 +128,9 @@ def comparison_document(
     )
 
 
-def _ratio_gate(ratio: CheckedRatio) -> Gate:
-    return Gate(ratio.text, f"thresholds of {ratio.version}", STATE[_outcome(ratio)], ratio.said)
+def _ratio_gate(ratio: CheckedRatio, verdict: ComparisonVerdict) -> Gate:
+    group = f"thresholds of {side_name(verdict, ratio.position)}"
+    return Gate(ratio.text, group, STATE[_outcome(ratio)], ratio.said)
 
 
 def _ratio_table(ratios: Sequence[CheckedRatio]) -> Table:

@@ -45,7 +45,7 @@ def comparison_gates(
         state = GateState.ERROR
     gates = [Gate("answer", "comparison", state, verdict.full_headline)]
     for side in verdict.sides:
-        group = f"{side.name} against {comparison.versions[0].name}"
+        group = f"{side_name(verdict, side.version)} against {comparison.versions[0].name}"
         gates += _metric_gates(side, group)
         gates.append(_leak_gate(comparison, side, group))
         gates.append(_life_gate(comparison, side, group))
@@ -57,7 +57,7 @@ def comparison_measures(comparison: Comparison, verdict: ComparisonVerdict) -> t
     base = comparison.versions[0].name
     return tuple(
         Measure(
-            f"{side.name} against {base}: {metric.label}",
+            f"{side_name(verdict, side.version)} against {base}: {metric.label}",
             change(metric, letter(side.version)),
             TIMES,
             _SMALLER[metric.metric],
@@ -66,6 +66,16 @@ def comparison_measures(comparison: Comparison, verdict: ComparisonVerdict) -> t
         for metric in side.metrics
         if metric.role is not Role.SHOWN
     )
+
+
+def side_name(verdict: ComparisonVerdict, version: int) -> str:
+    """Name a version that was compared with the first, with its letter if another one has the name,
+    as in ``compare . . .``.
+    """
+    names = {side.version: side.name for side in verdict.sides}
+    name = names[version]
+    alike = sum(other == name for other in names.values())
+    return name if alike == 1 else f"{name} ({letter(version)})"
 
 
 def _metric_gates(side: SideComparison, group: str) -> Iterator[Gate]:

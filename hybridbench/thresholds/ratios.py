@@ -16,8 +16,12 @@ from hybridbench.thresholds.result import ThresholdOutcome, ThresholdResult
 
 @dataclass(frozen=True)
 class CheckedRatio:
-    """A threshold checked for one version; ``result`` is None if its metric was not measured."""
+    """A threshold checked for one version; ``result`` is None if its metric was not measured.
 
+    ``position`` is that of the version in the comparison.
+    """
+
+    position: int
     version: str
     text: str
     result: ThresholdResult | None
@@ -63,9 +67,9 @@ def check_ratios(
 def _checked(side: SideComparison, threshold: Threshold) -> CheckedRatio:
     metric = next((m for m in side.metrics if m.metric == threshold.metric), None)
     if metric is None:
-        return CheckedRatio(side.name, threshold.text, None)
+        return CheckedRatio(side.version, side.name, threshold.text, None)
     measured = Measured(metric.ratio, metric.lower, metric.upper)
-    return CheckedRatio(side.name, threshold.text, gate(threshold, measured))
+    return CheckedRatio(side.version, side.name, threshold.text, gate(threshold, measured))
 
 
 def _sentences(ratios: Sequence[CheckedRatio], outcome: ThresholdOutcome) -> list[str]:

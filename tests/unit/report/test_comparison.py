@@ -19,6 +19,7 @@ from hybridbench.report.comparison import BISECT_OPTIONS, comparison_document
 from hybridbench.report.console import render_console
 from hybridbench.report.document import DocumentKind, Table, Tone
 from hybridbench.report.formats import FORMATS
+from hybridbench.thresholds.ratios import check_ratios
 from tests.unit.report.comparisons import MANIFEST, comparison, document, judged
 
 
@@ -92,6 +93,20 @@ def test_a_regression_between_revisions_asks_for_a_bisection() -> None:
 
     assert step.code == "hybridbench bisect --good v1 --bad v2"
     assert same.code == f"{step.code} --profile smoke --set=a.b=1 --seed 3"
+
+
+def test_versions_of_one_name_have_gates_and_measures_of_their_own() -> None:
+    made = comparison(several=True)
+    alike = replace(made, versions=tuple(replace(v, name=".") for v in made.versions))
+    verdict, ratios = check_ratios(judged(alike), ["throughput.ratio>0.5"])
+
+    found = comparison_document(alike, verdict, MANIFEST, ratios)
+
+    gates = [(gate.group, gate.name) for gate in found.gates]
+    measures = [measure.name for measure in found.measures]
+    assert len(gates) == len(set(gates))
+    assert len(measures) == len(set(measures))
+    assert {". (B) against .", ". (C) against .", "thresholds of . (C)"} <= dict(gates).keys()
 
 
 def test_a_bisection_gets_every_option_that_it_shares_with_the_comparison() -> None:
