@@ -134,9 +134,10 @@ def format_duration(duration_s: float) -> str:
     """``duration_s`` with at most two units: ``45s``, ``3m``, ``1h30m``, ``2d4h``."""
     if not math.isfinite(duration_s):
         return str(duration_s)
-    total = round(duration_s)
-    if total < 1 and duration_s >= 0.0005:
+    # 999.5 ms would print as 1000ms.
+    if 0.0005 <= duration_s < 0.9995:
         return f"{duration_s * 1000:.0f}ms"
+    total = round(duration_s)
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, total = divmod(total, size)

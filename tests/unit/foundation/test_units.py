@@ -71,6 +71,8 @@ def test_rates_are_bytes_per_hour_whatever_they_were_written_in() -> None:
         (0, "0s"),
         (0.0004, "0s"),
         (0.25, "250ms"),
+        (0.6, "600ms"),
+        (0.9996, "1s"),
         (59.6, "1m"),
         (180, "3m"),
         (5400, "1h30m"),
