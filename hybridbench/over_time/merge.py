@@ -122,10 +122,14 @@ def plan_of(found: Found, places: Sequence[Path]) -> PlanRecord:
     """Return the plan that the cells carry.
 
     Raises:
-        RunDirectoryError: there is no cell to carry one.
+        RunDirectoryError: there is no cell to carry one, or none can be read.
     """
     for record in found.cells.values():
         return record.plan
+    if found.notes:
+        raise RunDirectoryError(
+            f"no {CELL} can be read: {'; '.join(found.notes)}", code=ErrorCode.DAMAGED
+        )
     names = ", ".join(str(place) for place in places)
     raise RunDirectoryError(
         f"{names}: no {CELL} is in there; name the directories that `hybridbench nightly cell "

@@ -15,7 +15,7 @@ from hybridbench.over_time.run import MergeOptions, merge_cells
 from hybridbench.over_time.stored import read_nightly_run
 from hybridbench.records.nightly import Attempt, NightlyRun
 from hybridbench.report.junit import render_junit
-from hybridbench.rundir.layout import NIGHTLY
+from hybridbench.rundir.layout import CELL, NIGHTLY
 from tests.unit.over_time.planned_runs import (
     GROWTH,
     NODES,
@@ -69,6 +69,14 @@ def test_a_cell_that_was_cut_off_is_missing_also_between_its_runs(tmp_path: Path
 
     assert [cell.word for cell in found.cells] == ["MISSING", "MISSING"]
     assert "cut off" in found.cells[1].headline
+
+
+def test_cells_that_are_all_damaged_are_named_and_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / CELL).write_text("{")
+
+    with pytest.raises(RunDirectoryError, match=r"no cell.json can be read: .*one/cell.json is"):
+        merge_cells([tmp_path], tmp_path / "merged", MergeOptions())
 
 
 def test_what_was_found_outranks_what_is_missing(tmp_path: Path) -> None:
