@@ -65,9 +65,9 @@ def prune(
 
     Example: hybridbench prune --keep 5 --keep-days 30 --dry-run
 
-    What is being written, leaks, what cannot be read, and the last green run of each plan are kept.
-    Only directories that are results of hybridbench by their content are touched, and none that
-    holds another file.  The oldest go first.
+    What is being written, leaks, what cannot be read, the last green run of each plan, and runs
+    that a kept comparison compares are kept.  Only directories that are results of hybridbench by
+    their content are touched, and none that holds another file.  The oldest go first.
     """
     if keep is None and keep_days is None and not keep_failed:
         raise UsageError(

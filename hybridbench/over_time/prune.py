@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from hybridbench.analysis.comparison.answer import LEAK_WORDS
+from hybridbench.compare.store import read_comparison_manifest
 from hybridbench.foundation.errors import RunDirectoryError
 from hybridbench.over_time.comparer import series_facts, series_key
 from hybridbench.over_time.stored import green_runs
@@ -71,13 +72,19 @@ def decide(store: Path, rules: Rules, now_wall_s: float) -> list[PruneDecision]:
     entries = list_runs(store)
     ranks = _ranks([entry for entry in entries if is_ours(entry.path)])
     baselines = _baselines(store)
+
+    def reason_to_keep(entry: RunSummary) -> str:
+        if entry.path not in ranks:
+            return _NOT_OURS
+        rank, is_baseline = ranks[entry.path], entry.path in baselines
+        return next(_reasons_to_keep(entry, rules, now_wall_s, rank, is_baseline), "")
+
+    comparisons = [entry for entry in entries if entry.kind is EntryKind.COMPARISON]
+    needed = _compared([entry for entry in comparisons if reason_to_keep(entry)])
     decisions = []
     for entry in reversed(entries):
-        kept = _NOT_OURS
-        if entry.path in ranks:
-            is_baseline = entry.path in baselines
-            reasons = _reasons_to_keep(entry, rules, now_wall_s, ranks[entry.path], is_baseline)
-            kept = next(reasons, "")
+        user = needed.get(entry.path.resolve())
+        kept = reason_to_keep(entry) or (f"{user} compares it" if user else "")
         reason = kept or ("damaged" if entry.problem else "no rule keeps it")
         decisions.append(PruneDecision(entry, not kept, reason))
     return decisions
@@ -206,6 +213,18 @@ def _group(entry: RunSummary) -> tuple[str, ...]:
             facts = series_facts(read_manifest(entry.path))
     defects = sorted(entry.defects) if facts else []
     return (entry.kind.value, *series_key(entry.model, entry.profile, facts), *defects)
+
+
+def _compared(comparisons: Sequence[RunSummary]) -> dict[Path, str]:
+    """Return the runs that ``comparisons`` need, each with the name of one: without them, a
+    comparison of stored runs can no longer be read.
+    """
+    needed: dict[Path, str] = {}
+    for entry in comparisons:
+        with contextlib.suppress(RunDirectoryError):
+            for version in read_comparison_manifest(entry.path).versions:
+                needed.setdefault((entry.path / version.run).resolve(), entry.path.name)
+    return needed
 
 
 def _baselines(store: Path) -> set[Path]:

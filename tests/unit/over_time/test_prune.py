@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,22 @@ def test_days_and_failures_keep_too(tmp_path: Path) -> None:
 
     assert going(tmp_path, Rules(keep_days=10)) == {"old", "old-red", "old-unjudged"}
     assert going(tmp_path, Rules(keep_days=10, keep_failed=True)) == {"old"}
+
+
+def test_the_stored_runs_of_a_kept_comparison_stay(tmp_path: Path) -> None:
+    for day in range(3):
+        add_run(tmp_path, f"run-{day}", day * DAY_S, verdict())
+    comparison = add_comparison(tmp_path, "compared", 50 * DAY_S, "SAME") / "comparison.json"
+    facts = json.loads(comparison.read_text())
+    facts["versions"] = [{"name": f"run-{day}", "run": f"../run-{day}"} for day in (0, 2)]
+    comparison.write_text(json.dumps(facts))
+
+    decisions = decide(tmp_path, Rules(keep=1), NOW_S)
+
+    reasons = {one.entry.path.name: one.reason for one in decisions}
+    assert reasons["run-0"] == "compared compares it"
+    assert going(tmp_path, Rules(keep=1)) == {"run-1"}
+    assert going(tmp_path, Rules(keep_days=10)) == {"run-0", "run-1", "run-2", "compared"}
 
 
 def test_leaks_damaged_pinned_and_running_ones_stay_unless_told(tmp_path: Path) -> None:
