@@ -68,9 +68,14 @@ class CellRunner:
         return self._run(cell, out, self._budget_s)
 
     def run_all(self, out: Path) -> int | None:
-        """Run all cells that are not finished; 130 or 143 if a signal ended that, else None."""
+        """Run all cells that are not finished; 130 or 143 if a signal ended that, else None.
+
+        Raises:
+            RunDirectoryError: ``out`` holds cells of another plan, or cannot be written.
+        """
         make_directory(out)
         with locked_run(out):
+            self._refuse_other_plans(out)
             end_s = self.clock.monotonic_s() + self._budget_s
             for index, cell in enumerate(self.nightly.cells):
                 later = self.nightly.cells[index + 1 :]
@@ -91,6 +96,22 @@ class CellRunner:
     @property
     def _budget_s(self) -> float:
         return float("inf") if self.nightly.budget_s is None else self.nightly.budget_s
+
+    def _refuse_other_plans(self, out: Path) -> None:
+        """Refuse now what merging would refuse after hours: another plan may have other ids."""
+        record = self.nightly.record
+        for path in sorted(out.glob(f"*/{CELL}")):
+            try:
+                plan = read_cell(path).plan
+            except RunDirectoryError:
+                # A damaged one is refused by name when its turn comes.
+                continue
+            if plan.hash != record.hash:
+                raise RunDirectoryError(
+                    f"{path} is of plan {plan.name} {plan.hash}, not of {record.name} "
+                    f"{record.hash}: choose another --out",
+                    code=ErrorCode.MISMATCH,
+                )
 
     def _run(self, cell: PlannedCell, out: Path, left_s: float) -> int:
         deadline_s = self.clock.monotonic_s() + left_s

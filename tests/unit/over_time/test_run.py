@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from hybridbench.foundation.errors import RunDirectoryError
+from hybridbench.over_time.cell_run import CellRun
 from hybridbench.over_time.child import Child
 from hybridbench.over_time.planned import PlannedRun
 from hybridbench.over_time.run import CellRunner, run_directory
@@ -64,6 +65,21 @@ def test_a_nightly_run_that_does_not_say_its_engine_goes_on(
     store(cell, nights / "20261119-020000-test" / "cells")
 
     assert run_directory(nights, planned) == nights / "20261119-020000-test"
+
+
+def test_the_cells_of_another_plan_are_refused_before_anything_runs(
+    tmp_path: Path, planned: PlannedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = cut_off(tmp_path, "night", planned) / "cells"
+    other = planned_run(tmp_path, PLAN.replace("id: one", "id: three"))
+
+    def run(*_: object) -> None:
+        pytest.fail("a cell was run")
+
+    monkeypatch.setattr(CellRun, "run", run)
+
+    with pytest.raises(RunDirectoryError, match=r"one/cell.json is of plan test .*another --out"):
+        CellRunner(other, Child(), lambda _: None).run_all(cells)
 
 
 def test_a_nightly_run_below_a_file_is_one_sentence(tmp_path: Path) -> None:
