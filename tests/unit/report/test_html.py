@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -173,6 +174,13 @@ def test_ids_are_unique_and_links_lead_somewhere() -> None:
     assert len(ids) == len(set(ids))
     targets = {a["href"] for tag, a in page.elements if tag == "a"}
     assert targets <= {f"#{name}" for name in ids}
+
+
+def test_a_page_without_charts_has_no_link_to_them() -> None:
+    record = synthetic.record_of(120.0)
+    document = replace(build_document(record, synthetic.clean_verdict(record)), charts=())
+
+    assert 'href="#charts"' not in render_html(document)
 
 
 def test_the_first_heading_is_the_answer_and_names_rate_event_and_time() -> None:
