@@ -303,10 +303,11 @@ def _planned(plan: str, budget: str | None, defects: list[str] | None) -> Planne
 
 def _check_models(cells: Sequence[PlannedCell]) -> None:
     """Refuse cells whose model is not on this machine; planning does not check that."""
+    from hybridbench.over_time.cells import loads_model
     from hybridbench.workload.catalog import model_fault
     from hybridbench.workload.validation import full_stop
 
-    for one in cells:
+    for one in (one for one in cells if loads_model(one.cell)):
         fault = model_fault(one.cell.model)
         if fault is not None:
             raise ConfigError(full_stop(f"cell {one.id}: model: {fault}"), code=ErrorCode.NOT_FOUND)

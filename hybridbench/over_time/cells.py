@@ -124,6 +124,14 @@ def find_cell(cells: Sequence[PlannedCell], cell_id: str) -> PlannedCell:
     )
 
 
+def loads_model(cell: Cell) -> bool:
+    """Whether a worker of ours loads the cell's model: a preset, or a directory on its machine.
+
+    The model of a watched program is only a name, and released servers bring their own.
+    """
+    return cell.kind is not CellKind.WATCH and not _model_of_servers(cell.versions)
+
+
 def plan_hash(plan: Plan, cells: Iterable[PlannedCell]) -> str:
     """Hash everything that runs, and the rules for running again.
 
@@ -217,8 +225,8 @@ def _planned(
         needs=entry.needs or plan.needs or Needs(),
     )
     # A directory may exist only on the machines that run the cells, not on the planning one.
-    served = _model_of_servers(entry)
-    fault = None if served or "/" in cell.model else model_fault(cell.model)
+    ours = loads_model(cell) and "/" not in cell.model
+    fault = model_fault(cell.model) if ours else None
     if fault is not None:
         raise ConfigError(full_stop(f"{place}: model {fault}"), code=ErrorCode.UNKNOWN_NAME)
     if cell.kind is CellKind.SOAK and duration_s < needed_s:
@@ -234,12 +242,12 @@ def _planned(
 
 
 def _model(entry: SoakEntry | CompareEntry, profile: Profile) -> str:
-    return entry.model or _model_of_servers(entry) or profile.model
-
-
-def _model_of_servers(entry: SoakEntry | CompareEntry) -> str:
-    """Return the model family of released servers if none is named; otherwise empty."""
     versions = (entry.version,) if isinstance(entry, SoakEntry) else entry.versions
+    return entry.model or _model_of_servers(versions) or profile.model
+
+
+def _model_of_servers(versions: Iterable[str]) -> str:
+    """Return the model family of the released servers among ``versions``; empty without one."""
     engines = [named_engine(version)[0] for version in versions if is_release(version)]
     return next((name for engine in engines for name in engine.models), "")
 

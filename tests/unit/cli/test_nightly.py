@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from hybridbench.cli.app import app
+from hybridbench.over_time.run import CellRunner
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence
 
@@ -45,6 +48,25 @@ def test_a_wrong_call_is_one_sentence(
 
     assert said in one_sentence(result)
     assert {path.name for path in folder.iterdir()} == {"plan.yaml", "elsewhere.yaml"}
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "watch: [{id: one, command: [python3, server.py]}]",
+        "cells: [{id: one, profile: chat-churn, version: 'vllm==0.32.0'}]",
+        "compare: [{id: one, profile: chat-churn, versions: ['vllm==0.31.0', 'vllm==0.32.0']}]",
+    ],
+    ids=["watch", "soak", "compare"],
+)
+def test_a_cell_whose_model_no_worker_loads_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str
+) -> None:
+    (tmp_path / "plan.yaml").write_text(f"name: mine\nduration: 30m\n{cell}\n", encoding="utf-8")
+    monkeypatch.setattr(CellRunner, "run_cell", lambda *_: 11)
+    words = ["nightly", "cell", str(tmp_path / "plan.yaml"), "--id", "one", "--out", str(tmp_path)]
+
+    assert CliRunner().invoke(app, words).exit_code == 11
 
 
 def test_a_merge_in_which_all_is_missing_is_red_and_leaves_every_page(
