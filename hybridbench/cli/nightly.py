@@ -18,8 +18,8 @@ from hybridbench.cli.command_group import Command, CommandGroup
 from hybridbench.cli.completion import complete_defect
 from hybridbench.cli.options import Detail, Panel, Quiet, parse_seconds
 from hybridbench.cli.output import check_directory
-from hybridbench.cli.render import print_console
-from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
+from hybridbench.cli.render import print_console, say_failures
+from hybridbench.foundation.errors import ConfigError, ErrorCode, ExitCode, UsageError
 from hybridbench.foundation.safe_output import (
     discard_dead_streams,
     echo,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hybridbench.over_time.cells import PlannedCell
     from hybridbench.over_time.child import Child
     from hybridbench.over_time.planned import PlannedRun
+    from hybridbench.records.verdict import Failure
     from hybridbench.report.document import Document
 
 app = typer.Typer(
@@ -218,9 +219,8 @@ def merge(
             also=("--defect", "--plan"),
         )
     options = MergeOptions(record, baseline, keep_baseline, allow_partial)
-    document = merge_cells(dirs, out, options)
-    _print_report(document, out, quiet=False)
-    raise typer.Exit(document.exit_code)
+    document, failures = merge_cells(dirs, out, options)
+    raise typer.Exit(_printed(document, failures, out, quiet=False))
 
 
 @app.command("run", cls=Command, epilog=EXIT_CODES)
@@ -276,9 +276,8 @@ def run(
         _print_progress("interrupted; rerun the same command to resume")
         raise typer.Exit(stopped)
     options = MergeOptions(nightly.record, baseline, None, allow_partial)
-    document = merge_cells([directory / CELLS], directory, options)
-    _print_report(document, directory, quiet=quiet)
-    raise typer.Exit(document.exit_code)
+    document, failures = merge_cells([directory / CELLS], directory, options)
+    raise typer.Exit(_printed(document, failures, directory, quiet=quiet))
 
 
 @app.command("schema", cls=Command)
@@ -356,8 +355,14 @@ def _say_nothing(text: str) -> None:
     del text
 
 
-def _print_report(document: Document, out: Path, *, quiet: bool) -> None:
+def _printed(document: Document, failures: Sequence[Failure], out: Path, *, quiet: bool) -> int:
+    """Print the report; return the exit code, which is not 0 without all pages, as of `report`."""
     from hybridbench.rundir.layout import REPORT_HTML
 
+    say_failures(failures)
+    page = out / REPORT_HTML
     with output_after_verdict():
-        print_console(document, out / REPORT_HTML, Detail.BRIEF if quiet else Detail.USUAL)
+        detail = Detail.BRIEF if quiet else Detail.USUAL
+        print_console(document, page if page.exists() else None, detail)
+    failed = failures and document.exit_code == ExitCode.CLEAN
+    return int(ExitCode.INCONCLUSIVE) if failed else document.exit_code

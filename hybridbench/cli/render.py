@@ -26,6 +26,7 @@ from hybridbench.foundation.safe_output import (
 from hybridbench.rundir.layout import BENCH_ERRORS
 
 if TYPE_CHECKING:
+    from hybridbench.records.verdict import Failure
     from hybridbench.report.document import Document
 
 # Printed for reading, so control characters are escaped; the other formats do their own escaping.
@@ -177,10 +178,15 @@ def _rebuilt(directory: Path, result: Result) -> _Page:
     except RunDirectoryError as error:
         echo(f"hybridbench: the derived files were not rebuilt: {error}", err=True)
         return _Page(None)
-    for failure in failures:
-        echo(f"hybridbench: {failure.part} could not be made: {failure.said}", err=True)
+    say_failures(failures)
     page = directory / REPORT_HTML
     return _Page(page if page.exists() else None, failed=bool(failures))
+
+
+def say_failures(failures: Sequence[Failure]) -> None:
+    """Name the pages that could not be made, because of a bug of ours, on standard error."""
+    for failure in failures:
+        echo(f"hybridbench: {failure.part} could not be made: {failure.said}", err=True)
 
 
 def refuse_samples(what: str, options: OutputOptions) -> None:

@@ -146,8 +146,13 @@ class MergeOptions:
     allow_partial: bool = False
 
 
-def merge_cells(places: Sequence[Path], out: Path, options: MergeOptions) -> Document:
-    """Merge the cells below ``places`` into the nightly run ``out``; return its report.
+def merge_cells(
+    places: Sequence[Path], out: Path, options: MergeOptions
+) -> tuple[Document, tuple[Failure, ...]]:
+    """Merge the cells below ``places`` into the nightly run ``out``.
+
+    Returns:
+        Its report, and why some of the pages could not be made.
 
     Raises:
         RunDirectoryError: nothing to merge, cells of two plans, or no way to write.
@@ -168,11 +173,11 @@ def merge_cells(places: Sequence[Path], out: Path, options: MergeOptions) -> Doc
     make_directory(out)
     write_record(out / NIGHTLY, run)
     document = stored_document(out, run)
-    write_nightly_pages(out, document)
+    failures = write_nightly_pages(out, document)
     if options.keep is not None and run.green:
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(run.started_wall_s))
         keep_green_run(options.keep, f"{stamp}-{run.plan.name}", run)
-    return document
+    return document, failures
 
 
 def stored_document(out: Path, run: NightlyRun) -> Document:

@@ -12,6 +12,7 @@ from hybridbench.cli.app import app
 from hybridbench.over_time.run import CellRunner
 from tests.unit.cli.conftest import CommandLine
 from tests.unit.cli.test_cli import one_sentence
+from tests.unit.over_time.planned_runs import attempt, finished, planned_run, store
 
 pytestmark = pytest.mark.usefixtures("catalog_in_this_process")
 
@@ -96,3 +97,23 @@ def test_the_plan_as_json_has_what_a_scheduler_of_ones_own_needs(
 
     assert [cell["id"] for cell in told["cells"]] == ["one"]
     assert 0 < told["false_alarms"]["share"] < 0.01
+
+
+def test_a_green_run_without_its_page_does_not_pass_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = planned_run(tmp_path)
+    for name in ("one", "two"):
+        store(finished(planned, name, attempt()), tmp_path / "cells")
+
+    def fail(_: object) -> str:
+        raise ValueError("no template")
+
+    monkeypatch.setattr("hybridbench.report.write.render_html", fail)
+    words = ["nightly", "merge", str(tmp_path / "cells"), "--out", str(tmp_path / "night")]
+
+    done = CliRunner().invoke(app, words)
+
+    assert done.exit_code == 13
+    assert "report.html could not be made: ValueError: no template" in done.stderr
+    assert "report.html" not in done.stdout

@@ -196,7 +196,7 @@ def test_no_cell_at_all_needs_a_plan(tmp_path: Path) -> None:
         merge_cells([tmp_path / "empty"], tmp_path / "night", MergeOptions())
     assert refused.value.code is ErrorCode.NOT_FOUND
     options = MergeOptions(planned_run(tmp_path).record)
-    told = merge_cells([tmp_path / "empty"], tmp_path / "night", options)
+    told, _ = merge_cells([tmp_path / "empty"], tmp_path / "night", options)
     assert told.exit_code == 16
 
 
