@@ -105,7 +105,8 @@ def merged(
     return NightlyRun(
         plan=plan,
         started_wall_s=started_s,
-        ended_wall_s=max((a.ended_wall_s for a in attempts), default=0.0),
+        # An attempt that was killed did not store its end.
+        ended_wall_s=max((a.ended_wall_s or a.started_wall_s for a in attempts), default=0.0),
         green=green and not rehearsed,
         # Neutral cells do no harm, but a run with nothing else is not green.
         exit_code=failed[0].exit_code if failed else int(ExitCode.CLEAN) if green else undecided,
