@@ -65,7 +65,13 @@ class RefusedError(NoAnswerError):
 
 class _Delta(msgspec.Struct):
     content: str | None = None
+    reasoning: str | None = None
+    # The same, in SGLang, in llama.cpp, and in vLLM before 0.12.
     reasoning_content: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.content or self.reasoning or self.reasoning_content or ""
 
 
 class _Choice(msgspec.Struct):
@@ -423,7 +429,7 @@ def _refuse_if(status: object) -> None:
 
 def _take_choice(choice: _Choice, answer: Answer) -> None:
     of = choice.delta or choice.message
-    text = choice.text or (of and (of.content or of.reasoning_content)) or ""
+    text = choice.text or (of.text if of is not None else "")
     if text or choice.token_ids:
         answer.chunks += 1
         # A conversation continues with the first of several answers.

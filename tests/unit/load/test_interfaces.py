@@ -60,6 +60,17 @@ def test_a_chunk_of_a_chat_without_text_is_no_token() -> None:
     assert (answer.chunks, answer.tokens, answer.reason) == (1, 1, "stop")
 
 
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_the_reasoning_before_an_answer_counts_by_any_of_its_names(field: str) -> None:
+    answer = streamed(
+        "chat",
+        {"choices": [{"delta": {field: "a"}}]},
+        {"choices": [{"delta": {"content": "b"}, "finish_reason": "stop"}]},
+    )
+
+    assert (answer.pieces, answer.tokens) == (["a", "b"], 2)
+
+
 def test_a_stream_of_responses_ends_with_its_event() -> None:
     usage = {"input_tokens": 5, "output_tokens": 2}
     answer = streamed(
