@@ -47,6 +47,8 @@ _COLD: Final = {
 _GIVES_IDS: Final = frozenset({"vllm", "hybridbench"})
 # Number of most likely tokens to request at each place.
 _LIKELIEST: Final = 10
+# Events of the Responses interface with a part of the answer, or of the reasoning before it.
+_DELTAS: Final = frozenset({"response.output_text.delta", "response.reasoning_text.delta"})
 # Finish reasons that did not come from the model.
 _GIVEN_UP: Final = frozenset({"abort", "error", "failed", "cancelled"})
 
@@ -466,7 +468,7 @@ def _take_generated(chunk: _Chunk, meta: _Meta, answer: Answer) -> None:
 
 def _take_event(chunk: _Chunk, answer: Answer) -> None:
     """Add a stream event of the Responses interface."""
-    if chunk.type == "response.output_text.delta" and chunk.delta:
+    if chunk.type in _DELTAS and chunk.delta:
         answer.chunks += 1
         answer.pieces.append(chunk.delta)
     elif chunk.response is not None:

@@ -71,6 +71,18 @@ def test_the_reasoning_before_an_answer_counts_by_any_of_its_names(field: str) -
     assert (answer.pieces, answer.tokens) == (["a", "b"], 2)
 
 
+def test_the_reasoning_of_responses_counts_in_a_stream_as_in_a_whole_answer() -> None:
+    done = {"type": "response.completed", "response": {"status": "completed"}}
+    answer = streamed(
+        "responses",
+        {"type": "response.reasoning_text.delta", "delta": "a"},
+        {"type": "response.output_text.delta", "delta": "b"},
+        done,
+    )
+
+    assert (answer.pieces, answer.tokens) == (["a", "b"], 2)
+
+
 def test_a_stream_of_responses_ends_with_its_event() -> None:
     usage = {"input_tokens": 5, "output_tokens": 2}
     answer = streamed(
