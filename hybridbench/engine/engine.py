@@ -331,7 +331,8 @@ class Engine:
         """
         # The counters copy the cache's own counts only when the step ends.
         events = self.pools.tree_cache.events
-        return events.evict_leaf + events.evict_cascade, self.counters.finishes
+        nodes = events.evict_leaf + events.evict_cascade + events.host_evictions
+        return nodes, self.counters.finishes
 
     def objections(self) -> dict[str, int]:
         """By pool: slots that allocators without owner checks should have refused to free."""

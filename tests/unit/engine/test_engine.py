@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from hybridbench.engine.models.weights import RandomWeights
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.engine.scheduler.invariants import InvariantError
 from hybridbench.foundation.clock import FakeClock
+from hybridbench.foundation.engine_config import CacheKind, HiCache
 from hybridbench.foundation.errors import ConfigError
 from tests.builders import (
     ATTENTION_MODEL,
@@ -31,6 +33,7 @@ from tests.builders import (
     make_engine,
     run_to_idle,
 )
+from tests.host_transfers import ChosenTransfers
 
 PARAMS = SamplingParams(max_new_tokens=4)
 
@@ -346,6 +349,23 @@ def test_the_warm_up_needs_no_states() -> None:
 
     assert engine.steady_reason == "evicting"
     assert_idle_and_clean(engine)
+
+
+@pytest.mark.parametrize("make", [make_attention_engine, make_engine], ids=["kv", "states"])
+@pytest.mark.parametrize("cache", ["radix", "unified"])
+@pytest.mark.parametrize("ratio", [0.0, 0.5])
+def test_every_removed_node_counts_as_a_removal(
+    make: Callable[..., Engine], cache: CacheKind, ratio: float
+) -> None:
+    hicache, transfers = HiCache(ratio=ratio), ChosenTransfers()
+    sizes = {"kv_tokens": 100, "max_context_len": 90}
+    engine = make(cache=cache, hicache=hicache, transfers=transfers, **sizes)
+    for first in range(14):
+        engine.submit(f"{first}", [first + 1] * 30, PARAMS)
+        run_to_idle(engine)
+
+    assert (engine.counters.host_evictions > 0) == (ratio > 0)
+    assert engine.removals() == (engine.counters.nodes_evicted, 14)
 
 
 @pytest.mark.parametrize(
