@@ -20,6 +20,7 @@ from benchmarks import (
     limits,
     load_client,
     probe_cost,
+    released_mutants,
     step,
 )
 from hybridbench.foundation.errors import HybridbenchError
@@ -47,6 +48,7 @@ app.command("answer-tolerance")(answer_tolerance.main)
 app.command("answer-cost")(answer_cost.main)
 app.command("load-client")(load_client.main)
 app.command("probe-cost")(probe_cost.main)
+app.command("released-mutants")(released_mutants.main)
 
 if __name__ == "__main__":
     try:

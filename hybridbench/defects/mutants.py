@@ -109,6 +109,19 @@ def candidates_in(file: str, source: str) -> Iterator[Candidate]:
                 yield Candidate(file, holder, method.name, text, seen[text], kind, place)
 
 
+def changed_module(source: str, chosen: Iterable[Candidate], *, counted: bool) -> str:
+    """Return ``source`` without the statements ``chosen``, or with ``_count(SLUG)`` before each."""
+    tree = ast.parse(source)
+    by_method: dict[tuple[str, str], dict[int, str]] = {}
+    for one in chosen:
+        by_method.setdefault((one.holder, one.method), {})[one.place] = one.slug
+    for holder, method in _methods(tree):
+        slugs = by_method.get((holder, method.name))
+        if slugs is not None:
+            _Change(method, slugs, counted).visit(method)
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
 def find_mutant(slug: str) -> Defect:
     """The mutant with this slug, or for ``REACHED`` the counter of executions.
 

@@ -1,0 +1,250 @@
+"""Recall on foreign code: take statements out of a released SGLang, one at a time, and soak it.
+
+Each healthy soak first records which statements the traffic executes.  A sample of the calls that
+give something back (free, release, remove, pop, evict, unlock) is removed from a copy of the
+prepared release, and the copy is soaked on the traffic that executes it.  Nothing here knows what
+the statements are for.
+
+    python -m benchmarks released-mutants OUT --targets DIR [--sample 20] [--seed 1]
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from typing import Annotated
+
+import msgspec
+import typer
+
+from hybridbench.analysis.judge import judge
+from hybridbench.defects.mutants import Candidate, candidates_in, changed_module
+from hybridbench.foundation.errors import UsageError
+from hybridbench.records.events import Steady
+from hybridbench.records.verdict import VerdictKind
+from hybridbench.rundir.reader import read_run
+from hybridbench.selftest.mutants import FINDINGS
+from hybridbench.targets.linked_packages import site_packages
+
+# Where the driven classes are; the rest of the package is for servers, models and kernels.
+_PARTS = ("mem_cache", "managers", "session")
+_PATIENCE_S = 120.0
+# A command of the profile and its settings; those that the published results have.
+_WORKLOADS: Mapping[str, Sequence[str]] = {
+    "chat-churn": (),
+    "chat-churn, unified tree": ("--set", "engine.cache=unified"),
+    "shared-prefix": ("--model", "attention-tiny", "--set", "pools.page_size=1"),
+    "session-churn": ("--set", "sessions.close_busy=0"),
+}
+_COUNTER = """
+import os as _os
+_counted = set()
+def _count(slug):
+    if slug not in _counted:
+        _counted.add(slug)
+        with open({path!r}, "a") as file:
+            file.write(slug + "\\n")
+"""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How the soak of one mutant ended."""
+
+    name: str
+    workload: str
+    verdict: str
+    headline: str
+    was_steady: bool
+
+    @property
+    def outcome(self) -> str:
+        """Found, crashed, missed, or dead: it ended or stood still before it was steady."""
+        if self.verdict in FINDINGS:
+            return "found"
+        if not self.was_steady:
+            return "dead"
+        return "crashed" if self.verdict == VerdictKind.CRASHED else "missed"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a prepared release, made of hard links, in which single files are replaced."""
+
+    root: Path
+    name: str
+
+    @property
+    def package(self) -> Path:
+        return site_packages(self.root / self.name / "env") / "sglang" / "srt"
+
+    @contextmanager
+    def with_files(self, texts: Mapping[str, str]) -> Iterator[None]:
+        """Replace the files of ``texts``, by path, and put the release's own back afterwards."""
+        for path, text in texts.items():
+            file = self.package / path
+            file.rename(file.with_suffix(".own"))
+            file.write_text(text, encoding="utf-8")
+        try:
+            yield
+        finally:
+            for path in texts:
+                file = self.package / path
+                file.with_suffix(".own").replace(file)
+
+    def soak(self, target: str, workload: str, seconds: int, store: Path) -> Outcome:
+        """Soak the copy; the run directory stays in ``store``."""
+        command = [
+            *(sys.executable, "-m", "hybridbench", "soak", "--target", target),
+            *("--targets", str(self.root), "--profile", workload.partition(",")[0]),
+            *("--duration", f"{seconds}s", "--store", str(store), "--seed", "7"),
+            *("--extend", "0", "--diagnose", "never", "--ballast", "20000", "--ui", "none"),
+            *_WORKLOADS[workload],
+        ]
+        store.mkdir(parents=True)
+        said = store / "stderr"
+        with said.open("w") as stderr:
+            process = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+            )
+            try:
+                process.wait(seconds + _PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                # A mutant may leave a scheduler that serves nothing and never ends its drain.
+                os.killpg(process.pid, signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_PATIENCE_S)
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        runs = sorted(path for path in store.iterdir() if (path / "manifest.json").is_file())
+        if not runs:
+            error = said.read_text().strip()[-200:]
+            return Outcome("", workload, VerdictKind.CRASHED, error, was_steady=False)
+        record = read_run(runs[-1])
+        verdict, steady = judge(record), bool(record.all_events(Steady))
+        return Outcome("", workload, verdict.kind, verdict.headline, steady)
+
+
+def main(
+    out: Annotated[Path, typer.Argument(help="Directory for the runs; what it has is kept.")],
+    targets: Annotated[Path, typer.Option(help="Folder of the prepared targets.")],
+    target: Annotated[str, typer.Option(help="The release.")] = "sglang-cache==0.5.13",
+    sample: Annotated[int, typer.Option(help="Statements to take out.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Of the sample.")] = 1,
+    seconds: Annotated[int, typer.Option(help="Traffic of each soak.", min=30)] = 60,
+    jobs: Annotated[int, typer.Option(help="Soaks at a time.", min=1)] = 2,
+) -> None:
+    """Remove calls that give something back from a release, one at a time; soak each mutant."""
+    name = target.replace("==", "-")
+    if not (targets / name / "env").is_dir():
+        raise UsageError(f"{target}: not in {targets}; `hybridbench target prepare {target}`.")
+    package = site_packages(targets / name / "env") / "sglang" / "srt"
+    sources = {
+        path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
+        for part in _PARTS
+        for path in sorted((package / part).rglob("*.py"))
+    }
+    every = [c for path, text in sources.items() for c in candidates_in(path, text)]
+    every = [candidate for candidate in every if candidate.kind == "frees"]
+    shutil.rmtree(out / "copies", ignore_errors=True)
+    copies: Queue[Copy] = Queue()
+    for number in range(jobs):
+        copy = Copy(out / "copies" / str(number), name)
+        copy.root.mkdir(parents=True)
+        shutil.copytree(targets / name, copy.root / name, copy_function=os.link, symlinks=True)
+        copies.put(copy)
+    soaks = _Soaks(out, target, seconds, sources, copies)
+    with ThreadPoolExecutor(jobs) as pool:
+        executed = dict(
+            zip(
+                _WORKLOADS, pool.map(lambda one: soaks.healthy(one, every), _WORKLOADS), strict=True
+            )
+        )
+        # The first workload that executes a statement: the later ones are special.
+        where = {slug: name for name, slugs in reversed(executed.items()) for slug in slugs}
+        able = [candidate for candidate in every if candidate.slug in where]
+        drawn = random.Random(seed).sample(able, min(sample, len(able)))
+        outcomes = list(pool.map(lambda one: soaks.mutant(one, where[one.slug]), drawn))
+    shutil.rmtree(out / "copies")
+    table = _table(outcomes, len(every), len(able))
+    (out / "table.md").write_text(table, encoding="utf-8")
+    print(table)
+
+
+class _Soaks:
+    """Soaks of one release, healthy and mutated; those that ``out`` has are not repeated."""
+
+    def __init__(
+        self, out: Path, target: str, seconds: int, sources: Mapping[str, str], copies: Queue[Copy]
+    ) -> None:
+        self._out, self._target, self._seconds = out, target, seconds
+        self._sources, self._copies = sources, copies
+        self._file = out / "outcomes.jsonl"
+        lines = self._file.read_bytes().splitlines() if self._file.exists() else []
+        stored = [msgspec.json.decode(line, type=Outcome) for line in lines]
+        self._known = {one.name: one for one in stored}
+
+    def healthy(self, workload: str, every: Sequence[Candidate]) -> frozenset[str]:
+        """Return the slugs of those of ``every`` that ``workload`` executes."""
+        file = self._out / f"{workload.replace(', ', '-').replace(' ', '-')}.txt"
+        paths = dict.fromkeys(candidate.file for candidate in every)
+        texts = {path: _counting(self._sources[path], path, every, file) for path in paths}
+        self._soak(workload, workload, texts, self._out / "healthy" / file.stem)
+        return frozenset(file.read_text().split() if file.exists() else ())
+
+    def mutant(self, candidate: Candidate, workload: str) -> Outcome:
+        """Soak the release without the statement ``candidate``."""
+        text = changed_module(self._sources[candidate.file], [candidate], counted=False)
+        store = self._out / candidate.slug
+        return self._soak(candidate.name, workload, {candidate.file: text}, store)
+
+    def _soak(self, name: str, workload: str, texts: Mapping[str, str], store: Path) -> Outcome:
+        if name in self._known:
+            return self._known[name]
+        shutil.rmtree(store, ignore_errors=True)
+        copy = self._copies.get()
+        try:
+            with copy.with_files(texts):
+                outcome = copy.soak(self._target, workload, self._seconds, store)
+        finally:
+            self._copies.put(copy)
+        outcome = msgspec.structs.replace(outcome, name=name)
+        with self._file.open("ab") as lines:
+            lines.write(msgspec.json.encode(outcome) + b"\n")
+        print(f"{outcome.outcome:8} {name} ({workload}): {outcome.headline}", flush=True)
+        return outcome
+
+
+def _counting(source: str, path: str, every: Sequence[Candidate], file: Path) -> str:
+    """Return ``source`` with each candidate recorded in ``file`` when it is first executed."""
+    changed = changed_module(source, [c for c in every if c.file == path], counted=True)
+    # A module's docstring and its imports of __future__ must stay first.
+    lines = changed.splitlines(keepends=True)
+    future = [number for number, line in enumerate(lines) if line.startswith("from __future__")]
+    at = future[-1] + 1 if future else 0
+    counter = _COUNTER.format(path=str(file.absolute()))
+    return "".join([*lines[:at], counter, *lines[at:]])
+
+
+def _table(outcomes: Sequence[Outcome], candidates: int, executed: int) -> str:
+    count = Counter(one.outcome for one in outcomes)
+    counts = ", ".join(f"{count[word]} {word}" for word in ("found", "crashed", "missed", "dead"))
+    head = (
+        f"{candidates} calls give something back; the traffic executes {executed}. "
+        f"{len(outcomes)} drawn: {counts}.\n\n"
+        "| outcome | statement | traffic | headline |\n|---|---|---|---|\n"
+    )
+    rows = sorted(outcomes, key=lambda one: (one.outcome, one.name))
+    return head + "".join(
+        f"| {o.outcome} | `{o.name}` | {o.workload} | {o.verdict}: {o.headline} |\n" for o in rows
+    )
