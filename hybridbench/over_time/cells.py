@@ -18,6 +18,7 @@ from hybridbench.compare.plan import BLOCK_S
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.units import format_duration
 from hybridbench.over_time.plan import (
+    Common,
     CompareEntry,
     LoadedPlan,
     Plan,
@@ -201,18 +202,23 @@ def _planned(
     needed_s = _decides_from_s(entry, profile)
     duration_s = entry.duration_s or plan.duration_s or max(_DURATION_S, needed_s)
     least_s = max(entry.least_duration_s or plan.least_duration_s or 0.0, needed_s)
+    versions = (entry.version,) if isinstance(entry, SoakEntry) else entry.versions
+    # What a plan says of our workers is not said of servers.
+    of_workers: Common = Common() if _model_of_servers(versions) else plan
+    if of_workers is not plan:
+        _refuse_of_workers(entry, place)
     cell = Cell(
         id=entry.id or _id(entry, profile),
         kind=CellKind.SOAK if isinstance(entry, SoakEntry) else CellKind.COMPARE,
         profile=name,
         model=_model(entry, profile),
-        versions=(entry.version,) if isinstance(entry, SoakEntry) else entry.versions,
+        versions=versions,
         seed=profile.seed if entry.seed is None else entry.seed,
         duration_s=duration_s,
-        ballast=plan.ballast if entry.ballast is None else entry.ballast,
-        gc=entry.gc or plan.gc,
+        ballast=of_workers.ballast if entry.ballast is None else entry.ballast,
+        gc=entry.gc or of_workers.gc,
         # A comparison has no such option, and a plan's device is that of its soaks.
-        device=entry.device or plan.device if isinstance(entry, SoakEntry) else None,
+        device=entry.device or of_workers.device if isinstance(entry, SoakEntry) else None,
         settings=settings,
         # Only comparisons have thresholds on ratios.
         thresholds=(
@@ -239,6 +245,23 @@ def _planned(
     )
     # A cell that is shorter than the plan's minimum is so on purpose.
     return PlannedCell(cell, min(least_s, duration_s), known.source(name))
+
+
+def _refuse_of_workers(entry: SoakEntry | CompareEntry, place: str) -> None:
+    """Refuse now what ``soak`` and ``compare`` refuse of released servers in every cell.
+
+    Raises:
+        ConfigError: the entry has a key that applies only to engines in our workers.
+    """
+    keys: dict[str, object] = {"gc": entry.gc, "ballast": entry.ballast, "device": entry.device}
+    if isinstance(entry, CompareEntry):
+        keys["block"] = entry.block_s
+    given = [key for key, value in keys.items() if value is not None]
+    if given:
+        raise ConfigError(
+            f"{place}: {', '.join(given)}: applies only to engines in our workers, not to released "
+            "servers; leave it out."
+        )
 
 
 def _model(entry: SoakEntry | CompareEntry, profile: Profile) -> str:

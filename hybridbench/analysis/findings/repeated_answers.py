@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 
 from hybridbench.analysis.distributions import fisher
+from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.findings.wrong_answers import left_out_words
 from hybridbench.analysis.record import RunRecord
 from hybridbench.records.events import AnswersRepeated
@@ -151,8 +152,9 @@ def repeated_answer_notes(record: RunRecord) -> Iterator[str]:
     if not seen.compared:
         yield f"no answer was asked for again{rest}"
         return
+    answers = f"{times(seen.compared, 'answer')} ({times(seen.tokens, 'token')})"
     yield (
-        f"{seen.compared:,} answers ({seen.tokens:,} tokens) were asked for again at idle points, "
+        f"{answers} {'was' if seen.compared == 1 else 'were'} asked for again at idle points, "
         f"without the server's cache: {_agreement(seen)}{rest}"
     )
 

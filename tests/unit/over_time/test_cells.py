@@ -101,6 +101,29 @@ def test_a_matrix_of_releases_is_a_plan(tmp_path: Path) -> None:
     assert "compare sglang-cache==0.5.12.post1 sglang-cache==0.5.13 --same-engine" in said[3]
 
 
+def test_what_a_plan_says_of_workers_is_not_said_of_servers(tmp_path: Path) -> None:
+    text = RELEASES + "gc: freeze-after-warmup\nballast: 1000\ndevice: cuda\n"
+
+    server, driven, *_ = planned_run(tmp_path, text).cells
+
+    assert (server.cell.gc, server.cell.ballast, server.cell.device) == (None, None, None)
+    assert (driven.cell.gc, driven.cell.ballast, driven.cell.device) == (
+        "freeze-after-warmup",
+        1000,
+        "cuda",
+    )
+
+
+@pytest.mark.parametrize("key", ["gc: freeze-after-warmup", "ballast: 1000", "device: cuda"])
+def test_a_key_of_workers_in_a_cell_of_a_server_is_refused_with_its_place(
+    tmp_path: Path, key: str
+) -> None:
+    text = RELEASES.replace("model: qwen3-next}", f"model: qwen3-next, {key}}}")
+
+    with pytest.raises(ConfigError, match=f"{key.partition(':')[0]}: applies only to engines"):
+        planned_run(tmp_path, text)
+
+
 def test_the_device_of_a_plan_is_that_of_its_soaks(tmp_path: Path) -> None:
     text = PLAN + "device: cuda\ncompare: [{versions: ['git:a', .], profile: smoke}]\n"
 
