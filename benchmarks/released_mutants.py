@@ -221,7 +221,8 @@ class _Soaks:
         outcome = msgspec.structs.replace(outcome, name=name)
         with self._file.open("ab") as lines:
             lines.write(msgspec.json.encode(outcome) + b"\n")
-        print(f"{outcome.outcome:8} {name} ({workload}): {outcome.headline}", flush=True)
+        word = "healthy" if name == workload else outcome.outcome
+        print(f"{word:8} {name} ({workload}): {outcome.verdict}: {outcome.headline}", flush=True)
         return outcome
 
 
