@@ -203,15 +203,17 @@ def _planned(
     duration_s = entry.duration_s or plan.duration_s or max(_DURATION_S, needed_s)
     least_s = max(entry.least_duration_s or plan.least_duration_s or 0.0, needed_s)
     versions = (entry.version,) if isinstance(entry, SoakEntry) else entry.versions
+    served = _model_of_servers(versions)
+    model = entry.model or served or profile.model
     # What a plan says of our workers is not said of servers.
-    of_workers: Common = Common() if _model_of_servers(versions) else plan
-    if of_workers is not plan:
+    of_workers: Common = Common() if served else plan
+    if served:
         _refuse_of_workers(entry, place)
     cell = Cell(
-        id=entry.id or _id(entry, profile),
+        id=entry.id or _id(entry, model, profile),
         kind=CellKind.SOAK if isinstance(entry, SoakEntry) else CellKind.COMPARE,
         profile=name,
-        model=_model(entry, profile),
+        model=model,
         versions=versions,
         seed=profile.seed if entry.seed is None else entry.seed,
         duration_s=duration_s,
@@ -231,8 +233,7 @@ def _planned(
         needs=entry.needs or plan.needs or Needs(),
     )
     # A directory may exist only on the machines that run the cells, not on the planning one.
-    ours = loads_model(cell) and "/" not in cell.model
-    fault = model_fault(cell.model) if ours else None
+    fault = None if served or "/" in cell.model else model_fault(cell.model)
     if fault is not None:
         raise ConfigError(full_stop(f"{place}: model {fault}"), code=ErrorCode.UNKNOWN_NAME)
     if cell.kind is CellKind.SOAK and duration_s < needed_s:
@@ -258,15 +259,11 @@ def _refuse_of_workers(entry: SoakEntry | CompareEntry, place: str) -> None:
         keys["block"] = entry.block_s
     given = [key for key, value in keys.items() if value is not None]
     if given:
+        applies, it = ("applies", "it") if len(given) == 1 else ("apply", "them")
         raise ConfigError(
-            f"{place}: {', '.join(given)}: applies only to engines in our workers, not to released "
-            "servers; leave it out."
+            f"{place}: {', '.join(given)}: {applies} only to engines in our workers, not to "
+            f"released servers; leave {it} out."
         )
-
-
-def _model(entry: SoakEntry | CompareEntry, profile: Profile) -> str:
-    versions = (entry.version,) if isinstance(entry, SoakEntry) else entry.versions
-    return entry.model or _model_of_servers(versions) or profile.model
 
 
 def _model_of_servers(versions: Iterable[str]) -> str:
@@ -320,9 +317,9 @@ def _setting(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _id(entry: SoakEntry | CompareEntry, profile: Profile) -> str:
+def _id(entry: SoakEntry | CompareEntry, model: str, profile: Profile) -> str:
     """Build the id only from the cell's own facts, so that other cells never change it."""
-    model = Path(_model(entry, profile)).name
+    model = Path(model).name
     if isinstance(entry, CompareEntry):
         parts = ["compare", "-vs-".join(_slug(v) for v in entry.versions), model, profile.name]
     else:

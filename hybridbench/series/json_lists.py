@@ -54,7 +54,7 @@ class ObjectList:
         """The leaves of each object as text, by dotted path."""
         return [dict(_leaves(one)) for one in self.objects]
 
-    @cached_property
+    @property
     def has_numbers(self) -> bool:
         """Whether an object has a number that is not a time."""
         cells = (cell for row in self.rows for cell in row.items())

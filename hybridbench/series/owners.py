@@ -63,10 +63,12 @@ def keys_of(
     owners: list[int] = []
     for index in words:
         anew = times is not None and _begins_anew(columns[index], times)
-        anew = anew or _succeed_each_other(names[index], columns[index])
-        recurs = index in turns and (together or _recurs(columns, [index]))
+        if index in turns:
+            owns = together or _recurs(columns, [index])
+        else:
+            owns = _succeed_each_other(names[index], columns[index])
         # A container's name and id are equivalent; one is enough.
-        if (anew or recurs) and splits(columns, owners, index):
+        if (anew or owns) and splits(columns, owners, index):
             owners.append(index)
     return owners or ([] if times is None else _tells_apart(columns, times))
 
@@ -148,14 +150,10 @@ def _begins_anew(cells: Sequence[str], times: Times) -> bool:
 
 
 def _succeed_each_other(name: str, cells: Sequence[str]) -> bool:
-    """Return whether a column names processes that replace each other."""
+    """Return whether values that take no turns name processes that replace each other."""
     different = set(cells)
-    return (
-        bool(_SUCCESSOR.fullmatch(name))
-        and all(different)
-        and not _takes_turns(cells)
-        and _SAMPLES_OF_EACH * len(different) <= len(cells)
-    )
+    is_named = bool(_SUCCESSOR.fullmatch(name)) and all(different)
+    return is_named and _SAMPLES_OF_EACH * len(different) <= len(cells)
 
 
 def _tells_apart(columns: Sequence[Sequence[str]], times: Times) -> Sequence[int]:
