@@ -240,6 +240,7 @@ def test_a_server_that_closes_its_connections_is_served_all_the_same() -> None:
 
 def test_a_connection_is_reused_although_the_end_of_a_stream_comes_a_moment_later() -> None:
     opened = []
+    closed = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opened.append(writer)
@@ -256,6 +257,9 @@ def test_a_connection_is_reused_although_the_end_of_a_stream_comes_a_moment_late
                 await asyncio.sleep(0.005)
                 writer.write(b"0\r\n\r\n")
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        closed.set()
 
     async def run() -> LoadReport:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -273,6 +277,7 @@ def test_a_connection_is_reused_although_the_end_of_a_stream_comes_a_moment_late
         report = client.report()
         await client.close()
         server.close()
+        await asyncio.wait_for(closed.wait(), 30.0)
         return report
 
     assert asyncio.run(run()).counts["requests_failed"] == 0

@@ -135,7 +135,8 @@ def test_a_family_has_the_time_of_those_that_have_ended() -> None:
     nested = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])\n{BURN}"
     subprocess.run([sys.executable, "-c", nested], check=True)
 
-    assert 0.6 <= read_family_cpu_s([os.getpid()]) - before_s < 5.0
+    # Both burnt 0.3 s, which the kernel gives in whole ticks of 10 ms.
+    assert 0.5 < read_family_cpu_s([os.getpid()]) - before_s < 5.0
     assert read_family_cpu_s([2**30]) == 0.0
 
 
