@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, NoReturn, Protocol, TypeVar
@@ -12,6 +13,7 @@ import typer
 
 from hybridbench.cli.compare import BlockTime, Margin, MaxTime, Renew, Rounds, Ui
 from hybridbench.cli.compare_options import CompareOptions, compared, settings_of
+from hybridbench.cli.compare_servers import compared_servers, settings_of_servers
 from hybridbench.cli.options import (
     Ballast,
     CompareUi,
@@ -57,8 +59,8 @@ def bisect(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Search the releases of an engine whose classes can be driven, sglang-cache, and "
-            "prepare those that are tried.",
+            help="Search the releases of an engine, and prepare those that are tried: "
+            "sglang-cache, whose classes can be driven, or a server: vllm, sglang, llamacpp.",
         ),
     ] = None,
     targets: Targets = None,
@@ -86,6 +88,8 @@ def bisect(
 
     With a --good that is later than --bad the releases are searched backwards, for the one that
     fixed it: hybridbench bisect --target sglang-cache --good 0.5.13 --bad 0.5.9.
+
+    Servers are soaked one after the other, each for half of --max-time, and the good one once.
     """
     from hybridbench.compare import bisect as search
 
@@ -96,11 +100,41 @@ def bisect(
     )  # fmt: skip
     if target is None:
         _bisect(search.commits_between(good, bad), _Commits(), options)
-    from hybridbench.targets.driven import driven_engine
+    from hybridbench.targets.engines.catalog import engine_called
 
-    engine = driven_engine(target)
-    releases = search.releases_between(good, bad, engine.releases)
-    _bisect(releases, _Releases(engine, options.targets), options)
+    engine = engine_called(target, option="--target")
+    if not engine.servers:
+        releases = search.releases_between(good, bad, engine.releases)
+        _bisect(releases, _Releases(engine, options.targets, releases), options)
+    releases = search.releases_between(good, bad, _installable(engine, good, options.targets))
+    _bisect(releases, _Servers(engine, options.targets, releases), _with_seed(options))
+
+
+def _installable(engine: Engine, good: str, root: Path) -> list[str]:
+    """Prepare the good release, and list those that pip finds from its environment.
+
+    Raises:
+        ConfigError, WorkerFailedError: it cannot be installed here.
+    """
+    from hybridbench.targets.prepare import releases_of
+
+    _prepare(engine, good, root)
+    return releases_of(engine, good, root, os.environ)
+
+
+def _prepare(engine: Engine, release: str, root: Path) -> None:
+    from hybridbench.targets.prepare import prepare
+
+    prepare(engine, release, root, os.environ, partial(echo, err=True))
+
+
+def _with_seed(options: CompareOptions) -> CompareOptions:
+    """With the profile's seed, unless another is given: all servers get the same requests."""
+    from hybridbench.workload.catalog import DEFAULT_PROFILE, load_profile
+
+    if options.seed is not None:
+        return options
+    return replace(options, seed=load_profile(options.profile or DEFAULT_PROFILE).seed)
 
 
 def _bisect(versions: list[V], kind: _Kind[V], options: CompareOptions) -> NoReturn:
@@ -109,7 +143,7 @@ def _bisect(versions: list[V], kind: _Kind[V], options: CompareOptions) -> NoRet
 
     first, last = versions[0], versions[-1]
     # Refuse options that are invalid for every version here, before each version is skipped for it.
-    settings_of((kind.compared_as(first), kind.compared_as(last)), options)
+    kind.settings((kind.compared_as(first), kind.compared_as(last)), options)
     kind.make_ready(first)
     count = len(versions) - 1
     noun = kind.singular if count == 1 else kind.plural
@@ -144,8 +178,41 @@ class _Kind(Protocol[V_contra]):
         """
         ...
 
+    def settings(self, names: Sequence[str], options: CompareOptions) -> str:
+        """The digest of the settings of a comparison.
 
-class _Commits:
+        Raises:
+            UsageError, ConfigError: an option is invalid.
+        """
+        ...
+
+    def compare(
+        self, names: Sequence[str], options: CompareOptions
+    ) -> tuple[Path, ExitCode | None]:
+        """Compare two versions, like ``compare``."""
+        ...
+
+    def note_finished(self, directory: Path) -> None:
+        """Take notice of a finished comparison with the first version."""
+        ...
+
+
+class _InWorkers:
+    """Versions that run in our workers and alternate."""
+
+    def settings(self, names: Sequence[str], options: CompareOptions) -> str:
+        return settings_of(names, options)
+
+    def compare(
+        self, names: Sequence[str], options: CompareOptions
+    ) -> tuple[Path, ExitCode | None]:
+        return compared(names, options)
+
+    def note_finished(self, directory: Path) -> None:
+        """Do nothing: each comparison runs both versions."""
+
+
+class _Commits(_InWorkers):
     singular, plural = "commit", "commits"
 
     def name(self, version: Revision) -> str:
@@ -165,14 +232,17 @@ class _Commits:
         """Do nothing: each comparison makes a worktree."""
 
 
-class _Releases:
-    """Releases of an engine whose classes a worker drives; each is prepared before its use."""
+class _Releases(_InWorkers):
+    """Releases of an engine, from the good one to the bad one; each is prepared before its use."""
 
     singular, plural = "release", "releases"
 
-    def __init__(self, engine: Engine, root: Path) -> None:
+    def __init__(self, engine: Engine, root: Path, releases: Sequence[str]) -> None:
+        from packaging.version import Version
+
         self._engine = engine
         self._root = root
+        self._is_backwards = Version(releases[0]) > Version(releases[-1])
 
     def name(self, version: str) -> str:
         return version
@@ -183,16 +253,35 @@ class _Releases:
     engine_of = compared_as
 
     def result(self, good: str, bad: str) -> str:
-        known = self._engine.releases
-        if known.index(good) < known.index(bad):
-            return f"first bad release: {bad}; {good} is good"
-        return f"last bad release: {bad}; {good} fixed it"
+        if self._is_backwards:
+            return f"last bad release: {bad}; {good} fixed it"
+        return f"first bad release: {bad}; {good} is good"
 
     def make_ready(self, version: str) -> None:
-        from hybridbench.targets.prepare import prepare
+        _prepare(self._engine, version, self._root)
 
-        said = partial(echo, err=True)
-        prepare(self._engine, version, self._root, os.environ, said)
+
+class _Servers(_Releases):
+    """Releases of a server, soaked one after the other; the run of the good one is reused."""
+
+    def __init__(self, engine: Engine, root: Path, releases: Sequence[str]) -> None:
+        super().__init__(engine, root, releases)
+        self._runs: dict[str, Path] = {}
+
+    def settings(self, names: Sequence[str], options: CompareOptions) -> str:
+        # They do not depend on the release; of the others none may be prepared yet.
+        return settings_of_servers((names[0], names[0]), options)
+
+    def compare(
+        self, names: Sequence[str], options: CompareOptions
+    ) -> tuple[Path, ExitCode | None]:
+        return compared_servers(names, options, self._runs)
+
+    def note_finished(self, directory: Path) -> None:
+        from hybridbench.compare.store import read_comparison_manifest
+
+        good = read_comparison_manifest(directory).versions[0]
+        self._runs[good.name] = directory / good.run
 
 
 class _Search(Generic[V]):
@@ -215,9 +304,11 @@ class _Search(Generic[V]):
             return self._printed(Tried(version, Answer.GOOD, "no file of hybridbench differs"))
         try:
             kind.make_ready(version)
-            stored = read_comparison(self._comparison(version))
+            directory = self._comparison(version)
+            stored = read_comparison(directory)
         except (ConfigError, WorkerFailedError) as error:
             return self._printed(Tried(version, Answer.SKIPPED, str(error)))
+        kind.note_finished(directory)
         verdict = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
         if self._symptoms is None:
             self._symptoms = symptoms_of(verdict)
@@ -231,10 +322,10 @@ class _Search(Generic[V]):
         kind, options = self._kind, self._options
         versions = (kind.compared_as(self._good), kind.compared_as(version))
         engines = (kind.engine_of(self._good), kind.engine_of(version))
-        found = finished_comparison(options.store, engines, settings_of(versions, options))
+        found = finished_comparison(options.store, engines, kind.settings(versions, options))
         if found is not None:
             return found
-        directory, hint = compared(versions, options)
+        directory, hint = kind.compare(versions, options)
         if hint is not None:
             raise typer.Exit(int(hint))
         return directory

@@ -65,7 +65,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
             "baseline.",
             code=ErrorCode.BAD_VALUE,
         )
-    terms = _terms(options)
+    terms = comparison_terms(options)
     max_time_s = parse_seconds("--max-time", options.max_time)
     from hybridbench.compare.sides import is_stored, resolved_sides
     from hybridbench.targets.engines.catalog import is_server_name
@@ -73,7 +73,7 @@ def compared(versions: Sequence[str], options: CompareOptions) -> tuple[Path, Ex
     if any(is_server_name(name) for name in versions):
         from hybridbench.cli.compare_servers import compared_servers
 
-        return compared_servers(versions, options, terms, max_time_s)
+        return compared_servers(versions, options)
     if any(is_stored(name) for name in versions):
         from hybridbench.compare.stored import StoredPlan, compare_stored
 
@@ -114,7 +114,8 @@ def settings_of(versions: Sequence[str], options: CompareOptions) -> str:
         UsageError, ConfigError: an option is invalid.
     """
     max_time_s = parse_seconds("--max-time", options.max_time)
-    return _live_plan(versions, options, _terms(options), max_time_s)(()).settings_digest()
+    plan = _live_plan(versions, options, comparison_terms(options), max_time_s)(())
+    return plan.settings_digest()
 
 
 def _tell_unused(options: CompareOptions) -> None:
@@ -182,7 +183,12 @@ def _live_plan(
     return make
 
 
-def _terms(options: CompareOptions) -> ComparisonTerms:
+def comparison_terms(options: CompareOptions) -> ComparisonTerms:
+    """The terms of judgement that the options set.
+
+    Raises:
+        UsageError: ``--margin`` or ``--rounds`` is invalid.
+    """
     from hybridbench.analysis.comparison.compare import planned_looks
     from hybridbench.analysis.comparison.records import ComparisonTerms
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hybridbench.cli.compare_options import CompareOptions, of_alternating_workers
+from hybridbench.cli.compare_options import (
+    CompareOptions,
+    comparison_terms,
+    of_alternating_workers,
+)
 from hybridbench.cli.observed import Course, ProbeOptions, TargetOptions
+from hybridbench.cli.options import parse_seconds
 from hybridbench.cli.run_options import SHORTEST_S, SoakUi, StopMode
 from hybridbench.cli.soak_server import Requests, of_prepared, server_plan
 from hybridbench.cli.user_settings import typed_command
@@ -17,29 +23,51 @@ from hybridbench.foundation.foreign import SEED_MAX
 from hybridbench.foundation.units import format_duration
 
 if TYPE_CHECKING:
-    from hybridbench.analysis.comparison.records import ComparisonTerms
+    from hybridbench.compare.stored import StoredPlan
     from hybridbench.runs.watch import WatchPlan
 
 
 def compared_servers(
-    versions: Sequence[str], options: CompareOptions, terms: ComparisonTerms, max_time_s: float
+    versions: Sequence[str], options: CompareOptions, runs: Mapping[str, Path] | None = None
 ) -> tuple[Path, ExitCode | None]:
     """Soak the servers among ``versions`` and compare all; return the same as ``compared``.
 
-    They share ``max_time_s``, which excludes their start-up time.
+    They share ``--max-time``, which excludes their start-up time.  Those with a run in ``runs``,
+    of an earlier comparison with the same options, are not soaked again.
 
     Raises:
         UsageError, ConfigError: an option or a version is invalid.
         WorkerFailedError: a server cannot be started.
         RunDirectoryError: the store cannot be written, or a stored run cannot be read.
     """
+    from hybridbench.compare.stored import compare_stored
+
+    outcome = compare_stored(_plan_of(versions, options, runs or {}))
+    return outcome.directory, outcome.exit_hint
+
+
+def settings_of_servers(versions: Sequence[str], options: CompareOptions) -> str:
+    """The digest of a comparison's settings, independent of the releases of the servers.
+
+    Raises:
+        UsageError, ConfigError: an option or a version is invalid.
+    """
+    settings = _plan_of(versions, options, {}).settings
+    assert settings is not None  # as no version is a stored run
+    return settings
+
+
+def _plan_of(
+    versions: Sequence[str], options: CompareOptions, runs: Mapping[str, Path]
+) -> StoredPlan:
+    from hybridbench.compare.plan import digest_of
     from hybridbench.compare.sides import server_sides
-    from hybridbench.compare.stored import StoredPlan, compare_stored
+    from hybridbench.compare.stored import StoredPlan
 
     _refuse_of_workers(options)
+    terms, max_time_s = comparison_terms(options), parse_seconds("--max-time", options.max_time)
     sides = server_sides(versions)
-    names = dict.fromkeys(side.name for side in sides if side.run_dir is None)
-    count = sum(side.run_dir is None for side in sides)
+    count = sum(side.kind == "server" for side in sides)
     each_s = max_time_s / count
     if each_s < SHORTEST_S:
         raise UsageError(
@@ -49,14 +77,23 @@ def compared_servers(
         )
     # The seed determines the schedule of requests, which must be the same for all servers.
     seed = secrets.randbelow(SEED_MAX) if options.seed is None else options.seed
-    outcome = compare_stored(
-        StoredPlan(
-            sides, options.store, terms, frozenset(options.allowed), max_time_s,
-            options.thresholds, str(options.ui), typed_command(),
-            {name: _soak_of(name, options, seed, each_s) for name in names},
-        )
+    sides = tuple(replace(side, run_dir=runs.get(side.name, side.run_dir)) for side in sides)
+    soaks = {
+        side.name: _soak_of(side.name, options, seed, each_s)
+        for side in sides
+        if side.run_dir is None
+    }
+    traffic = next(iter(soaks.values())).traffic
+    assert traffic is not None
+    settings = digest_of(
+        profile=traffic.profile.resolved(), model=options.model, seed=options.seed,
+        terms=asdict(terms), thresholds=options.thresholds, each_s=each_s,
     )  # fmt: skip
-    return outcome.directory, outcome.exit_hint
+    return StoredPlan(
+        sides, options.store, terms, frozenset(options.allowed), max_time_s, options.thresholds,
+        str(options.ui), typed_command(), soaks,
+        settings if count == len(sides) else None,
+    )  # fmt: skip
 
 
 def _soak_of(name: str, options: CompareOptions, seed: int, duration_s: float) -> WatchPlan:

@@ -97,19 +97,17 @@ class ComparePlan:
 
         Repeating a comparison of the same versions with the same hash would add nothing.
         """
-        chosen = {
-            "profile": self.profile.resolved(),
-            "model": self.model,
-            "seed": self.seed,
-            "terms": asdict(self.terms),
-            "thresholds": self.thresholds,
-            "block_s": self.block_s,
-            "slice_s": self.slice_s,
-            "max_time_s": self.max_time_s,
-            "renew_every": self.renew_every,
-        }
-        text = json.dumps(chosen, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(
+            profile=self.profile.resolved(),
+            model=self.model,
+            seed=self.seed,
+            terms=asdict(self.terms),
+            thresholds=self.thresholds,
+            block_s=self.block_s,
+            slice_s=self.slice_s,
+            max_time_s=self.max_time_s,
+            renew_every=self.renew_every,
+        )
 
     def _in_blocks(self) -> Profile:
         """The profile with a sampling cadence for blocks.
@@ -124,6 +122,12 @@ class ComparePlan:
         if self.profile.checkpoint.settle_s > _LONGEST_SETTLE_S:
             changes["checkpoint.settle"] = f"{_LONGEST_SETTLE_S:g}s"
         return self.profile.with_overrides(changes) if changes else self.profile
+
+
+def digest_of(**settings: object) -> str:
+    """Hash of the settings of a comparison, for ``ComparisonManifest.settings``."""
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def of_one_run(thresholds: Iterable[str]) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ class StoredPlan:
 
     A live version is soaked with the settings and duration of the first stored run, if
     ``max_time_s`` allows it; a server by its plan in ``soaks``, keyed by the side's name.
+    ``settings`` is a digest of everything except the versions; None if stored runs determine them.
     """
 
     sides: tuple[Side, ...]
@@ -47,6 +48,7 @@ class StoredPlan:
     ui: str = "auto"
     command: tuple[str, ...] = ()
     soaks: Mapping[str, WatchPlan] = field(default_factory=dict)
+    settings: str | None = None
 
 
 # Makes the run of a side without one, in the comparison's directory.
@@ -78,6 +80,7 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
         profile=profile,
         thresholds=plan.thresholds,
         allowed_mismatches=tuple(sorted(plan.allowed)),
+        settings=plan.settings,
     )
     with opened_comparison(plan.store, SystemClock(), plan.terms, manifest) as writer:
         return _side_by_side(plan, make_run, writer)

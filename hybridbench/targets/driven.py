@@ -17,18 +17,6 @@ from hybridbench.targets.prepared import ready_target
 DRIVEN: Mapping[str, Engine] = {name: one for name, one in ENGINES.items() if one.releases}
 
 
-def driven_engine(name: str) -> Engine:
-    """
-    Raises:
-        UsageError: there is no engine of that name whose classes can be driven.
-    """
-    if name not in DRIVEN:
-        raise UsageError(
-            f"{name}: there is {', '.join(DRIVEN)}.", code=ErrorCode.UNKNOWN_NAME, option="--target"
-        )
-    return DRIVEN[name]
-
-
 def driven_release(text: str) -> tuple[Engine, str]:
     """Return the engine and release that ``text`` names, such as ``sglang-cache==0.5.14``.
 

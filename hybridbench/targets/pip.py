@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from hybridbench.foundation.errors import ConfigError, ErrorCode
 from hybridbench.records.prepared import Package
@@ -29,6 +30,7 @@ _NONE_FOUND = re.compile(
     re.DOTALL,
 )
 _CONFLICT = re.compile(r"Cannot install (.+?) because these package versions")
+_AVAILABLE = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
 _SHOWN_VERSIONS: Final = 6
 
 
@@ -110,6 +112,20 @@ class Pip:
         # Of "Somebody <address>", a report needs only the name.
         named = (metadata.author_email or metadata.maintainer_email).split("<")[0]
         return Release(_package(found), author or named.strip(), metadata.requires_dist)
+
+    def releases(self, package: str) -> list[str]:
+        """List the releases of ``package`` for this interpreter and machine, oldest first.
+
+        Pre-releases are left out, as pip does.
+
+        Raises:
+            ConfigError: pip found none.
+        """
+        done = self._run("index", "versions", package)
+        found = _AVAILABLE.search(done.stdout)
+        if done.returncode or found is None:
+            raise self._failure(done.stderr)
+        return sorted((one.strip() for one in found[1].split(",")), key=Version)
 
     def plan(self, requirements: Sequence[str], needed_by: str) -> list[Package]:
         """Resolve every distribution that ``requirements`` need; install nothing.

@@ -90,6 +90,24 @@ def prepare(
             raise
 
 
+def releases_of(
+    engine: Engine, prepared: str, root: Path, environment: Mapping[str, str]
+) -> list[str]:
+    """List the releases of ``engine`` that pip finds, oldest first.
+
+    Args:
+        engine: the engine.
+        prepared: a release whose environment has the pip to ask.
+        root: folder of all targets.
+        environment: of pip.
+
+    Raises:
+        ConfigError: pip finds none.
+    """
+    layout = Layout(root / f"{engine.name}-{prepared}")
+    return Pip(layout.python, layout.home, environment).releases(engine.package)
+
+
 @dataclass
 class _Steps:
     """The steps to prepare one target; ``state`` is their stored progress."""

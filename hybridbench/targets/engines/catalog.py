@@ -28,13 +28,7 @@ def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[En
     from packaging.version import InvalidVersion, Version
 
     name, _, release = (part.strip() for part in text.partition("=="))
-    known = _by_every_name(engines)
-    engine = known.get(name.lower())
-    if engine is None:
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-        there = ", ".join(f"{one.name}=={one.example}" for one in engines.values())
-        hint = f"did you mean {near[0]}?" if near else f"there are {there}."
-        raise UsageError(f"no engine is called {name!r}; {hint}", code=ErrorCode.UNKNOWN_NAME)
+    engine = engine_called(name, engines)
     try:
         Version(release)
     except InvalidVersion as error:
@@ -44,6 +38,22 @@ def named_engine(text: str, engines: Mapping[str, Engine] = ENGINES) -> tuple[En
             code=ErrorCode.BAD_VALUE,
         ) from error
     return engine, release
+
+
+def engine_called(name: str, engines: Mapping[str, Engine] = ENGINES, option: str = "") -> Engine:
+    """
+    Raises:
+        UsageError: there is no such engine; about ``option``, if given.
+    """
+    known = _by_every_name(engines)
+    engine = known.get(name.lower())
+    if engine is None:
+        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+        there = f"did you mean {near[0]}?" if near else f"there are {', '.join(engines)}."
+        raise UsageError(
+            f"no engine is called {name!r}; {there}", code=ErrorCode.UNKNOWN_NAME, option=option
+        )
+    return engine
 
 
 def is_server_name(text: str) -> bool:

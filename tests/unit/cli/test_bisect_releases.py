@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hybridbench.analysis.record import RunRecord
 from hybridbench.cli import bisect as command
 from hybridbench.compare.bisect import Answer, Tried
 from hybridbench.foundation.errors import ExitCode
+from hybridbench.records.prepared import PreparedTarget
+from hybridbench.runs.plan import SoakOutcome
+from hybridbench.runs.watch import WatchPlan
 from hybridbench.targets.engines.engine import Engine
+from hybridbench.targets.prepared import save
+from tests.fuzz.corpus import write_run
 from tests.unit.cli.conftest import CommandLine
+from tests.unit.report.comparisons import record
 
 LEAKS = {"0.5.10", "0.5.10.post1"}
 
@@ -71,3 +79,76 @@ def test_nothing_is_looked_for_where_the_bad_release_shows_nothing(
     assert done.returncode == ExitCode.INCONCLUSIVE
     assert "0.5.14 is not shown to be worse than the good release." in done.stdout
     assert len(prepared) == 2
+
+
+def an_hour(slope_gib: float) -> RunRecord:
+    ten_minutes = record(slope_gib)
+    series = {
+        name: replace(one, t_s=6 * one.t_s, value=6 * one.value if "events." in name else one.value)
+        for name, one in ten_minutes.series.items()
+    }
+    return replace(ten_minutes, series=series)
+
+
+def test_servers_are_soaked_once_each_and_the_good_one_is_not_soaked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hybridbench: CommandLine
+) -> None:
+    soaked: list[str] = []
+
+    def prepare(engine: Engine, release: str, root: Path, *others: object) -> None:
+        del others
+        folder = root / f"{engine.name}-{release}"
+        folder.mkdir(parents=True, exist_ok=True)
+        save(folder, PreparedTarget(engine=engine.name, release=release))
+
+    def run_watched(plan: WatchPlan) -> SoakOutcome:
+        release = plan.target[0].split("vllm-")[1].split("/")[0]
+        soaked.append(release)
+        run_dir = plan.store / release
+        write_run(run_dir, an_hour(6 * 3.7 if release in {"1.3", "1.4"} else 0.0))
+        return SoakOutcome(run_dir)
+
+    monkeypatch.setattr("hybridbench.targets.prepare.prepare", prepare)
+    monkeypatch.setattr(
+        "hybridbench.targets.prepare.releases_of",
+        lambda *_: ["0.9", "1.0", "1.1", "1.2", "1.3", "1.4"],
+    )
+    monkeypatch.setattr("hybridbench.compare.stored.run_watched", run_watched)
+    words = (
+        *("bisect", "--target", "vllm", "--good", "1.0", "--bad", "1.4", "--profile", "smoke"),
+        *("--targets", str(tmp_path / "targets"), "--store", str(tmp_path / "store")),
+    )
+
+    done = hybridbench(*words)
+
+    assert done.stdout.splitlines()[-1] == "first bad release: 1.3; 1.2 is good", done.stderr
+    assert soaked == ["1.0", "1.4", "1.2", "1.3"]
+
+    # What the store has is used, with the same settings only.
+    assert hybridbench(*words).stdout == done.stdout
+    assert len(soaked) == 4
+    assert hybridbench(*words, "--seed", "5").stdout == done.stdout
+    assert len(soaked) == 8
+
+
+def test_options_of_engines_in_workers_are_refused_for_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hybridbench: CommandLine
+) -> None:
+    monkeypatch.setattr("hybridbench.targets.prepare.prepare", lambda *_: None)
+    monkeypatch.setattr("hybridbench.targets.prepare.releases_of", lambda *_: ["1.0", "1.1"])
+
+    done = hybridbench(
+        "bisect", "--target", "vllm", "--good", "1.0", "--bad", "1.1", "--rounds", "3",
+        "--targets", str(tmp_path), "--store", str(tmp_path / "store"),
+    )  # fmt: skip
+
+    assert done.returncode == ExitCode.USAGE
+    assert "--rounds" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_engine_of_another_name_is_refused(hybridbench: CommandLine) -> None:
+    done = hybridbench("bisect", "--target", "triton", "--good", "1.0", "--bad", "1.1")
+
+    assert done.returncode == ExitCode.USAGE
+    assert "there are vllm, sglang, sglang-cache, llamacpp." in done.stderr

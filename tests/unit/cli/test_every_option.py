@@ -210,7 +210,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], dict[str, Case]]]] = {
             **_LIVE,
             "--good": takes("GOOD", "no-such-ref"),
             "--bad": takes("BAD", "no-such-ref"),
-            "--target": takes("sglang-cache", "vllm", *RELEASES),
+            "--target": takes("sglang-cache", "triton", *RELEASES),
         },
     ),
     "report": (

@@ -10,7 +10,7 @@ import hybridbench
 from hybridbench.foundation.errors import ErrorCode, UsageError
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.targets.bundled import WorkerLaunch
-from hybridbench.targets.driven import driven_engine, driven_program, driven_release
+from hybridbench.targets.driven import driven_program, driven_release
 from hybridbench.targets.prepared import save
 
 NAME = "sglang-cache==0.5.13"
@@ -70,8 +70,3 @@ def test_one_that_is_not_prepared_is_refused_with_the_command_that_does_it(tmp_p
 def test_what_cannot_be_driven_is_refused_by_name(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         driven_release(text)
-
-
-def test_an_engine_that_is_served_has_no_classes_to_drive() -> None:
-    with pytest.raises(UsageError, match="sglang: there is sglang-cache"):
-        driven_engine("sglang")

@@ -50,7 +50,7 @@ def test_an_engine_has_a_name_and_that_of_its_package(text: str, name: str, rele
     [
         ("vlm==0.32.0", ErrorCode.UNKNOWN_NAME, "did you mean vllm?"),
         ("llama.cpp==1", ErrorCode.UNKNOWN_NAME, "did you mean llamacpp?"),
-        ("triton==1", ErrorCode.UNKNOWN_NAME, "there are vllm==0.32.0, sglang==0.5.23"),
+        ("triton==1", ErrorCode.UNKNOWN_NAME, "there are vllm, sglang, sglang-cache, llamacpp."),
         ("", ErrorCode.UNKNOWN_NAME, "there are"),
         ("vllm", ErrorCode.BAD_VALUE, "the release is missing: write vllm==RELEASE"),
         ("vllm>=0.30", ErrorCode.UNKNOWN_NAME, "did you mean vllm?"),

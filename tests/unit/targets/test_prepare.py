@@ -20,7 +20,7 @@ from hybridbench.foundation.errors import (
 from hybridbench.targets import prepare as preparing
 from hybridbench.targets.linked_packages import site_packages
 from hybridbench.targets.pip import Pip, _Found, _package
-from hybridbench.targets.prepare import prepare
+from hybridbench.targets.prepare import prepare, releases_of
 from hybridbench.targets.prepared import (
     disk_bytes,
     entries,
@@ -156,6 +156,10 @@ def test_requirements_that_cannot_be_met_are_named_in_a_sentence(
     assert refused.value.code == code
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_releases_that_pip_finds_are_listed_from_the_oldest(tiny: Prepared) -> None:
+    assert releases_of(TINY, "1.0", tiny.root, tiny.environment) == ["1.0", "2.0", "3.0"]
 
 
 def test_a_release_that_is_not_there_is_refused_with_those_that_are(pip: Pip) -> None:
