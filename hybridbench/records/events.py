@@ -357,6 +357,7 @@ class AnswersCompared(Event, frozen=True):
         largest: the largest distance among right answers.
         wrong: the first hundred wrong answers.
         wrong_answers: the number of wrong answers.
+        wrong_at_start: how many of them differ at their first token; None in older runs.
         wrong_first: wrong ones that reused nothing computed by another wrong one; None, as in
             older runs, means all.
         right_first: the same for right ones.
@@ -376,6 +377,7 @@ class AnswersCompared(Event, frozen=True):
     largest: float = 0.0
     wrong: tuple[WrongAnswer, ...] = ()
     wrong_answers: int = 0
+    wrong_at_start: int | None = None
     wrong_first: int | None = None
     right_first: int | None = None
     wrong_traits: dict[str, int] = {}

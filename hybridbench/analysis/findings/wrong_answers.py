@@ -19,6 +19,10 @@ from hybridbench.records.verdict import Finding, VerdictKind
 # Common traits of wrong answers are named below this probability of chance, after Holm.
 _CHANCE_MOST: Final = 0.001
 _EXAMPLES_MAX: Final = 4
+# With fewer right answers than this share, nearly all are wrong.
+_FEW_RIGHT: Final = 0.05
+# Of fewer wrong answers, the examples say where each differs.
+_FEWEST_COUNTED: Final = 5
 # Why a finished answer was not compared; unknown reasons are printed unchanged.
 _LEFT_OUT: Final[Mapping[str, str]] = {
     "sampled": "sampled at a temperature",
@@ -81,6 +85,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
 
     Attributes:
         wrong: number of wrong answers among the ``compared``.
+        at_start: how many of them differ at their first token; None if that is not known.
         tokens: compared, up to the first difference of each.
         tolerance: the largest distance that counts as rounding: (best logit - logit of the emitted
             token) / standard deviation of the logits.
@@ -108,6 +113,7 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
     tokens: int
     tolerance: float
     largest: float
+    at_start: int | None = None
     wrong_first: int | None = None
     right_first: int | None = None
     wrong_for: int = 0
@@ -124,12 +130,15 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         shared = [one.words(wrong, right, are_all=are_all) for one in self.common]
         verb = "is" if self.wrong == 1 else "are"
         title = f"{self.wrong:,} of {self.compared:,} answers {verb} wrong"
+        lines = [*shared, *self._from_the_start(), *self._hardly_a_right_one()]
+        # A trait that only the wrong ones have, or else what is known of nearly all answers.
+        leads = lines[:1] if shared or self._nearly_all else []
         return Words(
-            "; ".join([title, *shared[:1]]),
+            "; ".join([title, *leads]),
             cause="the state or the KV that these requests computed from was not theirs, or was "
             "not of the length that it was taken for",
             evidence=(
-                *shared[1:_EXAMPLES_MAX],
+                *lines[len(leads) :][:_EXAMPLES_MAX],
                 *map(_example, self.examples[:_EXAMPLES_MAX]),
                 f"the largest distance is {self.largest:.3g} standard deviations of the logits; "
                 f"up to {self.tolerance:.2g} counts as rounding",
@@ -142,10 +151,41 @@ class WrongAnswers(Basis, frozen=True, kw_only=True):
         if self.common:
             said = TRAIT_WORDS[Trait(self.common[0].trait)]
             return f"Look at the code that serves requests that {said}."
+        if self._nearly_all and self.at_start == 0:
+            return (
+                "Look at the decode steps, which every request takes: prefill computes the first "
+                "token, which is right."
+            )
+        if self._nearly_all:
+            return (
+                "Look at what every request needs before its first token, such as an empty state "
+                "slot: compute one of the requests in the evidence as the first of a new engine, "
+                "then again after others."
+            )
         return (
             "Compute one of the requests in the evidence alone, then beside others, and see with "
             "which neighbour or prefix its answer changes."
         )
+
+    @property
+    def _nearly_all(self) -> bool:
+        right = self.compared - self.wrong
+        return self.wrong >= _FEWEST_COUNTED and right <= _FEW_RIGHT * self.compared
+
+    def _from_the_start(self) -> Iterator[str]:
+        """How many of the wrong answers differ at their first token, if that is known."""
+        if self.at_start is None or self.wrong < _FEWEST_COUNTED:
+            return
+        if self.at_start in {0, self.wrong}:
+            yield f"{'all' if self.at_start else 'none'} of them differ at their first token"
+        else:
+            yield f"{self.at_start:,} of them differ at their first token"
+
+    def _hardly_a_right_one(self) -> Iterator[str]:
+        if self._nearly_all and not self.common:
+            right = self.compared - self.wrong
+            agree = "agrees" if right == 1 else "agree"
+            yield f"{right:,} {agree}, too few to show what only the wrong ones have in common"
 
 
 def wrong_answer_findings(record: RunRecord) -> list[Finding]:
@@ -168,6 +208,7 @@ def wrong_answer_findings(record: RunRecord) -> list[Finding]:
     basis = WrongAnswers(
         wrong=wrong,
         compared=compared,
+        at_start=_at_start(events),
         tokens=sum(event.tokens for event in events),
         tolerance=max(event.tolerance for event in events),
         largest=max(answer.distance for answer in examples),
@@ -279,6 +320,13 @@ def _by_stratum(lineages: Sequence[Lineages], trait: Trait) -> Iterator[tuple[in
     for tables in strata.values():
         having, wrong, others, right = map(sum, zip(*tables, strict=True))
         yield having, wrong, others, right
+
+
+def _at_start(events: Sequence[AnswersCompared]) -> int | None:
+    """How many wrong answers differ at their first token; None if a run did not count them."""
+    counts = [event.wrong_at_start for event in events if event.wrong_answers]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _or(known: int | None, otherwise: int) -> int:

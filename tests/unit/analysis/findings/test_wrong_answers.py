@@ -162,6 +162,36 @@ def test_a_trait_that_all_have_is_never_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("at_start", "said", "advised"),
+    [
+        (155, "; all of them differ at their first token", "such as an empty state slot"),
+        (118, "; 118 of them differ at their first token", "such as an empty state slot"),
+        (0, "; none of them differ at their first token", "Look at the decode steps"),
+        (None, "; 4 agree, too few to show what only the wrong ones have in common", "slot"),
+    ],
+)
+def test_where_nearly_all_answers_are_wrong_the_sentence_says_from_where(
+    at_start: int | None, said: str, advised: str
+) -> None:
+    every = [wrong(str(i), 1.0, Trait.REUSED_NOTHING) for i in range(155)]
+    answers = compared(*every, right=4, right_traits={Trait.REUSED_NOTHING: 4})
+
+    finding = judged(msgspec.structs.replace(answers, wrong_at_start=at_start)).findings[0]
+
+    assert finding.title == f"155 of 159 answers are wrong{said}"
+    assert any("4 agree, too few" in line for line in (finding.title, *finding.evidence))
+    assert advised in finding.basis.advice(finding)
+
+
+def test_the_first_tokens_of_all_segments_count_if_all_counted_them() -> None:
+    answers = compared(*(wrong(str(i), 1.0) for i in range(5)))
+    known = msgspec.structs.replace(answers, wrong_at_start=3)
+
+    assert "6 of them differ at their first token" in judged(known, known).findings[0].evidence
+    assert "first token" not in " ".join(judged(known, answers).findings[0].evidence)
+
+
+@pytest.mark.parametrize(
     "table", [(17, 17, 31, 395), (3, 10, 4, 20), (0, 5, 7, 9), (5, 5, 0, 1), (1, 1, 0, 300)]
 )
 def test_fishers_test_is_that_of_scipy(table: tuple[int, int, int, int]) -> None:
