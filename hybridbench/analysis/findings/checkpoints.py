@@ -39,6 +39,7 @@ from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.units import format_duration, format_percent
 from hybridbench.records.events import IN_USE, Checkpoint, EngineViolation
 from hybridbench.records.finding import Basis, Words
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 
 # Without a final checkpoint (the worker died), this many samples that never returned to zero
@@ -417,7 +418,7 @@ def _surplus(facts: Facts, pool: str, at_idle: Sequence[tuple[float, float]]) ->
     negative = [(when, value) for when, value in at_idle if value < 0]
     seen = facts.idle_readings(lambda at: -at.pool(pool, "residual"))
     t, sampled = pool_values(facts.record, pool, "residual")
-    hints = Hints(load=facts.load, idle=seen, from_zero=True)
+    hints = _hints(facts, seen)
     driver = find_driver(t, -sampled, facts.counters, hints)
     unit = pool_unit(pool)
     basis = NegativeResidual(
@@ -475,7 +476,7 @@ def _closed_sessions(facts: Facts) -> Iterable[Finding]:
         counters.at(name, t) if name in counters.series else np.zeros(t.size)
         for name in (_OPENS, _CLOSES)
     ]
-    hints = Hints((_CLOSES,), load=facts.load, idle=seen, from_zero=True)
+    hints = _hints(facts, seen, (_CLOSES,))
     driver = find_driver(t, rows - counts[0] + counts[1], counters, hints)
     last = facts.idle[-1]
     still_open = _open_sessions(last)
@@ -569,7 +570,7 @@ def _driver(
 ) -> Driver | None:
     """Find what drives a count that should be 0 when idle, from samples, idle points and steps."""
     sampled = facts.record.series.get(series, Series(series, np.empty(0), np.empty(0)))
-    hints = Hints(expected, load=facts.load, idle=idle, from_zero=True)
+    hints = _hints(facts, idle, expected)
     if losing is not None:
         hints = replace(hints, natural=losing.always, among=losing.mostly)
     driver = find_driver(sampled.t_s, sampled.value, facts.counters, hints)
@@ -577,6 +578,15 @@ def _driver(
         # A counter that did not move in the losing steps is no rival, however well it fits.
         driver = replace(driver, rivals=tuple(r for r in driver.rivals if r in losing.always))
     return driver
+
+
+def _hints(facts: Facts, idle: Sequence[IdleReading], expected: Sequence[str] = ()) -> Hints:
+    """What is known about a count that a new worker has at 0.
+
+    A watched server may have served before the run, and keeps slots for itself.
+    """
+    from_zero = facts.record.manifest.target.kind != OBSERVED
+    return Hints(expected, load=facts.load, idle=idle, from_zero=from_zero)
 
 
 def _losing_steps(losing: LosingSteps | None, driver: Driver | None) -> tuple[CauseOfLoss, ...]:

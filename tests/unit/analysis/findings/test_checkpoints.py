@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.findings.checkpoints import checkpoint_findings
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import EngineViolation
+from hybridbench.records.manifest import OBSERVED
 from hybridbench.records.verdict import Finding, VerdictKind
 from tests.unit.analysis.records import (
     Run,
@@ -177,6 +180,28 @@ def test_blocks_that_stay_in_use_at_rest_are_a_leak() -> None:
     assert finding.subject == "kv_blocks: KV blocks"
     assert finding.data["in_use"] == 7.0
     assert finding.since_s == 90.0
+
+
+@pytest.mark.parametrize(("kept", "served"), [(0.0, 100_000.0), (40.0, 0.0)])
+def test_what_a_server_kept_and_served_before_the_run_does_not_hide_the_driver(
+    kept: float, served: float
+) -> None:
+    record = healthy_record(RUN)
+    t = record.series["events.retracts"].t_s
+    record = with_series(record, Series("scraped.refused_total", t, served + np.floor(t / 7.0)))
+    rests = []
+    for at_s in (3.0, 60.0, 120.0, 180.0, 230.0):
+        refused = float(at_s // 7.0)
+        shown = {"kv_blocks": {"in_use": kept + 2.0 * refused}}
+        counts = {"refused_total": served + refused}
+        rests.append(msgspec.structs.replace(checkpoint(at_s), pools=shown, counters=counts))
+    target = msgspec.structs.replace(record.manifest.target, kind=OBSERVED)
+    watched = msgspec.structs.replace(record.manifest, target=target)
+
+    (finding,) = found(with_checkpoints(replace(record, manifest=watched), rests))
+
+    assert finding.driver == "refused_total"
+    assert (finding.rates[0].value, finding.rates[0].lower, finding.rates[0].upper) == (2, 2, 2)
 
 
 def test_an_account_of_every_slot_decides_at_once() -> None:
