@@ -22,6 +22,7 @@ from hybridbench.analysis.trend.reasons import (
     LeakingSegments,
     LeakTogether,
     OpenSegments,
+    bound_of,
 )
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.units import format_duration
@@ -198,11 +199,11 @@ def _outcome(
     others = [r for r in results if r.outcome not in ("CLEAN", "INCONCLUSIVE")]
     if others:
         return others[-1].outcome, others[-1].why
-    bound = _bound(results, rates)
+    bound = _bound(results)
     if rate.lower > _settling_rate(results):
         return "INCONCLUSIVE", GrowingSegments(segments=count).why()
     if bound is not None and rate.upper < bound:
-        return "CLEAN", BoundedTogether(segments=count).why()
+        return "CLEAN", BoundedTogether(segments=count, bound=bound).why()
     return "INCONCLUSIVE", OpenSegments(segments=count, last=results[-1].why).why()
 
 
@@ -219,14 +220,13 @@ def _settling_rate(results: Sequence[MetricResult]) -> float:
     return max(floor, settles / max(hours, 1e-9))
 
 
-def _bound(results: Sequence[MetricResult], rates: Sequence[Rate]) -> float | None:
-    """Return the bound for CLEAN: the limit, or what sufficed for a segment that is clean alone."""
+def _bound(results: Sequence[MetricResult]) -> float | None:
+    """Return the bound for CLEAN: the limit, or the tolerance of a segment that is clean alone."""
     limit = results[-1].limit_per_hour
     if limit is not None:
         return limit
-    pairs = zip(results, rates, strict=True)
-    clean = [rate.upper for result, rate in pairs if result.outcome == "CLEAN"]
-    return max(clean) if clean else None
+    clean = (bound_of(result) for result in results if result.outcome == "CLEAN")
+    return max((bound for bound in clean if bound is not None), default=None)
 
 
 def _per_request(results: Sequence[MetricResult]) -> Rate | None:

@@ -360,9 +360,11 @@ class LeakTogether(_OfSegments, frozen=True, kw_only=True):
 
 
 class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
-    """CLEAN."""
+    """CLEAN: growth is below ``bound``."""
 
     code: ClassVar[str] = ReasonCode.BOUNDED_TOGETHER
+
+    bound: float
 
     def text(self) -> str:
         return f"no growth above the limit over {self.segments} segments"

@@ -10,6 +10,7 @@ import pytest
 
 from hybridbench.analysis.judge import judge, judge_so_far
 from hybridbench.analysis.segment_pooling import pool_metric
+from hybridbench.analysis.trend.reasons import Bounded, bound_of
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.events import BenchFailed, Crash, Gap
 from hybridbench.records.verdict import MetricResult, Rate, VerdictKind, Why
@@ -210,6 +211,16 @@ def test_growth_that_segments_show_together_is_not_clean_under_any_limit() -> No
 
     assert pool_metric([growing, filling]).outcome == "INCONCLUSIVE"
     assert pool_metric([still, still]).outcome == "CLEAN"
+
+
+def test_a_count_that_never_changes_is_clean_over_segments_as_in_each() -> None:
+    reason = Bounded(upper=0.0, bound=3.0, source="margin", unit="count").why()
+    flat = msgspec.structs.replace(result(0.0, 0.0, "CLEAN"), limit_per_hour=None, why=reason)
+
+    pooled = pool_metric([flat, flat])
+
+    assert pooled.outcome == "CLEAN"
+    assert bound_of(pooled) == 3.0
 
 
 def test_segments_that_are_too_short_to_blame_but_grow_are_a_leak_together() -> None:

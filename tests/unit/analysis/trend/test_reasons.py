@@ -140,7 +140,7 @@ WORDS: list[tuple[Reason, str]] = [
     ),
     (GrowingSegments(segments=2), "over 2 segments: they grow together, and none is a leak alone"),
     (LeakTogether(segments=2), "no segment is long enough alone; all 2 grow, confirmed together"),
-    (BoundedTogether(segments=2), "no growth above the limit over 2 segments"),
+    (BoundedTogether(segments=2, bound=3.0), "no growth above the limit over 2 segments"),
     (
         OpenSegments(segments=2, last=LAST),
         "over 2 segments: growing by 30.0 MiB/h (20.0 MiB/h to 40.0 MiB/h)",
