@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from hybridbench.analysis.boundary import Boundary
+from hybridbench.analysis.facts.facts import CUTS
+from hybridbench.analysis.facts.limits import planned_s
 from hybridbench.analysis.facts.window import last_segment
 from hybridbench.analysis.findings.kept import CacheFills, Held
 from hybridbench.analysis.findings.words import certain
@@ -18,11 +20,14 @@ from hybridbench.analysis.trend.work_cost import DERIVED_METRICS
 from hybridbench.foundation.errors import ExitCode
 from hybridbench.foundation.metrics import Unit
 from hybridbench.foundation.rates import TIME_UNITS, per_text
+from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import (
+    BenchFailed,
     Census,
     IdleLook,
     Interrupted,
     Note,
+    Phase,
     event_data,
     kind_of,
 )
@@ -161,7 +166,8 @@ def build_so_far(record: RunRecord, verdict: Verdict) -> Document:
     """Return the report of a run in progress; its verdict may still change."""
     document = build_document(record, verdict)
     answer = tuple(fact for fact in document.answer if fact.label != NEXT)
-    return replace(document, so_far=True, answer=answer, gates=(), measures=())
+    notes = tuple(note for note in document.notes if note != _no_end(record))
+    return replace(document, so_far=True, answer=answer, notes=notes, gates=(), measures=())
 
 
 def _headline(verdict: Verdict) -> str:
@@ -439,9 +445,23 @@ def _coverage_table(verdict: Verdict) -> Table:
 
 
 def _notes(record: RunRecord, verdict: Verdict) -> tuple[str, ...]:
-    notes = [model_note(record.manifest.model), *verdict.notes]
+    notes = [model_note(record.manifest.model), _no_end(record), *verdict.notes]
     notes += [note.text for note in record.all_events(Note)]
     return tuple(dict.fromkeys(note for note in notes if note))
+
+
+def _no_end(record: RunRecord) -> str:
+    """Return a note if neither the run nor what cut it short recorded its end; otherwise empty."""
+    last = last_segment(record)
+    phase = last.last_event(Phase)
+    recorded_s, planned = record.last_moment_s, planned_s(record)
+    ended = (phase is not None and phase.name == "done") or any(map(last.last_event, CUTS))
+    if ended or last.last_event(BenchFailed) or recorded_s >= planned:
+        return ""
+    return (
+        "the end of this run is not recorded: it was killed, or it is still running, after "
+        f"{format_duration(recorded_s)} of the planned {format_duration(planned)}"
+    )
 
 
 def _events_table(record: RunRecord) -> Table:

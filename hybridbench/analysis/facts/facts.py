@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -25,7 +26,7 @@ from hybridbench.records.events import (
 from hybridbench.records.verdict import Covered
 
 _UNKNOWN = EventCounters({})
-_CUTS = (Crash, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
+CUTS: Final = (Crash, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +99,7 @@ class Facts:
         its answer, so that it could not cover everything.
         """
         return any(
-            isinstance(event, _CUTS) or (isinstance(event, BenchFailed) and event.ended_run)
+            isinstance(event, CUTS) or (isinstance(event, BenchFailed) and event.ended_run)
             for event in self.last.events
         )
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from hybridbench.analysis.record import RunRecord, Series
 from hybridbench.records.events import (
+    Crash,
     DiagnosisBaseline,
     EngineViolation,
     ExtensionEnded,
     Interrupted,
     Note,
+    Phase,
     Steady,
 )
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.report.advice import MEANING
-from hybridbench.report.build import build_document
+from hybridbench.report.build import build_document, build_so_far
 from hybridbench.report.document import Ink
 from tests.unit.report import synthetic
 
@@ -106,6 +109,23 @@ def test_an_interrupted_run_ends_with_the_code_of_its_signal_whatever_the_verdic
 
     assert build_document(record, verdict).exit_code == 10
     assert codes == [130, 143]
+
+
+def test_a_run_without_an_end_says_so_unless_its_report_is_of_a_run_in_progress() -> None:
+    record = synthetic.record_of(300.0)
+    verdict = synthetic.leak_verdict(record)
+    half = replace(record, manifest=replace_fields(record.manifest, planned_duration_s=600.0))
+    said = (
+        "the end of this run is not recorded: it was killed, or it is still running, after 4m55s "
+        "of the planned 10m"
+    )
+
+    assert said in build_document(half, verdict).notes
+    assert said not in build_so_far(half, verdict).notes
+    for end in (Phase(name="done", t_s=301.0), Crash(t_s=301.0), Interrupted(t_s=301.0)):
+        ended = replace(half, events=(*half.events, end))
+        notes = map(str, build_document(ended, verdict).notes)
+        assert not any("not recorded" in note for note in notes)
 
 
 def test_of_many_events_of_a_kind_the_first_mark_alone_has_a_label() -> None:
