@@ -21,16 +21,23 @@ _HIDDEN: Final = (
     r"cookie|jwt|pat|sig|signature"  # the last two sign the addresses of files in cloud storage
 )
 _NAME: Final = (
-    rf"(?:[A-Za-z0-9.]+[-_])*(?:{_HIDDEN})(?:[-_](?:id|value|file|path|env|base64|b64|\d+))*"
+    rf"(?:[A-Za-z0-9.]+[-_])*(?:{_HIDDEN})"
+    r"(?:[-_](?:id|value|file|path|env|base|base64|b64|hex|hash|json|pem|raw|str|string|text|\d+))*"
 )
 _IS_SECRET: Final = re.compile(rf"-{{0,2}}{_NAME}", re.I)
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
-_ASSIGNED: Final = re.compile(
-    # NAME=value, "name": "value", name:value; for a header, everything to the next quote.
-    rf"(?<![A-Za-z0-9])({_NAME}[\"']?\s*(?:=|:\s*))"
-    r"(?:\"[^\"]*\"?|'[^']*'?|\[[^\]]*\]?|(?:bearer|basic|digest|token)\s+[^\s\"',;&]+|[^\s\"',;&}}]+)",
-    re.I,
+# NAME=value, "name": "value", name:value; for a header, everything to the next quote.
+_VALUE: Final = (
+    r"[\"']?\s*(?:=|:\s*))"
+    r"(?:\"[^\"]*\"?|'[^']*'?|\[[^\]]*\]?|"
+    r"(?i:bearer|basic|digest|token)\s+[^\s\"',;&]+|[^\s\"',;&}]+)"
+)
+_ASSIGNED: Final = re.compile(rf"(?<![A-Za-z0-9])({_NAME}{_VALUE}", re.I)
+# AccountKey=value, as in the connection strings of cloud storage.
+_CAMEL_ASSIGNED: Final = re.compile(
+    rf"(?<![A-Za-z0-9])([A-Za-z0-9]*[a-z0-9](?:Key|Token|Secret|Password|Pwd|Credentials?|Signature)"
+    rf"{_VALUE}"
 )
 _HEADER: Final = re.compile(rf"^(\s*(?:-H)?\s*{_NAME}\s*:\s*).+", re.I | re.DOTALL)
 _OPTION_INSIDE: Final = re.compile(
@@ -70,7 +77,7 @@ def redacted_text(text: str) -> str:
     text = _KNOWN_KEYS.sub(REDACTED, text)
     text = _OPTION_INSIDE.sub(rf"\1 {REDACTED}", text)
     text = _USER_INSIDE.sub(rf"\1{REDACTED}", text)
-    return _ASSIGNED.sub(rf"\1{REDACTED}", text)
+    return _CAMEL_ASSIGNED.sub(rf"\1{REDACTED}", _ASSIGNED.sub(rf"\1{REDACTED}", text))
 
 
 def without_values(lines: Sequence[str]) -> list[str]:
