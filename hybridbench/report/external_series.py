@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +87,7 @@ def _headline(files: Sequence[FileVerdict]) -> Text:
         parts.append(f"{len(worse) - _NAMED_MAX} more")
     if len(open_) == 1 == len(rows):
         name, row = open_[0]
-        parts.append(f"{name} is undecided: {row.result.reason}")
+        parts.append(f"{name} is undecided: {_reason(row)}")
     elif open_:
         names = ", ".join(name for name, _ in open_[:_NAMED_MAX])
         more = f" and {len(open_) - _NAMED_MAX} more" if len(open_) > _NAMED_MAX else ""
@@ -101,6 +102,13 @@ def _headline(files: Sequence[FileVerdict]) -> Text:
 def _name(row: JudgedSeries, file: FileVerdict, files: Sequence[FileVerdict]) -> str:
     """Name the row; several files may have columns of the same name."""
     return f"{row.name} ({Path(file.source).name})" if len(files) > 1 else row.name
+
+
+def _reason(row: JudgedSeries) -> str:
+    """The analysis turns a level that must not fall upside down, and calls its fall growth."""
+    said = row.result.reason
+    is_turned = row.falls_are_bad and re.search(r"\bgrow", said)
+    return f"{said} (its fall counts as growth)" if is_turned else said
 
 
 def _movement(name: str, row: JudgedSeries) -> Text:
@@ -142,7 +150,7 @@ def _notes(file: FileVerdict, files: Sequence[FileVerdict]) -> Iterator[Text]:
     """Yield what the table has no room for."""
     for row in file.rows:
         name = _name(row, file, files)
-        yield f"{name}: {row.result.reason}"
+        yield f"{name}: {_reason(row)}"
         for rate in row.per_work:
             yield phrase(f"{name}: ", _rate(rate, row, name))
         if row.result.needed_s is not None and row.verdict is VerdictKind.INCONCLUSIVE:

@@ -395,7 +395,10 @@ def test_the_headline_of_a_level_that_must_not_fall_says_that_it_falls(tmp_path:
 
     verdict = judge_file(Made(t, value).write(tmp_path / "a.csv", rows), STEADY)
 
-    assert str(series_document([verdict]).headline).startswith("req_per_s falls by ")
+    document = series_document([verdict])
+    assert str(document.headline).startswith("req_per_s falls by ")
+    (why,) = (str(note) for note in document.notes if "models show growth" in str(note))
+    assert why.endswith("(its fall counts as growth)")
 
 
 @pytest.mark.parametrize("rare", [False, True])
