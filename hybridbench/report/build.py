@@ -455,8 +455,8 @@ def _no_end(record: RunRecord) -> str:
     last = last_segment(record)
     phase = last.last_event(Phase)
     recorded_s, planned = record.last_moment_s, planned_s(record)
-    ended = (phase is not None and phase.name == "done") or any(map(last.last_event, CUTS))
-    if ended or last.last_event(BenchFailed) or recorded_s >= planned:
+    ended = (phase is not None and phase.name == "done") or recorded_s >= planned
+    if ended or any(isinstance(event, (*CUTS, BenchFailed)) for event in last.events):
         return ""
     return (
         "the end of this run is not recorded: it was killed, or it is still running, after "
