@@ -31,6 +31,7 @@ from hybridbench.foundation.safe_output import echo, output_after_verdict
 
 if TYPE_CHECKING:
     from hybridbench.compare.bisect import Bisected, Symptom, Tried
+    from hybridbench.compare.store import StoredComparison
     from hybridbench.compare.worktree import Revision
     from hybridbench.targets.engines.engine import Engine
 
@@ -297,38 +298,43 @@ class _Search(Generic[V]):
         from hybridbench.analysis.comparison.compare import compare
         from hybridbench.analysis.comparison.words import phrased_comparison
         from hybridbench.compare.bisect import Answer, Tried, answer_of, symptoms_of
-        from hybridbench.compare.store import read_comparison
 
         kind = self._kind
         if kind.engine_of(version) == kind.engine_of(self._good):
             return self._printed(Tried(version, Answer.GOOD, "no file of hybridbench differs"))
         try:
             kind.make_ready(version)
-            directory = self._comparison(version)
-            stored = read_comparison(directory)
+            directory, stored = self._comparison(version)
         except (ConfigError, WorkerFailedError) as error:
             return self._printed(Tried(version, Answer.SKIPPED, str(error)))
-        kind.note_finished(directory)
+        if not stored.comparison.versions[0].verdict.invalid:
+            kind.note_finished(directory)
         verdict = phrased_comparison(stored.comparison, compare(stored.comparison, stored.terms))
         if self._symptoms is None:
             self._symptoms = symptoms_of(verdict)
         answer = answer_of(stored.comparison, verdict, self._symptoms)
         return self._printed(Tried(version, answer, verdict.full_headline))
 
-    def _comparison(self, version: V) -> Path:
-        """The directory of a comparison: a finished one from the store, else a new one."""
+    def _comparison(self, version: V) -> tuple[Path, StoredComparison]:
+        """A comparison and its directory: a finished one from the store, else a new one.
+
+        One with an INVALID run, as on a busy machine, is repeated.
+        """
         from hybridbench.compare.bisect import finished_comparison
+        from hybridbench.compare.store import read_comparison
 
         kind, options = self._kind, self._options
         versions = (kind.compared_as(self._good), kind.compared_as(version))
         engines = (kind.engine_of(self._good), kind.engine_of(version))
         found = finished_comparison(options.store, engines, kind.settings(versions, options))
         if found is not None:
-            return found
+            stored = read_comparison(found)
+            if not any(one.verdict.invalid for one in stored.comparison.versions):
+                return found, stored
         directory, hint = kind.compare(versions, options)
         if hint is not None:
             raise typer.Exit(int(hint))
-        return directory
+        return directory, read_comparison(directory)
 
     def _printed(self, tried: Tried[V]) -> Tried[V]:
         echo(f"{tried.answer.value:8} {self._kind.name(tried.version)}: {tried.why}", err=True)

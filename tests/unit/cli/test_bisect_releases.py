@@ -12,6 +12,7 @@ from hybridbench.analysis.record import RunRecord
 from hybridbench.cli import bisect as command
 from hybridbench.compare.bisect import Answer, Tried
 from hybridbench.foundation.errors import ExitCode
+from hybridbench.records.events import Gap
 from hybridbench.records.prepared import PreparedTarget
 from hybridbench.runs.plan import SoakOutcome
 from hybridbench.runs.watch import WatchPlan
@@ -94,6 +95,7 @@ def test_servers_are_soaked_once_each_and_the_good_one_is_not_soaked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hybridbench: CommandLine
 ) -> None:
     soaked: list[str] = []
+    disturbed: set[str] = set()
 
     def prepare(engine: Engine, release: str, root: Path, *others: object) -> None:
         del others
@@ -105,7 +107,9 @@ def test_servers_are_soaked_once_each_and_the_good_one_is_not_soaked_again(
         release = plan.target[0].split("vllm-")[1].split("/")[0]
         soaked.append(release)
         run_dir = plan.store / release
-        write_run(run_dir, an_hour(6 * 3.7 if release in {"1.3", "1.4"} else 0.0))
+        run = an_hour(6 * 3.7 if release in {"1.3", "1.4"} else 0.0)
+        gap = (Gap(t_s=3000.0, seconds=1800.0),) if release in disturbed else ()
+        write_run(run_dir, replace(run, events=gap))
         return SoakOutcome(run_dir)
 
     monkeypatch.setattr("hybridbench.targets.prepare.prepare", prepare)
@@ -129,6 +133,13 @@ def test_servers_are_soaked_once_each_and_the_good_one_is_not_soaked_again(
     assert len(soaked) == 4
     assert hybridbench(*words, "--seed", "5").stdout == done.stdout
     assert len(soaked) == 8
+
+    # A run that proves nothing is neither kept as the good one nor taken from the store.
+    disturbed.add("1.0")
+    assert hybridbench(*words, "--seed", "6").returncode == ExitCode.INCONCLUSIVE
+    disturbed.clear()
+    assert hybridbench(*words, "--seed", "6").stdout == done.stdout
+    assert soaked[8:] == ["1.0", "1.4", "1.0", "1.4", "1.2", "1.3"]
 
 
 def test_options_of_engines_in_workers_are_refused_for_servers(
