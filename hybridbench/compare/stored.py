@@ -24,6 +24,8 @@ from hybridbench.foundation.units import format_duration
 from hybridbench.records.comparison import ComparedVersion, ComparisonManifest
 from hybridbench.records.manifest import Manifest
 from hybridbench.rundir.manifest import read_manifest
+from hybridbench.runs.machine import machine_facts
+from hybridbench.runs.manifest import resolved_profile
 from hybridbench.runs.plan import SoakOutcome, SoakPlan
 from hybridbench.runs.resume import plan_of_manifest
 from hybridbench.runs.soak import run_soak
@@ -73,7 +75,9 @@ def compare_stored(plan: StoredPlan) -> CompareOutcome:
         make_run: _MakeRun = partial(_soak_server, plan)
     else:
         model, profile = manifests[0][1].model.name, manifests[0][1].profile.name
-        make_run = partial(_run_like, _like_the_first(plan, *manifests[0]), plan)
+        like = _like_the_first(plan, *manifests[0])
+        _refuse_live(like, plan, manifests)
+        make_run = partial(_run_like, like, plan)
     manifest = ComparisonManifest(
         command=plan.command,
         model=model,
@@ -156,6 +160,22 @@ def _like(like: SoakPlan, side: Side, plan: StoredPlan, directory: Path) -> Soak
         ui=plan.ui,
         command=plan.command,
     )
+
+
+def _refuse_live(like: SoakPlan, plan: StoredPlan, stored: Sequence[tuple[Side, Manifest]]) -> None:
+    """Refuse before a soak as long as a stored run, rather than after it, what this machine and
+    today's settings of the profile rule out.
+    """
+    manifests = {side.run_dir: manifest for side, manifest in stored}
+    known = []
+    for side in plan.sides:
+        manifest = manifests.get(side.run_dir)
+        if manifest is None:
+            profile = resolved_profile(_like(like, side, plan, plan.store))
+            facts = {"machine": machine_facts(), "profile": profile}
+            manifest = msgspec.structs.replace(stored[0][1], **facts)
+        known.append((side, manifest))
+    _refuse(known, plan)
 
 
 def _refuse(manifests: Sequence[tuple[Side, Manifest]], plan: StoredPlan) -> None:
