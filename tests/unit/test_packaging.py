@@ -143,12 +143,20 @@ def run_step(place: Path, arguments: str, **environment: str) -> Step:
         file = place / f"calls{suffix}"
         return file.read_text("utf-8") if file.exists() else ""
 
-    assert (place / "output").read_text() == "exit-code=12\n"
+    assert (place / "output").read_text() == f"exit-code={done.returncode}\n"
     words, asked = kept(".words").splitlines(), kept("").splitlines()
     return Step(done.returncode, done.stdout, words, asked, kept(".body"), kept(".environment"))
 
 
 IN_PULL_REQUEST = {"COMMENT_TOKEN": "secret", "PULL_REQUEST": "7"}
+
+
+def test_arguments_with_an_open_quote_are_refused_and_not_cut_there(tmp_path: Path) -> None:
+    step = run_step(tmp_path, "judge rss.csv 'other.csv")
+
+    assert step.code == 2
+    assert step.words == []
+    assert step.printed.startswith("::error::arguments: a quote is not closed")
 
 
 def test_the_report_becomes_a_comment_on_the_pull_request(tmp_path: Path) -> None:
