@@ -147,7 +147,7 @@ def model_of(config: EngineConfig, kernels: Kernels) -> tuple[LanguageModel, str
     if resolved.path is None:
         model = build_model(resolved.config, dtype, device, config.seed, kernels)
         return model, resolved.note
-    return load_model(resolved.path, dtype, device, kernels).model, resolved.note
+    return load_model(resolved.path, dtype, device, kernels), resolved.note
 
 
 def _mamba_pool(

@@ -66,6 +66,10 @@ class GptOssConfig(ModelConfig):
         hidden_size = fields.whole("hidden_size", 2880)
         heads = fields.whole("num_attention_heads", 64)
         head_dim = fields.whole("head_dim", 64)
+        if "sliding_attention" in (layer_types or ("sliding_attention",)) and (
+            fields.values.get("sliding_window", 128) is None
+        ):
+            raise fields.error("sliding_window", "is null, but some layers are sliding_attention")
         longest = fields.whole("max_position_embeddings", 131_072)
         rope = read_rope(fields, head_dim, longest, theta=150_000.0, unset=Yarn())
         config = cls(

@@ -17,11 +17,27 @@ _LAYERS_MAX = 10_000
 _SHOWN_CHARS = 60
 # By transformers, by MLX, by compressed-tensors.
 _QUANTISED = ("quantization_config", "quantization", "compression_config")
+# Keys of parts that other families have, with the values that turn them off: a model computed
+# without such a part looks healthy and gives other answers.
+_FOREIGN: Mapping[str, tuple[object, ...]] = {
+    "attn_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+    "use_sliding_window": (None, False),
+    "qk_layernorm": (None, False),
+    "use_qk_norm": (None, False),
+    "attention_multiplier": (None, 1),
+    "residual_multiplier": (None, 1),
+    "logits_scaling": (None, 1),
+    "logit_scale": (None, 1),
+}
 
 
 @dataclass(frozen=True)
 class ConfigFields:
-    """The keys of one JSON object; absent or null keys take the architecture's default."""
+    """The keys of one JSON object.
+
+    Absent or null sizes and numbers take the architecture's default; a null flag is false.
+    """
 
     path: Path
     values: Mapping[str, object]
@@ -31,19 +47,36 @@ class ConfigFields:
         """The config.json in ``directory``.
 
         Raises:
-            ConfigError: it is missing or not a JSON object, or the weights are quantised.
+            ConfigError: it is missing or not a JSON object, or belongs to an adapter.
         """
         path = directory / "config.json"
+        if (directory / "adapter_config.json").is_file():
+            raise ConfigError(
+                f"{directory}: adapter_config.json belongs to an adapter (LoRA), and adapters are "
+                "not read; merge it into its base model and save that."
+            )
         if not path.is_file():
             raise ConfigError(
                 f"{directory}: there is no config.json; give a Hugging Face checkpoint directory "
-                "or the name of a preset."
+                "with *.safetensors (GGUF is not read) or the name of a preset."
             )
-        fields = cls(path, _read_object(path))
+        return cls(path, _read_object(path))
+
+    def refuse_what_is_ignored(self) -> None:
+        """Raise for quantised weights, and for a part that no family here has."""
         for key in _QUANTISED:
-            if fields.values.get(key) is not None:
-                raise fields.error(key, "is set; quantised weights are not read, save it without")
-        return fields
+            if self.values.get(key) is not None:
+                raise self.error(
+                    key, "is set; quantised weights are not read, save them as bfloat16 without it"
+                )
+        for key, neutral in _FOREIGN.items():
+            value = self.values.get(key)
+            if value not in neutral:
+                raise self.error(
+                    key,
+                    f"is {excerpt(value)}; no family here computes this, soak a server of this "
+                    "model with --url",
+                )
 
     def with_names(self, **older: str) -> ConfigFields:
         """A copy in which older key names (``new="old"``) are replaced by the new ones."""
@@ -102,9 +135,9 @@ class ConfigFields:
         return tuple(numbers)
 
     def flag(self, key: str, default: bool) -> bool:
-        value = self.values.get(key)
+        value = self.values.get(key, default)
         if value is None:
-            return default
+            return False
         if not isinstance(value, bool):
             raise self.error(key, f"is {excerpt(value)}; it must be true or false")
         return value

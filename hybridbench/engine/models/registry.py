@@ -36,6 +36,7 @@ _FAMILIES: tuple[type[Config], ...] = (
 )
 _MULTIMODAL = ("qwen3_5", "qwen3_5_moe")
 """Model types whose ``text_config`` describes the model; its own type ends in ``_text``."""
+_INSTEAD = "; soak a preset such as qwen3-next, or a server of this model with --url"
 _CPU_STAND_INS: Mapping[str, tuple[str, str]] = {
     "qwen3-next": ("qwen3-next-tiny", "1.8 M"),
     "qwen3.5": ("qwen3.5-tiny", "1.8 M"),
@@ -92,25 +93,30 @@ def read_hf_config(directory: Path) -> Config:
     Raises:
         ConfigError: names the file, the key and the supported values in one sentence.
     """
-    fields = _text_fields(ConfigFields.of_checkpoint(directory))
+    whole = ConfigFields.of_checkpoint(directory)
+    fields = _text_fields(whole)
     named = fields.values.get("architectures")
     architecture = named[0] if isinstance(named, list) and named else None
     architectures = [family.architecture for family in _FAMILIES]
     if architecture is not None and architecture not in architectures:
         raise fields.error(
             "architectures",
-            f"names {excerpt(architecture)}; supported are {', '.join(architectures)}",
+            f"names {excerpt(architecture)}; supported are {', '.join(architectures)}{_INSTEAD}",
         )
     model_type = fields.values.get("model_type")
     family = next((family for family in _FAMILIES if family.model_type == model_type), None)
     if family is None:
         known = ", ".join(family.model_type for family in _FAMILIES)
-        raise fields.error("model_type", f"is {excerpt(model_type)}; supported are {known}")
+        raise fields.error(
+            "model_type", f"is {excerpt(model_type)}; supported are {known}{_INSTEAD}"
+        )
     if architecture not in {None, family.architecture}:
         raise fields.error(
             "architectures",
             f"names {excerpt(architecture)}; {model_type} goes with {family.architecture}",
         )
+    for part in (whole, fields):
+        part.refuse_what_is_ignored()
     fields.one_of("hidden_act", "silu", "swish")
     return family.from_fields(fields)
 
@@ -149,20 +155,12 @@ def build_model(
     return _assembled(config, RandomWeights(config, seed, target), dtype, target, kernels)
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model from files, and the tensors in them that it did not use."""
-
-    model: Model
-    unexpected_tensors: tuple[str, ...]
-
-
 def load_model(
     path: Path | str,
     dtype: torch.dtype,
     device: str | torch.device,
     kernels: Kernels | None = None,
-) -> LoadedModel:
+) -> Model:
     """The model of a Hugging Face checkpoint directory.
 
     ``kernels`` replace those of the device.
@@ -173,7 +171,7 @@ def load_model(
     directory, target = Path(path), torch.device(device)
     config = read_hf_config(directory)
     source = CheckpointWeights(directory, config, target)
-    return LoadedModel(_assembled(config, source, dtype, target, kernels), source.unexpected)
+    return _assembled(config, source, dtype, target, kernels)
 
 
 def _assembled(

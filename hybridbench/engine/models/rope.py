@@ -228,8 +228,12 @@ def read_rope(
     plain = Rope(rope_theta=base, partial_rotary_factor=fraction)
     if not rope.values:
         return replace(plain, scaling=unset)
+    if any(isinstance(value, dict) for value in rope.values.values()):
+        raise fields.error(key, "differs between kinds of layers; only one for all is supported")
     kind = rope.values.get("rope_type", rope.values.get("type", "default"))
     if kind == "default":
+        if rope.values.get("factor") not in (None, 1):
+            raise fields.error(key, "has a factor, but no rope_type that uses it")
         return plain
     read = _SCALINGS.get(kind) if isinstance(kind, str) else None
     if read is None:

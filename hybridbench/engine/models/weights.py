@@ -6,6 +6,7 @@ Both return tensors by their checkpoint name, so one builder serves both.
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Protocol
 
@@ -18,9 +19,13 @@ from hybridbench.engine.models.config import ModelConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.foundation.foreign import DOCUMENT_BYTES_MAX, is_file, read_bytes
 
-_INDEX_NAME = "model.safetensors.index.json"
+_SINGLE_NAME = "model.safetensors"
+_INDEX_NAME = f"{_SINGLE_NAME}.index.json"
+_HEAD = "lm_head.weight"
 _PACKED_DIMS = 3
-_LEFT_ALONE = ("mtp.", "model.visual.")
+_IGNORED = re.compile(r"mtp\..*|model\.visual\..*|.*\.rotary_emb\.inv_freq")
+# Numbers in fewer bits mean nothing without the scales beside them.
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 class WeightSource(Protocol):
@@ -56,10 +61,13 @@ class CheckpointWeights:
     """The tensors of ``model.safetensors``, or of the shards that its index lists.
 
     Experts may be stored one by one or packed per layer, a text model as part of a multimodal one.
-    ``mtp.*`` (the draft head) and ``model.visual.*`` (the vision tower) are ignored.
+    ``mtp.*`` (the draft head), ``model.visual.*`` (the vision tower) and the frequencies of rotary
+    positions, which are computed, are ignored; any other tensor without a use would change the
+    answers and is refused.
 
     Raises:
-        ConfigError: names the path and the missing or misshapen tensor in one sentence.
+        ConfigError: names the path and the missing, misshapen, quantised or unused tensor in one
+            sentence.
     """
 
     def __init__(self, directory: Path, config: ModelConfig, device: torch.device) -> None:
@@ -69,7 +77,8 @@ class CheckpointWeights:
         self._files = _locate_tensors(directory)
         # Files stay open as long as the source; reopening would parse the header for each tensor.
         self._readers: dict[Path, _Reader] = {}
-        self.unexpected = self._check_names()
+        self._check_names()
+        self._check_tied_head()
 
     def take(self, name: str) -> Tensor:
         stored = self._stored_name(name)
@@ -78,6 +87,11 @@ class CheckpointWeights:
             tensor = self._read(path, stored, name)
         except (OSError, SafetensorError) as error:
             raise ConfigError(f"{path}: tensor {stored} cannot be read ({error}).") from error
+        if tensor.dtype not in _DTYPES:
+            raise ConfigError(
+                f"{path}: tensor {stored} is stored as {str(tensor.dtype).removeprefix('torch.')}; "
+                "quantised weights are not read, save them as bfloat16 or float32."
+            )
         expected = self._schema[name]
         if tuple(tensor.shape) != expected:
             raise ConfigError(
@@ -94,22 +108,35 @@ class CheckpointWeights:
             return reader.get_tensor(stored)
         return _unpack_expert(reader.get_slice(stored), name)
 
-    def _check_names(self) -> tuple[str, ...]:
-        """Return names that no part of the model uses; raise if one is missing."""
-        used = set()
+    def _check_names(self) -> None:
+        """Refuse a tensor that is missing, and one that no part of the model uses."""
+        used = {_HEAD}
         for name in self._schema:
             stored = self._stored_name(name)
             if stored not in self._files:
                 raise ConfigError(f"{self._directory}: tensor {name} is in none of its files.")
             used.add(stored)
-        ignored = {"lm_head.weight"}
-        return tuple(
-            sorted(
-                name
-                for name in self._files.keys() - used - ignored
-                if not name.startswith(_LEFT_ALONE)
+        unused = sorted(name for name in self._files.keys() - used if not _IGNORED.fullmatch(name))
+        if unused:
+            others = f" and {len(unused) - 1} more are" if unused[1:] else " is"
+            raise ConfigError(
+                f"{self._files[unused[0]]}: tensor {unused[0]}{others} not used by a model with "
+                "this config.json, which may lack the key of a bias, a norm or a quantisation; "
+                "correct it, or soak a server of this model with --url."
             )
-        )
+
+    def _check_tied_head(self) -> None:
+        """Refuse a stored head that is not the embedding, although config.json says so."""
+        if _HEAD in self._schema or _HEAD not in self._files:
+            return
+        embedding = next(iter(self._schema))
+        self._schema[_HEAD] = self._schema[embedding]
+        head = self.take(_HEAD)
+        if not torch.equal(head, self.take(embedding).to(head.dtype)):
+            raise ConfigError(
+                f"{self._files[_HEAD]}: {_HEAD} differs from the embedding, but config.json has "
+                "tie_word_embeddings; set that to false to use the stored head."
+            )
 
     def _stored_name(self, name: str) -> str:
         """The name of ``name`` in the files; ``name`` itself if they do not have it."""
@@ -119,16 +146,32 @@ class CheckpointWeights:
 
 
 def _locate_tensors(directory: Path) -> dict[str, Path]:
-    """The file of every tensor."""
-    index = directory / _INDEX_NAME
+    """The file of every tensor; one name in two files is refused, as the values may differ."""
+    index, single = directory / _INDEX_NAME, directory / _SINGLE_NAME
     if index.is_file():
-        return _locate_by_index(index)
+        located = _locate_by_index(index)
+        if single.is_file() and single not in located.values():
+            raise ConfigError(
+                f"{directory}: holds both {single.name} and {index.name}, which does not list it; "
+                "remove the one that is out of date."
+            )
+        return located
     files = sorted(path for path in directory.glob("*.safetensors") if path.is_file())
     if not files:
         raise ConfigError(
-            f"{directory}: there are no *.safetensors files; weights in other formats are not read."
+            f"{directory}: there are no *.safetensors files; weights in other formats, such as "
+            "GGUF and pytorch_model.bin, are not read; save them as safetensors."
         )
-    return {name: path for path in files for name in _tensor_names(path)}
+    found: dict[str, Path] = {}
+    for path in files:
+        for name in _tensor_names(path):
+            if name in found:
+                raise ConfigError(
+                    f"{directory}: tensor {name} is in both {found[name].name} and {path.name}; "
+                    "remove the file that is out of date."
+                )
+            found[name] = path
+    return found
 
 
 class _Index(msgspec.Struct):

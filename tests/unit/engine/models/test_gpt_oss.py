@@ -86,6 +86,7 @@ def test_without_a_factor_the_context_is_stretched_to_its_length(tmp_path: Path)
         ({"num_key_value_heads": 3}, "num_attention_heads is 8; it must be a multiple of"),
         ({"head_dim": 7}, "head_dim is 7; an even number is rotated"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok is 9; there are only 8 experts"),
+        ({"sliding_window": None}, "sliding_window is null, but some layers are sliding_attention"),
         ({"sliding_window": 0}, "sliding_window is 0; it must be a whole number, 1 or more"),
         ({"rope_parameters": {"rope_type": "llama3"}}, "low_freq_factor is missing among the keys"),
         ({"rope_parameters": [1]}, "rope_parameters must be an object"),

@@ -117,6 +117,16 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
             {"quantization": {"group_size": 64, "bits": 4}},
             "quantization is set; quantised weights are not read",
         ),
+        (
+            {"rope_scaling": {"factor": 4.0}},
+            "rope_scaling has a factor, but no rope_type that uses it",
+        ),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            "rope_parameters differs between kinds of layers; only one for all is supported",
+        ),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0; no family here"),
+        ({"use_sliding_window": True}, "use_sliding_window is True; no family here computes this"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported are silu and swish"),
         ({"hidden_size": "big"}, "hidden_size is 'big'; it must be a whole number, 1 or more"),
         ({"num_experts": True}, "num_experts is True; it must be a whole number"),
@@ -174,6 +184,47 @@ def test_what_cannot_be_is_one_sentence_with_file_and_key(
     text = str(caught.value)
     assert text.startswith(f"{tmp_path / 'config.json'}: {message}")
     assert text.count("\n") == 0
+
+
+def test_keys_that_turn_foreign_parts_off_are_accepted(tmp_path: Path) -> None:
+    off: dict[str, Any] = {
+        "final_logit_softcapping": None,
+        "use_sliding_window": False,
+        "logit_scale": 1.0,
+    }
+    assert read(tmp_path, **off, rope_scaling={"rope_type": "default", "factor": 1.0}) == TINY
+
+
+def test_a_null_flag_is_false(tmp_path: Path) -> None:
+    assert not read(tmp_path, norm_topk_prob=None).norm_topk_prob
+    assert read(tmp_path, remove=("norm_topk_prob",)).norm_topk_prob
+
+
+def test_an_unknown_family_is_named_before_its_quantisation(tmp_path: Path) -> None:
+    llama: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "quantization_config": {"quant_method": "awq"},
+    }
+    with pytest.raises(
+        ConfigError, match=r"names 'LlamaForCausalLM'.*; soak a preset such as qwen"
+    ):
+        read(tmp_path, **llama)
+
+
+def test_quantisation_of_the_text_model_is_refused(tmp_path: Path) -> None:
+    text = {"model_type": "qwen3_5_text", "quantization_config": {"quant_method": "fp8"}}
+    fields = {"model_type": "qwen3_5", "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ConfigError, match="quantization_config is set; quantised weights are not"):
+        read_hf_config(tmp_path)
+
+
+def test_an_adapter_is_refused_even_beside_its_base_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="belongs to an adapter"):
+        read_hf_config(tmp_path)
+    with pytest.raises(ConfigError, match="belongs to an adapter"):
+        read(tmp_path)
 
 
 def test_missing_and_broken_files_are_one_sentence(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,18 +65,76 @@ def test_packed_experts_are_unpacked(checkpoint: Path) -> None:
     rewrite(checkpoint, tensors)
 
     assert_same_as_seeded(checkpoint)
-    assert CheckpointWeights(checkpoint, NANO_MODEL, CPU).unexpected == ()
 
 
-def test_tensors_without_a_use_are_reported_but_for_the_draft_head(checkpoint: Path) -> None:
+def test_the_draft_head_and_computed_frequencies_are_left_alone(checkpoint: Path) -> None:
     tensors = load_file(checkpoint / FILE)
     tensors["mtp.fc.weight"] = torch.zeros(1)
-    tensors["vision.patch.weight"] = torch.zeros(1)
+    tensors["model.visual.patch.weight"] = torch.zeros(1)
+    tensors["model.layers.1.self_attn.rotary_emb.inv_freq"] = torch.zeros(1)
     rewrite(checkpoint, tensors)
 
-    assert load_model(checkpoint, torch.float32, "cpu").unexpected_tensors == (
-        "vision.patch.weight",
-    )
+    assert_same_as_seeded(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "name", ["self_attn.q_proj.bias", "self_attn.sinks", "self_attn.q_proj.weight_scale"]
+)
+def test_a_tensor_that_the_model_would_ignore_is_refused(checkpoint: Path, name: str) -> None:
+    tensors = load_file(checkpoint / FILE)
+    tensors[f"model.layers.1.{name}"] = torch.zeros(1)
+    tensors["model.layers.1.self_attn.z"] = torch.zeros(1)
+    rewrite(checkpoint, tensors)
+
+    with pytest.raises(ConfigError, match=f"layers.1.{name} and 1 more are not used by a model"):
+        load_model(checkpoint, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8, torch.uint8])
+def test_quantised_tensors_are_refused_whatever_config_says(
+    checkpoint: Path, dtype: torch.dtype
+) -> None:
+    tensors = load_file(checkpoint / FILE)
+    name = "model.layers.1.self_attn.o_proj.weight"
+    tensors[name] = tensors[name].to(dtype)
+    rewrite(checkpoint, tensors)
+
+    with pytest.raises(ConfigError, match=f"{name} is stored as .*; quantised weights are not"):
+        load_model(checkpoint, torch.float32, "cpu")
+
+
+def test_a_stored_head_must_be_the_embedding_if_both_are_tied(tmp_path: Path) -> None:
+    config = replace(NANO_MODEL, tie_word_embeddings=True)
+    write_checkpoint(config, RandomWeights(config, 0, CPU), tmp_path)
+    tensors = load_file(tmp_path / FILE)
+    embedding = tensors["model.embed_tokens.weight"]
+
+    rewrite(tmp_path, {**tensors, "lm_head.weight": embedding.clone()})
+    assert load_model(tmp_path, torch.float32, "cpu").config == config
+
+    rewrite(tmp_path, {**tensors, "lm_head.weight": embedding + 1.0})
+    with pytest.raises(
+        ConfigError, match=r"lm_head\.weight differs from the embedding, but config"
+    ):
+        load_model(tmp_path, torch.float32, "cpu")
+
+
+def test_two_files_with_one_tensor_are_refused(checkpoint: Path) -> None:
+    save_file({"model.norm.weight": torch.zeros(16)}, checkpoint / "old.safetensors")
+    with pytest.raises(
+        ConfigError, match=r"norm\.weight is in both model\.safetensors and old\.saf"
+    ):
+        load_model(checkpoint, torch.float32, "cpu")
+
+
+def test_an_index_beside_a_single_file_that_it_does_not_list_is_refused(checkpoint: Path) -> None:
+    single = (checkpoint / FILE).read_bytes()
+    shard(checkpoint)
+    (checkpoint / FILE).write_bytes(single)
+    with pytest.raises(
+        ConfigError, match=r"holds both model\.safetensors and model\.safetensors\.in"
+    ):
+        load_model(checkpoint, torch.float32, "cpu")
 
 
 def test_missing_tensor_is_named(checkpoint: Path) -> None:
