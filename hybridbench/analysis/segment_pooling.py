@@ -15,7 +15,12 @@ import numpy as np
 from hybridbench.analysis.distributions import t_quantile
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.record import FloatArray
-from hybridbench.analysis.trend.metric_trend import settles_by
+from hybridbench.analysis.trend.metric_trend import (
+    FEW_HANDLES,
+    LEAK_AFTER_STEADY_S,
+    handles_bound,
+    settles_by,
+)
 from hybridbench.analysis.trend.reasons import (
     BoundedTogether,
     GrowingSegments,
@@ -24,7 +29,8 @@ from hybridbench.analysis.trend.reasons import (
     OpenSegments,
     bound_of,
 )
-from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.labels import unlabelled
+from hybridbench.foundation.metrics import Unit, spec_of
 from hybridbench.foundation.units import format_duration
 from hybridbench.records.codes import ReasonCode
 from hybridbench.records.verdict import (
@@ -102,8 +108,8 @@ def pool_segments(parts: Sequence[SegmentResult]) -> SegmentResult:
 def pool_metric(results: Sequence[MetricResult]) -> MetricResult:
     """Combine one metric over all segments that measured it.
 
-    LEAK if a segment says so, or if no segment saw enough alone and the pooled rate exceeds the
-    floor; CLEAN if the pooled bound meets the limit; otherwise undecided.
+    LEAK if a segment says so, or if no segment saw enough alone and the pooled rate exceeds what
+    each worker may settle by; CLEAN if the pooled bound meets the limit; otherwise undecided.
     """
     if len(results) == 1:
         return results[0]
@@ -188,43 +194,61 @@ def _outcome(
         last = leaking[-1].why
         reason = LeakingSegments(leaking=len(leaking), segments=count, last=last)
         return "LEAK", reason.why()
-    floor = max(result.floor_per_hour for result in results)
-    # A fading rate, or a fill without a steady event, is no leak however often it is seen.
+    settling = _settling_rate(results)
+    # A fading rate, or a fill without a steady event, is no leak however often it is seen; nor is
+    # what each worker may gain in the first minutes after its start.
     merely_short = all(
         result.why is not None and result.why.code in _MERELY_SHORT for result in results
     )
-    agree = all(one.value > floor for one in rates)
-    if merely_short and agree and one_sided > floor:
+    long_enough = all(end - start >= LEAK_AFTER_STEADY_S for start, end in _windows(results))
+    agree = all(one.value > settling for one in rates)
+    if merely_short and long_enough and agree and one_sided > settling:
         return "LEAK", LeakTogether(segments=count).why()
     others = [r for r in results if r.outcome not in ("CLEAN", "INCONCLUSIVE")]
     if others:
         return others[-1].outcome, others[-1].why
-    bound = _bound(results)
-    if rate.lower > _settling_rate(results):
+    if rate.lower > settling:
         return "INCONCLUSIVE", GrowingSegments(segments=count).why()
-    if bound is not None and rate.upper < bound:
+    bound = _bound(results)
+    # Without a limit, segments that are all clean are so together, though they may differ.
+    is_clean = results[-1].limit_per_hour is None and all(r.outcome == "CLEAN" for r in results)
+    if is_clean or (bound is not None and rate.upper < bound):
         return "CLEAN", BoundedTogether(segments=count, bound=bound).why()
     return "INCONCLUSIVE", OpenSegments(segments=count, last=results[-1].why).why()
 
 
 def _settling_rate(results: Sequence[MetricResult]) -> float:
     """Return the rate per hour by which healthy workers may settle, each after its own start."""
-    hours = sum(end - start for start, end in (r.window_s for r in results)) / 3600.0
+    hours = sum(end - start for start, end in _windows(results)) / 3600.0
     floor = max(result.floor_per_hour for result in results)
-    if results[0].unit != Unit.BYTES.value:
-        return floor
-    settles = sum(
-        settles_by(r.fit_value[0] if r.fit_value else 0.0, r.window_s[1] - r.window_s[0])
-        for r in results
-    )
+    if results[0].unit == Unit.BYTES.value:
+        settles = sum(
+            settles_by(r.fit_value[0] if r.fit_value else 0.0, r.window_s[1] - r.window_s[0])
+            for r in results
+        )
+    else:
+        settles = FEW_HANDLES * len(results) if _is_handles(results[0]) else 0.0
     return max(floor, settles / max(hours, 1e-9))
 
 
+def _windows(results: Sequence[MetricResult]) -> list[tuple[float, float]]:
+    return [result.window_s for result in results]
+
+
+def _is_handles(result: MetricResult) -> bool:
+    spec = spec_of(unlabelled(result.metric))
+    return spec is not None and spec.handles
+
+
 def _bound(results: Sequence[MetricResult]) -> float | None:
-    """Return the bound for CLEAN: the limit, or the tolerance of a segment that is clean alone."""
+    """Return the bound for CLEAN: the limit, that of handles, or the tolerance of a segment that is
+    clean alone.
+    """
     limit = results[-1].limit_per_hour
     if limit is not None:
         return limit
+    if _is_handles(results[-1]):
+        return handles_bound(sum(end - start for start, end in _windows(results)))
     clean = (bound_of(result) for result in results if result.outcome == "CLEAN")
     return max((bound for bound in clean if bound is not None), default=None)
 

@@ -94,7 +94,7 @@ _MARGIN_SHARE = 0.005
 _PAGE_BYTES = 4096.0
 # Handles have a bound of three per hour, and fewer than three in a whole window are neither a leak
 # nor a doubt.
-_FEW_HANDLES = 3.0
+FEW_HANDLES = 3.0
 
 _MOST_WORKS = 2
 _LONGEST_ADVICE = 50.0  # times the window
@@ -114,6 +114,11 @@ def settles_by(base_bytes: float, duration_s: float) -> float:
     """
     fade = min(1.0, (LEAK_WITHOUT_STEADY_S / max(duration_s, 1.0)) ** 2)
     return fade * max(_SETTLES_BYTES, _SETTLES_SHARE * abs(base_bytes))
+
+
+def handles_bound(judged_s: float) -> float:
+    """Return the growth of handles per hour that is CLEAN in ``judged_s`` without a limit."""
+    return max(1.0, 3600.0 / max(judged_s, 1.0)) * FEW_HANDLES
 
 
 def gated_metrics(record: RunRecord) -> list[MetricSpec]:
@@ -204,7 +209,7 @@ class _Terms:
             settles = settles_by(self.base, self.window.duration_s)
             settles *= 1.0 if self.has_limits else unmeasured
         elif self.spec.handles:
-            settles = _FEW_HANDLES
+            settles = FEW_HANDLES
         return max(self.floor * self.window.duration_s / 3600.0, settles)
 
     def settled_rate(self, reason: str) -> float:
@@ -258,7 +263,7 @@ class _Terms:
     @property
     def bound(self) -> float:
         if self.spec.handles and self.limit is None:
-            return max(1.0, 3600.0 / max(self.window.duration_s, 1.0)) * _FEW_HANDLES
+            return handles_bound(self.window.duration_s)
         in_bytes = self.spec.unit is Unit.BYTES
         margin = max(self.spec.margin_per_hour if in_bytes else 0.0, _MARGIN_SHARE * abs(self.base))
         limit = self.limit

@@ -360,11 +360,11 @@ class LeakTogether(_OfSegments, frozen=True, kw_only=True):
 
 
 class BoundedTogether(_OfSegments, frozen=True, kw_only=True):
-    """CLEAN: growth is below ``bound``."""
+    """CLEAN: growth is below ``bound``, if there is one, or each segment is clean."""
 
     code: ClassVar[str] = ReasonCode.BOUNDED_TOGETHER
 
-    bound: float
+    bound: float | None
 
     def text(self) -> str:
         return f"no growth above the limit over {self.segments} segments"

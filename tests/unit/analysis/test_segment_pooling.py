@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 
 from hybridbench.analysis.judge import judge, judge_so_far
+from hybridbench.analysis.record import Series
 from hybridbench.analysis.segment_pooling import pool_metric
 from hybridbench.analysis.trend.reasons import Bounded, bound_of
 from hybridbench.records.codes import ReasonCode
@@ -20,6 +22,7 @@ from tests.unit.analysis.records import (
     checkpoint,
     healthy_record,
     hourly,
+    sample_times,
     with_checkpoints,
     with_events,
 )
@@ -34,13 +37,14 @@ def result(
     half: float,
     outcome: str = "INCONCLUSIVE",
     code: ReasonCode = ReasonCode.TOO_SHORT,
+    unit: str = "B",
 ) -> MetricResult:
     return MetricResult(
         metric="rss_anon_swap_bytes",
         outcome=outcome,
         why=Why(code),
         window_s=(0.0, 600.0),
-        rate_per_hour=Rate(value, value - half, value + half, "B", "h"),
+        rate_per_hour=Rate(value, value - half, value + half, unit, "h"),
         rate_per_request=None,
         floor_per_hour=1.0,
         limit_per_hour=10.0,
@@ -73,8 +77,9 @@ def test_measurements_that_contradict_each_other_widen_the_interval() -> None:
 @pytest.mark.parametrize(
     ("parts", "outcome"),
     [
-        # Each alone is unsure of a growth that both see.
-        ([result(5.0, 3.0), result(5.0, 3.0)], "LEAK"),
+        # Each alone is unsure of a growth that both see, of something that does not settle.
+        ([result(5.0, 3.0, unit="slots")] * 2, "LEAK"),
+        ([result(5.0, 3.0)] * 2, "CLEAN"),
         # One of them does not see it.
         ([result(5.0, 3.0), result(0.5, 3.0)], "CLEAN"),
         # A fill seen twice is a fill.
@@ -111,6 +116,32 @@ def test_a_healthy_run_that_was_cut_stays_clean_though_its_memory_starts_anew() 
     judged = verdict.bounds.memory
     assert judged is not None
     assert judged.window_s == (0.0, 948.0)
+
+
+def test_files_and_threads_that_no_segment_saw_change_stay_clean_in_a_run_that_was_cut() -> None:
+    t = sample_times(RUN)
+    handles = {
+        name: Series(name, t, np.full(t.size, count))
+        for name, count in (("open_fds", 17.0), ("threads", 5.0))
+    }
+    first, second = (healthy_record(replace(RUN, extra=handles, seed=seed)) for seed in (0, 1))
+
+    verdict = judge(resumed(first, second))
+
+    assert verdict.kind is VerdictKind.CLEAN, verdict.headline
+    assert {m.outcome for m in verdict.metrics} == {"CLEAN"}
+
+
+def test_clean_segments_that_differ_are_clean_together_and_few_handles_are_too() -> None:
+    apart = [result(0.0, 0.1, "CLEAN"), result(0.8, 0.1, "CLEAN")]
+    unlimited = [msgspec.structs.replace(one, limit_per_hour=None) for one in apart]
+    files = [
+        msgspec.structs.replace(one, metric="open_fds", limit_per_hour=None)
+        for one in (result(0.0, 0.0, "CLEAN"), result(0.0, 6.0))
+    ]
+
+    assert pool_metric(unlimited).outcome == "CLEAN"
+    assert pool_metric(files).outcome == "CLEAN"
 
 
 def test_a_leak_in_either_segment_is_a_leak_of_the_run() -> None:
@@ -227,3 +258,15 @@ def test_segments_that_are_too_short_to_blame_but_grow_are_a_leak_together() -> 
     growing = result(4e9, 2e8, code=ReasonCode.GROWING)
 
     assert pool_metric([growing, growing]).outcome == "LEAK"
+
+
+@pytest.mark.parametrize("code", [ReasonCode.GROWING, ReasonCode.TOO_SHORT])
+def test_what_each_new_worker_gains_in_its_first_minutes_is_no_leak(code: ReasonCode) -> None:
+    minutes = 4.5
+    settling = result(6 * 2.0**20 * 60 / minutes, 2.0**20, code=code)
+    settling = msgspec.structs.replace(settling, window_s=(0.0, 60.0 * minutes))
+    fast = msgspec.structs.replace(result(4e9, 2e8, code=code), window_s=(0.0, 60.0))
+    files = msgspec.structs.replace(result(20.0, 1.0, code=code), metric="open_fds")
+
+    for one in (settling, fast, files):
+        assert pool_metric([one, one]).outcome == "INCONCLUSIVE"
