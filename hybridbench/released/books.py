@@ -16,6 +16,7 @@ from hybridbench.engine.scheduler.audit import (
     shown_slots,
 )
 from hybridbench.engine.scheduler.pool_stats import PoolStats
+from hybridbench.released.generations import Held
 from hybridbench.released.trees import Reader, walk
 
 
@@ -36,6 +37,10 @@ class Structures(Protocol):
     def waiting(self) -> Sequence[Any]: ...
     def session_records(self) -> Mapping[str, Any]:
         """The record that each session keeps between turns, by session id."""
+        ...
+
+    def held(self, record: Any) -> Held:
+        """What a request's or a session's record must free."""
         ...
 
     def row(self, index: int) -> Any:
@@ -152,7 +157,8 @@ class Books:
         for req in (*admitted, *waiting):
             yield _Claim(f"request {req.rid}", self._slots(req))
         for record in between:
-            yield _Claim(f"the session with row {record.req_pool_idx}", self._slots(record))
+            row = self._of.held(record).row
+            yield _Claim(f"the session with row {row}", self._slots(record))
 
     def _holders(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """Records of admitted requests, of sessions between two turns, and of waiting requests.
@@ -160,15 +166,15 @@ class Books:
         A session keeps its record while it is lent to a turn: the record counts with the turn if
         that is admitted, and with the session while it waits.
         """
-        admitted = self._of.admitted()
-        rows = {req.req_pool_idx for req in admitted}
+        held, admitted = self._of.held, self._of.admitted()
+        rows = {held(req).row for req in admitted}
         between = [
             record
             for record in self._of.session_records().values()
-            if record.req_pool_idx is not None and record.req_pool_idx not in rows
+            if held(record).row is not None and held(record).row not in rows
         ]
-        lent = {record.req_pool_idx for record in between}
-        waiting = [req for req in self._of.waiting() if req.req_pool_idx not in lent]
+        lent = {held(record).row for record in between}
+        waiting = [req for req in self._of.waiting() if held(req).row not in lent]
         return admitted, between, waiting
 
     def _sums(self, records: Iterable[Any]) -> dict[str, int]:
@@ -181,24 +187,17 @@ class Books:
 
     def _counts(self, record: Any) -> dict[str, int]:
         """Number of slots, by pool, that a request's or session's record must free."""
-        counts = {"mamba": len(_states(record))}
-        if record.req_pool_idx is not None:
-            counts["req"] = 1
-            counts["kv"] = record.kv_allocated_len - record.cache_protected_len
+        held = self._of.held(record)
+        counts = {"mamba": len(held.states)}
+        if held.row is not None:
+            counts |= {"req": 1, "kv": held.kv_until - held.kv_from}
         return counts
 
     def _slots(self, record: Any) -> dict[str, list[int]]:
         """Slots, by pool, that a request's or session's record must free."""
-        slots = {"mamba": _states(record)}
-        if record.req_pool_idx is not None:
-            slots["req"] = [int(record.req_pool_idx)]
-            held = slice(record.cache_protected_len, record.kv_allocated_len)
-            slots["kv"] = self._of.row(record.req_pool_idx)[held].tolist()
+        held = self._of.held(record)
+        slots = {"mamba": held.states}
+        if held.row is not None:
+            kv = self._of.row(held.row)[held.kv_from : held.kv_until]
+            slots |= {"req": [held.row], "kv": kv.tolist()}
         return slots
-
-
-def _states(record: Any) -> list[int]:
-    """State slots of a record, including its track buffer."""
-    own = [] if record.mamba_pool_idx is None else [int(record.mamba_pool_idx)]
-    tracks = record.mamba_ping_pong_track_buffer
-    return own + ([] if tracks is None else [slot for slot in tracks.tolist() if slot > 0])

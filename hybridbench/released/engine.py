@@ -409,7 +409,7 @@ class ReleasedEngine:
             counters.session_restores += in_session
             counters.session_restored_tokens += reused if in_session else 0
             # A reused state is copied for the request, unless it comes from its session.
-            counters.cow_copies += request.req.mamba_pool_idx is not None and not in_session
+            counters.cow_copies += bool(self._scheduler.held(request.req).states) and not in_session
 
     def _heard(self, request: _Request, now_s: float) -> EngineEvent | None:
         """Record one more token of ``request``."""

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from hybridbench.foundation.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the record of a request or of a session holds.
+
+    Attributes:
+        row: index of its row in the table of KV slots; None without one.
+        kv_from, kv_until: the columns of its row with KV slots of its own; those before are the
+            tree's.
+        states: its state slots, those of its track buffer included.
+    """
+
+    row: int | None
+    kv_from: int
+    kv_until: int
+    states: list[int]
 
 
 @dataclass(frozen=True)
@@ -18,16 +35,20 @@ class Generation:
         releases: their version numbers.
         token_ids: converts token ids to the type of a request's tokens.
         states: returns the free state slots, given the pool of request rows.
-        has_unified_tree: whether a switch enables a unified tree.
         sessions: the modules of sessions that keep their KV, and of their records between turns;
             None before there were any.
+        unified_tree: whether there is a unified tree, a switch to enable it, or nothing else.
+        next_batch: makes the scheduler choose its next batch; None without one.
+        held: reads the record of a request or of a session.
     """
 
     releases: tuple[str, ...]
     token_ids: Callable[[Sequence[int]], Any]
     states: Callable[[Any], Any]
     sessions: tuple[str, str] | None
-    has_unified_tree: bool = False
+    unified_tree: Literal["absent", "switch", "only"]
+    next_batch: Callable[[Any], Any]
+    held: Callable[[Any], Held]
 
 
 def _tokens(ids: Sequence[int]) -> Any:
@@ -42,18 +63,98 @@ def _of_allocator(rows: Any) -> Any:
     return rows.mamba_allocator.free_slots
 
 
-_STREAMING: Final = ("session.session_controller", "session.streaming_session")
+def _next_batch(scheduler: Any) -> Any:
+    scheduler.cur_batch = scheduler.get_next_batch_to_run()
+    return scheduler.cur_batch
 
+
+def _planned_batch(scheduler: Any) -> Any:
+    plan = scheduler.get_next_batch_to_run(
+        running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+    )
+    scheduler.running_batch = plan.running_batch
+    scheduler.cur_batch_for_debug = plan.batch_to_run
+    return plan.batch_to_run
+
+
+def _batch_after_timeouts(scheduler: Any) -> Any:
+    # Earlier releases abort these while they choose a batch.
+    for message in scheduler._poll_timeout_aborts():
+        scheduler.abort_request(message)
+    return _planned_batch(scheduler)
+
+
+def _in_record(record: Any) -> Held:
+    return _held(record, record.cache_protected_len, record.kv_allocated_len)
+
+
+def _in_part(record: Any) -> Held:
+    # Without KV of its own, a record lacks this part.
+    until = 0 if record.kv is None else record.kv.kv_allocated_len
+    return _held(record, record.cache_protected_len, until)
+
+
+def _in_kv(record: Any) -> Held:
+    return _in_record(record.kv)
+
+
+def _held(record: Any, kv_from: int, kv_until: int) -> Held:
+    own, tracks, row = (
+        record.mamba_pool_idx, record.mamba_ping_pong_track_buffer, record.req_pool_idx
+    )  # fmt: skip
+    states = [] if own is None else [int(own)]
+    states += [] if tracks is None else [slot for slot in tracks.tolist() if slot > 0]
+    return Held(None if row is None else int(row), kv_from, kv_until, states)
+
+
+_FIRST: Final = Generation(
+    releases=("0.5.9",),
+    token_ids=list,
+    states=_of_pool,
+    sessions=None,
+    unified_tree="absent",
+    next_batch=_next_batch,
+    held=_in_record,
+)
+_WITH_SESSIONS: Final = replace(
+    _FIRST,
+    releases=("0.5.10", "0.5.10.post1"),
+    sessions=("managers.session_controller", "mem_cache.session_aware_cache"),
+)
+_WITH_UNIFIED_TREE: Final = replace(
+    _WITH_SESSIONS,
+    releases=("0.5.11", "0.5.12", "0.5.12.post1"),
+    sessions=("session.session_controller", "session.streaming_session"),
+    unified_tree="switch",
+)
+_WITH_ALLOCATOR: Final = replace(
+    _WITH_UNIFIED_TREE,
+    releases=("0.5.13", "0.5.13.post1", "0.5.14", "0.5.15", "0.5.15.post1"),
+    token_ids=_tokens,
+    states=_of_allocator,
+)
+_WITH_PLAN: Final = replace(
+    _WITH_ALLOCATOR,
+    releases=("0.5.16", "0.5.17", "0.5.18"),
+    next_batch=_planned_batch,
+    held=_in_part,
+)
+_ONLY_UNIFIED_TREE: Final = replace(
+    _WITH_PLAN, releases=("0.5.19",), unified_tree="only", held=_in_kv
+)
+_WITH_TIMEOUT_ABORTS: Final = replace(
+    _ONLY_UNIFIED_TREE,
+    releases=("0.5.20", "0.5.21", "0.5.22", "0.5.23"),
+    next_batch=_batch_after_timeouts,
+)
 GENERATIONS: Final = (
-    Generation(("0.5.9",), list, _of_pool, None),
-    Generation(
-        ("0.5.10", "0.5.10.post1"),
-        list,
-        _of_pool,
-        ("managers.session_controller", "mem_cache.session_aware_cache"),
-    ),
-    Generation(("0.5.11", "0.5.12", "0.5.12.post1"), list, _of_pool, _STREAMING, True),
-    Generation(("0.5.13", "0.5.14"), _tokens, _of_allocator, _STREAMING, True),
+    _FIRST,
+    _WITH_SESSIONS,
+    _WITH_UNIFIED_TREE,
+    _WITH_ALLOCATOR,
+    _WITH_PLAN,
+    _ONLY_UNIFIED_TREE,
+    _WITH_TIMEOUT_ABORTS,
 )
 
 

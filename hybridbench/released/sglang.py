@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.metadata
+import inspect
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from typing import Any, Final, Literal
 
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
-from hybridbench.released.generations import generation_of
+from hybridbench.foundation.errors import ConfigError
+from hybridbench.released.generations import Held, generation_of
 from hybridbench.released.sglang_parts import build_scheduler
 from hybridbench.released.trees import Reader, reader_of, walk
 
@@ -71,6 +73,11 @@ class ReleasedScheduler:
         cache = self._cache()
         self.reader: Reader = reader_of(cache)
         self.cache_name = type(cache).__name__
+        if config.cache == "radix" and self.cache_name == "UnifiedRadixCache":
+            raise ConfigError(
+                f"engine.cache: sglang {self.release} has only its unified tree for such a model; "
+                "leave it out."
+            )
         self._io: Any = importlib.import_module("sglang.srt.managers.io_struct")
         self._sampling: Any = importlib.import_module("sglang.srt.sampling.sampling_params")
         self._req_class: type = importlib.import_module("sglang.srt.managers.schedule_batch").Req
@@ -94,7 +101,8 @@ class ReleasedScheduler:
             ignore_eos=params.ignore_eos,
         )
         sampling.normalize(None)
-        received = self._io.TokenizedGenerateReqInput(
+        received = _message(
+            self._io.TokenizedGenerateReqInput,
             rid=rid + _END_OF_RID,
             input_text="",
             input_ids=self._generation.token_ids(input_ids),
@@ -138,8 +146,7 @@ class ReleasedScheduler:
         self._step.sent_away = done.sent_away
         scheduler = self._scheduler
         if not self.is_paused:
-            batch = scheduler.get_next_batch_to_run()
-            scheduler.cur_batch = batch
+            batch = self._generation.next_batch(scheduler)
             if batch:
                 extends = batch.forward_mode.is_extend()
                 self._step.mode = "extend" if extends else "decode"
@@ -234,6 +241,10 @@ class ReleasedScheduler:
         records: Mapping[str, Any] = self._session_cache().slots
         return records
 
+    def held(self, record: Any) -> Held:
+        """What a request's or a session's record must free."""
+        return self._generation.held(record)
+
     def row(self, index: int) -> Any:
         """The KV slots of a request's row."""
         return self._scheduler.req_to_token_pool.req_to_token[index]
@@ -251,6 +262,9 @@ class ReleasedScheduler:
         """Length of every container of the scheduler, its cache and its sessions, by name."""
         cache = self._scheduler.tree_cache
         owners = {"scheduler": self._scheduler, "cache": cache, "tree": self._cache()}
+        # Later unified trees keep their nodes in a part of their own.
+        core = vars(self._cache()).get("tree_core")
+        owners |= {} if core is None else {"tree_core": core}
         if self.has_sessions:
             owners |= {"sessions": self._scheduler.session_controller}
             owners |= {"session_cache": self._session_cache()}
@@ -353,3 +367,10 @@ class ReleasedScheduler:
 
     def _note_refusal(self) -> None:
         self._step.refusals += 1
+
+
+def _message(kind: Any, **fields: Any) -> Any:
+    """A message with None for the fields that it requires besides ``fields``."""
+    named = inspect.signature(kind).parameters
+    required = {name: None for name, one in named.items() if one.default is one.empty}
+    return kind(**{**required, **fields})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import logging
@@ -46,11 +45,11 @@ def build_scheduler(
     """
     kind = _kind_of(config)
     _refuse(config, kind)
-    if config.cache == "unified" and not generation.has_unified_tree:
+    if config.cache == "unified" and generation.unified_tree == "absent":
         raise ConfigError("engine.cache: this release of sglang has no unified tree.")
     # SGLang logs a line for each retraction and each session.
     logging.getLogger("sglang").setLevel(logging.ERROR)
-    _set_switches(config)
+    _set_switches(config, generation)
     arguments = _arguments(config)
     module: Any = importlib.import_module(f"{_MANAGERS}.scheduler")
     batch: Any = importlib.import_module(f"{_MANAGERS}.schedule_batch")
@@ -59,17 +58,25 @@ def build_scheduler(
     group.is_first_rank = group.is_last_rank = True
     for name in _GROUPS:
         setattr(module, name, lambda: group)
+    _set_groups(group)
     module.get_resolved_model_impl = lambda _: None
-    # Later releases build the cache in a separate module.
+    # Later releases build the cache, and still later ones the process groups, in other modules.
     if "kv_cache_builder" in vars(module):
         module.kv_cache_builder.get_resolved_model_impl = lambda _: None
+    if "bootstrap" in vars(module):
+        module.bootstrap.init_parallel_runtime = lambda **_: None
+        module.bootstrap.init_layer_runtime = lambda **_: None
     module.TEST_RETRACT = retract_every > 0
     module.TEST_RETRACT_INTERVAL = retract_every or 1
     worker = _Worker(config, kind, module.GenerationBatchResult)
     driven = _driven(module.Scheduler, config, worker, take_output)
     named = inspect.signature(module.Scheduler.__init__).parameters
-    ranks = {name: 0 for name in named if name.endswith("_rank") or name == "gpu_id"}
-    return driven(arguments, _Absent(nccl_port=0), **{**ranks, "dp_rank": None})
+    ranks: dict[str, int | None] = {
+        name: None if name == "dp_rank" else 0
+        for name in named
+        if name.endswith("_rank") or name == "gpu_id"
+    }
+    return driven(arguments, _Absent(nccl_port=0), **ranks)
 
 
 class _Absent(SimpleNamespace):
@@ -83,7 +90,11 @@ class _Absent(SimpleNamespace):
 class _Worker:
     """Replaces the model's worker: owns the pools, and draws random tokens for a step."""
 
+    weight_load_time = 0.0
+    graph_time_usage = graph_memory_usage = None
+
     def __init__(self, config: EngineConfig, kind: str, result: Callable[..., Any]) -> None:
+        self.checkpoint = _checkpoint(kind)
         self._config = config
         self._result = result
         self._random = torch.Generator().manual_seed(config.seed)
@@ -98,6 +109,12 @@ class _Worker:
             memory_pool_config=object(),
             req_to_token_pool=rows,
             token_to_kv_pool_allocator=kv,
+            token_to_kv_pool=_Absent(),
+            prewarm_sampling=lambda: None,
+            ngram_embedding_manager=_Absent(prepare_for_forward=lambda batch, **_: batch),
+            device="cpu",
+            forward_stream=torch.cpu.Stream(),
+            model_config=_Absent(hf_config=self.checkpoint),
         )
 
     def get_worker_info(self) -> tuple[Any, ...]:
@@ -149,7 +166,7 @@ def _driven(
                 is_matryoshka=False,
                 vocab_size=VOCAB_SIZE,
                 context_len=config.max_context_len,
-                hf_config=_Absent(),
+                hf_config=worker.checkpoint,
             )
 
         def init_ipc_channels(self, port_args: Any) -> None:
@@ -176,10 +193,24 @@ def _driven(
     return Scheduler
 
 
+def _set_groups(group: _Absent) -> None:
+    """Make ``group``, with one member, each process group in the context of later releases."""
+    try:
+        parallel = importlib.import_module("sglang.srt.runtime_context").get_parallel()
+    except ModuleNotFoundError:
+        return
+    values = {"rank": 0, "size": 1, "group": group}
+    for name, one in vars(type(parallel)).items():
+        kind = name.rpartition("_")[2]
+        if isinstance(one, property) and kind in values:
+            # Its public method overrides only within a ``with`` block.
+            parallel._overrides[name] = values[kind]
+
+
 def _arguments(config: EngineConfig) -> Any:
     """The release's server arguments, without those it does not know yet."""
     module: Any = importlib.import_module("sglang.srt.server_args")
-    known = {field.name for field in dataclasses.fields(module.ServerArgs)}
+    known = inspect.signature(module.ServerArgs).parameters
     wanted = {
         # With this name it does not look for a checkpoint.
         "model_path": "dummy",
@@ -211,7 +242,7 @@ def _arguments(config: EngineConfig) -> Any:
     return arguments
 
 
-def _set_switches(config: EngineConfig) -> None:
+def _set_switches(config: EngineConfig, generation: Generation) -> None:
     """Apply settings that the release reads only from its environment."""
     switches: Any = importlib.import_module("sglang.srt.environ").envs
     ratio = config.new_token_ratio
@@ -220,8 +251,17 @@ def _set_switches(config: EngineConfig) -> None:
     switches.SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS.set(ratio.decay_steps)
     if config.req_waiting_timeout_s is not None:
         switches.SGLANG_REQ_WAITING_TIMEOUT.set(config.req_waiting_timeout_s)
-    if config.cache == "unified":
+    if config.cache == "unified" and generation.unified_tree == "switch":
         switches.SGLANG_ENABLE_UNIFIED_RADIX_TREE.set(True)
+
+
+def _checkpoint(kind: str) -> Any:
+    """The configuration of a model of ``kind``, by which later releases choose a tree."""
+    if kind == "states":
+        return importlib.import_module("sglang.srt.configs.qwen3_next").Qwen3NextConfig()
+    config = _Absent()
+    config.get_text_config = lambda: config
+    return config
 
 
 def _kind_of(config: EngineConfig) -> str:

@@ -27,7 +27,8 @@ def _mamba(node: Any) -> Iterator[Part]:
 
 
 def _unified(node: Any) -> Iterator[Part]:
-    for pool, data in zip(_COMPONENTS, node.component_data, strict=True):
+    # Later releases have more components, for pools that are not driven.
+    for pool, data in zip(_COMPONENTS, node.component_data, strict=False):
         if data.value is not None:
             yield pool, data.value, data.lock_ref > 0
 

@@ -18,7 +18,7 @@ DRIVEN: Mapping[str, Engine] = {name: one for name, one in ENGINES.items() if on
 
 
 def driven_release(text: str) -> tuple[Engine, str]:
-    """Return the engine and release that ``text`` names, such as ``sglang-cache==0.5.14``.
+    """Return the engine and release that ``text`` names, such as ``sglang-cache==0.5.23``.
 
     Raises:
         UsageError: the classes of that engine, or of that release, cannot be driven.

@@ -12,7 +12,7 @@ from hybridbench.targets.engines.sglang import add_stubs
 SGLANG_CACHE = Engine(
     name="sglang-cache",
     package="sglang",
-    example="0.5.14",
+    example="0.5.23",
     note="SGLang's own scheduler, pools, prefix caches and sessions without its model: tokens are "
     "drawn, and torch and transformers are not the versions that the release names.",
     servers={},
@@ -31,8 +31,15 @@ SGLANG_CACHE = Engine(
     ),
     complete=add_stubs,
     releases=(
-        "0.5.9", "0.5.10", "0.5.10.post1", "0.5.11", "0.5.12", "0.5.12.post1", "0.5.13", "0.5.14",
+        "0.5.9", "0.5.10", "0.5.10.post1", "0.5.11", "0.5.12", "0.5.12.post1", "0.5.13",
+        "0.5.13.post1", "0.5.14", "0.5.15", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18", "0.5.19",
+        "0.5.20", "0.5.21", "0.5.22", "0.5.23",
     ),
-    settings={"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"},
+    settings={
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "HF_HUB_OFFLINE": "1",
+        # The nodes of the core in Rust, the default from 0.5.21 on, cannot be seen from Python.
+        "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
+    },
     imports=("sglang.srt.managers.scheduler",),
 )  # fmt: skip

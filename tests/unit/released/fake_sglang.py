@@ -8,10 +8,12 @@ does is as simple as can be: a prompt is computed at once, an answer is one node
 from __future__ import annotations
 
 import sys
+import time
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +38,19 @@ class TreeNode:
         TreeNode.counter += 1
 
 
+class UnifiedTreeNode(TreeNode):
+    @property
+    def component_data(self) -> list[SimpleNamespace]:
+        values = (
+            (self.value, self.full_lock_ref),
+            (None, 0),
+            (self.mamba_value, self.mamba_lock_ref),
+        )
+        return [
+            SimpleNamespace(value=value, lock_ref=locks) for value, locks in (*values, (None, 0))
+        ]
+
+
 class Reason:
     def __init__(self, kind: str, message: str = "") -> None:
         self.kind, self.message = kind, message
@@ -44,16 +59,38 @@ class Reason:
         return {"type": self.kind, "message": self.message}
 
 
+@dataclass
+class Memory:
+    """What a request or a session holds; each generation shows it under other names."""
+
+    req_pool_idx: int | None = None
+    kv_allocated_len: int = 0
+    cache_protected_len: int = 0
+    mamba_pool_idx: Any = None
+    mamba_ping_pong_track_buffer: Any = None
+
+
+def _layout(number: list[int]) -> dict[str, property]:
+    """The names under which the records of a release show their memory."""
+    if number >= [0, 5, 19]:
+        return {"kv": property(lambda self: self.memory)}
+    names = {one.name: property(attrgetter(f"memory.{one.name}")) for one in fields(Memory)}
+    if number >= [0, 5, 16]:
+        del names["kv_allocated_len"]
+        names["kv"] = property(
+            lambda self: None if self.memory.req_pool_idx is None else self.memory
+        )
+    return names
+
+
 class Req:
     def __init__(self, rid: str, tokens: Any, params: Any, session: Any = None) -> None:
         self.rid, self.origin_input_ids, self.sampling_params = rid, tokens, params
         self.session = session
+        self.submitted_s = time.monotonic()
         self.output_ids: list[int] = []
-        self.cached_tokens = self.kv_allocated_len = self.cache_protected_len = 0
-        self.swa_evicted_seqlen = 0
-        self.req_pool_idx: int | None = None
-        self.mamba_pool_idx: Any = None
-        self.mamba_ping_pong_track_buffer = None
+        self.cached_tokens = 0
+        self.memory = Memory()
         self.last_node: TreeNode | None = None
         self.to_finish: Reason | None = None
         self.finished_reason: Reason | None = None
@@ -133,12 +170,7 @@ class HybridReqToTokenPool(ReqToTokenPool):
 
 @dataclass
 class SessionSlot:
-    req_pool_idx: int | None = None
-    kv_allocated_len: int = 0
-    cache_protected_len: int = 0
-    swa_evicted_seqlen: int = 0
-    mamba_pool_idx: Any = None
-    mamba_ping_pong_track_buffer: Any = None
+    memory: Memory
 
 
 @dataclass
@@ -151,9 +183,11 @@ class Session:
 class MambaRadixCache:
     """The tree; sessions wrap it where there are any."""
 
+    node_class = TreeNode
+
     def __init__(self, rows: HybridReqToTokenPool, kv: TokenToKVPoolAllocator) -> None:
         self.rows, self.kv = rows, kv
-        self.root_node = TreeNode(None, (), None, None)
+        self.root_node = self.node_class(None, (), None, None)
         self.loses_nodes = False
         self.kept: list[TreeNode] = []
 
@@ -168,7 +202,7 @@ class MambaRadixCache:
     def insert(self, tokens: tuple[int, ...], value: Any, state: Any) -> bool:
         if any(node.key == tokens for node in self.root_node.children.values()):
             return False
-        node = TreeNode(self.root_node, tokens, value, state)
+        node = self.node_class(self.root_node, tokens, value, state)
         self.root_node.children[node.id] = node
         return True
 
@@ -183,6 +217,16 @@ class MambaRadixCache:
             self.rows.states.free(node.mamba_value)
             if self.loses_nodes:
                 self.kept.append(node)
+
+
+class UnifiedRadixCache(MambaRadixCache):
+    """Sessions are a part of it."""
+
+    node_class = UnifiedTreeNode
+
+    def __init__(self, rows: HybridReqToTokenPool, kv: TokenToKVPoolAllocator) -> None:
+        super().__init__(rows, kv)
+        self.session = StreamingSession(self)
 
 
 class StreamingSession:
@@ -201,6 +245,7 @@ class SessionController:
 
 class Scheduler:
     losses: frozenset[str] = frozenset()
+    number: list[int]
     has_sessions = True
     tp_worker: Any
     ipc_channels: Any
@@ -214,10 +259,12 @@ class Scheduler:
         self.init_tp_model_worker()
         self.most_running = self.tp_worker.get_worker_info()[2]
         self.req_to_token_pool, self.token_to_kv_pool_allocator = self.tp_worker.get_memory_pool()
-        tree = MambaRadixCache(self.req_to_token_pool, self.token_to_kv_pool_allocator)
+        kind = UnifiedRadixCache if self._wants_unified_tree() else MambaRadixCache
+        tree = kind(self.req_to_token_pool, self.token_to_kv_pool_allocator)
         tree.loses_nodes = NODES in self.losses
         self.tree = tree
-        self.tree_cache: Any = StreamingSession(tree) if self.has_sessions else tree
+        is_wrapped = self.has_sessions and kind is MambaRadixCache
+        self.tree_cache: Any = StreamingSession(tree) if is_wrapped else tree
         self.waiting_queue: list[Req] = []
         self.running_batch = ScheduleBatch([])
         self.last_batch: ScheduleBatch | None = None
@@ -228,14 +275,44 @@ class Scheduler:
             self.session_controller = SessionController()
         self.module = module
 
+    def _wants_unified_tree(self) -> bool:
+        switches = sys.modules["sglang.srt.environ"].envs
+        if self.number >= [0, 5, 16]:
+            runner = self.tp_worker.model_runner
+            return isinstance(runner.model_config.hf_config, Qwen3NextConfig)
+        return self.number >= [0, 5, 11] and bool(switches.SGLANG_ENABLE_UNIFIED_RADIX_TREE.value)
+
+    def session_slots(self) -> dict[str, SessionSlot]:
+        wrapper = self.tree_cache
+        slots: dict[str, SessionSlot] = getattr(wrapper, "session", wrapper).slots
+        return slots
+
+    def late(self) -> list[Any]:
+        """What aborts the requests that waited too long."""
+        longest_s = sys.modules["sglang.srt.environ"].envs.SGLANG_REQ_WAITING_TIMEOUT.value
+        kind = sys.modules["sglang.srt.managers.io_struct"].AbortReq
+        now_s = time.monotonic()
+        return [
+            kind(rid=req.rid)
+            for req in self.waiting_queue
+            if longest_s is not None and now_s - req.submitted_s > longest_s
+        ]
+
     def handle_generate_request(self, received: Any) -> None:
         session = None
         if received.session_params is not None:
             session = self.session_controller.sessions[received.session_params.id]
         params = received.sampling_params
-        self.waiting_queue.append(Req(received.rid, received.input_ids, params, session))
+        self.waiting_queue.append(
+            self.module.Req(received.rid, received.input_ids, params, session)
+        )
 
     def get_next_batch_to_run(self) -> ScheduleBatch | None:
+        for message in self.late():
+            self.abort_request(message)
+        return self.choose_batch()
+
+    def choose_batch(self) -> ScheduleBatch | None:
         if self.last_batch is not None:
             self.running_batch.reqs += [
                 req for req in self.last_batch.reqs if req not in self.running_batch.reqs
@@ -246,7 +323,7 @@ class Scheduler:
         for req in self.waiting_queue:
             self._match(req)
             if not adder.add_one_req(req):
-                if REFUSAL not in self.losses and req.mamba_pool_idx is not None:
+                if REFUSAL not in self.losses and req.memory.mamba_pool_idx is not None:
                     self._free_state(req)
                 break
         if adder.can_run_list:
@@ -273,7 +350,7 @@ class Scheduler:
         for req in list(self.waiting_queue):
             if req.rid.startswith(message.rid):
                 self.waiting_queue.remove(req)
-                if req.mamba_pool_idx is not None:
+                if req.memory.mamba_pool_idx is not None:
                     self._free_state(req)
                 answer = sys.modules["sglang.srt.managers.io_struct"].AbortReq(rid=req.rid)
                 self.ipc_channels.send_to_tokenizer.send_output(answer, req)
@@ -296,19 +373,23 @@ class Scheduler:
         )
 
     def close_session(self, message: Any) -> None:
-        slot = self.tree_cache.slots.pop(message.session_id, None)
+        slot = self.session_slots().pop(message.session_id, None)
         del self.session_controller.sessions[message.session_id]
         if slot is not None:
-            row = self.req_to_token_pool.req_to_token[slot.req_pool_idx]
-            self.token_to_kv_pool_allocator.free(row[: slot.kv_allocated_len].clone())
-            self.req_to_token_pool.free_slots.append(slot.req_pool_idx)
+            row = self.req_to_token_pool.req_to_token[slot.memory.req_pool_idx]
+            self.token_to_kv_pool_allocator.free(row[: slot.memory.kv_allocated_len].clone())
+            self.req_to_token_pool.free_slots.append(slot.memory.req_pool_idx)
             if CLOSE not in self.losses:
-                self.req_to_token_pool.states.free(slot.mamba_pool_idx)
+                self.req_to_token_pool.states.free(slot.memory.mamba_pool_idx)
 
     def _match(self, req: Req) -> None:
         node = self.tree.match(tuple(req.origin_input_ids))
-        if node is not self.tree.root_node and req.session is None and req.mamba_pool_idx is None:
-            req.mamba_pool_idx = self.req_to_token_pool.states.alloc()
+        if (
+            node is not self.tree.root_node
+            and req.session is None
+            and req.memory.mamba_pool_idx is None
+        ):
+            req.memory.mamba_pool_idx = self.req_to_token_pool.states.alloc()
             req.cached_tokens = len(node.key)
 
     def _admit(self, req: Req) -> None:
@@ -317,40 +398,41 @@ class Scheduler:
         if len(self.token_to_kv_pool_allocator.free_pages) < need:
             self.tree.evict(SimpleNamespace(num_tokens=need))
         slots = self.token_to_kv_pool_allocator.alloc(need)
-        req.req_pool_idx = rows.free_slots.pop()
-        rows.req_to_token[req.req_pool_idx, :need] = slots
-        req.kv_allocated_len = need
-        if req.mamba_pool_idx is None:
-            req.mamba_pool_idx = rows.states.alloc()
+        req.memory.req_pool_idx = rows.free_slots.pop()
+        rows.req_to_token[req.memory.req_pool_idx, :need] = slots
+        req.memory.kv_allocated_len = need
+        if req.memory.mamba_pool_idx is None:
+            req.memory.mamba_pool_idx = rows.states.alloc()
 
     def _release(self, req: Req) -> None:
         rows = self.req_to_token_pool
-        assert req.req_pool_idx is not None
+        assert req.memory.req_pool_idx is not None
         if req.session is not None and self.has_sessions:
-            self.tree_cache.slots[req.session.session_id] = SessionSlot(
-                req.req_pool_idx, req.kv_allocated_len, mamba_pool_idx=req.mamba_pool_idx
-            )
-            req.req_pool_idx = req.mamba_pool_idx = None
+            slot = self.module.SessionSlot(req.memory)
+            self.session_slots()[req.session.session_id] = slot
+            req.memory = Memory()
             return
-        value = rows.req_to_token[req.req_pool_idx, : req.kv_allocated_len].clone()
+        value = rows.req_to_token[req.memory.req_pool_idx, : req.memory.kv_allocated_len].clone()
         tokens = (*req.origin_input_ids, *req.output_ids)
         is_abort = req.finished_reason is not None and req.finished_reason.kind == "abort"
-        kept = not is_abort and self.tree.insert(tokens, value, req.mamba_pool_idx.reshape(1))
+        kept = not is_abort and self.tree.insert(
+            tokens, value, req.memory.mamba_pool_idx.reshape(1)
+        )
         if not kept:
             self.token_to_kv_pool_allocator.free(value)
-        rows.free_slots.append(req.req_pool_idx)
-        req.req_pool_idx = None
+        rows.free_slots.append(req.memory.req_pool_idx)
+        req.memory.req_pool_idx = None
         if kept and FINISH in self.losses:
             # One more than it has given to the tree.
             self.lost.append(rows.states.alloc())
         if kept or (is_abort and ABORT in self.losses):
-            req.mamba_pool_idx = None
+            req.memory.mamba_pool_idx = None
         else:
             self._free_state(req)
 
     def _free_state(self, req: Req) -> None:
-        self.req_to_token_pool.states.free(req.mamba_pool_idx)
-        req.mamba_pool_idx = None
+        self.req_to_token_pool.states.free(req.memory.mamba_pool_idx)
+        req.memory.mamba_pool_idx = None
 
     def init_model_config(self) -> None:
         raise NotImplementedError
@@ -360,6 +442,62 @@ class Scheduler:
 
     def init_tp_model_worker(self) -> None:
         raise NotImplementedError
+
+
+class PlanningScheduler(Scheduler):
+    """Returns the running batch as well, and has its process groups from a context."""
+
+    def __init__(self, server_args: Any, port_args: Any, gpu_id: int, dp_rank: None) -> None:
+        super().__init__(server_args, port_args, gpu_id, dp_rank)
+        context = sys.modules["sglang.srt.runtime_context"]
+        self.tp_group, self.tp_rank = context.parallel.tp_group, context.parallel.tp_rank
+
+    def get_next_batch_to_run(self, running_batch: ScheduleBatch, last_batch: Any) -> Any:  # type: ignore[override]
+        assert (running_batch, last_batch) == (self.running_batch, self.last_batch)
+        batch = super().get_next_batch_to_run()
+        running, self.running_batch = self.running_batch, running_batch
+        return SimpleNamespace(batch_to_run=batch, running_batch=running)
+
+
+class PollingScheduler(PlanningScheduler):
+    """Its loop asks it which requests waited too long."""
+
+    _poll_timeout_aborts = Scheduler.late
+
+    def get_next_batch_to_run(self, running_batch: ScheduleBatch, last_batch: Any) -> Any:  # type: ignore[override]
+        batch = self.choose_batch()
+        running, self.running_batch = self.running_batch, running_batch
+        return SimpleNamespace(batch_to_run=batch, running_batch=running)
+
+
+class PlacedScheduler(PollingScheduler):
+    """Has its ranks from a context, too, and makes its process groups itself."""
+
+    def __init__(self, server_args: Any, port_args: Any) -> None:
+        module: Any = sys.modules["sglang.srt.managers.scheduler"]
+        module.bootstrap.init_parallel_runtime(server_args=server_args)
+        module.bootstrap.init_layer_runtime(model_config=None)
+        super().__init__(server_args, port_args, 0, None)
+
+
+class Parallel:
+    """Fails for a process group that was never made."""
+
+    def __init__(self) -> None:
+        self._overrides: dict[str, Any] = {}
+
+    @property
+    def tp_group(self) -> Any:
+        return self._overrides["tp_group"]
+
+    @property
+    def tp_rank(self) -> int:
+        rank: int = self._overrides["tp_rank"]
+        return rank
+
+
+class Qwen3NextConfig:
+    pass
 
 
 class _Switch:
@@ -385,10 +523,20 @@ class SamplingParams:
         del tokenizer
 
 
-class Message(SimpleNamespace):
+class Message:
     """Of any kind: the fields that it is given, and None for the others that an abort has."""
 
     finished_reason = abort_message = None
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+
+class StrictRequest(Message):
+    """Has fields without a default, which it refuses to do without."""
+
+    def __init__(self, *, input_embeds: None, token_type_ids: None, **given: Any) -> None:
+        super().__init__(input_embeds=input_embeds, token_type_ids=token_type_ids, **given)
 
 
 class AbortReq(Message):
@@ -411,42 +559,59 @@ def installed(release: str, *losses: str) -> Iterator[None]:
         sys.modules.update(before)
 
 
+def _scheduler_class(number: list[int]) -> type[Scheduler]:
+    if number >= [0, 5, 21]:
+        return PlacedScheduler
+    if number >= [0, 5, 20]:
+        return PollingScheduler
+    return PlanningScheduler if number >= [0, 5, 16] else Scheduler
+
+
 def _modules(release: str, losses: frozenset[str]) -> dict[str, types.ModuleType]:
     number = [int(part) for part in release.split(".")[:3]]
     has_sessions, has_allocator = number >= [0, 5, 10], number >= [0, 5, 13]
-    scheduler = type("Scheduler", (Scheduler,), {"losses": losses, "has_sessions": has_sessions})
+    own = {"losses": losses, "has_sessions": has_sessions, "number": number}
+    scheduler = type("Scheduler", (_scheduler_class(number),), own)
     scheduler.__module__ = "sglang.srt.managers.scheduler"
     rows = type("HybridReqToTokenPool", (HybridReqToTokenPool,), {"has_allocator": has_allocator})
     adder = type("PrefillAdder", (PrefillAdder,), {})
+    req, slot = (type(one.__name__, (one,), _layout(number)) for one in (Req, SessionSlot))
+    bootstrap = SimpleNamespace(init_parallel_runtime=None, init_layer_runtime=None)
     session = "session" if number >= [0, 5, 11] else "managers"
     record = (
         "session.streaming_session" if number >= [0, 5, 11] else "mem_cache.session_aware_cache"
     )
-    switches = (
+    switches = [
         "SGLANG_INIT_NEW_TOKEN_RATIO", "SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR",
         "SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS", "SGLANG_REQ_WAITING_TIMEOUT",
-    )  # fmt: skip
+    ]  # fmt: skip
+    if [0, 5, 11] <= number < [0, 5, 19]:
+        switches.append("SGLANG_ENABLE_UNIFIED_RADIX_TREE")
     shapes = SimpleNamespace(create=lambda **_: None)
-    contents: Mapping[str, Mapping[str, Any]] = {
+    contents: dict[str, Mapping[str, Any]] = {
         "managers.scheduler": {
             "Scheduler": scheduler,
             "PrefillAdder": adder,
+            "Req": req,
+            "SessionSlot": slot,
+            **({"bootstrap": bootstrap} if number >= [0, 5, 21] else {}),
             "GenerationBatchResult": SimpleNamespace,
             "__file__": __file__,
         },
-        "managers.schedule_batch": {"Req": Req},
+        "managers.schedule_batch": {"Req": req},
         "managers.io_struct": {
             "AbortReq": AbortReq,
             **dict.fromkeys(
                 (
-                    "TokenizedGenerateReqInput", "SessionParams", "PauseGenerationReqInput",
-                    "ContinueGenerationReqInput", "OpenSessionReqInput", "CloseSessionReqInput",
+                    "SessionParams", "PauseGenerationReqInput", "ContinueGenerationReqInput",
+                    "OpenSessionReqInput", "CloseSessionReqInput",
                 ),
                 Message,
             ),
+            "TokenizedGenerateReqInput": StrictRequest if number >= [0, 5, 15] else Message,
         },
         f"{session}.session_controller": {"Session": Session},
-        record: {"SessionSlot": SessionSlot},
+        record: {"SessionSlot": slot},
         "mem_cache.memory_pool": {
             "ReqToTokenPool": ReqToTokenPool,
             "HybridReqToTokenPool": rows,
@@ -455,12 +620,16 @@ def _modules(release: str, losses: frozenset[str]) -> dict[str, types.ModuleType
         "mem_cache.base_prefix_cache": {"EvictParams": Message},
         "sampling.sampling_params": {"SamplingParams": SamplingParams},
         "configs.mamba_utils": {"Mamba2StateShape": shapes, "Mamba2CacheParams": lambda **_: None},
+        "configs.qwen3_next": {"Qwen3NextConfig": Qwen3NextConfig},
         "environ": {"envs": SimpleNamespace(**{name: _Switch() for name in switches})},
         "server_args": {
             "ServerArgs": ServerArgs,
             "set_global_server_args_for_scheduler": lambda _: None,
         },
     }  # fmt: skip
+    if number >= [0, 5, 15]:
+        parallel = Parallel()
+        contents["runtime_context"] = {"parallel": parallel, "get_parallel": lambda: parallel}
     made: dict[str, types.ModuleType] = {}
     for path, content in contents.items():
         parts = ["sglang", "srt", *path.split(".")]

@@ -21,9 +21,12 @@ from hybridbench.released.generations import GENERATIONS
 from hybridbench.worker.probes import violation_records
 from tests.unit.released import fake_sglang as fake
 
-OLDEST, NEWEST = GENERATIONS[0].releases[0], GENERATIONS[-1].releases[0]
+OLDEST, NEWEST = GENERATIONS[0].releases[0], GENERATIONS[-1].releases[-1]
 WITH_SESSIONS = [one.releases[0] for one in GENERATIONS if one.sessions is not None]
-each_generation = pytest.mark.parametrize("release", [one.releases[0] for one in GENERATIONS])
+# The first and the last of each: what differs between them is not in the table.
+each_generation = pytest.mark.parametrize(
+    "release", sorted({one.releases[at] for one in GENERATIONS for at in (0, -1)})
+)
 
 
 @contextmanager
@@ -204,7 +207,8 @@ def test_removed_nodes_that_stay_alive_are_more_than_the_structures_hold(
         churn(engine)
         gc.collect()
 
-        kind, held = engine.reference_counted_classes()["TreeNode"]
+        classes = engine.reference_counted_classes()
+        (kind, held), *_ = (one for name, one in classes.items() if name.endswith("TreeNode"))
         alive = sum(isinstance(one, kind) for one in gc.get_objects())
 
         assert alive - held == (engine.counters.nodes_evicted if leaks else 0)
@@ -297,6 +301,35 @@ def test_a_tree_that_a_release_does_not_have_is_refused(monkeypatch: pytest.Monk
         engine_of(monkeypatch, OLDEST, cache="unified"),
     ):
         pass
+
+
+@pytest.mark.parametrize("release", ["0.5.11", "0.5.16", "0.5.19", "0.5.23"])
+def test_the_unified_tree_is_that_of_the_release(
+    monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    with engine_of(monkeypatch, release, cache="unified") as engine:
+        churn(engine)
+
+        assert engine.model == "no model, UnifiedRadixCache"
+        assert engine.check_invariants(idle=True) == []
+
+
+def test_a_dedicated_tree_that_a_release_no_longer_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"engine\.cache: sglang 0\.5\.23 has only its unified"),
+        engine_of(monkeypatch, NEWEST, cache="radix"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("release", [OLDEST, "0.5.16", NEWEST])
+def test_a_request_that_waits_too_long_ends(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    with engine_of(monkeypatch, release, req_waiting_timeout_s=1e-9) as engine:
+        submit(engine, "late", [1, 2])
+
+        assert drain(engine) == [("late", EventKind.REJECTED)]
 
 
 def test_forced_paths_that_the_release_has_no_switch_for_are_refused() -> None:
