@@ -32,8 +32,9 @@ _PREFIX, _SUFFIX = "container.", ".len"
 _UNIT = "entries"
 _FEWEST_SAMPLES = 24
 _FEWEST_IDLE = 4
+_FILLS = 0.02  # gain of a cache between idle points, as a share, above which it is not full
 _MATTERS = 0.1  # minimum gain as a share of the length, if there is no other evidence
-_KEEPS_GROWING = 0.5  # last gain between idle points, relative to the mean gain
+_KEEPS_GROWING = 0.5  # pace of the last gain between idle points, relative to the mean pace
 _KEEPS_PACE = 0.7  # growth per event in the last third, relative to the first third
 _STAYS = 0.8  # share of the gain that must remain when idle
 _FOLLOWS = 0.98  # R2 with a pool's fill; above it, the two are one fill
@@ -132,7 +133,8 @@ def _judge(facts: Facts, name: str) -> Finding | None:
     driver = _driver(facts, container, fill)
     if driver is not None:
         return _finding(container, driver)
-    return _finding(container, None) if _longer_each_time(container, fill) else None
+    filled = bool(fill) and _filled(facts, container)
+    return _finding(container, None) if _longer_each_time(container, filled=filled) else None
 
 
 def _container(facts: Facts, name: str) -> _Container:
@@ -240,18 +242,40 @@ def _keeps_pace(events: FloatArray, value: FloatArray) -> bool:
     return gains[2] >= _KEEPS_PACE * gains[0]
 
 
-def _longer_each_time(container: _Container, fill: Sequence[Series]) -> bool:
+def _filled(facts: Facts, container: _Container) -> bool:
+    """Whether a pool's cache grew from the first to the last idle point.
+
+    Samples do not tell: when the traffic ends, a full cache takes what the last requests held.
+    """
+    times = [reading.t_s for reading in container.idle]
+    ends = [event for event in facts.idle if event.t_s in (times[:1] + times[-1:])]
+    if len(ends) < 2:
+        return True
+    first, last = (
+        {
+            name: pool.get("evictable", 0.0) + pool.get("protected", 0.0)
+            for name, pool in event.pools.items()
+        }
+        for event in (ends[0], ends[-1])
+    )
+    return any(held > (1.0 + _FILLS) * first.get(name, 0.0) for name, held in last.items())
+
+
+def _longer_each_time(container: _Container, *, filled: bool) -> bool:
     """Judge without a driving event: enough idle points, each longer than the last, a final gain
     that is not small, a total gain that matters, and no pool filling at the same time.
     """
-    if len(container.idle) < _FEWEST_IDLE or fill:
+    if len(container.idle) < _FEWEST_IDLE or filled:
         return False
     length = np.array([rest.value for rest in container.idle])
     growth = np.diff(length)
     # A full tree of tens of thousands of nodes gains some hundreds by splits over many minutes; a
     # list that is never emptied was once short.
     matters = length[-1] - length[0] >= _MATTERS * length[0]
-    return bool(matters and growth.min() > 0 and growth[-1] >= _KEEPS_GROWING * growth.mean())
+    # The last idle point comes when the traffic ends, however soon that is.
+    took_s = np.diff([rest.t_s for rest in container.idle])
+    slows = growth[-1] / took_s[-1] < _KEEPS_GROWING * growth.sum() / took_s.sum()
+    return bool(matters and growth.min() > 0 and not slows)
 
 
 def _finding(container: _Container, driver: Driver | None) -> Finding:

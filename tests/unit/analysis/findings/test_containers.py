@@ -165,6 +165,28 @@ def test_a_container_that_is_longer_at_every_rest_is_a_leak() -> None:
     assert rate.value == pytest.approx(81 / 160 * 3600)
 
 
+@pytest.mark.parametrize(("at_end", "is_leak"), [(433.0, True), (560.0, False)])
+def test_a_cache_that_is_full_at_each_idle_point_explains_no_growth(
+    at_end: float, is_leak: bool
+) -> None:
+    """In the samples it grows in both cases, because the last requests leave their entries."""
+    t, _, live = sampled(LONG)
+    value = np.round(2000 + 137.3 * t + 4000 * np.sin(t / 17))
+    record = with_container(LONG, value, t, pool__kv__evictable=430.0 - 10 * live)
+    # The last one comes soon after the one before, when the traffic ends.
+    rests = [
+        msgspec.structs.replace(
+            checkpoint(at, kv={"evictable": 430.0 + (at_end - 430.0) * at / 290.0}),
+            containers={"rids": 2000 + 137.3 * at},
+        )
+        for at in (60.0, 120.0, 180.0, 240.0, 285.0, 290.0)
+    ]
+
+    findings = found(with_checkpoints(record, rests))
+
+    assert [finding.driver for finding in findings] == ([None] if is_leak else [])
+
+
 @pytest.mark.parametrize(
     "values", [(10, 30, 50), (10, 60, 80, 85, 86), (5, 9, 7, 12, 15), (4, 4, 4, 4, 4)]
 )
