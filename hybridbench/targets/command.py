@@ -82,11 +82,22 @@ class LaunchedCommand(SeenTree):
         self._begin()
 
     def exit_of(self, pid: int) -> ExitStatus | None:
-        return self.exit_status() if pid == self.pid else super().exit_of(pid)
+        return self._ended if pid == self.pid else super().exit_of(pid)
 
     def exit_status(self) -> ExitStatus | None:
+        """Return how the command ended; None while it runs, or a daemon that it has started."""
+        ended = self._ended
+        return None if ended == ExitStatus(0, None) and self._has_daemon else ended
+
+    @property
+    def _ended(self) -> ExitStatus | None:
         returncode = self._process.poll()
         return None if returncode is None else ExitStatus.from_returncode(returncode)
+
+    @property
+    def _has_daemon(self) -> bool:
+        """Whether a process of the tree lives in a session of its own, as daemons do."""
+        return any(member.session != self.pid for member in self._tree.members())
 
     def stderr_tail(self) -> list[str]:
         """Return its last lines, with values that may have been sent to it removed."""

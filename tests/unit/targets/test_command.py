@@ -45,6 +45,17 @@ def started(tmp_path: Path) -> Iterator[LaunchedCommand]:
     target.kill()
 
 
+# Leaves a daemon, and ends with the code that it is given.
+DAEMON = """
+import os, signal, sys
+if os.fork() == 0:
+    os.setsid()
+    print("up", os.getpid(), flush=True)
+    signal.pause()
+os._exit(int(sys.argv[1]))
+"""
+
+
 def launched(folder: Path, code: str, *arguments: str) -> LaunchedCommand:
     return LaunchedCommand([sys.executable, "-c", code, *arguments], None, folder / "log")
 
@@ -228,3 +239,22 @@ def test_a_process_that_is_not_there_is_one_sentence() -> None:
 def test_the_bench_does_not_watch_itself(pid: Callable[[], int]) -> None:
     with pytest.raises(ConfigError, match="has started hybridbench itself"):
         AttachedTree(pid())
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_that_leaves_a_daemon_has_not_ended_unless_it_failed(
+    tmp_path: Path, code: int
+) -> None:
+    target = launched(tmp_path, DAEMON, str(code))
+    try:
+        (daemon,) = pids_up(tmp_path / "log", 1)
+        while target.exit_of(target.pid) is None:
+            select.select([], [], [], 0.02)
+
+        assert target.exit_status() == (None if code == 0 else ExitStatus(code, None))
+        os.kill(daemon, signal.SIGKILL)
+        while target.exit_status() is None:
+            select.select([], [], [], 0.02)
+        assert target.exit_status() == ExitStatus(code, None)
+    finally:
+        target.kill()
