@@ -42,8 +42,9 @@ LRU_CACHE = functools._lru_cache_wrapper
 _cache_info_of: Callable[..., tuple[int, int, int | None, int]] = LRU_CACHE.cache_info
 # Attribute names for the maximum number of entries of an object's containers.
 _BOUND_NAMES = frozenset({"maxsize", "max_size", "maxlen", "max_entries"})
-# More entries than fit into memory: programs write ``sys.maxsize`` for "no limit".
-_UNLIMITED = 2**40
+# More entries than fit into memory: programs write ``sys.maxsize`` for "no limit", and a queue of
+# multiprocessing without a limit has that of its semaphore, 2**31 - 1.
+_UNLIMITED = 10**9
 
 
 class Kinds:

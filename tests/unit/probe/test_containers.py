@@ -11,7 +11,7 @@ from hybridbench.probe.hybridbench_probe import containers
 
 def test_a_bound_that_no_memory_has_room_for_is_none() -> None:
     """The bounds of several containers are added up: three of these are beyond 64 bits."""
-    for most, bound in ((sys.maxsize, None), (2**45, None), (500, 500)):
+    for most, bound in ((sys.maxsize, None), (2**45, None), (2**31 - 1, None), (500, 500)):
         cache = functools.lru_cache(maxsize=most)(abs)
 
         assert containers.own_bound(deque[int](maxlen=most), deque) == bound
