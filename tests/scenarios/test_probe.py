@@ -99,6 +99,8 @@ def test_containers_are_counted_by_where_code_holds_them(
     assert found.types["__main__.App"] == 3
     assert (found.way, found.index, again.index) == ("fork", 0, 1)
     assert {path for path in again.entries if "__main__" in path} == set()
+    # The list in which the copy holds every object is not the program's.
+    assert found.entries.get("builtins.list<unnamed>", 0) < 1000 < (found.tracked or 0)
 
 
 @EVERY_PYTHON

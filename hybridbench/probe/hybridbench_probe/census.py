@@ -42,6 +42,8 @@ def take(copied: Copied, *, whole: bool) -> dict[str, object]:
     for code in (*copied.codes, *(code for code, _, _ in moment.frames)):
         names.read_code(code)
     places = Places(names)
+    # The lists of the copy itself are as long as the heap that they list.
+    places.seen.update(map(id, vars(copied).values()))
     _visit(places, objects, kinds, moment)
     if whole:
         objects = objects + _untracked(objects, places)
