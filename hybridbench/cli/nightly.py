@@ -32,6 +32,7 @@ from hybridbench.foundation.safe_output import (
 if TYPE_CHECKING:
     from hybridbench.over_time.cells import PlannedCell
     from hybridbench.over_time.child import Child
+    from hybridbench.over_time.plan import LoadedPlan
     from hybridbench.over_time.planned import PlannedRun
     from hybridbench.records.verdict import Failure
     from hybridbench.report.document import Document
@@ -297,7 +298,29 @@ def _planned(plan: str, budget: str | None, defects: list[str] | None) -> Planne
 
     chosen_defects(defects or [])
     budget_s = None if budget is None else parse_seconds("--budget", budget)
-    return plan_run(plan, budget_s, tuple(defects or ()))
+    planned = plan_run(plan, budget_s, tuple(defects or ()))
+    _check_defects(planned.loaded)
+    return planned
+
+
+def _check_defects(loaded: LoadedPlan) -> None:
+    """Refuse defects of a plan's versions that are not in the catalog, if the engine is here.
+
+    A defect's file may exist only on the machines that run the cells.
+    """
+    from hybridbench.cli.chosen_defects import chosen_defects
+    from hybridbench.over_time.cells import DEFECT, DEFECTS_AS_OF
+    from hybridbench.over_time.plan import named_versions
+
+    for where, version in named_versions(loaded.plan):
+        if version.startswith((DEFECT, DEFECTS_AS_OF)) and not version.endswith(".py"):
+            try:
+                chosen_defects([version.removeprefix(DEFECT)])
+            except UsageError as error:
+                said = str(error).removeprefix("--defect ")
+                raise ConfigError(f"{loaded.place(*where)}: {said}", code=error.code) from error
+            except ConfigError:
+                return
 
 
 def _check_models(cells: Sequence[PlannedCell]) -> None:

@@ -236,7 +236,9 @@ def _planned(
     fault = None if served or "/" in cell.model else model_fault(cell.model)
     if fault is not None:
         raise ConfigError(full_stop(f"{place}: model {fault}"), code=ErrorCode.UNKNOWN_NAME)
-    if cell.kind is CellKind.SOAK and duration_s < needed_s:
+    # Servers are soaked one after another, without blocks.
+    decides = cell.kind is CellKind.SOAK or not served
+    if decides and duration_s < needed_s:
         at = ("duration",) if entry.duration_s is None else (*where, "duration")
         raise ConfigError(_too_short(cell, needed_s, loaded.place(*at)))
     # Defects change neither id nor work, so that the last green run is still the baseline.
@@ -306,11 +308,18 @@ def _decides_from_s(entry: SoakEntry | CompareEntry, profile: Profile) -> float:
 
 def _too_short(cell: Cell, needed_s: float, place: str) -> str:
     needed = format_duration(needed_s)
-    return (
-        f"{place}: {cell.id} lasts {format_duration(cell.duration_s)}, too short to judge growth "
-        f"of memory: profile {cell.profile} needs {needed} or more; write duration: {needed}, or "
-        "leave the cell out."
-    )
+    if cell.kind is CellKind.COMPARE:
+        decides = (
+            f"for {DEFAULT_LOOKS[0]} blocks of each version, which the first interim analysis "
+            f"needs: {needed} or more; write duration: {needed}, a shorter block"
+        )
+    else:
+        decides = (
+            f"to judge growth of memory: profile {cell.profile} needs {needed} or more; write "
+            f"duration: {needed}"
+        )
+    lasts = f"{cell.id} lasts {format_duration(cell.duration_s)}"
+    return f"{place}: {lasts}, too short {decides}, or leave the cell out."
 
 
 def _setting(value: object) -> str:

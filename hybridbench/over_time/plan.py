@@ -12,8 +12,11 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from hybridbench.analysis.findings.engine_reports import ENGINE_PREFIX
+from hybridbench.analysis.findings.kinds import finding_kinds
 from hybridbench.foundation.errors import ConfigError, ErrorCode, UsageError
 from hybridbench.foundation.setting_types import DurationS, Name, Text
+from hybridbench.over_time.policy import SLOWER
 from hybridbench.records.nightly import Needs, Policy, Waiver, parse_max_rate
 from hybridbench.targets.engines.catalog import named_engine
 from hybridbench.thresholds.grammar import Stat, parse_threshold
@@ -176,6 +179,17 @@ def plan_json_schema() -> dict[str, object]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+def named_versions(plan: Plan) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every version that ``plan`` names, and where."""
+    for index, version in enumerate(plan.matrix.versions):
+        yield ("matrix", "versions", index), version
+    for index, cell in enumerate(plan.cells):
+        yield ("cells", index, "version"), cell.version
+    for index, entry in enumerate(plan.compare):
+        for position, version in enumerate(entry.versions):
+            yield ("compare", index, "versions", position), version
+
+
 @cache
 def _adapter() -> TypeAdapter[Plan]:
     return TypeAdapter(Plan)
@@ -246,7 +260,7 @@ def _version(version: str, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
         try:
             named_engine(version)
         except UsageError as error:
-            yield where, f"{version}: {error}"
+            yield where, f"{version}: {str(error).rstrip('.')}"
         return
     yield (
         where,
@@ -261,6 +275,10 @@ def is_release(version: str) -> bool:
 
 
 def _waiver(waiver: Waiver, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    kinds = (*finding_kinds(), SLOWER)
+    if waiver.kind not in kinds and not waiver.kind.startswith(ENGINE_PREFIX):
+        said = f"{waiver.kind}: there is no such kind of finding; {nearest(waiver.kind, kinds)}"
+        yield (*where, "kind"), said
     if not waiver.subject.strip("*"):
         yield (
             (*where, "subject"),

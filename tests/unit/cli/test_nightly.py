@@ -24,6 +24,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
     elsewhere = PLAN.replace("smoke}", "smoke, model: /shared/model}")
     (tmp_path / "elsewhere.yaml").write_text(elsewhere, encoding="utf-8")
+    typo = PLAN + "compare: [{versions: [., 'defect:lru-reference-cycl'], profile: smoke}]\n"
+    (tmp_path / "typo.yaml").write_text(typo, encoding="utf-8")
     return tmp_path
 
 
@@ -33,6 +35,7 @@ def folder(tmp_path: Path) -> Path:
         (["plan", "absent.yaml"], "there is no such plan; choose one of nightly, weekly."),
         (["plan", "plan.yaml", "--budget", "soon"], "write 90s, 5m"),
         (["plan", "plan.yaml", "--defect", "lru-reference-cycl"], "lru-reference-cycle"),
+        (["plan", "typo.yaml"], "typo.yaml:5: lru-reference-cycl: no such defect; did you mean"),
         (["cell", "plan.yaml", "--out", "o"], "either --id or --index"),
         (["cell", "plan.yaml", "--out", "o", "--index", "1"], "the plan has cells 0 to 0"),
         (["run", "elsewhere.yaml"], "cell one: model: there is no directory /shared/model."),
@@ -48,7 +51,11 @@ def test_a_wrong_call_is_one_sentence(
     result = hybridbench("nightly", *arguments, cwd=folder)
 
     assert said in one_sentence(result)
-    assert {path.name for path in folder.iterdir()} == {"plan.yaml", "elsewhere.yaml"}
+    assert {path.name for path in folder.iterdir()} == {
+        "plan.yaml",
+        "elsewhere.yaml",
+        "typo.yaml",
+    }
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,10 @@ FAULTS = {
         "cells:\n  - {profile: smoke, version: 'vlm==0.32.0'}",
         ":4: vlm==0.32.0: no engine is called 'vlm'; did you mean vllm?",
     ),
+    "a release that is none": (
+        "cells:\n  - {profile: smoke, version: 'vllm==new'}",
+        "write vllm==RELEASE, such as vllm==0.32.0.",
+    ),
     "a watched run of nothing": ("watch:\n  - {id: one, command: []}", ":4: watch.0.command"),
     "an unknown key of a watched run": (
         "watch:\n  - {id: one, command: [x], metric: y}",
@@ -86,6 +90,15 @@ FAULTS = {
     "a date that is none": (
         "waivers:\n  - {kind: growth, subject: rss, expires: soon, link: x, reason: y}",
         ":4: waivers.0.expires: 'soon' is not a date; write 2027-01-31.",
+    ),
+    "a kind of finding that does not exist": (
+        "waivers:\n  - {kind: instance-waits, subject: a, expires: 2027-01-01, link: x, reason: y}",
+        ":4: instance-waits: there is no such kind of finding; did you mean instances-retained?",
+    ),
+    "a comparison without time for its first analysis": (
+        "compare:\n  - {id: one, versions: ['git:a', .], profile: smoke, duration: 2m}",
+        ":4: one lasts 2m, too short for 6 blocks of each version, which the first interim "
+        "analysis needs: 3m or more; write duration: 3m, a shorter block, or leave the cell out.",
     ),
     "a rate that is none": (
         "waivers:\n  - {kind: growth, subject: rss, max_rate: much, expires: 2027-01-01, "
@@ -115,6 +128,7 @@ def test_a_fault_is_told_with_its_line(tmp_path: Path, name: str) -> None:
 
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert not str(caught.value).endswith("..")
 
 
 def test_a_plan_of_nothing_is_refused(tmp_path: Path) -> None:
