@@ -10,8 +10,8 @@ from typing import Final
 
 from hybridbench.analysis.boundary import Boundary
 from hybridbench.analysis.facts.facts import CUTS
-from hybridbench.analysis.facts.limits import planned_s
-from hybridbench.analysis.facts.window import last_segment
+from hybridbench.analysis.facts.limits import planned_s, served_s
+from hybridbench.analysis.facts.window import last_segment, segments
 from hybridbench.analysis.findings.kept import CacheFills, Held
 from hybridbench.analysis.findings.words import certain
 from hybridbench.analysis.headline import in_headline
@@ -24,6 +24,7 @@ from hybridbench.foundation.units import format_duration
 from hybridbench.records.events import (
     BenchFailed,
     Census,
+    Event,
     IdleLook,
     Interrupted,
     Note,
@@ -117,6 +118,8 @@ _QUESTIONS: Final = {
 }
 # Their headline says everything: the subject is the worker, or the run itself.
 _SUBJECT_IS_PLAIN: Final = (VerdictKind.CRASHED, VerdictKind.INVALID)
+# Events after which a run ends without the phase "done".
+_ENDS: Final[tuple[type[Event], ...]] = (*CUTS, BenchFailed)
 _BY_SIGNAL: Final = dict.fromkeys(("SIGTERM", "SIGHUP", "SIGQUIT"), ExitCode.TERMINATED)
 
 
@@ -454,13 +457,15 @@ def _no_end(record: RunRecord) -> str:
     """Return a note if neither the run nor what cut it short recorded its end; otherwise empty."""
     last = last_segment(record)
     phase = last.last_event(Phase)
-    recorded_s, planned = record.last_moment_s, planned_s(record)
-    ended = (phase is not None and phase.name == "done") or recorded_s >= planned
-    if ended or any(isinstance(event, (*CUTS, BenchFailed)) for event in last.events):
+    # Only a run that sends its own traffic has a warm-up, from which that traffic counts.
+    ran_s = sum(map(served_s, segments(record))) or record.last_moment_s
+    planned = planned_s(record)
+    ended = (phase is not None and phase.name == "done") or ran_s >= planned
+    if ended or any(isinstance(event, _ENDS) for event in last.events):
         return ""
     return (
         "the end of this run is not recorded: it was killed, or it is still running, after "
-        f"{format_duration(recorded_s)} of the planned {format_duration(planned)}"
+        f"{format_duration(ran_s)} of the planned {format_duration(planned)}"
     )
 
 

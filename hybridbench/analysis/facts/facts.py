@@ -19,6 +19,7 @@ from hybridbench.records.events import (
     Checkpoint,
     Crash,
     DiskFull,
+    Event,
     Interrupted,
     StoppedEarly,
     WorkloadFailed,
@@ -26,7 +27,7 @@ from hybridbench.records.events import (
 from hybridbench.records.verdict import Covered
 
 _UNKNOWN = EventCounters({})
-CUTS: Final = (Crash, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
+CUTS: Final[tuple[type[Event], ...]] = (Crash, Interrupted, StoppedEarly, DiskFull, WorkloadFailed)
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
