@@ -198,7 +198,8 @@ def _locate_by_index(index: Path) -> dict[str, Path]:
             present[path] = set(_tensor_names(path))
         if name not in present[path]:
             raise ConfigError(f"{index}: places tensor {name} in {path.name}, which lacks it.")
-    return located
+    # As in transformers: a shard is read whole, also what the index does not list.
+    return {name: path for path, names in present.items() for name in names} | located
 
 
 def _tensor_names(path: Path) -> list[str]:

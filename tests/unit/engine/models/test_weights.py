@@ -193,6 +193,23 @@ def test_missing_shard_and_wrong_index_are_named(checkpoint: Path) -> None:
         load_model(checkpoint, torch.float32, "cpu")
 
 
+def test_what_an_index_does_not_list_is_read_and_checked_too(checkpoint: Path) -> None:
+    shard(checkpoint)
+    path = checkpoint / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"]["model.norm.weight"]
+    path.write_text(json.dumps(index))
+    assert_same_as_seeded(checkpoint)
+
+    name = "model.layers.1.self_attn.q_proj.bias"
+    save_file(
+        {**load_file(checkpoint / "a.safetensors"), name: torch.zeros(1)},
+        checkpoint / "a.safetensors",
+    )
+    with pytest.raises(ConfigError, match=f"{name} is not used by a model"):
+        load_model(checkpoint, torch.float32, "cpu")
+
+
 @pytest.mark.parametrize("file", ["../b.safetensors", "/b.safetensors", "x/b.safetensors", ""])
 def test_an_index_names_only_files_beside_it(checkpoint: Path, file: str) -> None:
     index = {"weight_map": {"model.norm.weight": file}}
