@@ -248,8 +248,8 @@ def soak(
         typer.Option(
             rich_help_panel=Panel.WORKLOAD,
             metavar="UNIT",
-            help="Unit of the times in a trace of Mooncake's layout, s or ms; --dry-run shows the "
-            "resulting span and rate.",
+            help="Unit of a trace's times that are numbers, s or ms; --dry-run shows the resulting "
+            "span and rate.",
         ),
     ] = None,
     length_scale: Annotated[

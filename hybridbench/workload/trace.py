@@ -52,13 +52,28 @@ _MOMENT: Final = re.compile(r"([^.]*?)(?:\.(\d+))?([+-]\d\d:\d\d|Z)?", re.ASCII)
 _WHOLE: Final = re.compile(r"-?\d{1,18}(\.0*)?")
 # No request takes as long: rows further apart are not merely written out of order.
 _OUT_OF_ORDER_S: Final = 600.0
+# Rows held to be sorted; more of them within that time are taken as they come.
+_HELD_MAX: Final = 100_000
+# Seconds since 1970 up to the year 5138: larger numbers are of a smaller unit.
+_EPOCH_S: Final = (1e9, 1e11)
 _SHOWN_CHARS: Final = 60
+_OTHER_FILES: Final = {
+    b"PAR1": "a Parquet file; write its rows as CSV or JSONL",
+    b"ARROW1": "an Arrow file; write its rows as CSV or JSONL",
+    b"PK\x03\x04": "a ZIP archive or a spreadsheet; give the CSV or JSONL in it",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it, or use gzip",
+    b"\xfd7zXZ": "compressed with xz; unpack it, or use gzip",
+    b"BZh": "compressed with bzip2; unpack it, or use gzip",
+    b"version https://git-lfs": "a Git LFS pointer; fetch the trace with git lfs pull",
+}
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _DAMAGED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
 # Keys of text datasets without times, and their names.
 _CONVERSATIONS: Final = {
     "conversations": "conversations (ShareGPT)",
-    "conversation": "conversations (LMSYS)",
+    "conversation": "conversations (LMSYS, WildChat)",
+    "messages": "conversations (messages)",
+    "turns": "conversations (turns)",
     "text_input": "prompts (AIPerf)",
     "prompt": "prompts",
 }
@@ -92,7 +107,7 @@ class TraceRow:
 
 
 class TraceFile:
-    """A trace on disk.  Reading holds one line, and the turns that are not due yet."""
+    """A trace on disk.  Reading holds the rows of ten minutes, and turns that are not due yet."""
 
     def __init__(self, path: Path, time_unit: str = "") -> None:
         """Open once to recognise the format by its first lines.
@@ -103,13 +118,19 @@ class TraceFile:
 
         Raises:
             ConfigError: if the file cannot be read, is of no known format, or the unit of its
-                times is unclear.
+                times is unclear, or given for dates.
         """
         self.path = path
+        self._delimiter = ","
         first = self._first_line()
         self.format = self._recognise(first)
         self.block_tokens = BLOCK_TOKENS
         self.time_unit = time_unit or ("ms" if self.format is TraceFormat.MOONCAKE else "s")
+        if time_unit and self.format is TraceFormat.AZURE:
+            raise ConfigError(
+                f"{path}: its times are dates; --trace-time-unit is for times that are numbers.",
+                code=ErrorCode.OPTION_CONFLICT,
+            )
         if self.format is TraceFormat.MOONCAKE:
             self._look_at(first_records := self._first_records(), asked=not time_unit)
             self.block_tokens = _block_tokens(first_records)
@@ -117,29 +138,49 @@ class TraceFile:
         self.shares_prefixes = first.startswith("{") and '"hash_ids"' in first
 
     def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows from the beginning, without those that have no prompt.
+        """Yield the rows in order of time, without those that have no prompt.
 
-        BurstGPT records failed requests with neither prompt nor answer.  A time before that of the
-        row above is raised to that time: some recorders write a few rows out of order.
+        BurstGPT records failed requests with neither prompt nor answer.  Some recorders write a
+        request when it ends: rows up to 10 minutes out of order are sorted.
 
         Raises:
-            ConfigError: with file and line, at the first row that is malformed, or whose time is
-                more than 10 minutes before that of a row above.
+            ConfigError: with file and line, after the rows above it, at the first row that is
+                malformed, or whose time is more than 10 minutes before that of a row above.
         """
-        latest_s = 0.0
+        start_s = latest_s = 0.0
         empty = True
-        with self._open() as lines:
-            for row in self._rows_of(lines):
-                empty = False
-                if row.arrival_s < latest_s - _OUT_OF_ORDER_S:
-                    raise ConfigError(
-                        f"{self.path}:{row.line}: a time {latest_s - row.arrival_s:.0f} s before "
-                        "that of a row above; sort the rows by time."
-                    )
-                latest_s = max(latest_s, row.arrival_s)
-                yield row if row.arrival_s == latest_s else replace(row, arrival_s=latest_s)
+        for row in self._in_order():
+            if empty:
+                empty, start_s = False, min(row.arrival_s, 0.0)
+            latest_s = max(latest_s, row.arrival_s - start_s)
+            yield row if row.arrival_s == latest_s else replace(row, arrival_s=latest_s)
         if empty:
             raise ConfigError(f"{self.path}: the trace has no rows.")
+
+    def _in_order(self) -> Iterator[TraceRow]:
+        """Sort rows within ten minutes, and the later turns of sessions by their delays."""
+        held: list[tuple[float, int, TraceRow]] = []
+        latest_s = 0.0
+        failure: ConfigError | None = None
+        with self._open() as lines:
+            try:
+                for row in self._rows_of(lines):
+                    if row.arrival_s < latest_s - _OUT_OF_ORDER_S and not row.is_later_turn:
+                        raise ConfigError(  # noqa: TRY301 - after the rows above, like any other
+                            f"{self.path}:{row.line}: a time {latest_s - row.arrival_s:.0f} s "
+                            "before that of a row above; sort the rows by time."
+                        )
+                    if not row.is_later_turn:
+                        latest_s = max(latest_s, row.arrival_s)
+                    heapq.heappush(held, (row.arrival_s, row.line, row))
+                    while held[0][0] < latest_s - _OUT_OF_ORDER_S or len(held) > _HELD_MAX:
+                        yield heapq.heappop(held)[2]
+            except ConfigError as error:
+                failure = error
+        while held:
+            yield heapq.heappop(held)[2]
+        if failure is not None:
+            raise failure
 
     @contextmanager
     def _open(self) -> Iterator[TextIO]:
@@ -155,8 +196,12 @@ class TraceFile:
                 f"{self.path}: the trace cannot be read: {reason}.", code=ErrorCode.NOT_READABLE
             ) from error
         with file:
-            packed = file.read(2) == _GZIP_MAGIC
+            start = file.read(32)
             file.seek(0)
+            for magic, what in _OTHER_FILES.items():
+                if start.startswith(magic):
+                    raise ConfigError(f"{self.path}: the trace is {what}.")
+            packed = start.startswith(_GZIP_MAGIC)
             raw = cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packed else file
             with io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as lines:
                 yield lines
@@ -178,8 +223,8 @@ class TraceFile:
         for key, what in _CONVERSATIONS.items():
             if f'"{key}":' in first and '"input_length"' not in first:
                 raise ConfigError(
-                    f"{self.path}: holds {what}, without times and lengths; {_FORMATS}, or soak "
-                    "with the profile chat-churn, which makes conversations."
+                    f"{self.path}: holds {what}, not a time and lengths in tokens; {_FORMATS}, or "
+                    "soak with the profile chat-churn, which makes conversations."
                 )
         if first.startswith("{"):
             return TraceFormat.BAILIAN if '"chat_id"' in first else TraceFormat.MOONCAKE
@@ -188,22 +233,23 @@ class TraceFile:
                 f"{self.path}: a JSON array; write its objects one a line (jq -c '.[]' does), each "
                 f"with {', '.join(_MOONCAKE_KEYS)}."
             )
-        cells = [cell.strip() for cell in _cells(first, str(self.path))]
-        for columns, found in _TABLES.items():
-            if columns[0] in cells:
-                return found
+        for self._delimiter in _DELIMITERS:
+            cells = [cell.strip() for cell in _cells(first, str(self.path), self._delimiter)]
+            for columns, found in _TABLES.items():
+                if columns[0] in cells:
+                    return found
         raise ConfigError(f"{self.path}: unknown trace format; {_FORMATS}.")
 
     def _rows_of(self, lines: TextIO) -> Iterator[TraceRow]:
         match self.format:
             case TraceFormat.MOONCAKE:
-                return self._in_order(self._blocks(lines, self.block_tokens, whole_blocks=False))
+                return self._blocks(lines, self.block_tokens, whole_blocks=False)
             case TraceFormat.BAILIAN:
                 return self._blocks(lines, _BAILIAN_BLOCK_TOKENS, whole_blocks=True)
             case TraceFormat.AZURE:
-                return self._table(lines, _AZURE_COLUMNS, _moment)
+                return self._table(lines, _AZURE_COLUMNS, _moment_s)
             case TraceFormat.BURSTGPT:
-                return self._table(lines, _BURSTGPT_COLUMNS, _seconds)
+                return self._table(lines, _BURSTGPT_COLUMNS, self._number_s)
 
     def _first_records(self) -> list[dict[str, object]]:
         """Return some objects from the beginning; ``rows`` reports malformed ones."""
@@ -224,7 +270,8 @@ class TraceFile:
             return
         rate = len(times) / span
         is_fast = len(times) >= _RATE_FROM and rate * TIME_UNITS["ms"] > _PER_SECOND_MAX
-        if not is_fast and not any(float(time) % 1 for time in times):
+        of_epoch = _EPOCH_S[0] <= min(times) < _EPOCH_S[1]
+        if not (is_fast or of_epoch or any(float(time) % 1 for time in times)):
             return
         raise ConfigError(
             f"{self.path}: the unit of its times is unknown: in ms these are "
@@ -232,19 +279,6 @@ class TraceFile:
             "--trace-time-unit s or ms.",
             code=ErrorCode.NEEDS_OPTION,
         )
-
-    def _in_order(self, rows: Iterator[TraceRow]) -> Iterator[TraceRow]:
-        """Merge the later turns of sessions into ``rows`` in order of time."""
-        waiting: list[tuple[float, int, TraceRow]] = []
-        for row in rows:
-            if row.is_later_turn:
-                heapq.heappush(waiting, (row.arrival_s, row.line, row))
-                continue
-            while waiting and waiting[0][0] <= row.arrival_s:
-                yield heapq.heappop(waiting)[2]
-            yield row
-        while waiting:
-            yield heapq.heappop(waiting)[2]
 
     def _blocks(
         self, lines: TextIO, block_tokens: int, *, whole_blocks: bool
@@ -275,7 +309,7 @@ class TraceFile:
                 delay_s = _number(record["delay"], "delay", place) / TIME_UNITS["ms"]
                 time = latest[session] + delay_s * per_second
             else:
-                time = _number(record["timestamp"], "timestamp", place)
+                time = self._time(record["timestamp"], "timestamp", place)
             if session is not None:
                 latest[session] = time
             input_length = _length(record["input_length"], "input_length", place)
@@ -305,7 +339,7 @@ class TraceFile:
         columns: list[int] = []
         for number, line in _numbered(lines, self.path):
             place = f"{self.path}:{number}"
-            cells = _cells(line, place)
+            cells = _cells(line, place, self._delimiter)
             if not line.strip():
                 continue
             if not columns:
@@ -321,7 +355,28 @@ class TraceFile:
                 if input_length:
                     yield TraceRow(number, arrival - zero, input_length, output_length, ())
 
+    def _number_s(self, text: str, place: str) -> float:
+        """Convert a cell of BurstGPT to seconds."""
+        try:
+            value: object = float(text)
+        except ValueError:
+            value = text
+        return self._time(value, "Timestamp", place) / TIME_UNITS[self.time_unit]
 
+    def _time(self, value: object, name: str, place: str) -> float:
+        """Return a time in the trace's unit."""
+        time = _number(value, name, place)
+        if time / TIME_UNITS[self.time_unit] >= _EPOCH_S[1]:
+            advice = "pass --trace-time-unit ms" if self.time_unit == "s" else "write it in ms"
+            raise ConfigError(
+                f"{place}: {name} is {_excerpt(value)}, thousands of years in {self.time_unit}; "
+                f"{advice}.",
+                code=ErrorCode.NEEDS_OPTION,
+            )
+        return time
+
+
+_DELIMITERS: Final = ",;\t"
 _TABLES: Final = {
     _AZURE_COLUMNS: TraceFormat.AZURE,
     _BURSTGPT_COLUMNS: TraceFormat.BURSTGPT,
@@ -373,9 +428,9 @@ def _block_tokens(records: Sequence[dict[str, object]]) -> int:
     return max(_BLOCK_SIZES, key=lambda size: fits[size])
 
 
-def _cells(line: str, place: str) -> list[str]:
+def _cells(line: str, place: str, delimiter: str) -> list[str]:
     try:
-        return next(csv.reader([line]), [])
+        return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error as error:
         raise ConfigError(f"{place}: is not a table row: {error}.") from error
 
@@ -395,7 +450,7 @@ def _json_record(line: str, place: str) -> dict[str, object]:
 
 def _number(value: object, name: str, place: str) -> float:
     # The double comparison also refuses NaN, for which every comparison is false.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e21:
         raise ConfigError(f"{place}: {name} is {_excerpt(value)}; it must be a number, 0 or more.")
     return float(value)
 
@@ -438,15 +493,7 @@ def _excerpt(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
-def _seconds(text: str, place: str) -> float:
-    try:
-        value: object = float(text)
-    except ValueError:
-        value = text
-    return _number(value, "Timestamp", place)
-
-
-def _moment(text: str, place: str) -> float:
+def _moment_s(text: str, place: str) -> float:
     """Convert a date and time to seconds."""
     # The files of 2023 have seven decimals, one more than every Python version reads.
     found = _MOMENT.fullmatch(text.strip())

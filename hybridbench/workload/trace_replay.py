@@ -95,7 +95,7 @@ def check_trace(options: TraceOptions | None, *, whole: bool) -> str:
         rows, end_s = rows + 1, row.arrival_s
     span_s = end_s / options.speedup
     rate = f", {rows / span_s:.3g} requests/s" if span_s else ""
-    unit = f", times read in {file.time_unit}" if file.format is TraceFormat.MOONCAKE else ""
+    unit = "" if file.format is TraceFormat.AZURE else f", times read in {file.time_unit}"
     return f"{rows:,} requests in {format_duration(span_s)}{rate}{unit}"
 
 
@@ -144,7 +144,7 @@ class TraceReplay:
 
     While ``arrival.max_in_flight`` requests of the profile are unfinished, the next one is held
     back and all later ones with it: a machine that is too slow replays late (``held_back``,
-    ``late_ms_max``) and loses nothing.  Memory: requests in flight, and one row.
+    ``late_ms_max``) and loses nothing.  Memory: requests in flight, and the rows of ten minutes.
 
     A row that cannot be read during the run ends the traffic (``failure``) without raising, so that
     the measurements up to then can be judged.

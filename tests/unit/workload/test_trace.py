@@ -175,13 +175,81 @@ def test_rows_that_are_not_in_the_order_of_their_times_are_refused(
         list(TraceFile(mooncake(tmp_path / "t", *rows)).rows())
 
 
-def test_rows_out_of_order_arrive_with_the_row_above(tmp_path: Path) -> None:
+def test_rows_a_little_out_of_order_are_sorted(tmp_path: Path) -> None:
     times = [5000, 7000, 6500, 4000, 9000]
     rows = [{**MOONCAKE[1], "timestamp": time} for time in times]
 
-    arrivals = [row.arrival_s for row in TraceFile(mooncake(tmp_path / "t", *rows)).rows()]
+    read = list(TraceFile(mooncake(tmp_path / "t", *rows)).rows())
 
-    assert arrivals == [0.0, 2.0, 2.0, 2.0, 4.0]
+    assert [row.arrival_s for row in read] == [0.0, 1.0, 2.5, 3.0, 5.0]
+    assert [row.line for row in read] == [4, 1, 3, 2, 5]
+
+
+def test_the_rows_above_a_malformed_one_are_read_first(tmp_path: Path) -> None:
+    trace = TraceFile(mooncake(tmp_path / "t", *MOONCAKE, "x"))
+    rows = trace.rows()
+
+    assert [next(rows).line, next(rows).line] == [1, 2]
+    with pytest.raises(ConfigError, match="t:3: not an object"):
+        next(rows)
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_table_may_have_another_delimiter(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(AZURE.replace(",", delimiter))
+
+    assert [row.input_length for row in TraceFile(path).rows()] == [4808, 3180]
+
+
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [
+        (b"PAR1\x15\xff", "a Parquet file; write its rows as CSV or JSONL"),
+        (b"\x28\xb5\x2f\xfd\x00", "compressed with zstd; unpack it, or use gzip"),
+        (b"PK\x03\x04\x14", "a ZIP archive or a spreadsheet; give the CSV or JSONL in it"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer; fetch the trace"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, start: bytes, what: str) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(start)
+
+    with pytest.raises(ConfigError, match=f"t: the trace is {what}"):
+        TraceFile(path)
+
+
+BURSTGPT = "Timestamp,Request tokens,Response tokens\n"
+
+
+def test_the_unit_of_a_table_of_numbers_may_be_given_and_of_one_of_dates_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(BURSTGPT + "1000,5,2\n4000,5,2\n")
+    assert [row.arrival_s for row in TraceFile(path, "ms").rows()] == [0.0, 3.0]
+
+    path.write_text(AZURE)
+    with pytest.raises(ConfigError, match="its times are dates; --trace-time-unit is for"):
+        TraceFile(path, "ms")
+
+
+def test_a_time_since_1970_is_not_read_in_the_wrong_unit(tmp_path: Path) -> None:
+    rows = [{**MOONCAKE[1], "timestamp": 1_700_000_000 + 30 * i} for i in range(3)]
+    with pytest.raises(ConfigError, match="pass --trace-time-unit s or ms"):
+        TraceFile(mooncake(tmp_path / "s", *rows))
+
+    in_us = mooncake(tmp_path / "us", {**MOONCAKE[1], "timestamp": 1_700_000_000_000_000})
+    with pytest.raises(
+        ConfigError, match=r"us:1: timestamp is \d+, thousands of years in ms; write"
+    ):
+        list(TraceFile(in_us).rows())
+
+    path = tmp_path / "ms.csv"
+    path.write_text(BURSTGPT + "1700000000000,5,2\n")
+    with pytest.raises(ConfigError, match=r"years in s; pass --trace-time-unit ms\."):
+        list(TraceFile(path).rows())
+    assert len(list(TraceFile(path, "ms").rows())) == 1
 
 
 def test_blank_lines_are_skipped_and_keep_the_line_numbers(tmp_path: Path) -> None:
@@ -393,7 +461,7 @@ def test_times_that_may_be_seconds_are_asked_for(tmp_path: Path, times: list[flo
     ("text", "what"),
     [
         ('[{"id": "a", "conversations": [{"from": "human", "value": "x"}]}]', "(ShareGPT)"),
-        ('{"conversation_id": "a", "conversation": []}', "(LMSYS)"),
+        ('{"conversation_id": "a", "conversation": []}', "(LMSYS, WildChat)"),
         ('{"text_input": "What?", "output_length": 20}', "(AIPerf)"),
         ('{"prompt": "What?", "output_tokens": 20}', "prompts"),
     ],
