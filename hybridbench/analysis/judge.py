@@ -99,7 +99,7 @@ def judge(record: RunRecord, *, guarded: bool = True) -> Verdict:
         "the thresholds",
         CheckedThresholds((), ()),
         check_thresholds,
-        longest,
+        facts,
         result.metrics,
         result.decay,
     )

@@ -18,6 +18,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.window import Window
 from hybridbench.analysis.findings.thresholds import ThresholdNotMet
 from hybridbench.analysis.levels import CONFIDENCE, Measured, finite, judged_values, level
+from hybridbench.analysis.record import FloatArray
 from hybridbench.analysis.trend.decay import half_width
 from hybridbench.analysis.trend.metric_trend import (
     LEAK_AFTER_STEADY_S,
@@ -29,6 +30,7 @@ from hybridbench.analysis.trend.work_cost import DERIVED_METRICS, work_blocks
 from hybridbench.foundation.metrics import Kind, Unit
 from hybridbench.records.verdict import DecayResult, Finding, MetricResult, Rate, VerdictKind
 from hybridbench.thresholds.grammar import (
+    EXTREMES,
     GROWTH,
     HOUR,
     SHARES,
@@ -64,10 +66,12 @@ class CheckedThresholds:
 def check_thresholds(
     facts: Facts, metrics: Sequence[MetricResult], decay: Sequence[DecayResult]
 ) -> CheckedThresholds:
-    """Check the thresholds in the manifest against the samples of one segment.
+    """Check the thresholds in the manifest against the run's samples.
 
-    Slopes of gated metrics and changes of cost are taken from the run's verdict.
+    Slopes of gated metrics and changes of cost are taken from the run's verdict, the least and the
+    greatest value from all segments, everything else from the one that was judged longest.
     """
+    longest = facts.longest
     results: list[ThresholdResult] = []
     findings: list[Finding] = []
     for text in facts.record.manifest.thresholds:
@@ -78,9 +82,9 @@ def check_thresholds(
             unknown = ThresholdNotMet(threshold=text, error=str(error))
             findings.append(Finding(unknown, VerdictKind.INCONCLUSIVE, text))
             continue
-        result = _judged(_Run(facts, metrics, decay), threshold)
+        result = _judged(_Run(longest, facts.segments, metrics, decay), threshold)
         results.append(result)
-        findings += _finding(threshold, result, facts.window)
+        findings += _finding(threshold, result, longest.window)
     return CheckedThresholds(tuple(results), tuple(findings))
 
 
@@ -129,7 +133,10 @@ def _result(threshold: Threshold, outcome: ThresholdOutcome) -> ThresholdResult:
 
 @dataclass(frozen=True)
 class _Run:
+    """A run: ``facts`` are those of the segment that was judged longest."""
+
     facts: Facts
+    segments: Sequence[Facts]
     metrics: Sequence[MetricResult]
     decay: Sequence[DecayResult]
 
@@ -173,10 +180,19 @@ def _measure(run: _Run, threshold: Threshold) -> Measured:
             return found
         end = found.lower if threshold.stat is Stat.SLOPE_LOWER else found.upper
         return Measured(end, end, end)
-    measured = level(judged_values(record, window, threshold.metric), threshold.stat)
+    measured = level(_values(run, window, threshold), threshold.stat)
     if measured is None:
         raise _NotMeasuredError(UnmeasuredCode.TOO_FEW_SAMPLES)
     return measured
+
+
+def _values(run: _Run, window: Window, threshold: Threshold) -> FloatArray:
+    """Return the judged samples; for an extreme those of every segment, without warm-ups."""
+    parts = [(run.facts.record, window)]
+    if threshold.stat in EXTREMES:
+        known = [(part.record, part.window) for part in run.segments if part.window is not None]
+        parts = [(r, w) for r, w in known if w.steady or not window.steady]
+    return np.concatenate([judged_values(r, w, threshold.metric) for r, w in parts])
 
 
 def _growth(run: _Run, window: Window, threshold: Threshold) -> Measured:

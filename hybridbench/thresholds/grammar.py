@@ -35,6 +35,7 @@ class Stat(StrEnum):
 
 
 GROWTH = frozenset({Stat.SLOPE, Stat.SLOPE_LOWER, Stat.SLOPE_UPPER})
+EXTREMES = frozenset({Stat.MIN, Stat.MAX})
 # Quotients of two values of the metric, which have no unit.
 SHARES = frozenset({Stat.LAST_FIRST_RATIO, Stat.RATIO})
 HOUR = "h"

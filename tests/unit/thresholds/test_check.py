@@ -84,6 +84,22 @@ def test_growth_per_request_is_growth_over_the_requests_of_the_window() -> None:
     assert result.per == "finishes"
 
 
+def test_the_extremes_of_a_resumed_run_are_those_of_all_its_segments() -> None:
+    first, second = Run(240.0, 60.0), Run(300.0, 60.0, seed=1)
+    low, high = Series("threads", np.arange(70.0, 80.0), np.full(10, 5.0)), np.full(10, 9.0)
+    segments = (
+        with_series(healthy_record(first), Series("threads", low.t_s, high)),
+        with_series(healthy_record(second), low),
+    )
+
+    results = held(resumed(*segments), "threads.max<7", "threads.min<7").thresholds
+
+    assert [(one.value, one.outcome) for one in results] == [
+        (9.0, ThresholdOutcome.MISSED),
+        (5.0, ThresholdOutcome.MET),
+    ]
+
+
 def test_growth_per_request_of_a_resumed_run_is_that_of_each_segment() -> None:
     parts = [healthy_record(replace(LEAKING, seed=seed)) for seed in (1, 2)]
 
