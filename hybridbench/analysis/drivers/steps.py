@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridbench.analysis.drivers.rates import mean_rate
 from hybridbench.analysis.facts.counters import EventCounters, expectation, singular
 from hybridbench.analysis.record import FloatArray, RunRecord
 from hybridbench.records.finding import HowDriven
@@ -39,16 +40,15 @@ class StepDriver:
     counter: str
     covered: float  # share of the rises in intervals in which the counter moved
     per_event: float  # total rise per event; too small if slots were also freed
+    ends: tuple[float, float]  # of its interval (95%)
     events: float
     rise: float
     # Share of all steps in which the counter moved; None if only samples are known.
     base_rate: float | None = None
 
     def rate(self, unit: str) -> Rate:
-        """Return the rise per event, with its counting error (95%)."""
-        error = 1.96 * float(np.sqrt(self.rise)) / self.events
-        low = max(0.0, self.per_event - error)
-        return Rate(self.per_event, low, self.per_event + error, unit, singular(self.counter))
+        """Return the rise per event, with its interval."""
+        return Rate(self.per_event, *self.ends, unit, singular(self.counter))
 
     @property
     def how(self) -> HowDriven:
@@ -121,7 +121,9 @@ def _of_steps(
         events = counters.total(name)
         if name.endswith(_NOT_EVENTS) or covered < least or not base_rate or not events:
             continue
-        yield StepDriver(name, covered, total / events, events, total, base_rate)
+        taken = record.series[f"{family}.steps"]
+        ends = _ends(taken.value, counters.at(name, taken.t_s), total, events)
+        yield StepDriver(name, covered, total / events, ends, events, total, base_rate)
 
 
 def find_rise_driver(
@@ -147,8 +149,27 @@ def find_rise_driver(
         score = _score(rise, moved, covered) + _advance(name, expected)
         events = float(counters.at(name, t_s[-1:])[0] - counters.at(name, t_s[:1])[0])
         if events > 0 and (best is None or score > best[0]):
-            best = score, StepDriver(name, covered, total / events, events, total)
+            risen = np.concatenate(([0.0], np.cumsum(rise)))
+            ends = _ends(risen, counters.at(name, t_s), total, events)
+            best = score, StepDriver(name, covered, total / events, ends, events, total)
     return None if best is None else best[1]
+
+
+def _ends(
+    taken: FloatArray, counted: FloatArray, total: float, events: float
+) -> tuple[float, float]:
+    """Return the ends of the interval (95%) of ``total`` per event, from two cumulative counts.
+
+    It allows for the counting error, and for the spread between stretches of the run, because
+    events take unequal numbers of slots; with too few stretches, one event may have taken all.
+    """
+    rate, counting = total / events, 1.96 * float(np.sqrt(total)) / events
+    mean = mean_rate(np.diff(taken), np.diff(counted))
+    spread = rate
+    if mean is not None and mean.ends is not None:
+        spread = mean.ends[1] - mean.value
+    half = max(counting, spread)
+    return max(0.0, rate - half), rate + half
 
 
 def _score(rise: FloatArray, moved: FloatArray, covered: float) -> float:

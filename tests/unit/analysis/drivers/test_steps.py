@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridbench.analysis.drivers.steps import find_rise_driver, losing_steps
+from hybridbench.analysis.drivers.steps import (
+    find_rise_driver,
+    find_step_driver,
+    losing_steps,
+)
 from hybridbench.analysis.facts.counters import EventCounters
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.records.manifest import Manifest
@@ -77,3 +81,27 @@ def test_two_causes_have_each_its_share_and_none_is_always_there() -> None:
 
 def test_without_a_look_after_every_step_nothing_is_said() -> None:
     assert losing_steps(RunRecord(Manifest(), {}, ()), "kv", counters(closes=CLOSES)) is None
+
+
+def test_the_interval_allows_for_events_that_take_unequal_numbers_of_slots() -> None:
+    covered = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        refused = rng.random(T.size) < 0.2
+        taken = np.where(refused, rng.integers(16, 513, T.size), 0).astype(np.float64)
+        refusals = counters(refusals=np.cumsum(refused).astype(np.float64))
+        series = {
+            name: Series(name, T, np.cumsum(value).astype(np.float64))
+            for name, value in {
+                "steps_with.steps": np.full(T.size, 10.0),
+                "steps_with.refusals": refused,
+                "waiting_taken.kv.steps": taken,
+                "waiting_taken.kv.refusals": taken,
+            }.items()
+        }
+        driver = find_step_driver(RunRecord(Manifest(), series, ()), "kv", refusals)
+        assert driver is not None
+        rate = driver.rate("KV tokens")
+        covered += rate.lower <= 264.0 <= rate.upper
+
+    assert covered >= 35
