@@ -79,12 +79,13 @@ class MetricSpec:
 
 
 # Metrics that the analysis uses by name: private memory, device memory, garbage, private memory at
-# idle checkpoints, full collections.
+# idle checkpoints, full collections; what a process opens, and must close or wait for.
 MEMORY = "rss_anon_swap_bytes"
 DEVICE_MEMORY = "device_allocated_bytes"
 COLLECTIBLE = "gc_collectible_bytes"
 AT_REST = "rest_anon_swap_bytes"
 COLLECTIONS = "gc_gen2_collections"
+HANDLES = ("open_fds", "threads", "zombies")
 
 _COSTS = (
     ("evict_ms", "CPU time of an eviction"),
@@ -179,6 +180,17 @@ METRICS: tuple[MetricSpec, ...] = (
         floor_per_hour=1.0,
         handles=True,
         label="open files",
+    ),
+    MetricSpec(
+        "zombies",
+        Unit.COUNT,
+        Kind.LEVEL,
+        "ended children that the process has not waited for; absent before the first one",
+        check=Check.TREND,
+        floor_per_hour=1.0,
+        handles=True,
+        label="zombies",
+        foreign=True,
     ),
     MetricSpec(
         "malloc_in_use_bytes",

@@ -240,6 +240,7 @@ class IdleLook(Event, frozen=True):
         blocks: blocks in use of Python's small-object allocator; None without a probe.
         malloc_bytes: bytes in use of the C allocator; None if it does not report them.
         unreachable: objects that the collection found; None if it was skipped.
+        handles: open files, threads and zombies, by metric.
         counters: the target's work counters at this point, by series name.
         cache_reset: whether the target's cache was emptied first.
         pause_s: how long the process was stopped.
@@ -254,6 +255,7 @@ class IdleLook(Event, frozen=True):
     blocks: int | None = None
     malloc_bytes: int | None = None
     unreachable: int | None = None
+    handles: dict[str, float] = {}
     counters: dict[str, float] = {}
     cache_reset: bool = False
     pause_s: float = 0.0

@@ -15,7 +15,7 @@ from hybridbench.analysis.facts.processes import process_views
 from hybridbench.analysis.findings.words import times
 from hybridbench.analysis.record import RunRecord
 from hybridbench.foundation.labels import labelled
-from hybridbench.foundation.metrics import Unit
+from hybridbench.foundation.metrics import Unit, declared
 from hybridbench.records.events import PAGE
 from hybridbench.report.document import Table
 from hybridbench.report.quantity import SHARE, Form, Quantity, Text, length, phrase
@@ -28,6 +28,7 @@ _WHAT: Final[Mapping[Sort, str]] = {
     Sort.OBJECTS: "{} objects",
     Sort.BLOCKS: "Python's blocks",
     Sort.BYTES: "malloc",
+    Sort.HANDLES: "{}",
 }
 
 
@@ -35,8 +36,7 @@ def heap_tables(record: RunRecord) -> tuple[Table, ...]:
     """Return what grew, and what was seen of each process; empty without heap scans."""
     facts = Facts.of(record)
     heaps = heaps_of(record, facts.counters)
-    # A metrics page is read without a probe.
-    probed = [heap for heap in heaps if heap.role != PAGE]
+    probed = [heap for heap in heaps if heap.probed]
     growing = growing_heaps(facts)
     if not probed:
         return (_growth(heaps, growing),) if growing else ()
@@ -57,7 +57,7 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
         note = phrase(note, " ", _count("more names", left, ""), f" more {names} grew.")
     columns = ("process", "what", "in the end", "rate", "it is")
     empty = "No container and no type of object grew steadily in any process."
-    fewest = min((len(heap.censuses) for heap in heaps if heap.role != PAGE), default=0)
+    fewest = min((len(heap.censuses) for heap in heaps if heap.probed), default=0)
     if fewest < FEWEST_CENSUSES:
         empty = (
             f"A process had only {times(fewest, 'heap scan')}; {FEWEST_CENSUSES} are needed to "
@@ -70,7 +70,7 @@ def _growth(heaps: Sequence[Heap], growing: Sequence[Growing]) -> Table:
 def _row(one: Growing) -> tuple[Text, ...]:
     role = one.heap.role
     what = "series of {}" if role == PAGE else _WHAT[one.sort]
-    name = what.format(one.name)
+    name = what.format(declared(one.name).label if one.sort is Sort.HANDLES else one.name)
     held = Quantity(f"held.{name}", one.last, _unit(one.sort), of=role, form=Form.VALUE)
     return role, name, held, _rate(one, name), _kind_text(one)
 

@@ -52,13 +52,14 @@ class Probes(Protocol):
 class IdlePoint:
     """A moment at which the target was seen to be idle.
 
-    ``still_idle`` returns whether nothing has run since.
+    ``still_idle`` returns whether nothing has run since; ``handles`` are counted by pid and metric.
     """
 
     index: int
     counters: Mapping[str, float]
     cache_reset: bool
     still_idle: Callable[[], bool]
+    handles: Mapping[int, Mapping[str, float]]
 
 
 @dataclass
@@ -181,6 +182,7 @@ class Looks:
                     blocks=answer.blocks,
                     malloc_bytes=answer.malloc_bytes,
                     unreachable=answer.unreachable,
+                    handles=dict(point.handles.get(process.pid, {})),
                     counters=dict(point.counters),
                     cache_reset=point.cache_reset,
                     pause_s=answer.pause_s,

@@ -7,14 +7,14 @@ then the target becomes idle and can be asked what it still holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from hybridbench.analysis.facts.counters import bare
 from hybridbench.analysis.record import OF_EXPORTER, SCRAPED, observed_drivers
 from hybridbench.foundation.latency import LatencyCounts
-from hybridbench.foundation.metrics import MEMORY
+from hybridbench.foundation.metrics import HANDLES, MEMORY
 from hybridbench.records.events import (
     PAGE,
     AnswersRepeated,
@@ -156,6 +156,7 @@ class WatchLoop(RunLoop):
         self._work = IdleSign(None)  # from its processes alone
         self._next_census_s = self._resumed_s = self.now_s
         self._cache_reset = False
+        self._at_rest: Sequence[ProcessSample] = ()
         self._stopped_s = self._child_s = 0.0
         # Number of series by metric name, and the process they belong to.
         self._page: dict[str, int] = {}
@@ -287,6 +288,7 @@ class WatchLoop(RunLoop):
 
     def sample_rest(self) -> None:
         """Store the current private memory of every process."""
+        self._at_rest = self.target.processes()
         at_rest = [
             ProcessSample(
                 process.role,
@@ -296,7 +298,7 @@ class WatchLoop(RunLoop):
                 process.host,
                 process.rank,
             )
-            for process in self.target.processes()
+            for process in self._at_rest
             if MEMORY in process.m
         ]
         if at_rest:
@@ -313,17 +315,43 @@ class WatchLoop(RunLoop):
         return look
 
     def _look_at_rest(self, index: int) -> Look | Answered:
-        if self.looks is None:
-            return Answered()
         point = IdlePoint(
             index=index,
             counters=self._counters(),
             cache_reset=self._cache_reset,
             still_idle=lambda: self.sign.since_s is not None or self._left() > 0,
+            handles={
+                process.pid: {name: process.m[name] for name in HANDLES if name in process.m}
+                for process in self._at_rest
+            },
         )
+        if self.looks is None:
+            self._record_handles(point, frozenset())
+            return Answered()
         look = self.looks.ask_idle(point)
         self.wait_for(lambda: look.answer is not None, _LOOK_PATIENCE_S)
+        answers = [event for _, event in look.answer or () if isinstance(event, IdleLook)]
+        self._record_handles(point, {answer.pid for answer in answers})
         return look
+
+    def _record_handles(self, point: IdlePoint, answered: Container[int]) -> None:
+        """Record what each process without an answer from a probe holds open."""
+        idle = point.still_idle()
+        for process in self._at_rest:
+            if process.pid not in answered:
+                self.context.recorder.event(
+                    IdleLook(
+                        role=process.role,
+                        pid=process.pid,
+                        host=process.host,
+                        rank=process.rank,
+                        index=point.index,
+                        idle=idle,
+                        handles=dict(point.handles[process.pid]),
+                        counters=dict(point.counters),
+                        cache_reset=point.cache_reset,
+                    )
+                )
 
     def _repeat_answers(self) -> None:
         """Have our load client repeat requests, after all idle looks have finished."""

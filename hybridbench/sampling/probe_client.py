@@ -339,16 +339,18 @@ class ProbeClient:
         )
 
     def idle_look(self, pid: int) -> IdleAnswer:
-        """Look at what an idle process holds, after a collection if that is short enough.
+        """Look at what an idle process holds, after a collection if that is short enough and the
+        process has not disabled it: garbage that it would keep is not freed here either.
 
         Raises:
             ProbeError: why there is none.
         """
         tracked = self._tracked.get(pid)
         seconds_each = self._collect_s_per_object.get(pid, _COLLECT_S_PER_OBJECT)
-        frozen = self.status(pid).frozen
-        unfrozen = None if tracked is None else max(0, tracked - frozen)
-        collect = unfrozen is not None and unfrozen * seconds_each <= _IDLE_PAUSE_S_MAX
+        status = self.status(pid)
+        unfrozen = None if tracked is None else max(0, tracked - status.frozen)
+        quick = unfrozen is not None and unfrozen * seconds_each <= _IDLE_PAUSE_S_MAX
+        collect = status.collector_enabled and quick
         lines = self._ask(pid, {"op": "idle", "collect": collect}, _STATUS_S + _SPARE_S)
         answer = _decoded(lines[-1], IdleAnswer)
         if answer.unreachable is not None and unfrozen:

@@ -68,6 +68,8 @@ class TreeProcess:
 
 
 RoleOf = Callable[[TreeProcess], str]
+# Called for each zombie with its pid, its parent, its start and its wait status.
+SawEnd = Callable[[int, int, float, int], None]
 
 
 def role_by_command(process: TreeProcess) -> str:
@@ -84,6 +86,7 @@ class _Known:
     role: str = ""
     renames: int = 0
     slow_due_s: float = 0.0
+    left_zombies: bool = False
 
 
 class ProcessTree:
@@ -124,6 +127,7 @@ class ProcessTree:
         self._left_out: Counter[str] = Counter()
         self._unseen: dict[str, set[str]] = {}
         self._wait_status: dict[int, int] = {}
+        self._zombies: Counter[int] = Counter()
 
     @property
     def alive(self) -> bool:
@@ -156,6 +160,7 @@ class ProcessTree:
 
     def members(self) -> list[TreeProcess]:
         """Return all live processes, by start time."""
+        self._zombies.clear()
         every = _all_processes(self._proc, self._saw_end)
         inside = _Membership(every, self._root, self._known.keys(), self._is_marked)
         found = [process for pid, process in every.items() if inside.has(pid)]
@@ -198,7 +203,8 @@ class ProcessTree:
             finally:
                 os.close(handle)
 
-    def _saw_end(self, pid: int, started_s: float, wait_status: int) -> None:
+    def _saw_end(self, pid: int, parent: int, started_s: float, wait_status: int) -> None:
+        self._zombies[parent] += 1
         if (pid, started_s) in self._known:
             self._wait_status[pid] = wait_status
             while len(self._wait_status) > _NAMES_KEPT:
@@ -259,6 +265,9 @@ class ProcessTree:
         except ProcessGoneError:
             return None
         values["worker_cpu_s"] = known.process.cpu_s
+        known.left_zombies |= self._zombies[pid] > 0
+        if known.left_zombies:
+            values["zombies"] = self._zombies[pid]
         if pid in on_device:
             values["device_used_bytes"] = on_device[pid]
         return ProcessSample(known.role, pid, known.process.started_s, values)
@@ -314,29 +323,25 @@ class _Membership:
         )
 
 
-def _all_processes(
-    proc: Path, saw_end: Callable[[int, float, int], None] | None = None
-) -> dict[int, TreeProcess]:
+def _all_processes(proc: Path, saw_end: SawEnd | None = None) -> dict[int, TreeProcess]:
     pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
     found = (_process(pid, proc, saw_end) for pid in pids)
     return {process.pid: process for process in found if process is not None}
 
 
-def _process(
-    pid: int, proc: Path, saw_end: Callable[[int, float, int], None] | None = None
-) -> TreeProcess | None:
+def _process(pid: int, proc: Path, saw_end: SawEnd | None = None) -> TreeProcess | None:
     """Return the process, or None if it has ended or cannot be seen."""
     folder = proc / str(pid)
     try:
         head, _, rest = (folder / "stat").read_text("utf-8", "replace").rpartition(")")
         words = rest.split()
         started_s = int(words[_STARTED]) / _TICKS_PER_S
-        if words[_STATE] in _GONE:
-            if saw_end is not None:
-                saw_end(pid, started_s, int(words[_WAIT_STATUS]))
-            return None
         if words[_EXIT_SIGNAL] == "0":
             return None  # a probe's counting child: programs never set exit signal 0
+        if words[_STATE] in _GONE:
+            if saw_end is not None:
+                saw_end(pid, int(words[_PARENT]), started_s, int(words[_WAIT_STATUS]))
+            return None
         parent, session = int(words[_PARENT]), int(words[_SESSION])
         cpu_s = (int(words[_USER]) + int(words[_SYSTEM])) / _TICKS_PER_S
     except (OSError, IndexError, ValueError):

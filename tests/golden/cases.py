@@ -21,6 +21,7 @@ from hybridbench.records.events import (
     DiskFull,
     EngineLog,
     EngineViolation,
+    IdleLook,
     Interrupted,
     Phase,
     Segment,
@@ -283,6 +284,19 @@ def _watched(leak: Leak, idle_s: float = 0.0) -> RunRecord:
     return watched_run(Watched(7, idle_s=idle_s, roles=roles, names=0, leaks=(leak,)))
 
 
+def _never_closes() -> RunRecord:
+    """A watched server that opens a file for each request."""
+    record = _watched(Leak(each=0.0), idle_s=60.0)
+    done = "scraped.request_success_total"
+    events = [
+        msgspec.structs.replace(event, handles={"open_fds": 9.0 + event.counters[done]})
+        if isinstance(event, IdleLook)
+        else event
+        for event in record.events
+    ]
+    return replace(record, events=events)
+
+
 def _watched_in_vain() -> RunRecord:
     """A watched server whose load never reached it."""
     record = _watched(Leak(each=0.0))
@@ -334,6 +348,7 @@ CASES: Final[Mapping[str, Callable[[], RunRecord]]] = {
     "objects under traffic": lambda: _watched(Leak(path="")),
     "blocks of a watched process": lambda: _watched(Leak(each=0, blocks=14.0), idle_s=60.0),
     "bytes of a watched process": lambda: _watched(Leak(each=0, native_bytes=2e4), idle_s=60.0),
+    "open files of a watched process": _never_closes,
     "a cache that fills": lambda: _watched(Leak(power=0.6, each=20.0, objects="")),
     # Counts that cannot be.
     "a count below zero": lambda: _short(pool__kv__protected=np.where(_T == 100.0, -2.0, 5.0)),

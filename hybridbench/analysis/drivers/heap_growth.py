@@ -34,6 +34,7 @@ from hybridbench.analysis.facts.facts import Facts
 from hybridbench.analysis.facts.kv_cache import KvCache, kv_caches
 from hybridbench.analysis.record import OF_EXPORTER, FloatArray
 from hybridbench.foundation.labels import labelled
+from hybridbench.foundation.metrics import HANDLES
 
 # Parts of the names of counters that describe the work done, the most informative first.
 _SAY: Final = (
@@ -97,14 +98,16 @@ class Sort(StrEnum):
     OBJECTS = "objects"
     BLOCKS = "blocks"
     BYTES = "B"
+    HANDLES = "handles"
 
 
 @dataclass(frozen=True)
 class Growing:
-    """One growing name of a heap, or its allocators' blocks or bytes.
+    """One growing name of a heap, its allocators' blocks or bytes, or what its process opens.
 
     Attributes:
         at_idle: counts at the compared idle points; empty if only traffic was evaluated.
+        collected: whether garbage was collected at these points.
         censuses: heap scans compared under traffic; 0 if only idle points were evaluated.
         last: the final count.
         one: whether it is the same container, or the same few, throughout.
@@ -121,6 +124,7 @@ class Growing:
     since_s: float
     until_s: float
     at_idle: tuple[float, ...] = ()
+    collected: bool = True
     censuses: int = 0
     last: float = 0.0
     one: bool = True
@@ -177,6 +181,9 @@ class _View:
         load = loads_at(facts.load, heap.t_s)
         self._load = load.sum(axis=1, keepdims=True) if load.size else load
         self._points = _comparable(heap.points)
+        # A large heap is not collected at idle points, nor one whose program has disabled that.
+        # Garbage at the first point only makes what was gained since look smaller.
+        self._collected = all(p.look.unreachable is not None for p in self._points[1:])
         emptied = bool(self._points) and self._points[-1].look.cache_reset
         self._cache = None if emptied else cache
         self._fills_until_s = -np.inf
@@ -221,8 +228,10 @@ class _View:
                     kept = kept_at_idle(held[at], work, _FEW, _LEAST_OF_ROUND, named=named)
                     if kept is not None:
                         one = self._growing(sort, counts, int(at), kept, _span(points))
-                        yield replace(one, at_idle=tuple(held[at].tolist()))
+                        seen = tuple(held[at].tolist())
+                        yield replace(one, at_idle=seen, collected=self._collected)
         yield from self._allocators()
+        yield from self._handles()
 
     def judged(self, idle: Growing | None, traffic: Growing | None) -> Growing | None:
         """Combine both views of a name; None for growth under traffic that is gone when idle."""
@@ -243,15 +252,17 @@ class _View:
             return replace(one, kind=GrowthKind.FULL if full else GrowthKind.FILLS)
         if one.kept.slows:
             return replace(one, kind=GrowthKind.FILLS)
-        doubt = self._doubt(one, at_idle=idle is not None)
+        doubt = one.doubt or self._doubt(one, at_idle=idle is not None)
         return replace(one, kind=GrowthKind.OPEN if doubt else GrowthKind.KEPT, doubt=doubt)
 
     def _doubt(self, one: Growing, *, at_idle: bool) -> Doubt:
         kept = one.kept
         if not kept.steady:
             return Doubt.PACE
-        if not at_idle and (one.sort is not Sort.ENTRIES or not one.one):
-            return Doubt.GARBAGE if one.sort is not Sort.ENTRIES else Doubt.MANY
+        if one.sort is Sort.OBJECTS and not (at_idle and self._collected):
+            return Doubt.GARBAGE
+        if one.sort is Sort.ENTRIES and not one.one and not (at_idle and self._collected):
+            return Doubt.MANY
         if not kept.whole and one.until_s - one.since_s < LEAST_S:
             return Doubt.PARTS
         if self._may_be_window(one):
@@ -271,7 +282,7 @@ class _View:
         """Whether the count is within what the KV cache can hold, and has not been seen to grow
         with its event since the cache filled up.
         """
-        if self._cache is None or one.last > self._cache.most:
+        if self._cache is None or one.sort is Sort.HANDLES or one.last > self._cache.most:
             return False
         since = int(np.searchsorted(self.heap.t_s, self._fills_until_s))
         last = self.heap.t_s.size - 1
@@ -333,7 +344,9 @@ class _View:
                 sure = kept.steady and kept.rounds >= _ROUNDS_UNNAMED
                 sure = sure and kept.driver.events > WINDOW
                 doubt = Doubt.NONE if sure or kept.slows else Doubt.PACE
-                if sure and not self._rose_since_full(held, kept, work):
+                if sure and not self._collected:
+                    sure, doubt = False, Doubt.GARBAGE
+                elif sure and not self._rose_since_full(held, kept, work):
                     sure, doubt = False, Doubt.CACHE
                 kind = GrowthKind.KEPT if sure else GrowthKind.OPEN
                 yield Growing(
@@ -344,8 +357,27 @@ class _View:
                     GrowthKind.FILLS if kept.slows else kind,
                     *_span(points),
                     at_idle=seen,
+                    collected=self._collected,
                     last=seen[-1],
                     doubt=doubt,
+                )
+
+    def _handles(self) -> Iterator[Growing]:
+        """Yield open files, threads and zombies; the kernel counts them in any program."""
+        for name in HANDLES:
+            # A process has no count of zombies before its first one.
+            points = [point for point in self._points if name in point.look.handles]
+            held = np.array([point.look.handles[name] for point in points])
+            if len(points) <= FEWEST_ROUNDS:
+                continue
+            kept = kept_at_idle(held, self._work_of(points), _FEW, _LEAST_OF_ROUND)
+            if kept is not None:
+                seen = tuple(held.tolist())
+                yield Growing(
+                    *(self.heap, Sort.HANDLES, name, kept, GrowthKind.OPEN, *_span(points)),
+                    at_idle=seen,
+                    collected=False,
+                    last=seen[-1],
                 )
 
     def _rose_since_full(self, held: FloatArray, kept: Kept, work: Work) -> bool:

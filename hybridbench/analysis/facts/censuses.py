@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hybridbench.analysis.facts.counters import EventCounters, bare
 from hybridbench.analysis.record import FloatArray, RunRecord, Series
 from hybridbench.foundation.labels import labelled
-from hybridbench.records.events import Census, IdleLook, Phase
+from hybridbench.records.events import PAGE, Census, IdleLook, Phase
 
 # Maximum seconds between a heap scan and the idle look at the same idle point.
 _SAME_POINT_S: Final = 60.0
@@ -85,6 +85,14 @@ class Heap:
         """The name of the process."""
         return self.labels.get("role", "") or "the process"
 
+    @property
+    def probed(self) -> bool:
+        """Whether a probe answered; a metrics page has none, nor has a process that is only seen
+        from outside.
+        """
+        answered = any(look.blocks is not None for look in self.looks)
+        return self.role != PAGE and (bool(self.censuses) or answered)
+
     def subject(self, name: str) -> str:
         """Return ``name`` with this process's labels, as series are named."""
         return labelled(name, self.labels)
@@ -102,7 +110,7 @@ class Heap:
 
 
 def heaps_of(record: RunRecord, counters: EventCounters) -> list[Heap]:
-    """Return one heap for each process with a probe, ordered by label."""
+    """Return one heap for each process, ordered by label; without a probe it has no counts."""
     censuses = _by_process(record.all_events(Census))
     looks = _by_process(record.all_events(IdleLook))
     return [

@@ -1,5 +1,5 @@
-"""Findings about a process's heap: entries of containers, objects, blocks and bytes that are kept,
-and caches that fill.
+"""Findings about what a process keeps: entries of containers, objects, blocks and bytes of its
+heap, open files, threads and zombies; and caches that fill.
 
 One leak shows in many counts: the container, its objects, their own lists, the allocator's blocks,
 and memory.  Each container that stays the same throughout is a finding, with the rest as its
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -28,8 +28,8 @@ from hybridbench.analysis.findings.growth import Growth, odds_text
 from hybridbench.analysis.findings.words import bare_rate_text, driver_evidence, times
 from hybridbench.analysis.trend.allowance import Allowance
 from hybridbench.analysis.trend.reasons import KvCacheIsFilling, WithinBudget
-from hybridbench.foundation.labels import labels_of, unlabelled
-from hybridbench.foundation.metrics import MEMORY, Unit
+from hybridbench.foundation.labels import labelled, labels_of, unlabelled
+from hybridbench.foundation.metrics import MEMORY, Unit, declared
 from hybridbench.foundation.rates import number, per_text
 from hybridbench.foundation.units import format_bytes, format_duration
 from hybridbench.records.codes import Evidence
@@ -47,6 +47,7 @@ _WORDS: Final = {
     Sort.OBJECTS: "{name} objects",
     Sort.BLOCKS: "blocks of Python's allocator",
     Sort.BYTES: "bytes from malloc",
+    Sort.HANDLES: "{name}",
 }
 
 
@@ -58,7 +59,8 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
     ),
     Doubt.GARBAGE: (
         "they may be in reference cycles that the garbage collector has not yet freed: only an "
-        "idle point with a collection tells"
+        "idle point with a collection tells, and there is none in a process whose collector is "
+        "disabled or whose heap is large"
     ),
     Doubt.MANY: "new containers came with the entries: whatever holds those keeps the entries",
     Doubt.WINDOW: (
@@ -82,7 +84,7 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """``Request objects: 1.00 per request``."""
         rate = Rate(self.value, self.value, self.value, self.sort, self.per)
-        what = _WORDS[Sort(self.sort)].format(name=self.name)
+        what = _words(Sort(self.sort), self.name)
         if self.sort == Sort.BYTES.value:
             what = "private memory" if self.name == MEMORY else "malloc"
             return f"{what}: {format_bytes(self.value)}{per_text(self.per)}"
@@ -98,6 +100,7 @@ class Held(Basis, frozen=True, kw_only=True):
         last: the final count.
         at_idle: the counts at the last idle points, of which ``rounds`` were equal; empty if only
             traffic was evaluated.
+        collected: whether garbage was collected at these points.
         counted: each of those rounds kept exactly as much as its events explain, so that doubts
             about the samples in between do not matter.
         censuses: heap scans compared under traffic.
@@ -118,6 +121,7 @@ class Held(Basis, frozen=True, kw_only=True):
     name: str
     last: float
     at_idle: tuple[float, ...] = ()
+    collected: bool = True
     rounds: int = 0
     alike: bool = True
     counted: bool = False
@@ -146,7 +150,7 @@ class Held(Basis, frozen=True, kw_only=True):
 
     @property
     def _what(self) -> str:
-        return _WORDS[self.sort].format(name=self.name)
+        return _words(self.sort, self.name)
 
     @property
     def _cause(self) -> str:
@@ -158,8 +162,9 @@ class Held(Basis, frozen=True, kw_only=True):
             write = format_bytes if self.sort is Sort.BYTES else number
             levels = ", ".join(map(write, self.at_idle[-_LEVELS_NAMED:]))
             how = "agree" if self.alike else "each added some, and do not agree on how many"
+            collected = ", after a collection" if self.collected else ""
             yield (
-                f"held at idle, after a collection: {levels}; the last {self.rounds} rounds of "
+                f"held at idle{collected}: {levels}; the last {self.rounds} rounds of "
                 f"traffic between two idle points {how}"
             )
             if self.censuses:
@@ -220,6 +225,8 @@ class ObjectsKept(Held, frozen=True, kw_only=True):
 
     def advice(self, found: Finding) -> str:
         del found
+        if self.doubt == Doubt.GARBAGE and self.rounds:
+            return f"Call gc.collect() in the process: if {self.name} objects stay, they leak."
         if self.rounds:
             return f"Find what still refers to {self.name} objects (gc.get_referrers)."
         return "Repeat the run with --idle-every, which collects garbage before it counts."
@@ -260,6 +267,44 @@ class BytesKept(Held, frozen=True, kw_only=True):
             "If no Python object grows beside it, look at extension modules: run the command under "
             "a native heap profiler."
         )
+
+
+class HandlesKept(Held, frozen=True, kw_only=True):
+    """Open files, threads or zombies that are more at each idle point."""
+
+    kind: ClassVar[str] = "handles-kept"
+    meaning: ClassVar[str] = "A watched process never closes files, or never waits for children."
+    question: ClassVar[str] = "the process holds no more files, threads and zombies at idle points"
+    sort: ClassVar[Sort] = Sort.HANDLES
+
+    @property
+    def _cause(self) -> str:
+        return _HANDLES[self.name].cause
+
+    def advice(self, found: Finding) -> str:
+        event = "" if found.driver is None else f" for each {singular(found.driver)}"
+        return _HANDLES[self.name].advice.format(event=event)
+
+
+class _Handle(NamedTuple):
+    cause: str
+    advice: str
+
+
+_HANDLES: Final[Mapping[str, _Handle]] = {
+    "open_fds": _Handle(
+        "files, pipes or sockets are opened and never closed",
+        "Find what is opened{event} (ls -l /proc/PID/fd) and which exit path does not close it.",
+    ),
+    "threads": _Handle(
+        "threads are started and never end",
+        "Find which threads are started{event} and what they wait for (py-spy dump, gdb).",
+    ),
+    "zombies": _Handle(
+        "child processes end, and the process never waits for them",
+        "Wait for each child that is started{event}, or ignore SIGCHLD if no status is needed.",
+    ),
+}
 
 
 class CacheFills(Basis, frozen=True, kw_only=True):
@@ -303,10 +348,11 @@ _KINDS: Final[dict[Sort, type[Held]]] = {
     Sort.OBJECTS: ObjectsKept,
     Sort.BLOCKS: BlocksKept,
     Sort.BYTES: BytesKept,
+    Sort.HANDLES: HandlesKept,
 }
 _UNNAMED: Final = (Sort.BLOCKS, Sort.BYTES)
 # Which count leads if one leak shows in several.
-_ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES)
+_ORDER: Final = (Sort.ENTRIES, Sort.OBJECTS, Sort.BLOCKS, Sort.BYTES, Sort.HANDLES)
 
 
 def kept_findings(
@@ -319,8 +365,9 @@ def kept_findings(
     """
     found = []
     for own in _by_heap(growing):
-        kept = [one for one in own if one.kind is GrowthKind.KEPT]
-        opened = [one for one in own if one.kind is GrowthKind.OPEN]
+        in_heap = [one for one in own if one.sort is not Sort.HANDLES]
+        kept = [one for one in in_heap if one.kind is GrowthKind.KEPT]
+        opened = [one for one in in_heap if one.kind is GrowthKind.OPEN]
         leaders = _leaders(kept) or _leaders(opened)[:1]
         containers = [
             one for one in own if one.sort is Sort.ENTRIES and one.kind is GrowthKind.FILLS
@@ -338,7 +385,18 @@ def kept_findings(
             found.append(_finding(leader, others, allowed or Allowance()))
         most = sorted(filling, key=lambda one: -one.last)
         found += [_fills(one, len(most)) for one in most[:1]]
+        found += _handles(own, leaders)
     return found
+
+
+def _handles(own: Sequence[Growing], leaders: Sequence[Growing]) -> list[Finding]:
+    """Return what is kept open, unless the first leader is a leak that names it as evidence.  What
+    is undecided has a finding by its trend.
+    """
+    kept = [one for one in own if one.sort is Sort.HANDLES and one.kind is GrowthKind.KEPT]
+    if leaders and leaders[0].kind is GrowthKind.KEPT:
+        kept = [one for one in kept if not _events(one) & _events(leaders[0])]
+    return [_finding(one, (), Allowance()) for one in sorted(kept, key=_place)]
 
 
 def _unless_explained(
@@ -358,17 +416,31 @@ def _unless_explained(
 
 
 def without_parts(findings: Sequence[Finding], kept: Sequence[Finding]) -> list[Finding]:
-    """Drop memory growth from ``findings`` for processes whose kept entries are known."""
-    named = {_owner(one.subject) for one in kept if one.verdict is VerdictKind.LEAK}
+    """Drop the growth of memory from ``findings`` for processes whose kept entries are known, and
+    the trends of what is known to be kept open.
+    """
+    leaks = [one for one in kept if one.verdict is VerdictKind.LEAK]
+    named = {_owner(one.subject) for one in leaks}
+    opened = {labelled(name, dict(_owner(one.subject))) for one in leaks for name in _opened(one)}
     return [
         finding
         for finding in findings
-        if not (
+        if finding.subject not in opened
+        and not (
             isinstance(finding.basis, Growth)
             and unlabelled(finding.subject) == MEMORY
             and _owner(finding.subject) in named
         )
     ]
+
+
+def _opened(leak: Finding) -> Iterable[str]:
+    """Yield the metrics of what ``leak`` keeps open, as its subject or as evidence."""
+    basis = leak.basis
+    if isinstance(basis, HandlesKept):
+        yield basis.name
+    if isinstance(basis, Held):
+        yield from (one.name for one in basis.beside if one.sort == Sort.HANDLES.value)
 
 
 def _owner(subject: str) -> tuple[tuple[str, str], ...]:
@@ -401,7 +473,9 @@ def _besides(
     leader: Growing, others: Sequence[Growing], metrics: Sequence[MetricResult]
 ) -> tuple[Beside, ...]:
     """Return what grows with the event of ``leader``, or with an indistinguishable one."""
-    shown = [one for one in others if _events(one) & _events(leader)]
+    shown = sorted((one for one in others if _events(one) & _events(leader)), key=_place)
+    # What is kept open has no finding of its own then, so it is always named.
+    shown.sort(key=lambda one: one.sort is not Sort.HANDLES)
     found = [
         Beside(
             sort=one.sort.value,
@@ -409,7 +483,7 @@ def _besides(
             value=one.kept.driver.per_event * _same_event(one, leader),
             per=_event(leader),
         )
-        for one in sorted(shown, key=_place)
+        for one in shown
     ]
     return (*found[:_NAMED], *_memory(leader, metrics))
 
@@ -454,12 +528,13 @@ def _budget_of(one: Growing, allowed: Allowance) -> WithinBudget | None:
 def _finding(one: Growing, beside: tuple[Beside, ...], allowed: Allowance) -> Finding:
     kept, kind = one.kept, _KINDS[one.sort]
     budget = _budget_of(one, allowed)
-    unit = one.sort.value
+    unit = declared(one.name).label if one.sort is Sort.HANDLES else one.sort.value
     values = {
         "role": one.heap.role,
         "name": one.name,
         "last": one.last,
         "at_idle": one.at_idle,
+        "collected": one.collected,
         "rounds": kept.rounds,
         "alike": kept.alike,
         "counted": kept.driver.exact,
@@ -539,6 +614,10 @@ def _each(rate: Rate, what: str) -> str:
     else:
         low, high = map(_bare, ends)
     return f"{value} ({low} to {high}) {what}{per_text(rate.per)}"
+
+
+def _words(sort: Sort, name: str) -> str:
+    return _WORDS[sort].format(name=declared(name).label if sort is Sort.HANDLES else name)
 
 
 def _bare(value: float) -> str:

@@ -75,6 +75,7 @@ class Server:
     paused_s: float = -1e9
     failure: str = ""
     error: ProbeError | None = None
+    others: Sequence[int] = ()  # processes without a probe
     at_rest: list[bool] = field(default_factory=list)
     account: Budget = field(default_factory=Budget)
     done: list[str] = field(default_factory=list)
@@ -82,7 +83,11 @@ class Server:
     # As a target.
 
     def processes(self) -> Sequence[ProcessSample]:
-        return [ProcessSample("server", PID, 1.0, {MEMORY: 1e6 + 100 * self.requests})]
+        server = {MEMORY: 1e6 + 100 * self.requests, "open_fds": 5 + self.requests}
+        return [
+            ProcessSample("server", PID, 1.0, server),
+            *(ProcessSample("helper", pid, 1.0, {"threads": 3.0}) for pid in self.others),
+        ]
 
     def counters(self) -> Mapping[str, float]:
         return {}
@@ -292,6 +297,19 @@ def test_counters_of_an_idle_point_are_those_of_its_looks() -> None:
 
     for look in run.looks():
         assert look.blocks == 1000 + 3 * look.counters["scraped.requests_total"]
+
+
+def test_what_each_process_holds_open_is_counted_at_idle_points_with_and_without_a_probe() -> None:
+    run = watched(Server(FakeClock(start_s=500.0), others=(PID + 1,)))
+    run.steps.run()
+
+    probed = [look for look in run.looks() if look.role == "server"]
+    helper = [look for look in run.looks() if look.role == "helper"]
+    assert [look.index for look in probed] == [look.index for look in helper] == [*range(7)]
+    for look in probed:
+        assert look.handles == {"open_fds": 5 + look.counters["scraped.requests_total"]}
+    for look in helper:
+        assert (look.blocks, look.handles, look.idle) == (None, {"threads": 3.0}, True)
 
 
 def test_pools_at_rest_are_recorded_where_the_page_has_them() -> None:

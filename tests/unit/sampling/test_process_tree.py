@@ -84,6 +84,21 @@ def test_how_a_process_ended_is_known_until_its_parent_asks(
     assert tree.wait_status(second.pid) is None
 
 
+def test_ended_children_that_their_parent_has_not_waited_for_are_counted(
+    server: subprocess.Popen[str],
+) -> None:
+    tree = ProcessTree(server.pid, role, now_s=old)
+    root, first, second = tree.read()
+
+    kill(first.pid)
+    one = tree.read()[0].m["zombies"]
+    kill(second.pid)
+    (left,) = tree.read()
+
+    assert "zombies" not in root.m
+    assert (one, left.m["zombies"]) == (1, 2)
+
+
 def test_a_child_whose_parent_ended_still_belongs_to_the_tree(
     server: subprocess.Popen[str],
 ) -> None:

@@ -14,7 +14,7 @@ from hybridbench.analysis.drivers.heap_growth import growing_heaps
 from hybridbench.analysis.drivers.kept import Work, kept_at_idle
 from hybridbench.analysis.drivers.search import TIME
 from hybridbench.analysis.facts.facts import Facts
-from hybridbench.analysis.findings.kept import EntriesKept, kept_findings
+from hybridbench.analysis.findings.kept import EntriesKept, kept_findings, without_parts
 from hybridbench.analysis.judge import judge
 from hybridbench.analysis.record import RunRecord, Series, observed_drivers
 from hybridbench.records.events import PAGE, Census, Event, IdleLook, Phase
@@ -146,6 +146,13 @@ def at_idle_points(
     name: str, t_s: Sequence[float], held: Sequence[int], counters: Mapping[str, Sequence[float]]
 ) -> list[Finding]:
     """What comes of a container with so many entries at idle points, and of counters of work."""
+    return kept_findings(growing_heaps(Facts.of(idle_record(name, t_s, held, counters))), ())
+
+
+def idle_record(
+    name: str, t_s: Sequence[float], held: Sequence[int], counters: Mapping[str, Sequence[float]]
+) -> RunRecord:
+    """A run of which only idle points are known."""
     at = np.asarray(t_s, np.float64)
     series = {
         key: Series(key, at, np.asarray(value, np.float64)) for key, value in counters.items()
@@ -161,8 +168,7 @@ def at_idle_points(
             Phase(name="resume", phase="steady", t_s=at_s + 2.0),
         ]
     manifest = Manifest(planned_duration_s=t_s[-1], target=TargetFacts(kind=OBSERVED))
-    record = RunRecord(manifest, series, events, drivers=observed_drivers(series))
-    return kept_findings(growing_heaps(Facts.of(record)), ())
+    return RunRecord(manifest, series, events, drivers=observed_drivers(series))
 
 
 def test_what_was_counted_at_idle_points_no_fit_sets_aside() -> None:
@@ -276,6 +282,95 @@ def test_what_no_name_tells_is_found_at_idle_points(leak: Leak, kind: str) -> No
     (kept,) = found(replace(one_process(18, leak, idle_s=60.0), names=0))
 
     assert (kept.kind, kept.verdict) == (kind, VerdictKind.LEAK)
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        Leak(path=""),
+        Leak(each=0, blocks=14.0, value_bytes=0.0),
+        Leak(each=0, native_bytes=16384.0),
+    ],
+)
+def test_what_was_never_collected_at_idle_points_may_be_garbage(leak: Leak) -> None:
+    """The collector is disabled, or the heap too large for a collection."""
+    record = watched_run(replace(one_process(18, leak, idle_s=60.0), names=0))
+    events = [
+        replace_event(event, unreachable=None) if isinstance(event, IdleLook) else event
+        for event in record.events
+    ]
+
+    (kept,) = kept_findings(growing_heaps(Facts.of(replace(record, events=events))), ())
+
+    assert kept.verdict is VerdictKind.INCONCLUSIVE
+    assert "a process whose collector is disabled or whose heap is large" in kept.cause
+    assert not any("after a collection" in line for line in kept.evidence)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"requests_per_s": 1.5, "idle_s": 60.0},  # at most a window of the last thousand requests
+        {"requests_per_s": 6.0, "idle_s": 190.0},  # two rounds
+    ],
+)
+def test_bytes_without_a_name_need_more_than_a_window_and_three_rounds(
+    changes: dict[str, float],
+) -> None:
+    leak = Leak(each=0, native_bytes=262144.0)
+    run = replace(one_process(18, leak, duration_s=620.0, **changes), names=0)
+
+    (kept,) = found(run)
+
+    assert (kept.kind, kept.verdict) == ("bytes-kept", VerdictKind.INCONCLUSIVE)
+
+
+HANDLES = {
+    "open_fds": "app keeps exactly 1.00 open files per answered request",
+    "threads": "app keeps exactly 1.00 threads per answered request",
+    "zombies": "app keeps exactly 1.00 zombies per answered request",
+}
+
+
+def kept_open(metric: str, container: str = "") -> list[Finding]:
+    """What comes of a process that keeps one more of ``metric`` for each request."""
+    held = [10 + 400 * n for n in range(6)]
+    counters = {"scraped.answered_requests_total": [400.0 * n for n in range(6)]}
+    record = idle_record(container, [60.0 * n for n in range(6)], held, counters)
+    events = [
+        replace_event(event, handles={metric: float(held[event.index])})
+        if isinstance(event, IdleLook)
+        else event
+        for event in record.events
+        if container or not isinstance(event, Census)
+    ]
+    return kept_findings(growing_heaps(Facts.of(replace(record, events=events))), ())
+
+
+@pytest.mark.parametrize("metric", HANDLES)
+def test_what_a_process_never_closes_is_counted_at_idle_points_without_a_probe(metric: str) -> None:
+    (leak,) = kept_open(metric)
+
+    assert (leak.kind, leak.verdict, leak.title) == ("handles-kept", "LEAK", HANDLES[metric])
+    assert leak.exact
+    assert leak.subject == f'{metric}{{role="app"}}'
+    assert leak.evidence[0].startswith("held at idle: 410, 810, ")
+
+
+def test_open_files_are_evidence_for_the_container_that_keeps_them() -> None:
+    (leak,) = kept_open("open_fds", "app.sockets")
+
+    assert leak.title == "app keeps exactly 1.00 entries of app.sockets per answered request"
+    assert "open files: 1.00 per answered request" in leak.evidence
+
+
+def test_the_trend_of_what_is_known_to_be_kept_open_is_not_told_again() -> None:
+    kept = kept_open("open_fds")
+    trends = [replace(kept[0], subject=f'{name}{{role="app"}}') for name in HANDLES]
+
+    left = [finding.subject for finding in without_parts(trends, kept)]
+
+    assert left == ['threads{role="app"}', 'zombies{role="app"}']
 
 
 def test_a_reason_to_finish_that_becomes_more_frequent_makes_no_cache_of_a_leak() -> None:

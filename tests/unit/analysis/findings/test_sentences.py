@@ -1178,6 +1178,27 @@ WORDS: dict[str, tuple[Finding, Words]] = {
             ),
         ),
     ),
+    "files that are never closed": (
+        found(
+            "handles-kept",
+            {
+                "role": "server",
+                "name": "open_fds",
+                "at_idle": [9.0, 409.0, 809.0],
+                "rounds": 2,
+                "collected": False,
+            },
+            Rate(1.0, 1.0, 1.0, "handles", "request"),
+        ),
+        Words(
+            "server keeps exactly 1.00 open files per request",
+            "files, pipes or sockets are opened and never closed",
+            (
+                "held at idle: 9, 409, 809; the last 2 rounds of traffic between two idle points "
+                "agree",
+            ),
+        ),
+    ),
     "a cache that fills": (
         found(
             "cache-fills",

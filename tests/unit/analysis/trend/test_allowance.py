@@ -96,6 +96,7 @@ def looks(every_s: float = 60.0, count: int = 10) -> list[Event]:
             index=i,
             malloc_bytes=int(1e8 + 16384 * 20 * every_s * i),
             blocks=400_000,
+            unreachable=0,
             t_s=every_s * (i + 1),
         )
         for i in range(count)
@@ -201,6 +202,7 @@ def kv_filling(
                 index=index,
                 blocks=400_000 + 5 * nodes,
                 malloc_bytes=10**8 + 20_480 * nodes,
+                unreachable=0,
                 cache_reset=reset,
                 t_s=float(at_s),
             )
