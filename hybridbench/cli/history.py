@@ -82,7 +82,7 @@ def history(
     every, unread = read_points(store)
     points = [point for point in every if _wanted(point, model, profile, since_s)]
     series = series_of(points, _quantities(metric or []))
-    document = history_document(series, unread, store.name)
+    document = history_document(series, unread, store.name, len(every) - len(points))
     json = {ReportFormat.JSON: lambda: history_json(series, unread)}
     print_document(document, options, others=json)
 

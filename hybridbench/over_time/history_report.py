@@ -48,8 +48,12 @@ _ROWS_MOST: Final = 30
 _WORD: Final = {True: "WORSE", False: "BETTER"}
 
 
-def history_document(series: Sequence[Series], unread: Sequence[Unread], where: str) -> Document:
-    """Return the report of ``series``, newest first; ``where`` names the results directory."""
+def history_document(
+    series: Sequence[Series], unread: Sequence[Unread], where: str, left: int = 0
+) -> Document:
+    """Return the report of ``series``, newest first; ``where`` names the results directory, whose
+    other ``left`` runs were not chosen.
+    """
     changes = [
         (one, trend, change) for one in series for trend in one.trends for change in trend.changes
     ]
@@ -62,7 +66,7 @@ def history_document(series: Sequence[Series], unread: Sequence[Unread], where: 
         badge=_badge(series, bool(worse)),
         meaning="Runs are compared only where model, profile and machine agree.",
         exit_code=int(ExitCode.CLEAN),
-        headline=_headline(series, worse),
+        headline=_headline(series, worse, left),
         answer=(),
         gates=tuple(_gate(one, trend) for one in series for trend in one.trends),
         suite="hybridbench history",
@@ -114,9 +118,12 @@ def _badge(series: Sequence[Series], worse: bool) -> Badge:
     return Badge("WORSE", "▼", Tone.BAD) if worse else Badge("STEADY", "=", Tone.GOOD)
 
 
-def _headline(series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Change]]) -> Text:
+def _headline(
+    series: Sequence[Series], worse: Sequence[tuple[Series, Trend, Change]], left: int
+) -> Text:
     if not series:
-        return "There is no run here."
+        none = f"The options select no run; {times(left, 'run')} left out."
+        return none if left else "There is no run here."
     if all(_is_short(trend) for one in series for trend in one.trends):
         return f"No series has the {FEWEST_BEFORE + 1} judged runs that change detection needs."
     if not worse:

@@ -36,6 +36,10 @@ def read_manifest(path: Path) -> Manifest:
         RunDirectoryError: it is missing, damaged, or from a later version.
     """
     file = path / MANIFEST
+    if path.is_file():
+        raise RunDirectoryError(
+            f"{path} is a file: name the directory that holds it", code=ErrorCode.NOT_FOUND
+        )
     what = f"is not a run directory: it has no {MANIFEST}" if path.exists() else "does not exist"
     stored = read_document(file, RUN_SCHEMA, missing=f"{path} {what}")
     try:

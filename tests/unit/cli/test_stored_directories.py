@@ -47,6 +47,25 @@ def test_options_that_stored_runs_decide_are_named(hybridbench: CommandLine, sto
     assert asked.returncode == plain.returncode
 
 
+def test_a_file_of_a_run_is_refused_with_what_to_name_instead(hybridbench: CommandLine) -> None:
+    page = STORED / "soak" / "verdict.json"
+
+    result = hybridbench("report", str(page))
+
+    assert result.returncode == 2
+    assert result.stderr.rstrip().endswith(
+        "verdict.json is a file: name the directory that holds it"
+    )
+
+
+def test_a_history_of_no_chosen_run_says_that_there_are_others(hybridbench: CommandLine) -> None:
+    chosen = hybridbench("history", "--store", str(STORED), "--model", "absent")
+    empty = hybridbench("history", "--store", str(STORED / "soak"), "--model", "absent")
+
+    assert "The options select no run; 3 runs left out." in chosen.stdout
+    assert "There is no run here." in empty.stdout
+
+
 def test_a_stored_soak_is_reported_with_the_findings_it_had(
     hybridbench: CommandLine, stored: Path
 ) -> None:
