@@ -161,7 +161,7 @@ def result(rules: Rules, attempts: Sequence[Attempt]) -> CellResult:
         run=deciding.run,
         attempts=tuple(attempts),
         findings=findings,
-        notes=(*_notes(attempts, unconfirmed), *_undecided(rules, deciding)),
+        notes=(*_notes(attempts, unconfirmed, kind), *_undecided(rules, deciding)),
         metrics=deciding.metrics,
         growth=deciding.growth,
         machine_class=deciding.machine_class,
@@ -219,11 +219,15 @@ def _state(kind: VerdictKind, policy: Policy) -> CellState:
     return CellState.FAIL
 
 
-def _notes(attempts: Sequence[Attempt], unconfirmed: Attempt | None) -> Iterable[str]:
+def _notes(
+    attempts: Sequence[Attempt], unconfirmed: Attempt | None, kind: VerdictKind
+) -> Iterable[str]:
     if unconfirmed is not None:
+        decided = kind is VerdictKind.CLEAN
+        shows = "does not show it" if decided else f"is {kind} and does not rule it out"
         yield (
             f"not confirmed: {unconfirmed.headline} (seed {unconfirmed.seed}); the run with seed "
-            f"{attempts[-1].seed} does not show it"
+            f"{attempts[-1].seed} {shows}"
         )
     yield from (_NOTE_ON[a.reason] for a in attempts if a.reason in _NOTE_ON)
     for a in attempts:

@@ -60,6 +60,19 @@ def test_a_second_seed_that_does_not_agree_speaks_and_says_so(rules: Rules) -> N
     assert next_attempt(rules, attempts) is None
     assert said.state is CellState.PASS
     assert said.notes[0].startswith("not confirmed: ")
+    assert said.notes[0].endswith("does not show it")
+
+
+@pytest.mark.parametrize("word", ["INCONCLUSIVE", "INVALID"])
+def test_a_second_seed_without_an_answer_is_not_said_to_be_free_of_the_leak(
+    rules: Rules, word: str
+) -> None:
+    undecided = replace(UNDECIDED, verdict=VerdictKind(word))
+    attempts = [FALSE_LEAK, again(AttemptReason.RERUN, word, undecided)]
+
+    note = result(rules, attempts).notes[0]
+
+    assert note.endswith(f"the run with seed 99 is {word} and does not rule it out")
 
 
 def test_the_policy_may_take_the_first_word(rules: Rules) -> None:
