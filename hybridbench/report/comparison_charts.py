@@ -32,6 +32,8 @@ _RATES: Final = (
     ("ttft_ms_p50", "Time to first token (TTFT), median"),
     ("itl_ms_p50", "Inter-token latency (ITL), median"),
 )
+# An interval is drawn this many times as far beyond points and margin as those span, at most.
+_SPREAD_ROOM: Final = 2.0
 
 
 def comparison_charts(comparison: Comparison, verdict: ComparisonVerdict) -> tuple[ChartGroup, ...]:
@@ -78,6 +80,12 @@ def _ratio_chart(
         return Line(label, x, np.full(x.size, value), ink)
 
     edge = 1.0 + metric.margin
+    least, most = min(ratio.min(), 1.0 / edge), max(ratio.max(), edge)
+    # The interval of a few rounds may be so wide that the points would lie on one line.
+    room = _SPREAD_ROOM * (most - least)
+    lower, upper = max(metric.lower, least - room), min(metric.upper, most + room)
+    is_cut = metric.lower < lower or upper < metric.upper
+    cut = " The interval goes beyond the chart." if is_cut else ""
     name = letter(side.version)
     return Chart(
         key=f"ratio-{side.version}-{slug(metric.metric)}",
@@ -86,12 +94,12 @@ def _ratio_chart(
         lines=(
             Line(f"{name} / A", x, ratio, Ink.POINTS),
             level("all rounds", metric.ratio, Ink.FIT),
-            level("interval, lower end", metric.lower, Ink.SPREAD),
-            level("interval, upper end", metric.upper, Ink.SPREAD),
+            level("interval, lower end", lower, Ink.SPREAD),
+            level("interval, upper end", upper, Ink.SPREAD),
             level("margin, below", 1.0 / edge, Ink.LIMIT),
             level("margin, above", edge, Ink.LIMIT),
         ),
-        note=f"{metric.word}; a point is one pair of blocks with the same requests.",
+        note=f"{metric.word}; a point is one pair of blocks with the same requests.{cut}",
         from_zero=False,
         wide=metric.role is Role.PRIMARY,
         counted="round",

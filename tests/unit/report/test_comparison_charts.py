@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -30,6 +31,22 @@ def test_each_round_is_a_point_between_the_ends_of_the_interval_and_the_margin()
     assert spread[0] < by_ink[Ink.FIT].value[0] < spread[1]
     limits = [line.value[0] for line in chart.lines if line.ink is Ink.LIMIT]
     assert limits == pytest.approx([1 / 1.03, 1.03])
+
+
+def test_an_interval_of_a_few_rounds_does_not_flatten_the_points() -> None:
+    made = comparison(0.9)
+    verdict = judged(made)
+    side = verdict.sides[0]
+    wide = tuple(replace(metric, lower=0.01, upper=math.inf) for metric in side.metrics)
+    unsure = replace(verdict, sides=(replace(side, metrics=wide),))
+
+    chart = comparison_charts(made, unsure)[0].charts[0]
+
+    spread = [line.value[0] for line in chart.lines if line.ink is Ink.SPREAD]
+    others = np.concatenate([line.value for line in chart.lines if line.ink is not Ink.SPREAD])
+    assert spread[1] - spread[0] <= 5.01 * np.ptp(others)
+    assert str(chart.note).endswith("The interval goes beyond the chart.")
+    assert "beyond" not in str(_charts()[chart.key].note)
 
 
 def test_only_what_gates_has_a_chart_of_ratios() -> None:
