@@ -6,7 +6,7 @@ Source: the RoPE types of transformers; the papers and models that introduced ea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol, TypeAlias
 
@@ -218,9 +218,9 @@ def read_rope(
     key, rope = fields.nested("rope_scaling", "rope_parameters")
     # An old file may have a scaling without the base, and a new one may have both objects.
     inner = fields.nested("rope_parameters")[1]
-    base = rope.number("rope_theta", inner.number("rope_theta", fields.number("rope_theta", theta)))
-    name = "partial_rotary_factor"
-    fraction = rope.number(name, inner.number(name, fields.number(name, partial or 1.0)))
+    parts, name = (rope, inner, fields), "partial_rotary_factor"
+    base = _given_once(parts, "rope_theta", theta)
+    fraction = _given_once(parts, name, partial or 1.0)
     if fraction > 1.0:
         raise fields.error(name, f"is {fraction}; it must be at most 1")
     if partial is None and fraction != 1.0:
@@ -244,6 +244,14 @@ def read_rope(
     )
     sizes = _Sizes(plain.rotary_dim(head_dim), longest, original)
     return replace(plain, scaling=read(rope, sizes))
+
+
+def _given_once(parts: Sequence[ConfigFields], key: str, default: float) -> float:
+    given = {part.number(key, default) for part in parts if part.values.get(key) is not None}
+    if len(given) > 1:
+        values = " and ".join(str(value) for value in sorted(given))
+        raise parts[-1].error(key, f"is given as {values}; keep one of them")
+    return given.pop() if given else default
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,10 @@ def test_generation_config_names_the_stop_tokens_where_it_does(tmp_path: Path) -
             "quantization is set; quantised weights are not read",
         ),
         (
+            {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}},
+            "rope_theta is given as 500000.0 and 10000000.0; keep one of them",
+        ),
+        (
             {"rope_scaling": {"factor": 4.0}},
             "rope_scaling has a factor, but no rope_type that uses it",
         ),
