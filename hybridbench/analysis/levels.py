@@ -22,7 +22,8 @@ FEWEST_SAMPLES = 8
 CONFIDENCE = 0.95
 
 _Z = 1.959964
-_MAX_PHI = 0.95
+# Levels such as memory are correlated over hundreds of samples.
+_MAX_PHI = 0.999
 _QUANTILES = {Stat.P50: 0.5, Stat.P95: 0.95, Stat.P99: 0.99}
 # Stored with every verdict, so that runs can be compared without their samples.
 _STORED: tuple[tuple[str, Stat], ...] = (

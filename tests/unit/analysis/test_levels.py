@@ -37,6 +37,19 @@ def test_an_interval_covers_the_true_level_about_as_often_as_it_says(
     assert bounded < 0.1 if (stat, memory_s) == (Stat.P95, 20.0) else bounded > 0.9
 
 
+@pytest.mark.parametrize("stat", [Stat.MEAN, Stat.LAST_FIRST_RATIO])
+def test_an_interval_also_covers_where_a_swing_lasts_a_hundred_samples(stat: Stat) -> None:
+    t = np.arange(0.0, 600.0)
+    truth = 1.0 if stat is Stat.LAST_FIRST_RATIO else 100.0
+
+    found = [
+        measured(level(100.0 + ar1(np.random.default_rng(seed), t, 5.0, 100.0), stat))
+        for seed in range(60)
+    ]
+
+    assert np.mean([one.lower <= truth <= one.upper for one in found]) > 0.8
+
+
 def test_samples_that_resemble_their_neighbours_leave_a_wider_interval() -> None:
     t = np.arange(0.0, 600.0, 2.0)
     rng = np.random.default_rng(3)
