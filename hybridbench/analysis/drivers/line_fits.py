@@ -21,6 +21,7 @@ _FORGETS = (1.0, 0.6, 0.3, 0.15, 0.07, 0.03, 0.01, 0.003, 0.0)
 _NOISE_FLOOR = 1e-5  # of the range: residuals of an exact line are rounding
 _BLOCKS = 64
 _FEWEST_IN_BLOCK = 3
+_DRIFT_BLOCKS, _FEWEST_DRIFT_BLOCKS = 16, 8
 _LIKELY_PHI = 2.0  # log-likelihood: memories this close to the best one widen the interval
 
 
@@ -98,9 +99,12 @@ def fit_line(levels: Levels, screening: Screening, index: int) -> Fit:
 
 
 def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[float, float]:
-    """Return the 95% interval of a slope: the union over the memories that fit about as well.
+    """Return the 95% interval of a slope: the union over the memories that fit about as well, and
+    of the interval that the drift of the value about its line gives.
 
-    Standard errors allow for heteroscedastic and autocorrelated errors (Newey and West).
+    Standard errors allow for heteroscedastic and autocorrelated errors (Newey and West), but not
+    for events that add unequal amounts to a value that also fluctuates: what they add stays, so
+    these errors are those of a random walk, while the fluctuation suggests a short memory.
     """
     likely = screening.by_memory[:, index]
     ends: list[tuple[float, float]] = []
@@ -115,7 +119,33 @@ def slope_interval(levels: Levels, screening: Screening, index: int) -> tuple[fl
         ends.append((slope - half, slope + half))
     if not ends:
         return -np.inf, np.inf
-    return min(low for low, _ in ends), max(high for _, high in ends)
+    slope = float(screening.slope[index])
+    half = _drift(levels, index, slope)
+    return min([slope - half, *(low for low, _ in ends)]), max(
+        [slope + half, *(high for _, high in ends)]
+    )
+
+
+def _drift(levels: Levels, index: int, slope: float) -> float:
+    """Return the half-width of a slope's interval if what each event adds is random, from the
+    changes between blocks beyond the line and the load; 0 with too few samples.
+    """
+    inside = ~levels.first[1:]
+    moved = np.diff(levels.candidates[:, index])[inside]
+    steps = np.diff(levels.value)[inside] - slope * moved
+    if levels.nuisance.shape[1]:
+        load = np.diff(levels.nuisance, axis=0)[inside]
+        steps = steps - load @ np.linalg.lstsq(load, steps, rcond=None)[0]
+    blocks = min(_DRIFT_BLOCKS, steps.size // _FEWEST_IN_BLOCK)
+    if blocks < _FEWEST_DRIFT_BLOCKS or not moved.any():
+        return 0.0
+    starts = (np.arange(blocks) * steps.size) // blocks
+    sizes = np.diff(np.append(starts, steps.size))
+    off = np.diff(np.add.reduceat(np.cumsum(steps), starts) / sizes)
+    # A fluctuation of one block adds to one change what it takes from the next.
+    variance = float(off @ off + 2.0 * off[1:] @ off[:-1]) * blocks / (blocks - 1)
+    error = float(np.sqrt(max(variance, 0.0))) / abs(float(moved.sum()))
+    return t_quantile(0.975, blocks - 2) * error
 
 
 def told_apart(better: Fit, worse: Fit, evidence: float, z: float) -> bool:

@@ -55,6 +55,19 @@ def test_nominal_intervals_hold_the_truth_whatever_the_errors_remember(noise: st
     assert held >= 53
 
 
+def test_they_also_hold_it_where_events_add_unequal_amounts_to_a_fluctuating_level() -> None:
+    held = 0
+    for seed in range(60):
+        rng = np.random.default_rng(2000 + seed)
+        counter = poisson(seed, 0.24)
+        added = [rng.exponential(3.0, int(n)).sum() for n in np.diff(counter, prepend=0.0)]
+        data = levels(np.cumsum(added) + ar1(rng, T, 3.0, 10.0), counter)
+        low, high = slope_interval(data, screen(data), 0)
+        held += low <= 3.0 <= high
+
+    assert held >= 52
+
+
 def test_stretches_have_levels_of_their_own() -> None:
     counter = poisson(2, 1.0)
     value = 2.0 * counter + np.where(T >= 200, 5000.0, 0.0)
