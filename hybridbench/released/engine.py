@@ -209,11 +209,16 @@ class ReleasedEngine:
         return True
 
     def pause_generation(self, mode: PauseMode = "abort") -> None:
-        """Run nothing until ``continue_generation``."""
+        """Run nothing until ``continue_generation``; with "abort", only abort every request.
+
+        The release's scheduler has no mode "abort": its server aborts until nothing runs, and keeps
+        new requests back.
+        """
         self.counters.pauses += 1
         if mode == "abort":
             self.abort_all()
-        self._scheduler.pause(mode)
+        else:
+            self._scheduler.pause(mode)
 
     def continue_generation(self) -> None:
         """Resume after a pause."""

@@ -360,7 +360,7 @@ class Scheduler:
                 req.to_finish = Reason("abort", "its client asked for it")
 
     def pause_generation(self, message: Any) -> None:
-        del message
+        assert message.mode in {"in_place", "retract"}
         self._engine_paused = True
 
     def continue_generation(self, message: Any) -> None:

@@ -262,6 +262,20 @@ def test_a_pause_runs_nothing_until_its_end(monkeypatch: pytest.MonkeyPatch) -> 
         assert drain(engine)[-1] == ("one", EventKind.FINISHED)
 
 
+def test_a_pause_that_aborts_leaves_the_scheduler_to_end_what_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with engine_of(monkeypatch, NEWEST) as engine:
+        submit(engine, "one", [1])
+        engine.step()
+        engine.pause_generation("abort")
+        assert drain(engine) == [("one", EventKind.ABORTED)]
+        engine.continue_generation()
+        submit(engine, "two", [2])
+
+        assert drain(engine)[-1] == ("two", EventKind.FINISHED)
+
+
 def test_emptying_the_cache_gives_every_slot_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine_of(monkeypatch, NEWEST) as engine:
         churn(engine)
