@@ -52,7 +52,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("good", "bad", "said"),
     [
         ("0.5.9", "0.5.10.post1", "first bad release: 0.5.10; 0.5.9 is good"),
-        ("0.5.14", "0.5.10", "last bad release: 0.5.10.post1; 0.5.11 fixed it"),
+        ("0.5.23", "0.5.10", "last bad release: 0.5.10.post1; 0.5.11 fixed it"),
     ],
 )
 def test_the_release_that_made_or_mended_it_is_named(
