@@ -61,7 +61,8 @@ def bisect(
         typer.Option(
             metavar="NAME",
             help="Search the releases of an engine, and prepare those that are tried: "
-            "sglang-cache, whose classes can be driven, or a server: vllm, sglang, llamacpp.",
+            "sglang-cache or vllm-core, whose classes can be driven, or a server: vllm, sglang, "
+            "llamacpp.",
         ),
     ] = None,
     targets: Targets = None,

@@ -132,8 +132,8 @@ def compare(
             metavar="A B [C ...]",
             help="Each one of: . (the working tree), git:REF, python:PATH (an interpreter or "
             "environment), defect:SLUG, defect:FILE.py, defects-as-of:sglang-0.5.10, "
-            "sglang-cache==RELEASE (prepared), or a run directory.  Or prepared servers: "
-            "vllm==RELEASE, sglang==RELEASE, llamacpp==RELEASE.",
+            "sglang-cache==RELEASE or vllm-core==RELEASE (prepared), or a run directory.  Or "
+            "prepared servers: vllm==RELEASE, sglang==RELEASE, llamacpp==RELEASE.",
         ),
     ],
     model: Model = None,

@@ -162,9 +162,9 @@ def soak(
             metavar="ENGINE==RELEASE",
             help="Soak a release of another engine instead of the bundled one: a server that "
             "`target prepare` has installed, such as vllm==0.32.0, on a free port; or the "
-            "scheduler, pools, trees and sessions of one without its server and model, such as "
-            "sglang-cache==0.5.23.  For a server, COMMAND holds further options, and --model picks "
-            "the checkpoint: llama or qwen3-next.",
+            "scheduler and caches of one without its server and model, such as "
+            "sglang-cache==0.5.23 or vllm-core==0.32.0.  For a server, COMMAND holds further "
+            "options, and --model picks the checkpoint: llama or qwen3-next.",
         ),
     ] = None,
     targets: Targets = None,

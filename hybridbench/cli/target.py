@@ -44,9 +44,9 @@ def prepare(
     Example: hybridbench target prepare llamacpp==2026.10.11549
 
     Engines: vllm, sglang and llamacpp. All run on a CPU, with tiny random checkpoints made on the
-    spot. sglang-cache is SGLang without its server and model, for `soak --target`. The same
-    command goes on after an interruption. pip looks where its configuration says; what cannot be
-    had is refused before anything large is fetched.
+    spot. sglang-cache and vllm-core are SGLang and vLLM without server and model, for
+    `soak --target`. The same command goes on after an interruption. pip looks where its
+    configuration says; what cannot be had is refused before anything large is fetched.
     """
     # Imported here: `--help` should not wait for it.
     from hybridbench.targets.engines.catalog import named_engine

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
+from hybridbench.released.adapter import DrivenScheduler
 from hybridbench.released.engine import ReleasedEngine
-from hybridbench.released.sglang import ReleasedScheduler
+from hybridbench.released.sglang.scheduler import SGLangScheduler
+from hybridbench.released.vllm.scheduler import VllmScheduler
 
-_NAMES = ("sglang-cache",)
-# The only path that a switch of the release can force.
+# The only path that a switch of a release can force, and only SGLang has it.
 _RETRACT = "retract"
 
 
@@ -24,10 +25,21 @@ def build_released(
     Raises:
         ConfigError: there is no such engine, or it does not support ``config``.
     """
-    if name not in _NAMES:
-        raise ConfigError(f"{name}: there is {', '.join(_NAMES)}.")
+    if name not in _SCHEDULERS:
+        raise ConfigError(f"{name}: there is {', '.join(_SCHEDULERS)}.")
     forced = {path: every for path, every in (force or {}).items() if every}
-    unknown = sorted(forced.keys() - {_RETRACT})
+    unknown = sorted(forced.keys() - ({_RETRACT} if name == "sglang-cache" else set()))
     if unknown:
         raise ConfigError(f"force.{unknown[0]}: released engines are driven without it.")
-    return ReleasedEngine(config, ReleasedScheduler(config, forced.get(_RETRACT, 0)))
+    return ReleasedEngine(config, _SCHEDULERS[name](config, forced.get(_RETRACT, 0)))
+
+
+def _vllm(config: EngineConfig, retract_every: int) -> DrivenScheduler:
+    del retract_every
+    return VllmScheduler(config)
+
+
+_SCHEDULERS: Mapping[str, Callable[[EngineConfig, int], DrivenScheduler]] = {
+    "sglang-cache": SGLangScheduler,
+    "vllm-core": _vllm,
+}

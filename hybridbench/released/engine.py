@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.events import EngineEvent, EventKind
@@ -23,10 +22,8 @@ from hybridbench.engine.scheduler.pool_stats import PoolStats
 from hybridbench.engine.steady import SteadyDetector, StepLoad
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 from hybridbench.foundation.errors import UsageError
+from hybridbench.released.adapter import VOCAB_SIZE, DrivenScheduler, Record, Step
 from hybridbench.released.books import Books
-from hybridbench.released.sglang import ReleasedScheduler, Step
-from hybridbench.released.sglang_parts import VOCAB_SIZE
-from hybridbench.released.trees import TreeWatch
 
 _LONGEST_NAP_S = 0.5
 _IDLE_NAP_S = 0.001
@@ -36,13 +33,13 @@ _IDLE_NAP_S = 0.001
 class _Request:
     """One request from its submission to its end.
 
-    ``req`` is the release's own record, None if it refused the request on submission; ``stage`` is
+    ``record`` is None if the release refused the request on submission; ``stage`` is
     "queued", "prefill" or "decode", and ``aborted_in`` the stage at its abort, "" before.
     """
 
     rid: str
     submitted_s: float
-    req: Any
+    record: Record | None
     session_id: str | None = None
     has_client: bool = True
     aborted_in: str = ""
@@ -54,8 +51,7 @@ class _Request:
 
     @property
     def output_ids(self) -> Sequence[int]:
-        tokens: Sequence[int] = () if self.req is None else self.req.output_ids
-        return tokens
+        return () if self.record is None else self.record.output_ids
 
     @property
     def logprobs(self) -> None:
@@ -65,28 +61,28 @@ class _Request:
 class ReleasedEngine:
     """Owns the release's scheduler, and the table of requests that have not ended."""
 
-    def __init__(self, config: EngineConfig, scheduler: ReleasedScheduler) -> None:
+    def __init__(self, config: EngineConfig, scheduler: DrivenScheduler) -> None:
         self.config = config
         self.counters = EngineCounters()
         self.max_running_requests_seen = 0
         self.violations: list[InvariantViolation] = []
         self._scheduler = scheduler
-        self._books = Books(scheduler)
-        self._tree = TreeWatch(scheduler.root, scheduler.reader, self.counters)
+        self._books = Books(scheduler.accounts)
+        self._cache = scheduler.watch(self.counters)
         self._requests: dict[str, _Request] = {}
         self._closing: set[str] = set()
         self._schedule_s = 0.0
-        sizes = tuple(size for size, _ in scheduler.free_slots().values())
+        sizes = tuple(size for size, _ in scheduler.accounts.free_slots().values())
         self._steady = SteadyDetector(sizes)
         # Sentinels of lists and the like, which exist outside the tree from the start.
-        self._beside = _live_instances(scheduler.objects())
+        self._beside = _live_instances(scheduler.objects(()))
 
     # Recorded in the run's manifest.
 
     @property
-    def release(self) -> str:
-        """Version of the package."""
-        return self._scheduler.release
+    def versions(self) -> Mapping[str, str]:
+        """Version of the release's package, by its name."""
+        return {self._scheduler.package: self._scheduler.release}
 
     @property
     def model(self) -> str:
@@ -97,8 +93,8 @@ class ReleasedEngine:
     def note(self) -> str:
         """One sentence about the engine."""
         return (
-            f"sglang {self.release} without a model: its scheduler, pools and "
-            f"{self._scheduler.cache_name}, as for {self.config.model}; tokens are drawn"
+            f"{self._scheduler.package} {self._scheduler.release} without a model: its scheduler, "
+            f"pools and {self._scheduler.cache_name}, as for {self.config.model}; tokens are drawn"
         )
 
     @property
@@ -149,8 +145,10 @@ class ReleasedEngine:
             prompt = prompt[:longest]
             counters.requests_truncated += 1
         now_s = time.monotonic()
-        req = self._scheduler.submit(rid, prompt, sampling_params, session_id, priority, extra_key)
-        self._requests[rid] = _Request(rid, now_s, req, session_id, last_heard_s=now_s)
+        record = self._scheduler.submit(
+            rid, prompt, sampling_params, session_id, priority, extra_key
+        )
+        self._requests[rid] = _Request(rid, now_s, record, session_id, last_heard_s=now_s)
 
     def open_session(self, session_id: str, *, timeout_s: float | None = None) -> bool:
         """Open a session whose turns keep their KV; False if the id is already open."""
@@ -225,14 +223,14 @@ class ReleasedEngine:
         self._scheduler.resume()
 
     def flush_cache(self) -> bool:
-        """Evict the whole tree; False without effect unless idle.
+        """Empty the prefix cache; False without effect unless idle.
 
         The release's own flush resets its allocators, which would hide leaked slots.
         """
-        if not self.is_idle or self._scheduler.session_records():
+        if not self.is_idle or self._scheduler.accounts.session_records():
             return False
         self._scheduler.evict_all()
-        self._tree.look()
+        self._cache.look()
         self.counters.flushes += 1
         return True
 
@@ -258,11 +256,11 @@ class ReleasedEngine:
         counters.idle_steps += done.mode == "idle"
         counters.prefill_steps += done.mode == "extend"
         counters.decode_steps += done.mode == "decode"
-        counters.prompt_tokens += done.tokens if done.mode == "extend" else 0
+        counters.prompt_tokens += done.prompt_tokens
         counters.refusals += done.refusals
-        counters.prefill_chunks += done.cut is not None
+        counters.prefill_chunks += len(done.cut)
         self._note_closed(sessions)
-        self._tree.look()
+        self._cache.look()
         self._note_retracted()
         events = [event for event in self._events(done) if event is not None]
         running = self.running_requests
@@ -307,11 +305,11 @@ class ReleasedEngine:
 
     def pool_stats(self) -> dict[str, PoolStats]:
         """Slots of each pool, by holder."""
-        return self._books.stats()
+        return self._scheduler.accounts.stats()
 
     def held_by_waiting(self) -> dict[str, dict[str, int]]:
         """Slots held by waiting requests: by rid, then by pool."""
-        return self._books.held_by_waiting()
+        return self._scheduler.accounts.held_by_waiting()
 
     def check_invariants(self, idle: bool) -> list[InvariantViolation]:
         """Pools whose slots are not all accounted for; see :class:`Books`."""
@@ -336,7 +334,7 @@ class ReleasedEngine:
 
     def containers(self) -> dict[str, int]:
         """Number of entries of everything that could grow without bound."""
-        return {"tree_nodes": len(self._tree), **self._scheduler.containers()}
+        return {**self._cache.sizes(), **self._scheduler.containers()}
 
     def timings(self) -> dict[str, float]:
         """CPU time of the release's own steps."""
@@ -356,9 +354,10 @@ class ReleasedEngine:
 
     def reference_counted_classes(self) -> Mapping[str, tuple[type, int]]:
         """Classes whose instances reference counting must free, and their reachable counts."""
+        reported = [one.record.req for one in self._requests.values() if one.record is not None]
         return {
             name: (kind, held + self._beside[name])
-            for name, (kind, held) in self._scheduler.objects().items()
+            for name, (kind, held) in self._scheduler.objects(reported).items()
         }
 
     # Events of a step.
@@ -369,16 +368,16 @@ class ReleasedEngine:
             request = self._requests.get(rid)
             if request is not None:
                 yield self._ended(request, sentence)
-        by_req = {id(one.req): one for one in self._requests.values()}
+        by_req = {id(one.record.req): one for one in self._requests.values() if one.record}
         for req in done.reqs:
             request = by_req.get(id(req))
             if request is None:
                 continue
-            if done.mode == "extend":
-                yield self._admitted(request, is_cut=req is done.cut)
-            if len(req.output_ids) > len(request.itl_s) + (request.first_token_s is not None):
+            if id(req) in done.prefilled:
+                yield self._admitted(request, is_cut=id(req) in done.cut)
+            if len(request.output_ids) > len(request.itl_s) + (request.first_token_s is not None):
                 yield self._heard(request, now_s)
-            if req.finished():
+            if request.record is not None and request.record.end is not None:
                 yield self._ended(request, "")
 
     def _admitted(self, request: _Request, *, is_cut: bool) -> EngineEvent | None:
@@ -389,19 +388,20 @@ class ReleasedEngine:
         if request.was_admitted:
             return None
         request.was_admitted = True
-        req = request.req
+        record = _record_of(request)
         return self._for_client(
             request,
             EngineEvent(
                 EventKind.ADMITTED,
                 request.rid,
-                prompt_tokens=len(req.origin_input_ids),
-                cached_tokens=req.cached_tokens,
+                prompt_tokens=record.prompt_tokens,
+                cached_tokens=record.cached_tokens,
             ),
         )
 
     def _count_admission(self, request: _Request) -> None:
-        counters, reused = self.counters, request.req.cached_tokens
+        counters, record = self.counters, _record_of(request)
+        reused = record.cached_tokens
         counters.admissions += 1
         if request.was_admitted:
             counters.retract_retries += 1
@@ -414,7 +414,7 @@ class ReleasedEngine:
             counters.session_restores += in_session
             counters.session_restored_tokens += reused if in_session else 0
             # A reused state is copied for the request, unless it comes from its session.
-            counters.cow_copies += bool(self._scheduler.held(request.req).states) and not in_session
+            counters.cow_copies += record.holds_state and not in_session
 
     def _heard(self, request: _Request, now_s: float) -> EngineEvent | None:
         """Record one more token of ``request``."""
@@ -430,19 +430,19 @@ class ReleasedEngine:
     def _ended(self, request: _Request, sentence: str) -> EngineEvent | None:
         """Record the end of ``request``; ``sentence`` is the reason, or "" to use its record's."""
         del self._requests[request.rid]
-        counters, req = self.counters, request.req
-        reason = {} if sentence else req.finished_reason.to_json()
-        kind = reason.get("type", "abort")
+        counters, record = self.counters, request.record
+        ended = None if sentence or record is None else record.end
+        kind, said = ended or ("abort", "")
         if kind == "abort":
             self._count_abort(request)
             refused = not request.aborted_in and not request.output_ids[1:]
             counters.requests_rejected += refused
             counters.session_rejected_turns += refused and request.session_id is not None
             event_kind = EventKind.REJECTED if refused else EventKind.ABORTED
-            sentence = sentence or str(reason.get("message") or "aborted")
+            sentence = sentence or said or "aborted"
         else:
             event_kind = EventKind.FINISHED
-            sentence = "length" if kind == "length" else "stop"
+            sentence = kind
             counters.finishes += 1
             counters.finish_length += kind == "length"
             counters.finish_stop += kind != "length"
@@ -457,8 +457,8 @@ class ReleasedEngine:
                 output_ids=tuple(request.output_ids),
                 ttft_s=None if first_s is None else first_s - request.submitted_s,
                 itl_s=tuple(request.itl_s),
-                prompt_tokens=0 if req is None else len(req.origin_input_ids),
-                cached_tokens=0 if req is None else req.cached_tokens,
+                prompt_tokens=0 if record is None else record.prompt_tokens,
+                cached_tokens=0 if record is None else record.cached_tokens,
             ),
         )
 
@@ -482,7 +482,7 @@ class ReleasedEngine:
         """Count requests that ran before this step and wait after it."""
         waiting = {id(req) for req in self._scheduler.waiting()}
         for request in self._requests.values():
-            if request.stage != "queued" and id(request.req) in waiting:
+            if request.stage != "queued" and id(_record_of(request).req) in waiting:
                 request.stage = "queued"
                 self.counters.retracts += 1
                 self.counters.session_retracts += request.session_id is not None
@@ -496,17 +496,22 @@ class ReleasedEngine:
 
     def _observe(self, done: Step, running: int) -> None:
         counters = self.counters
-        used = tuple(size - len(free) for size, free in self._scheduler.free_slots().values())
         self._steady.observe(
             StepLoad(
                 mode=done.mode,
                 tokens=done.tokens,
                 requests=running,
-                used=used,
+                used=self._scheduler.used_slots(),
                 evictions=counters.evict_internal_state + counters.nodes_evicted,
                 finished=counters.finishes,
             )
         )
+
+
+def _record_of(request: _Request) -> Record:
+    """The record of a request that the release did not refuse on submission."""
+    assert request.record is not None
+    return request.record
 
 
 def _live_instances(objects: Mapping[str, tuple[type, int]]) -> dict[str, int]:

@@ -27,7 +27,7 @@ from hybridbench.runs.plan import RunPlan, SoakPlan
 from hybridbench.sampling.headroom import memory_limit
 from hybridbench.targets.target import NOT_SHOWN
 from hybridbench.targets.wire import PROTOCOL_VERSION
-from hybridbench.workload.coverage import OF_HOST_TIER, OF_STATES, OF_WINDOWS
+from hybridbench.workload.coverage import OF_HOST_TIER, OF_STATES, OF_TREES, OF_WINDOWS
 
 
 def begun_manifest(plan: RunPlan, run_id: str, started_wall_s: float) -> Manifest:
@@ -95,16 +95,20 @@ def with_worker(
     """Complete ``manifest`` with what the worker declared and the traffic it will get."""
     can = set(ready.capabilities)
     floors = manifest.profile.assert_coverage
-    without_states = set() if "mamba" in ready.pools else OF_STATES & floors.keys()
-    without_windows = set() if "swa" in ready.pools else OF_WINDOWS & floors.keys()
+    # One pool of blocks serves all kinds of layers, and hashes take the place of a tree.
+    of_trees = OF_TREES | OF_STATES | OF_WINDOWS if "kv_blocks" in ready.pools else frozenset()
+    without_tree = of_trees & floors.keys()
+    without_states = set() if "mamba" in ready.pools else OF_STATES & floors.keys() - of_trees
+    without_windows = set() if "swa" in ready.pools else OF_WINDOWS & floors.keys() - of_trees
     without_host_tier = set() if "host_kv" in ready.pools else OF_HOST_TIER & floors.keys()
-    unreachable = without_states | without_windows | without_host_tier
+    unreachable = without_states | without_windows | without_host_tier | without_tree
     kept = {name: floor for name, floor in floors.items() if name not in unreachable}
     missing = [text for name, text in NOT_SHOWN.items() if name not in can]
     for names, kept_none in (
         (without_states, "no recurrent states"),
         (without_windows, "no KV in sliding windows"),
         (without_host_tier, "no KV in a host tier"),
+        (without_tree, "no prefix tree"),
     ):
         if names:
             missing.append(

@@ -181,9 +181,9 @@ def _released(start: Start) -> _Served:
     lacks = {Capability.ANSWERS}
     if not engine.has_sessions:
         lacks.add(Capability.SESSIONS)
-    versions = {"sglang": engine.release}
+    lacked = frozenset(lacks)
     return _Served(
-        engine, engine.model, engine.note, engine.sources(), versions, lacks=frozenset(lacks)
+        engine, engine.model, engine.note, engine.sources(), engine.versions, lacks=lacked
     )
 
 

@@ -114,6 +114,9 @@ OF_STATES: Final = frozenset(
 # The part that applies only to sliding windows, not to a cache that keeps KV of all positions.
 OF_WINDOWS: Final = frozenset({"swa_tombstones", "swa_releases", "swa_released_tokens"})
 
+# The part that applies only to a prefix tree, not to a cache that finds KV blocks by their hash.
+OF_TREES: Final = frozenset({"node_splits"})
+
 # The part that applies only to a host tier.
 OF_HOST_TIER: Final = frozenset(
     {

@@ -12,8 +12,11 @@ from hybridbench.targets.engines.llamacpp import LLAMACPP
 from hybridbench.targets.engines.sglang import SGLANG
 from hybridbench.targets.engines.sglang_cache import SGLANG_CACHE
 from hybridbench.targets.engines.vllm import VLLM
+from hybridbench.targets.engines.vllm_core import VLLM_CORE
 
-ENGINES: Mapping[str, Engine] = {one.name: one for one in (VLLM, SGLANG, SGLANG_CACHE, LLAMACPP)}
+ENGINES: Mapping[str, Engine] = {
+    one.name: one for one in (VLLM, SGLANG, LLAMACPP, VLLM_CORE, SGLANG_CACHE)
+}
 
 SERVERS: Final = tuple(one.name for one in ENGINES.values() if one.servers)
 """Those that are servers, and not classes that a worker drives."""
@@ -50,9 +53,8 @@ def engine_called(name: str, engines: Mapping[str, Engine] = ENGINES, option: st
     if engine is None:
         near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
         there = f"did you mean {near[0]}?" if near else f"there are {', '.join(engines)}."
-        raise UsageError(
-            f"no engine is called {name!r}; {there}", code=ErrorCode.UNKNOWN_NAME, option=option
-        )
+        said = f"{name}: there is no such engine" if option else f"no engine is called {name!r}"
+        raise UsageError(f"{said}; {there}", code=ErrorCode.UNKNOWN_NAME, option=option)
     return engine
 
 
@@ -66,4 +68,6 @@ def is_server_name(text: str) -> bool:
 
 def _by_every_name(engines: Mapping[str, Engine]) -> Mapping[str, Engine]:
     """Map engine names and package names to engines; an engine name has precedence."""
-    return {**{one.package: one for one in engines.values()}, **engines}
+    servers_first = sorted(engines.values(), key=lambda one: not one.servers)
+    by_package = {one.package: one for one in reversed(servers_first)}
+    return {**by_package, **engines}

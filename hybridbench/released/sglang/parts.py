@@ -11,13 +11,11 @@ from typing import Any, Final
 
 import torch
 
-from hybridbench.engine.models.registry import resolve_model
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
-from hybridbench.released.generations import Generation
+from hybridbench.released.adapter import VOCAB_SIZE, kept_beside_kv, refuse, sliding_window
+from hybridbench.released.sglang.generations import Generation
 
-# No model reads the tokens; they only have to differ.
-VOCAB_SIZE: Final = 8192
 _GROUPS: Final = (
     "get_tp_group", "get_attention_tp_group", "get_attention_cp_group", "get_pp_group",
     "get_world_group",
@@ -43,7 +41,7 @@ def build_scheduler(
     Raises:
         ConfigError: ``config`` has an unsupported setting, or the release has no such cache.
     """
-    kind = _kind_of(config)
+    kind = kept_beside_kv(config)
     _refuse(config, kind)
     if config.cache == "unified" and generation.unified_tree == "absent":
         raise ConfigError("engine.cache: this release of sglang has no unified tree.")
@@ -100,7 +98,7 @@ class _Worker:
         self._random = torch.Generator().manual_seed(config.seed)
         self._pools = _rows(config, kind), _kv(config, kind)
         self.is_hybrid_swa = kind == "windows"
-        self.sliding_window_size = _sliding_window(config)
+        self.sliding_window_size = sliding_window(config)
         self.model_config = _Absent(use_ngram_embedding=False)
         has_states = object() if kind == "states" else None
         rows, kv = self._pools
@@ -264,19 +262,6 @@ def _checkpoint(kind: str) -> Any:
     return config
 
 
-def _kind_of(config: EngineConfig) -> str:
-    """What the model keeps besides KV of all positions: "states", "windows" or "nothing"."""
-    model = resolve_model(config.model, "cpu").config
-    if model.linear_layer_ids:
-        return "states"
-    is_sliding = bool(model.swa_layer_ids)
-    return "windows" if config.keeps_windows_only(sliding=is_sliding) else "nothing"
-
-
-def _sliding_window(config: EngineConfig) -> int | None:
-    return resolve_model(config.model, "cpu").config.sliding_window or None
-
-
 def _refuse(config: EngineConfig, kind: str) -> None:
     """
     Raises:
@@ -293,9 +278,7 @@ def _refuse(config: EngineConfig, kind: str) -> None:
         "pools.page_size": config.page_size > 1,
         "device": config.device != "cpu",
     }
-    for name, is_wanted in wanted.items():
-        if is_wanted:
-            raise ConfigError(f"{name}: released engines are driven without it; leave it out.")
+    refuse(wanted)
 
 
 def _rows(config: EngineConfig, kind: str) -> Any:

@@ -85,8 +85,9 @@ class TreeWatch:
         self._counters = counters
         self._seen: dict[int, _Seen] = {}
 
-    def __len__(self) -> int:
-        return len(self._seen)
+    def sizes(self) -> dict[str, int]:
+        """Number of nodes at the last walk."""
+        return {"tree_nodes": len(self._seen)}
 
     def look(self) -> None:
         """Add the changes since the last call to the counters."""

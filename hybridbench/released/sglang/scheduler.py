@@ -13,17 +13,20 @@ import importlib.metadata
 import inspect
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 from hybridbench.foundation.errors import ConfigError
-from hybridbench.released.generations import Held, generation_of
-from hybridbench.released.sglang_parts import build_scheduler
-from hybridbench.released.trees import Reader, reader_of, walk
+from hybridbench.released.adapter import Step
+from hybridbench.released.sglang.accounts import TreeAccounts
+from hybridbench.released.sglang.generations import Held, generation_of
+from hybridbench.released.sglang.parts import build_scheduler
+from hybridbench.released.sglang.trees import Reader, TreeWatch, reader_of, walk
 
 # The release aborts every request whose rid starts with the given one; this mark prevents that.
 _END_OF_RID: Final = "/"
@@ -33,29 +36,45 @@ _SESSION_CACHES: Final = frozenset({"SessionAwareCache", "StreamingSession"})
 _HOLDERS: Final = frozenset({"ScheduleBatch", "PrefillAdder"})
 
 
-@dataclass
-class Step:
-    """The effects of one iteration of the loop.
+@dataclass(frozen=True)
+class _Record:
+    """SGLang's record of a request, in the words of the driving loop."""
 
-    Attributes:
-        mode: mode of the batch: "extend", "decode" or "idle".
-        reqs: requests in the batch.
-        tokens: number of tokens that the model would have computed.
-        cut: the request whose prompt is only partly computed; None without one.
-        refusals: number of requests matched against the cache but not admitted.
-        sent_away: by rid, a sentence for each request that ended without another step.
-    """
+    req: Any
+    held: Callable[[Any], Held]
 
-    mode: Literal["extend", "decode", "idle"] = "idle"
-    reqs: Sequence[Any] = ()
-    tokens: int = 0
-    cut: Any = None
-    refusals: int = 0
-    sent_away: dict[str, str] = field(default_factory=dict)
+    @property
+    def output_ids(self) -> Sequence[int]:
+        tokens: Sequence[int] = self.req.output_ids
+        return tokens
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.req.origin_input_ids)
+
+    @property
+    def cached_tokens(self) -> int:
+        tokens: int = self.req.cached_tokens
+        return tokens
+
+    @property
+    def holds_state(self) -> bool:
+        return bool(self.held(self.req).states)
+
+    @property
+    def end(self) -> tuple[str, str] | None:
+        if not self.req.finished():
+            return None
+        reason = self.req.finished_reason.to_json()
+        kind = reason.get("type", "abort")
+        kind = kind if kind in {"length", "abort"} else "stop"
+        return kind, str(reason.get("message") or "")
 
 
-class ReleasedScheduler:
+class SGLangScheduler:
     """Owns the release's ``Scheduler``, and gives read access to its structures."""
+
+    package = "sglang"
 
     def __init__(self, config: EngineConfig, retract_every: int = 0) -> None:
         """Build it; its own test switch retracts requests every ``retract_every`` steps (0: never).
@@ -63,7 +82,8 @@ class ReleasedScheduler:
         Raises:
             ConfigError: the release is unknown, or ``config`` has an unsupported setting.
         """
-        self.release = importlib.metadata.version("sglang")
+        self.accounts = TreeAccounts(self)
+        self.release = importlib.metadata.version(self.package)
         self._generation = generation_of(self.release)
         self._step = Step()
         self._scheduler = build_scheduler(
@@ -92,8 +112,8 @@ class ReleasedScheduler:
         session_id: str | None,
         priority: int | None,
         extra_key: str | None,
-    ) -> Any:
-        """Submit a request; return the release's record, or None if it was refused at once."""
+    ) -> _Record | None:
+        """Submit a request; None if it was refused at once."""
         sampling = self._sampling.SamplingParams(
             max_new_tokens=params.max_new_tokens,
             temperature=params.temperature,
@@ -119,7 +139,9 @@ class ReleasedScheduler:
         )
         self._scheduler.handle_generate_request(received)
         queue = self._scheduler.waiting_queue
-        return queue[-1] if queue and queue[-1].rid == received.rid else None
+        if not queue or queue[-1].rid != received.rid:
+            return None
+        return _Record(queue[-1], self._generation.held)
 
     def abort(self, rid: str) -> None:
         """Abort one request."""
@@ -152,7 +174,11 @@ class ReleasedScheduler:
                 self._step.mode = "extend" if extends else "decode"
                 self._step.reqs = list(batch.reqs)
                 self._step.tokens = batch.extend_num_tokens if extends else len(batch.reqs)
-                self._step.cut = scheduler.chunked_req
+                if extends:
+                    self._step.prompt_tokens = self._step.tokens
+                    self._step.prefilled = frozenset(map(id, batch.reqs))
+                if scheduler.chunked_req is not None:
+                    self._step.cut = frozenset((id(scheduler.chunked_req),))
                 scheduler.process_batch_result(batch, scheduler.run_batch(batch))
             scheduler.last_batch = batch
         done, self._step = self._step, Step()
@@ -234,6 +260,10 @@ class ReleasedScheduler:
         pools["req"] = (rows.size, rows.free_slots)
         return pools
 
+    def used_slots(self) -> tuple[int, ...]:
+        """Slots of each pool that hold something."""
+        return tuple(size - len(free) for size, free in self.free_slots().values())
+
     def session_records(self) -> Mapping[str, Any]:
         """The record that each session keeps between turns, by session id."""
         if not self.has_sessions:
@@ -258,6 +288,10 @@ class ReleasedScheduler:
         params = importlib.import_module("sglang.srt.mem_cache.base_prefix_cache").EvictParams
         self._cache().evict(params(num_tokens=_ALL_TOKENS, swa_num_tokens=_ALL_TOKENS))
 
+    def watch(self, counters: EngineCounters) -> TreeWatch:
+        """Count the tree's changes in ``counters``."""
+        return TreeWatch(self.root, self.reader, counters)
+
     def containers(self) -> dict[str, int]:
         """Length of every container of the scheduler, its cache and its sessions, by name."""
         cache = self._scheduler.tree_cache
@@ -275,10 +309,10 @@ class ReleasedScheduler:
             if isinstance(value, dict | list | set | deque)
         }
 
-    def objects(self) -> dict[str, tuple[type, int]]:
-        """Classes of nodes, requests and sessions, and the number that the structures hold."""
+    def objects(self, reported: Sequence[Any]) -> dict[str, tuple[type, int]]:
+        """Classes of nodes, requests and sessions, and the number that is held."""
         root = self.root()
-        node, requests = type(root), {id(req): req for req in self._requests()}
+        node, requests = type(root), {id(req): req for req in (*self._requests(), *reported)}
         nodes = {id(one) for one in (root, *walk(root))}
         # An ended request is referenced until the next batch, and with it the node that it hit and
         # that node's former ancestors.

@@ -1,0 +1,1 @@
+"""SGLang: its scheduler, pools, trees and sessions."""

@@ -1,0 +1,141 @@
+"""Account for the slots of SGLang's pools: free lists, tree, sessions and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from hybridbench.engine.scheduler.audit import InvariantViolation
+from hybridbench.engine.scheduler.pool_stats import PoolStats
+from hybridbench.released.books import Claim
+from hybridbench.released.sglang.generations import Held
+from hybridbench.released.sglang.trees import Reader, walk
+
+
+class Structures(Protocol):
+    """The slot holders of one release."""
+
+    reader: Reader
+
+    def root(self) -> Any: ...
+    def free_slots(self) -> Mapping[str, tuple[int, Any]]:
+        """By pool: the number of usable slots, and the free slots."""
+        ...
+
+    def admitted(self) -> Sequence[Any]:
+        """Requests that may hold slots between two steps."""
+        ...
+
+    def waiting(self) -> Sequence[Any]: ...
+    def session_records(self) -> Mapping[str, Any]:
+        """The record that each session keeps between turns, by session id."""
+        ...
+
+    def held(self, record: Any) -> Held:
+        """What a request's or a session's record must free."""
+        ...
+
+    def row(self, index: int) -> Any:
+        """The KV slots of a request's row."""
+        ...
+
+
+class TreeAccounts:
+    """Every call walks the tree once."""
+
+    def __init__(self, structures: Structures) -> None:
+        self._of = structures
+
+    def free_slots(self) -> Mapping[str, tuple[int, Any]]:
+        """By pool: the number of usable slots, and the free slots."""
+        return self._of.free_slots()
+
+    def session_records(self) -> Mapping[str, Any]:
+        """The record that each session keeps between turns, by session id."""
+        return self._of.session_records()
+
+    def miscounts(self) -> list[InvariantViolation]:
+        """None: slots have no reference counts."""
+        return []
+
+    def stats(self) -> dict[str, PoolStats]:
+        """One entry for each existing pool: "kv", "mamba", "req"."""
+        free = self._of.free_slots()
+        tree = {pool: [0, 0] for pool in free}
+        for node in walk(self._of.root()):
+            for pool, slots, locked in self._of.reader(node):
+                tree[pool][locked] += len(slots)
+        flying, between, waiting = (self._sums(records) for records in self._holders())
+        return {
+            pool: PoolStats(
+                total=size,
+                available=len(slots),
+                evictable=tree[pool][False],
+                protected=tree[pool][True],
+                in_flight=flying.get(pool, 0),
+                session_held=between.get(pool, 0),
+                waiting_held=waiting.get(pool, 0),
+            )
+            for pool, (size, slots) in free.items()
+        }
+
+    def held_by_waiting(self) -> dict[str, dict[str, int]]:
+        """Slots held by waiting requests: by rid, then by pool."""
+        _, _, waiting = self._holders()
+        found = {record.rid: self._sums([record]) for record in waiting}
+        return {rid: held for rid, held in found.items() if held}
+
+    def claims(self, pool: str) -> Iterable[Claim]:
+        """Nodes of the tree, requests and sessions with slots of ``pool``."""
+        for node in walk(self._of.root()):
+            for part, slots, _ in self._of.reader(node):
+                if part == pool:
+                    yield Claim("the tree", slots.tolist())
+        admitted, between, waiting = self._holders()
+        for req in (*admitted, *waiting):
+            yield Claim(f"request {req.rid}", self._slots(req).get(pool, ()))
+        for record in between:
+            row = self._of.held(record).row
+            yield Claim(f"the session with row {row}", self._slots(record).get(pool, ()))
+
+    def _holders(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Records of admitted requests, of sessions between two turns, and of waiting requests.
+
+        A session keeps its record while it is lent to a turn: the record counts with the turn if
+        that is admitted, and with the session while it waits.
+        """
+        held, admitted = self._of.held, self._of.admitted()
+        rows = {held(req).row for req in admitted}
+        between = [
+            record
+            for record in self._of.session_records().values()
+            if held(record).row is not None and held(record).row not in rows
+        ]
+        lent = {held(record).row for record in between}
+        waiting = [req for req in self._of.waiting() if held(req).row not in lent]
+        return admitted, between, waiting
+
+    def _sums(self, records: Iterable[Any]) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for record in records:
+            for pool, count in self._counts(record).items():
+                if count:
+                    sums[pool] = sums.get(pool, 0) + count
+        return sums
+
+    def _counts(self, record: Any) -> dict[str, int]:
+        """Number of slots, by pool, that a request's or session's record must free."""
+        held = self._of.held(record)
+        counts = {"mamba": len(held.states)}
+        if held.row is not None:
+            counts |= {"req": 1, "kv": held.kv_until - held.kv_from}
+        return counts
+
+    def _slots(self, record: Any) -> dict[str, list[int]]:
+        """Slots, by pool, that a request's or session's record must free."""
+        held = self._of.held(record)
+        slots = {"mamba": held.states}
+        if held.row is not None:
+            kv = self._of.row(held.row)[held.kv_from : held.kv_until]
+            slots |= {"req": [held.row], "kv": kv.tolist()}
+        return slots

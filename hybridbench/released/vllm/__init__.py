@@ -1,0 +1,1 @@
+"""vLLM: its scheduler, KV-cache manager and block pool."""
