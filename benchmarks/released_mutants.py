@@ -1,4 +1,4 @@
-"""Recall on foreign code: take statements out of a released SGLang, one at a time, and soak it.
+"""Recall on foreign code: take statements out of a released engine, one at a time, and soak it.
 
 Each healthy soak first records which statements the traffic executes.  A sample of the calls that
 give something back (free, release, remove, pop, evict, unlock) is removed from a copy of the
@@ -35,17 +35,47 @@ from hybridbench.records.events import Steady
 from hybridbench.records.verdict import VerdictKind
 from hybridbench.rundir.reader import read_run
 from hybridbench.selftest.mutants import FINDINGS
+from hybridbench.targets.driven import driven_release
 from hybridbench.targets.linked_packages import site_packages
 
-# Where the driven classes are; the rest of the package is for servers, models and kernels.
-_PARTS = ("mem_cache", "managers", "session")
 _PATIENCE_S = 120.0
-# A command of the profile and its settings; those that the published results have.
-_WORKLOADS: Mapping[str, Sequence[str]] = {
-    "chat-churn": (),
-    "chat-churn, unified tree": ("--set", "engine.cache=unified"),
-    "shared-prefix": ("--model", "attention-tiny", "--set", "pools.page_size=1"),
-    "session-churn": ("--set", "sessions.close_busy=0"),
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An engine whose classes are driven.
+
+    Attributes:
+        package: folder below site-packages.
+        parts: files and folders of the driven classes; the rest is for servers and models.
+        workloads: profile and options by name; those that the published results have.
+    """
+
+    package: str
+    parts: tuple[str, ...]
+    workloads: Mapping[str, Sequence[str]]
+
+
+_SUBJECTS = {
+    "sglang-cache": Subject(
+        "sglang/srt",
+        ("mem_cache", "managers", "session"),
+        {
+            "chat-churn": (),
+            "chat-churn, unified tree": ("--set", "engine.cache=unified"),
+            "shared-prefix": ("--model", "attention-tiny", "--set", "pools.page_size=1"),
+            "session-churn": ("--set", "sessions.close_busy=0"),
+        },
+    ),
+    "vllm-core": Subject(
+        "vllm/v1",
+        ("core", "request.py"),
+        {
+            "shared-prefix": (),
+            "chat-churn": (),
+            "chat-churn, windows": ("--model", "gpt-oss"),
+        },
+    ),
 }
 _COUNTER = """
 import os as _os
@@ -83,10 +113,11 @@ class Copy:
 
     root: Path
     name: str
+    subject: Subject
 
     @property
     def package(self) -> Path:
-        return site_packages(self.root / self.name / "env") / "sglang" / "srt"
+        return site_packages(self.root / self.name / "env") / self.subject.package
 
     @contextmanager
     def with_files(self, texts: Mapping[str, str]) -> Iterator[None]:
@@ -109,7 +140,7 @@ class Copy:
             *("--targets", str(self.root), "--profile", workload.partition(",")[0]),
             *("--duration", f"{seconds}s", "--store", str(store), "--seed", "7"),
             *("--extend", "0", "--diagnose", "never", "--ballast", "20000", "--ui", "none"),
-            *_WORKLOADS[workload],
+            *self.subject.workloads[workload],
         ]
         store.mkdir(parents=True)
         said = store / "stderr"
@@ -148,27 +179,29 @@ def main(
     name = target.replace("==", "-")
     if not (targets / name / "env").is_dir():
         raise UsageError(f"{target}: not in {targets}; `hybridbench target prepare {target}`.")
-    package = site_packages(targets / name / "env") / "sglang" / "srt"
+    subject = _SUBJECTS[driven_release(target)[0].name]
+    package = site_packages(targets / name / "env") / subject.package
     sources = {
         path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
-        for part in _PARTS
-        for path in sorted((package / part).rglob("*.py"))
+        for part in subject.parts
+        for path in sorted(
+            [package / part] if part.endswith(".py") else (package / part).rglob("*.py")
+        )
     }
     every = [c for path, text in sources.items() for c in candidates_in(path, text)]
     every = [candidate for candidate in every if candidate.kind == "frees"]
     shutil.rmtree(out / "copies", ignore_errors=True)
     copies: Queue[Copy] = Queue()
     for number in range(jobs):
-        copy = Copy(out / "copies" / str(number), name)
+        copy = Copy(out / "copies" / str(number), name, subject)
         copy.root.mkdir(parents=True)
         shutil.copytree(targets / name, copy.root / name, copy_function=os.link, symlinks=True)
         copies.put(copy)
     soaks = _Soaks(out, target, seconds, sources, copies)
     with ThreadPoolExecutor(jobs) as pool:
+        workloads = list(subject.workloads)
         executed = dict(
-            zip(
-                _WORKLOADS, pool.map(lambda one: soaks.healthy(one, every), _WORKLOADS), strict=True
-            )
+            zip(workloads, pool.map(lambda one: soaks.healthy(one, every), workloads), strict=True)
         )
         # The first workload that executes a statement: the later ones are special.
         where = {slug: name for name, slugs in reversed(executed.items()) for slug in slugs}
