@@ -52,7 +52,11 @@ def test_an_engine_has_a_name_and_that_of_its_package(text: str, name: str, rele
     [
         ("vlm==0.32.0", ErrorCode.UNKNOWN_NAME, "did you mean vllm?"),
         ("llama.cpp==1", ErrorCode.UNKNOWN_NAME, "did you mean llamacpp?"),
-        ("triton==1", ErrorCode.UNKNOWN_NAME, "there are vllm, sglang, llamacpp, vllm-core, sglang-cache."),
+        (
+            "triton==1",
+            ErrorCode.UNKNOWN_NAME,
+            "there are vllm, sglang, llamacpp, vllm-core, sglang-cache.",
+        ),
         ("", ErrorCode.UNKNOWN_NAME, "there are"),
         ("vllm", ErrorCode.BAD_VALUE, "the release is missing: write vllm==RELEASE"),
         ("vllm>=0.30", ErrorCode.UNKNOWN_NAME, "did you mean vllm?"),
