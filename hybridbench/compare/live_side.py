@@ -45,7 +45,7 @@ from hybridbench.runs.log_watch import LogWatch
 from hybridbench.runs.loop import RunContext, WorkerLostError
 from hybridbench.runs.manifest import (
     planned_manifest,
-    resolved_profile,
+    profile_of_length,
     with_counts,
     with_segment,
 )
@@ -331,7 +331,7 @@ class LiveSide:
             self._manifest = msgspec.structs.replace(
                 self._manifest,
                 ended_wall_s=self._context.clock.wall_s(),
-                profile=resolved_profile(replace(self._plan, duration_s=max(self._served_s, 1.0))),
+                profile=profile_of_length(self._manifest, self._plan, max(self._served_s, 1.0)),
                 planned_duration_s=self._served_s,
             )
             with contextlib.suppress(RunDirectoryError):

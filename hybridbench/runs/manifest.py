@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 from collections import Counter
 from collections.abc import Mapping
@@ -87,6 +88,16 @@ def resolved_profile(plan: SoakPlan) -> ResolvedProfile:
         limits_as_planned=dict(profile.limits_for(plan.duration_s).by_metric()),
         assert_coverage=dict(profile.coverage_minimums(plan.duration_s)),
     )
+
+
+def profile_of_length(manifest: Manifest, plan: SoakPlan, traffic_s: float) -> ResolvedProfile:
+    """Return the requirements for ``traffic_s`` of traffic, without the floors on events that the
+    engine of ``manifest`` cannot have.
+    """
+    resolved = resolved_profile(dataclasses.replace(plan, duration_s=traffic_s))
+    kept = manifest.profile.assert_coverage
+    floors = {name: floor for name, floor in resolved.assert_coverage.items() if name in kept}
+    return replace(resolved, assert_coverage=floors)
 
 
 def with_worker(

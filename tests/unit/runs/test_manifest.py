@@ -6,7 +6,7 @@ import msgspec
 from hybridbench.records import messages as m
 from hybridbench.records.manifest import Model, manifest_from_json, manifest_to_json
 from hybridbench.rundir.layout import published_schema
-from hybridbench.runs.manifest import planned_manifest, with_worker
+from hybridbench.runs.manifest import planned_manifest, profile_of_length, with_worker
 from hybridbench.targets.target import Capability
 from tests.unit.runs.soaks import make_plan
 
@@ -87,3 +87,14 @@ def test_floors_on_a_tree_do_not_apply_to_a_pool_of_blocks() -> None:
     assert full.not_seen[-1].endswith(
         "keeps no prefix tree, so the profile's floors on them do not apply"
     )
+
+
+def test_a_run_of_another_length_gets_no_floor_back_that_does_not_apply() -> None:
+    planned = planned_manifest(make_plan(), "run-1", 1.7e9)
+    ready = msgspec.structs.replace(READY, model="gpt-oss-tiny", pools={"kv": 4096})
+    full = with_worker(planned, make_plan(), ready, {"kind": "profile"})
+
+    floors = profile_of_length(full, make_plan(), 3600.0).assert_coverage
+
+    assert floors.keys() == full.profile.assert_coverage.keys()
+    assert floors["finishes"] > full.profile.assert_coverage["finishes"]
