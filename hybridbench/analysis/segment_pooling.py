@@ -166,18 +166,26 @@ def _pooled_metrics(parts: Sequence[SegmentResult]) -> Iterable[MetricResult]:
 
 
 def _pooled_rate(rates: Sequence[Rate]) -> tuple[Rate, float]:
-    """Return the pooled rate with its 95% interval, and its one-sided bound at the leak level."""
+    """Return the pooled rate with its 95% interval, and its one-sided bound at the leak level.
+
+    Where models disagree, an interval may reach much farther to one side, so each side is pooled
+    alone.
+    """
     value = np.array([rate.value for rate in rates])
-    half = np.array([(rate.upper - rate.lower) / 2.0 for rate in rates])
-    error = np.maximum(half / _Z95, 1e-12 * (1.0 + np.abs(value)))
-    weight = error**-2.0
-    mean = float(np.sum(weight * value) / np.sum(weight))
+    below = value - np.array([rate.lower for rate in rates])
+    above = np.array([rate.upper for rate in rates]) - value
+    error = np.maximum((below + above) / (2.0 * _Z95), 1e-12 * (1.0 + np.abs(value)))
+    weight = error**-2.0 / float(np.sum(error**-2.0))
+    mean = float(np.sum(weight * value))
     spread = _birge(value, error, mean)
-    pooled_error = spread * float(np.sum(weight)) ** -0.5
-    lower, upper = mean - _Z95 * pooled_error, mean + _Z95 * pooled_error
-    one_sided = mean - t_quantile(_LEAK_LEVEL, _MANY) * pooled_error
+    known = weight > 0.0  # without an infinite interval
+    low, high = (
+        spread * max(float(np.linalg.norm(weight[known] * side[known])), 1e-12)
+        for side in (below, above)
+    )
+    one_sided = mean - t_quantile(_LEAK_LEVEL, _MANY) / _Z95 * low
     first = rates[0]
-    return Rate(mean, lower, upper, first.unit, first.per), one_sided
+    return Rate(mean, mean - low, mean + high, first.unit, first.per), one_sided
 
 
 def _birge(value: FloatArray, error: FloatArray, mean: float) -> float:

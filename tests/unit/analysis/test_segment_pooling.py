@@ -67,6 +67,18 @@ def test_the_precise_measurement_weighs_more() -> None:
     assert rate.value == pytest.approx(0.3)
 
 
+def test_what_no_segment_rules_out_on_one_side_is_not_ruled_out_by_the_other_side() -> None:
+    lopsided = msgspec.structs.replace(
+        result(0.0, 1.0), rate_per_hour=Rate(0.0, -1.0, 15.0, "B", "h")
+    )
+
+    pooled = pool_metric([lopsided, lopsided])
+
+    assert hourly(pooled).lower == pytest.approx(-1.0 / math.sqrt(2.0))
+    assert hourly(pooled).upper == pytest.approx(15.0 / math.sqrt(2.0))
+    assert pooled.outcome == "INCONCLUSIVE"  # with a limit of 10
+
+
 def test_measurements_that_contradict_each_other_widen_the_interval() -> None:
     agreeing = hourly(pool_metric([result(5.0, 0.5), result(5.2, 0.5)]))
     contrary = hourly(pool_metric([result(1.0, 0.5), result(9.0, 0.5)]))
