@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -181,3 +181,8 @@ def refuse(wanted: Mapping[str, bool]) -> None:
     for name, is_wanted in wanted.items():
         if is_wanted:
             raise ConfigError(f"{name}: released engines are driven without it; leave it out.")
+
+
+def not_driven(package: str, release: str, known: Iterable[str]) -> ConfigError:
+    """The error for a release that is not among those ``known``."""
+    return ConfigError(f"{package} {release} is not driven; there are {', '.join(known)}.")

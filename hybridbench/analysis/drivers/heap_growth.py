@@ -259,10 +259,11 @@ class _View:
         kept = one.kept
         if not kept.steady:
             return Doubt.PACE
-        if one.sort is Sort.OBJECTS and not (at_idle and self._collected):
-            return Doubt.GARBAGE
-        if one.sort is Sort.ENTRIES and not one.one and not (at_idle and self._collected):
-            return Doubt.MANY
+        if not (at_idle and self._collected):
+            if one.sort is Sort.OBJECTS:
+                return Doubt.GARBAGE
+            if one.sort is Sort.ENTRIES and not one.one:
+                return Doubt.MANY
         if not kept.whole and one.until_s - one.since_s < LEAST_S:
             return Doubt.PARTS
         if self._may_be_window(one):

@@ -201,7 +201,7 @@ class EntriesKept(Held, frozen=True, kw_only=True):
         return f"entries{values} are added to {self.name} and never removed"
 
     def advice(self, found: Finding) -> str:
-        event = "" if found.driver is None else f" for each {singular(found.driver)}"
+        event = _for_each(found)
         if self.role == PAGE:
             return f"Find the label of {self.name} that gets a new value{event}."
         return (
@@ -282,8 +282,7 @@ class HandlesKept(Held, frozen=True, kw_only=True):
         return _HANDLES[self.name].cause
 
     def advice(self, found: Finding) -> str:
-        event = "" if found.driver is None else f" for each {singular(found.driver)}"
-        return _HANDLES[self.name].advice.format(event=event)
+        return _HANDLES[self.name].advice.format(event=_for_each(found))
 
 
 class _Handle(NamedTuple):
@@ -614,6 +613,10 @@ def _each(rate: Rate, what: str) -> str:
     else:
         low, high = map(_bare, ends)
     return f"{value} ({low} to {high}) {what}{per_text(rate.per)}"
+
+
+def _for_each(found: Finding) -> str:
+    return "" if found.driver is None else f" for each {singular(found.driver)}"
 
 
 def _words(sort: Sort, name: str) -> str:

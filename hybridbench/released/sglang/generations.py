@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from hybridbench.foundation.errors import ConfigError
+from hybridbench.released.adapter import not_driven
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,5 +166,4 @@ def generation_of(release: str) -> Generation:
     for generation in GENERATIONS:
         if release in generation.releases:
             return generation
-    known = ", ".join(number for one in GENERATIONS for number in one.releases)
-    raise ConfigError(f"sglang {release} is not driven; there are {known}.")
+    raise not_driven("sglang", release, [known for one in GENERATIONS for known in one.releases])

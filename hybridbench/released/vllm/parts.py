@@ -12,14 +12,17 @@ import torch
 
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.released.adapter import VOCAB_SIZE, kept_beside_kv, refuse, sliding_window
-from hybridbench.released.vllm.generations import Generation
 
+# Releases with the one interface that this adapter knows.
+RELEASES: Final = (
+    "0.20.2", "0.22.1", "0.25.1", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0",
+)  # fmt: skip
 # vLLM's smallest block.
 _BLOCK_SIZE: Final = 16
 _UTILS: Final = "vllm.v1.core.kv_cache_utils"
 
 
-def build_scheduler(config: EngineConfig, generation: Generation) -> tuple[Any, Callable[..., Any]]:
+def build_scheduler(config: EngineConfig) -> tuple[Any, Callable[..., Any]]:
     """Build the release's ``Scheduler``, and the hash function of its requests' blocks.
 
     Of the model only the kinds of layers matter: one group of layers that see everything and, if
@@ -32,14 +35,14 @@ def build_scheduler(config: EngineConfig, generation: Generation) -> tuple[Any, 
     kind = kept_beside_kv(config)
     interface: Any = importlib.import_module("vllm.v1.kv_cache_interface")
     utils: Any = importlib.import_module(_UTILS)
-    settings = _settings(config, generation, has_states=kind == "states")
+    settings = _settings(config, has_states=kind == "states")
     blocks = settings.cache_config.num_gpu_blocks
     groups = [
         interface.KVCacheGroupSpec([f"layer{number}"], spec)
         for number, spec in enumerate(_specs(config, kind, interface))
     ]
     kept = interface.KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-    block_size, hash_block_size = generation.block_sizes(utils, kept, settings)
+    block_size, hash_block_size = utils.resolve_kv_cache_block_sizes(kept, settings)
     manager: Any = importlib.import_module("vllm.v1.structured_output")
     module: Any = importlib.import_module("vllm.v1.core.sched.scheduler")
     sizes = {"block_size": block_size, "hash_block_size": hash_block_size}
@@ -50,7 +53,8 @@ def build_scheduler(config: EngineConfig, generation: Generation) -> tuple[Any, 
         log_stats=True,
         **_known(module.Scheduler.__init__, sizes),
     )
-    hash_of = generation.hash_function(settings.cache_config.prefix_caching_hash_algo)
+    hashing: Any = importlib.import_module("vllm.utils.hashing")
+    hash_of = hashing.get_hash_fn_by_name(settings.cache_config.prefix_caching_hash_algo)
     utils.init_none_hash(hash_of)
     return scheduler, utils.get_request_block_hasher(hash_block_size, hash_of)
 
@@ -63,7 +67,7 @@ class _Model(SimpleNamespace):
             raise AttributeError(name)
 
 
-def _settings(config: EngineConfig, generation: Generation, *, has_states: bool) -> Any:
+def _settings(config: EngineConfig, *, has_states: bool) -> Any:
     """The release's ``VllmConfig``."""
     module: Any = importlib.import_module("vllm.config")
     budget = config.chunked_prefill_size or config.max_prefill_tokens

@@ -20,10 +20,9 @@ from typing import Any, Final
 from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
-from hybridbench.released.adapter import VOCAB_SIZE, Step
+from hybridbench.released.adapter import VOCAB_SIZE, Step, not_driven
 from hybridbench.released.vllm.accounts import BlockAccounts, BlockWatch, free_blocks
-from hybridbench.released.vllm.generations import generation_of
-from hybridbench.released.vllm.parts import build_scheduler
+from hybridbench.released.vllm.parts import RELEASES, build_scheduler
 
 # Objects of these parts do not change while requests are served.
 _CONSTANT: Final = ("vllm.config", "vllm.multimodal", "vllm.v1.kv_cache_interface")
@@ -68,12 +67,13 @@ class VllmScheduler:
         """
         # A build for CPUs adds its name to the version.
         self.release = importlib.metadata.version(self.package).partition("+")[0]
-        generation = generation_of(self.release)
+        if self.release not in RELEASES:
+            raise not_driven(self.package, self.release, RELEASES)
         logging.getLogger("vllm").setLevel(logging.ERROR)
         self._config = config
         self._step = Step()
         self._records: dict[str, _Record] = {}
-        self._scheduler, self._hasher = build_scheduler(config, generation)
+        self._scheduler, self._hasher = build_scheduler(config)
         self._count_refusals()
         self.cache_name = type(self._scheduler.kv_cache_manager.coordinator).__name__
         self.accounts = BlockAccounts(self)

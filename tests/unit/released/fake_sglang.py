@@ -10,14 +10,16 @@ from __future__ import annotations
 import sys
 import time
 import types
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+
+from tests.unit.released import driving
 
 FINISH, ABORT, REFUSAL, CLOSE, NODES = "finish", "abort", "refusal", "close", "nodes"
 """Where it can lose something: a state slot of a request that finished, was aborted or was refused,
@@ -543,20 +545,9 @@ class AbortReq(Message):
     pass
 
 
-@contextmanager
-def installed(release: str, *losses: str) -> Iterator[None]:
+def installed(release: str, *losses: str) -> AbstractContextManager[None]:
     """A package ``sglang`` of ``release`` that can be imported within."""
-    before = {name: one for name, one in sys.modules.items() if name.split(".")[0] == "sglang"}
-    for name in before:
-        del sys.modules[name]
-    modules = _modules(release, frozenset(losses))
-    sys.modules.update(modules)
-    try:
-        yield
-    finally:
-        for name in modules:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
+    return driving.installed("sglang", _modules(release, frozenset(losses)))
 
 
 def _scheduler_class(number: list[int]) -> type[Scheduler]:

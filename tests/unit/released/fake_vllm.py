@@ -7,7 +7,6 @@ does is as simple as can be.  ``losses`` are places at which it forgets to give 
 from __future__ import annotations
 
 import enum
-import sys
 import types
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -15,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+
+from tests.unit.released import driving
 
 FINISH, ABORT, REFERENCE, EARLY, TABLE, LIST, KEEP = (
     "finish", "abort", "reference", "early", "table", "list", "keep",
@@ -324,24 +325,16 @@ KEPT: list[Request] = []
 
 
 @contextmanager
-def installed(release: str, *losses: str) -> Iterator[None]:
-    """A package ``vllm`` of ``release`` that can be imported within."""
-    before = {name: one for name, one in sys.modules.items() if name.partition(".")[0] == "vllm"}
-    for name in before:
-        del sys.modules[name]
-    made = _modules(release, frozenset(losses))
-    sys.modules.update(made)
+def installed(*losses: str) -> Iterator[None]:
+    """A package ``vllm`` that can be imported within; all releases have the same interface."""
     try:
-        yield
+        with driving.installed("vllm", _modules(frozenset(losses))):
+            yield
     finally:
         KEPT.clear()
-        for name in made:
-            del sys.modules[name]
-        sys.modules.update(before)
 
 
-def _modules(release: str, losses: frozenset[str]) -> dict[str, types.ModuleType]:
-    del release
+def _modules(losses: frozenset[str]) -> dict[str, types.ModuleType]:
     scheduler = type("Scheduler", (Scheduler,), {"losses": losses})
     for kind in (scheduler, KVCacheManager, BlockPool, FullAttentionManager, FreeKVCacheBlockQueue):
         kind.__module__ = "vllm.v1.core"

@@ -11,7 +11,6 @@ import pytest
 
 from hybridbench.engine.events import EventKind
 from hybridbench.engine.front_end import DuplicateRequestError
-from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
@@ -20,6 +19,7 @@ from hybridbench.released.engine import ReleasedEngine
 from hybridbench.released.sglang.generations import GENERATIONS
 from hybridbench.worker.probes import violation_records
 from tests.unit.released import fake_sglang as fake
+from tests.unit.released.driving import drain, submit
 
 OLDEST, NEWEST = GENERATIONS[0].releases[0], GENERATIONS[-1].releases[-1]
 WITH_SESSIONS = [one.releases[0] for one in GENERATIONS if one.sessions is not None]
@@ -43,17 +43,6 @@ def engine_of(
     monkeypatch.setattr(importlib.metadata, "version", lambda _: release)
     with fake.installed(release, *losses):
         yield build_released("sglang-cache", EngineConfig(**{**settings, **changes}))  # type: ignore[arg-type]
-
-
-def submit(engine: ReleasedEngine, rid: str, prompt: list[int], **others: str) -> None:
-    engine.submit(rid, prompt, SamplingParams(max_new_tokens=4, ignore_eos=True), **others)  # type: ignore[arg-type]
-
-
-def drain(engine: ReleasedEngine) -> list[tuple[str, EventKind]]:
-    told = []
-    while engine.has_work:
-        told += [(event.rid, event.kind) for event in engine.step()]
-    return told
 
 
 def churn(engine: ReleasedEngine, turns: int = 60) -> None:

@@ -10,17 +10,17 @@ from contextlib import contextmanager
 import pytest
 
 from hybridbench.engine.events import EventKind
-from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.engine.scheduler.audit import ViolationKind
 from hybridbench.foundation.engine_config import EngineConfig
 from hybridbench.foundation.errors import ConfigError
 from hybridbench.released.build import build_released
 from hybridbench.released.engine import ReleasedEngine
-from hybridbench.released.vllm.generations import GENERATIONS
+from hybridbench.released.vllm.parts import RELEASES
 from tests.unit.released import fake_vllm as fake
+from tests.unit.released.driving import drain, submit
 
-NEWEST = GENERATIONS[-1].releases[-1]
-each_generation = pytest.mark.parametrize("release", [one.releases[0] for one in GENERATIONS])
+NEWEST = RELEASES[-1]
+each_end = pytest.mark.parametrize("release", [RELEASES[0], NEWEST])
 
 
 @contextmanager
@@ -35,19 +35,8 @@ def engine_of(
         "chunked_prefill_size": 64,
     }
     monkeypatch.setattr(importlib.metadata, "version", lambda _: f"{release}+cpu")
-    with fake.installed(release, *losses):
+    with fake.installed(*losses):
         yield build_released("vllm-core", EngineConfig(**{**settings, **changes}))  # type: ignore[arg-type]
-
-
-def submit(engine: ReleasedEngine, rid: str, prompt: list[int], output: int = 4) -> None:
-    engine.submit(rid, prompt, SamplingParams(max_new_tokens=output, ignore_eos=True))
-
-
-def drain(engine: ReleasedEngine) -> list[tuple[str, EventKind]]:
-    events = []
-    while engine.has_work:
-        events += [(event.rid, event.kind) for event in engine.step()]
-    return events
 
 
 def churn(engine: ReleasedEngine, requests: int = 80) -> None:
@@ -61,8 +50,8 @@ def churn(engine: ReleasedEngine, requests: int = 80) -> None:
     drain(engine)
 
 
-@each_generation
-def test_every_generation_serves_to_the_end_and_accounts_for_every_block(
+@each_end
+def test_every_release_serves_to_the_end_and_accounts_for_every_block(
     monkeypatch: pytest.MonkeyPatch, release: str
 ) -> None:
     with engine_of(monkeypatch, release) as engine:
@@ -100,7 +89,7 @@ def test_running_requests_hold_blocks_of_which_each_counts_once(
         assert engine.counters.prefix_hit_tokens == 32
 
 
-@each_generation
+@each_end
 def test_a_client_hears_of_each_step_of_its_request(
     monkeypatch: pytest.MonkeyPatch, release: str
 ) -> None:
@@ -128,7 +117,7 @@ def test_the_same_request_gets_the_same_tokens(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("loss", [fake.FINISH, fake.ABORT])
-@each_generation
+@each_end
 def test_blocks_that_a_path_loses_are_missing_at_idle_and_named(
     monkeypatch: pytest.MonkeyPatch, release: str, loss: str
 ) -> None:

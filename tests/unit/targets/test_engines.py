@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hybridbench.foundation.errors import ErrorCode, UsageError
-from hybridbench.released.sglang import generations as sglang
-from hybridbench.released.vllm import generations as vllm
+from hybridbench.released.sglang.generations import GENERATIONS
+from hybridbench.released.vllm.parts import RELEASES
 from hybridbench.targets.engines.catalog import ENGINES, named_engine
 from hybridbench.targets.engines.engine import Engine
 
@@ -112,13 +112,10 @@ def test_an_engine_without_a_server_is_driven_and_imported() -> None:
 
 
 def test_the_releases_that_are_offered_are_those_with_an_interface_that_is_known() -> None:
-    for name, generations in (
-        ("sglang-cache", sglang.GENERATIONS),
-        ("vllm-core", vllm.GENERATIONS),
-    ):
-        known = [release for one in generations for release in one.releases]
+    of_sglang = [release for one in GENERATIONS for release in one.releases]
 
-        assert list(ENGINES[name].releases) == known
+    assert list(ENGINES["sglang-cache"].releases) == of_sglang
+    assert ENGINES["vllm-core"].releases == RELEASES
 
 
 def test_what_runs_inside_an_environment_imports_nothing_of_ours() -> None:
