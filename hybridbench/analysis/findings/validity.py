@@ -263,8 +263,8 @@ class ProbeStall(_Void, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "probe-stall"
     meaning: ClassVar[str] = (
-        "Heap scans and checkpoint readings stopped the engine loop for a tenth of the judged "
-        "window; draining does not count."
+        "Samples, heap scans and checkpoint readings stopped the engine loop for a tenth of the "
+        "judged window; draining does not count."
     )
 
     share: float
@@ -272,13 +272,14 @@ class ProbeStall(_Void, frozen=True, kw_only=True):
     def words(self, found: Finding) -> Words:
         share = format_percent(self.share)
         return Words(
-            f"heap scans and checkpoints stopped the engine for {share} of the judged window"
+            f"samples, heap scans and checkpoints stopped the engine for {share} of the judged "
+            "window"
         )
 
     def advice(self, found: Finding) -> str:
         return (
-            "Raise probe.collectible_every in the profile, or lower the ballast, then repeat the "
-            "run."
+            "Repeat the run with a longer --duration, which takes samples and heap scans less "
+            "often, or raise probe.sample_every and probe.collectible_every in the profile."
         )
 
 

@@ -21,7 +21,7 @@ from hybridbench.engine.counters import EngineCounters
 from hybridbench.engine.sampling_params import SamplingParams
 from hybridbench.foundation.engine_config import EngineConfig, PauseMode
 from hybridbench.released.adapter import VOCAB_SIZE, Step, not_driven
-from hybridbench.released.vllm.accounts import BlockAccounts, BlockWatch, free_blocks
+from hybridbench.released.vllm.accounts import BlockAccounts, BlockWatch, free_blocks, uncached
 from hybridbench.released.vllm.parts import RELEASES, build_scheduler
 
 # Objects of these parts do not change while requests are served.
@@ -199,9 +199,7 @@ class VllmScheduler:
     def used_slots(self) -> tuple[int, ...]:
         """Blocks that a request holds, or that can be hit."""
         pool = self.pool()
-        return (
-            len(pool.blocks) - 1 - sum(block.block_hash is None for block in free_blocks(pool)),
-        )
+        return (len(pool.blocks) - 1 - uncached(free_blocks(pool)),)
 
     def pool(self) -> Any:
         """The block pool."""

@@ -72,7 +72,7 @@ class KVCacheBlock:
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_cnt = 0
-        self.block_hash: Any = None
+        self._block_hash: Any = None
         self.is_null = False
         self.prev_free_block: KVCacheBlock | None = None
         self.next_free_block: KVCacheBlock | None = None
@@ -121,8 +121,8 @@ class BlockPool:
     def take(self) -> KVCacheBlock | None:
         block = self.free_block_queue.popleft()
         if block is not None:
-            self.by_hash.pop(block.block_hash, None)
-            block.block_hash = None
+            self.by_hash.pop(block._block_hash, None)
+            block._block_hash = None
             block.ref_cnt = 1
         return block
 
@@ -176,8 +176,8 @@ class KVCacheManager:
             self._manager.new_block_ids += [block.block_id for block in new]
         for index in range(request.num_computed_tokens // 16, tokens // 16):
             block, key = table[index], request.hash_of(request.all_token_ids[: 16 * index + 16])
-            if block.block_hash is None and key not in self.block_pool.by_hash:
-                block.block_hash, self.block_pool.by_hash[key] = key, block
+            if block._block_hash is None and key not in self.block_pool.by_hash:
+                block._block_hash, self.block_pool.by_hash[key] = key, block
         return new
 
     def free(self, request: Request) -> None:
@@ -293,7 +293,7 @@ class Scheduler:
     def reset_prefix_cache(self) -> bool:
         pool = self.kv_cache_manager.block_pool
         for block in pool.by_hash.values():
-            block.block_hash = None
+            block._block_hash = None
         pool.by_hash.clear()
         return True
 

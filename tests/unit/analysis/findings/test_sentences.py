@@ -936,7 +936,9 @@ WORDS: dict[str, tuple[Finding, Words]] = {
     ),
     "stalled by probes": (
         found("probe-stall", {"share": 0.16}),
-        Words("heap scans and checkpoints stopped the engine for 16% of the judged window"),
+        Words(
+            "samples, heap scans and checkpoints stopped the engine for 16% of the judged window"
+        ),
     ),
     "a metric that was declared": (
         found("metric-missing", {}),
