@@ -150,8 +150,17 @@ def _container(facts: Facts, name: str) -> _Container:
     return _Container(
         name,
         _settled(Series(name, series.t_s[finite], series.value[finite]), facts.load),
-        facts.idle_readings(length),
+        _worked_between(facts.idle_readings(length)),
     )
+
+
+def _worked_between(idle: list[IdleReading]) -> list[IdleReading]:
+    """Leave out points before which nothing happened: a run may end right after an idle point."""
+    return idle[:1] + [
+        now
+        for before, now in pairwise(idle)
+        if (now.value, now.counts) != (before.value, before.counts)
+    ]
 
 
 def _settled(series: Series, load: Sequence[Series]) -> Series:

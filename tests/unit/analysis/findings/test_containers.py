@@ -28,12 +28,13 @@ def found(record: RunRecord) -> list[Finding]:
     return container_findings(Facts.of(record))
 
 
-def lengths(*values: float) -> RunRecord:
-    """A container seen at checkpoints alone."""
+def lengths(*values: float, idle_at_end: bool = False) -> RunRecord:
+    """A container seen at checkpoints alone; ``idle_at_end``: no work before the last one."""
     rests = []
     for i, value in enumerate(values):
         rest = checkpoint(40.0 * (i + 1))
-        rests.append(msgspec.structs.replace(rest, containers={"rids": value}))
+        work = {"finishes": 100.0 * (i - (idle_at_end and i == len(values) - 1))}
+        rests.append(msgspec.structs.replace(rest, containers={"rids": value}, counters=work))
     return with_checkpoints(healthy_record(LONG), rests)
 
 
@@ -163,6 +164,14 @@ def test_a_container_that_is_longer_at_every_rest_is_a_leak() -> None:
     rate = finding.rates[0]
     assert rate.lower <= rate.value <= rate.upper
     assert rate.value == pytest.approx(81 / 160 * 3600)
+
+
+@pytest.mark.parametrize("worked", [True, False])
+def test_an_idle_point_without_work_before_it_shows_nothing(worked: bool) -> None:
+    findings = found(lengths(10, 30, 52, 70, 91, 91, idle_at_end=not worked))
+
+    assert [f.kind for f in findings] == ([] if worked else ["container-grows"])
+    assert all("each of 5 checkpoints" in finding.title for finding in findings)
 
 
 @pytest.mark.parametrize(("at_end", "is_leak"), [(433.0, True), (560.0, False)])
