@@ -10,6 +10,8 @@ from torch import Tensor
 from hybridbench.engine.kernels.causal_conv1d.reference import ConvPlan
 
 _CHANNELS_PER_BLOCK = 128
+# Neighbouring outputs share all but one of their inputs: a tile reads each from memory once.
+_ROWS_PER_BLOCK = 16
 
 
 def causal_conv1d_update(
@@ -55,10 +57,11 @@ def causal_conv1d_varlen(
     blocks = triton.cdiv(channels, _CHANNELS_PER_BLOCK)
     sources = (x, pool, slots, plan.source_rows, x.stride(0), pool.stride(0), len(slots) * width)
     shape = {"CHANNELS": channels, **_shape(weight)}
-    _outputs[(len(output), blocks)](
+    _outputs[(triton.cdiv(len(output), _ROWS_PER_BLOCK), blocks)](
         *sources,
-        *(weight, weight if bias is None else bias, output),
+        *(weight, weight if bias is None else bias, output, len(output)),
         HAS_BIAS=bias is not None,
+        BLOCK_R=_ROWS_PER_BLOCK,
         **shape,
     )
     # The order matters: the last call overwrites the windows that all of them read.
@@ -130,23 +133,30 @@ def _outputs(
     weight,
     bias,
     output,
+    rows,
     HAS_BIAS: tl.constexpr,
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
     BLOCK_T: tl.constexpr,
+    BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
     SUM: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    tap = tl.arange(0, BLOCK_T)
-    source = tl.load(source_rows + row + tap, mask=tap < TAPS, other=0)
-    inputs = _inputs(
-        source, tap < TAPS, channel, x, pool, slots, x_stride, pool_stride, window_rows,
-        CHANNELS, TAPS,
-    )  # fmt: skip
-    mixed = _convolve(inputs, weight, bias, channel, HAS_BIAS, CHANNELS, TAPS, BLOCK_T, SUM)
-    tl.store(output + row * CHANNELS + channel, mixed, mask=channel < CHANNELS)
+    in_row, in_channel = row < rows, channel < CHANNELS
+    mixed = tl.zeros([BLOCK_R, BLOCK_C], dtype=SUM)
+    for tap in tl.static_range(TAPS):
+        source = tl.load(source_rows + row + tap, mask=in_row, other=0)
+        inputs = _inputs(
+            source, in_row, channel, x, pool, slots, x_stride, pool_stride, window_rows,
+            CHANNELS, TAPS,
+        )  # fmt: skip
+        factor = tl.load(weight + tap * CHANNELS + channel, mask=in_channel, other=0.0)
+        mixed += inputs.to(SUM) * factor.to(SUM)[None, :]
+    mixed = _activated(mixed, bias, channel[None, :], HAS_BIAS, CHANNELS, SUM)
+    place = row[:, None] * CHANNELS + channel[None, :]
+    tl.store(output + place, mixed, mask=in_row[:, None] & in_channel[None, :])
 
 
 @triton.jit
@@ -202,14 +212,17 @@ def _inputs(
     in_channel = (channel < CHANNELS)[None, :]
     from_pool = wanted & (source < window_rows)
     from_x = wanted & (source >= window_rows)
-    slot = tl.load(slots + source // (TAPS - 1), mask=from_pool, other=0)
-    place = slot[:, None] * pool_stride + channel[None, :] * (TAPS - 1)
-    place += (source % (TAPS - 1))[:, None]
-    old = tl.load(pool + place, mask=from_pool[:, None] & in_channel, other=0.0)
     token = tl.where(from_x, source - window_rows, 0)
     place = token[:, None] * x_stride + channel[None, :]
-    new = tl.load(x + place, mask=from_x[:, None] & in_channel, other=0.0)
-    return tl.where(from_x[:, None], new, old)
+    inputs = tl.load(x + place, mask=from_x[:, None] & in_channel, other=0.0)
+    # Few tiles hold the beginning of a request, so most skip loads that are never contiguous.
+    if tl.max(from_pool.to(tl.int32), axis=0) > 0:
+        slot = tl.load(slots + source // (TAPS - 1), mask=from_pool, other=0)
+        place = slot[:, None] * pool_stride + channel[None, :] * (TAPS - 1)
+        place += (source % (TAPS - 1))[:, None]
+        old = tl.load(pool + place, mask=from_pool[:, None] & in_channel, other=0.0)
+        inputs = tl.where(from_pool[:, None], old.to(inputs.dtype), inputs)
+    return inputs
 
 
 @triton.jit
@@ -226,10 +239,17 @@ def _convolve(
 ):
     """``silu(sum_j w_j * x_j + bias)`` for a tile of taps by channels."""
     tap = tl.arange(0, BLOCK_T)[:, None]
-    in_channel = channel < CHANNELS
-    inside = (tap < TAPS) & in_channel[None, :]
+    inside = (tap < TAPS) & (channel < CHANNELS)[None, :]
     taps = tl.load(weight + tap * CHANNELS + channel[None, :], mask=inside, other=0.0)
     mixed = tl.sum(inputs.to(SUM) * taps.to(SUM), axis=0)
+    return _activated(mixed, bias, channel, HAS_BIAS, CHANNELS, SUM)
+
+
+@triton.jit
+def _activated(
+    mixed, bias, channel, HAS_BIAS: tl.constexpr, CHANNELS: tl.constexpr, SUM: tl.constexpr
+):
+    """``silu(mixed + bias)``."""
     if HAS_BIAS:
-        mixed += tl.load(bias + channel, mask=in_channel, other=0.0).to(SUM)
+        mixed += tl.load(bias + channel, mask=channel < CHANNELS, other=0.0).to(SUM)
     return mixed / (1.0 + tl.exp(-mixed))

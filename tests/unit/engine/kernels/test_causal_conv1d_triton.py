@@ -109,7 +109,7 @@ def varlen_arguments(
 @pytest.mark.parametrize(
     "arguments",
     [
-        varlen_arguments([5, 1, 2]),
+        varlen_arguments([35, 1, 2]),
         varlen_arguments([1], kernel_size=2, bias=True),
         varlen_arguments([4, 0, 1], kernel_size=3),
         varlen_arguments([2, 6, 1], track_offsets=[1, 4, 0]),
@@ -156,9 +156,11 @@ def test_a_mutant_of_the_step_is_found(old: str, new: str, tmp_path: Path) -> No
             "    _store_windows[(len(slots), blocks)](*sources, plan.tail_rows, slots, **shape)\n",
             "",
         ),
-        ("taps = tl.load(weight + tap", "taps = tl.load(weight + tap * 0"),
+        ("factor = tl.load(weight + tap", "factor = tl.load(weight + tap * 0"),
+        ("in_row, in_channel = row < rows,", "in_row, in_channel = row < rows - 1,"),
+        ("tl.max(from_pool.to(tl.int32), axis=0) > 0", "tl.max(source, axis=0) < window_rows"),
     ],
-    ids=["mask-off-by-one", "wrong-slot", "stale-state", "wrong-tap"],
+    ids=["mask-off-by-one", "wrong-slot", "stale-state", "wrong-tap", "no-last-row", "no-window"],
 )
 def test_a_mutant_of_the_prefill_is_found(old: str, new: str, tmp_path: Path) -> None:
     changed = mutant(triton_kernel, old, new, tmp_path)
@@ -167,5 +169,5 @@ def test_a_mutant_of_the_prefill_is_found(old: str, new: str, tmp_path: Path) ->
         assert_agrees(
             reference.causal_conv1d_varlen,
             changed.causal_conv1d_varlen,
-            *varlen_arguments([5, 1, 2]),
+            *varlen_arguments([35, 1, 2]),
         )
