@@ -1,8 +1,9 @@
 """Mamba2 in Triton: the decode step in place by slot, and the chunks of a prefill.
 
-A program handles some channels of one head of one request; in a prefill it keeps their state in
-registers from chunk to chunk.  Products are as in the gated delta rule.  Source: Dao and Gu 2024,
-arXiv 2405.21060.
+A program of a step handles some channels of one head of one request.  In a prefill all chunks are
+processed at once, but for the states between them, which one pass over the chunks makes from what
+each of them adds.  Products are as in the gated delta rule.  Source: Dao and Gu 2024,
+arXiv 2405.21060, section 7.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hybridbench.engine.kernels.gated_delta_rule.chunked import ChunkPlan
 _CHANNELS_PER_BLOCK = 32
 # The smallest side of a matrix product in Triton.
 _LEAST_BLOCK = 16
+_NUMBERS_PER_BLOCK = 1024
 
 
 def mamba2_state_update(
@@ -59,28 +61,36 @@ def mamba2_chunk_scan(
     snapshots: Tensor | None = None,
 ) -> Tensor:
     """See the reference."""
-    size, heads, head_dim = x.shape[1:]
+    chunks, size, heads, head_dim = x.shape
     groups, width = bc.shape[3:]
     assert state.is_contiguous()
     output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    scan = plan.scan
-    _chunks[(len(scan.counts), heads, triton.cdiv(head_dim, _CHANNELS_PER_BLOCK))](
-        *(x.contiguous(), dt.contiguous(), a, bc.contiguous(), state),
-        # Without snapshots the plan wants none, and the pointer is not used.
-        *(state if snapshots is None else snapshots, scan.starts, scan.counts),
-        *(scan.snapshot_chunks, scan.snapshot_rows, output),
-        SIZE=size,
-        HEADS=heads,
-        GROUPS=groups,
-        HEAD_DIM=head_dim,
-        WIDTH=width,
-        BLOCK_C=max(_LEAST_BLOCK, triton.next_power_of_2(size)),
-        BLOCK_P=_CHANNELS_PER_BLOCK,
-        BLOCK_N=max(_LEAST_BLOCK, triton.next_power_of_2(width)),
-        # Prefetching loads would exceed the shared memory at a width of 256.
-        num_stages=1,
-        num_warps=8,
+    # First what each chunk adds to the state, then the state before it.
+    states = state.new_empty(chunks, *state.shape[1:])
+    fades = state.new_empty(chunks, heads)
+    x, dt, bc, scan = x.contiguous(), dt.contiguous(), bc.contiguous(), plan.scan
+    shape = {"SIZE": size, "HEADS": heads, "GROUPS": groups, "HEAD_DIM": head_dim, "WIDTH": width}
+    blocks = {
+        "BLOCK_C": max(_LEAST_BLOCK, triton.next_power_of_2(size)),
+        # Compiled for sm_90, twice as many columns at a time would spill registers.
+        "BLOCK_P": min(64, max(_LEAST_BLOCK, triton.next_power_of_2(head_dim))),
+        "BLOCK_N": min(32, max(_LEAST_BLOCK, triton.next_power_of_2(width))),
+    }
+    over_channels = triton.cdiv(head_dim, blocks["BLOCK_P"])
+    over_columns = triton.cdiv(width, blocks["BLOCK_N"])
+    _added[(chunks, heads, over_channels * over_columns)](
+        x, dt, a, bc, states, fades, **shape, **blocks
     )
+    numbers = heads * head_dim * width
+    _states_before[(len(scan.counts), triton.cdiv(numbers, _NUMBERS_PER_BLOCK))](
+        *(state, states, fades, scan.starts, scan.counts),
+        # Without snapshots the plan wants none, and the pointer is not used.
+        *(state if snapshots is None else snapshots, scan.snapshot_chunks, scan.snapshot_rows),
+        HEADS=heads,
+        NUMBERS_OF_HEAD=head_dim * width,
+        BLOCK=_NUMBERS_PER_BLOCK,
+    )
+    _outputs[(chunks, heads, over_channels)](x, dt, a, bc, states, output, **shape, **blocks)
     return output
 
 
@@ -129,17 +139,87 @@ def _update(
 
 
 @triton.jit
-def _chunks(
+def _added(
     x,
     dt,
     a,
     bc,
     states,
-    snapshots,
+    fades,
+    SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """What a chunk adds to the state, and the factor by which it fades what was there."""
+    over_columns: tl.constexpr = (WIDTH + BLOCK_N - 1) // BLOCK_N
+    chunk = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    channel = tl.program_id(2) // over_columns * BLOCK_P + tl.arange(0, BLOCK_P)
+    column = tl.program_id(2) % over_columns * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = tl.arange(0, BLOCK_C)
+    in_row, in_channel, in_column = row < SIZE, channel < HEAD_DIM, column < WIDTH
+    token = chunk * SIZE + row
+    step, grown, total = _decay(dt, a, token, head, in_row, HEADS)
+    place = (token * HEADS + head)[:, None] * HEAD_DIM + channel[None, :]
+    values = tl.load(x + place, mask=in_row[:, None] & in_channel[None, :], other=0.0)
+    group = token * 2 * GROUPS + head // (HEADS // GROUPS)
+    place = group[:, None] * WIDTH + column[None, :]
+    write = tl.load(bc + place, mask=in_row[:, None] & in_column[None, :], other=0.0)
+    fading = values * (tl.exp(total - grown) * step)[:, None]
+    added = tl.dot(tl.trans(fading), write, input_precision="tf32x3")
+    own = chunk * HEADS + head
+    place = (own * HEAD_DIM + channel[:, None]) * WIDTH + column[None, :]
+    tl.store(states + place, added, mask=in_channel[:, None] & in_column[None, :])
+    if tl.program_id(2) == 0:
+        tl.store(fades + own, tl.exp(total))
+
+
+@triton.jit
+def _states_before(
+    first,
+    states,
+    fades,
     starts,
     counts,
+    snapshots,
     snapshot_chunks,
     snapshot_rows,
+    HEADS: tl.constexpr,
+    NUMBERS_OF_HEAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Replace what each chunk adds by the state before it, from chunk to chunk of a request."""
+    rank = tl.program_id(0).to(tl.int64)
+    number = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = number < HEADS * NUMBERS_OF_HEAD
+    size = HEADS * NUMBERS_OF_HEAD
+    head = tl.minimum(number // NUMBERS_OF_HEAD, HEADS - 1)
+    state = tl.load(first + rank * size + number, mask=inside, other=0.0)
+    wanted = tl.load(snapshot_chunks + rank)
+    for index in range(0, tl.load(counts + rank)):
+        chunk = tl.load(starts + index) + rank
+        place = states + chunk * size + number
+        added = tl.load(place, mask=inside, other=0.0)
+        tl.store(place, state, mask=inside)
+        state = state * tl.load(fades + chunk * HEADS + head) + added
+        if wanted == index:
+            copy = snapshots + tl.load(snapshot_rows + rank) * size + number
+            tl.store(copy, state, mask=inside)
+    tl.store(first + rank * size + number, state, mask=inside)
+
+
+@triton.jit
+def _outputs(
+    x,
+    dt,
+    a,
+    bc,
+    states,
     output,
     SIZE: tl.constexpr,
     HEADS: tl.constexpr,
@@ -150,45 +230,41 @@ def _chunks(
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    rank = tl.program_id(0).to(tl.int64)
+    """What the tokens of a chunk read from the state before it, and from each other."""
+    chunk = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     channel = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P)
-    column = tl.arange(0, BLOCK_N)
     row = tl.arange(0, BLOCK_C)
-    in_row, in_channel, in_column = row < SIZE, channel < HEAD_DIM, column < WIDTH
-    in_state = in_channel[:, None] & in_column[None, :]
+    in_row, in_channel = row < SIZE, channel < HEAD_DIM
+    token = chunk * SIZE + row
+    step, grown, _ = _decay(dt, a, token, head, in_row, HEADS)
+    group = (token * 2 * GROUPS + head // (HEADS // GROUPS))[:, None] * WIDTH
+    own = ((chunk * HEADS + head) * HEAD_DIM + channel[:, None]) * WIDTH
+    scores = tl.zeros([BLOCK_C, BLOCK_C], dtype=output.dtype.element_ty)
+    mixed = tl.zeros([BLOCK_C, BLOCK_P], dtype=output.dtype.element_ty)
+    for begin in range(0, WIDTH, BLOCK_N):
+        column = begin + tl.arange(0, BLOCK_N)[None, :]
+        in_columns = in_row[:, None] & (column < WIDTH)
+        in_state = in_channel[:, None] & (column < WIDTH)
+        write = tl.load(bc + group + column, mask=in_columns, other=0.0)
+        read = tl.load(bc + group + GROUPS * WIDTH + column, mask=in_columns, other=0.0)
+        state = tl.load(states + own + column, mask=in_state, other=0.0)
+        scores += tl.dot(read, tl.trans(write), input_precision="tf32x3")
+        mixed += tl.dot(read, tl.trans(state), input_precision="tf32x3")
+    lower = row[:, None] >= row[None, :]
+    # Masked before exp, because above the diagonal the exponent is positive.
+    decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0)) * step[None, :]
+    scores *= tl.where(lower, decay, 0.0)
+    place = (token * HEADS + head)[:, None] * HEAD_DIM + channel[None, :]
     in_values = in_row[:, None] & in_channel[None, :]
-    in_columns = in_row[:, None] & in_column[None, :]
-    place = (head * HEAD_DIM + channel[:, None]) * WIDTH + column[None, :]
-    state_size = HEADS * HEAD_DIM * WIDTH
-    state = tl.load(states + rank * state_size + place, mask=in_state, other=0.0)
-    rate = tl.load(a + head)
+    values = tl.load(x + place, mask=in_values, other=0.0)
+    mixed = mixed * tl.exp(grown)[:, None] + tl.dot(scores, values, input_precision="tf32x3")
+    tl.store(output + place, mixed, mask=in_values)
 
-    for chunk in range(0, tl.load(counts + rank)):
-        token = (tl.load(starts + chunk) + rank) * SIZE + row
-        step = tl.load(dt + token * HEADS + head, mask=in_row, other=0.0)
-        place_x = ((token * HEADS + head) * HEAD_DIM)[:, None] + channel[None, :]
-        values = tl.load(x + place_x, mask=in_values, other=0.0)
-        group = (token * 2 * GROUPS + head // (HEADS // GROUPS)) * WIDTH
-        place_b = group[:, None] + column[None, :]
-        write = tl.load(bc + place_b, mask=in_columns, other=0.0)
-        read = tl.load(bc + place_b + GROUPS * WIDTH, mask=in_columns, other=0.0)
 
-        total = tl.sum(step * rate, axis=0)
-        grown = tl.cumsum(step * rate, axis=0)
-        lower = row[:, None] >= row[None, :]
-        # Masked before exp, because above the diagonal the exponent is positive.
-        decay = tl.exp(tl.where(lower, grown[:, None] - grown[None, :], 0.0)) * step[None, :]
-        decay = tl.where(lower, decay, 0.0)
-        scores = tl.dot(read, tl.trans(write), input_precision="tf32x3") * decay
-        mixed = tl.dot(read, tl.trans(state), input_precision="tf32x3") * tl.exp(grown)[:, None]
-        mixed += tl.dot(scores, values, input_precision="tf32x3")
-        tl.store(output + place_x, mixed, mask=in_values)
-
-        fading = values * (tl.exp(total - grown) * step)[:, None]
-        state = state * tl.exp(total)
-        state += tl.dot(tl.trans(fading), write, input_precision="tf32x3")
-        if tl.load(snapshot_chunks + rank) == chunk:
-            copy = tl.load(snapshot_rows + rank) * state_size + place
-            tl.store(snapshots + copy, state, mask=in_state)
-    tl.store(states + rank * state_size + place, state, mask=in_state)
+@triton.jit
+def _decay(dt, a, token, head, in_row, HEADS: tl.constexpr):
+    """The steps of a chunk; the logarithm of the decay up to each of them, and of them all."""
+    step = tl.load(dt + token * HEADS + head, mask=in_row, other=0.0)
+    rates = step * tl.load(a + head)
+    return step, tl.cumsum(rates, axis=0), tl.sum(rates, axis=0)

@@ -105,6 +105,7 @@ def chunk_arguments(
     chunk_size: int = 16,
     *,
     head_dim: int = HEAD_DIM,
+    width: int = WIDTH,
     track_offsets: Sequence[int] | None = None,
 ) -> list[Argument]:
     """Requests with states to begin with; what pads a chunk has steps of 0."""
@@ -113,16 +114,16 @@ def chunk_arguments(
     places, tokens = (-1, chunk_size), sum(lens)
     steps = torch.cat((random(tokens, HEADS).exp(), torch.zeros(1, HEADS, dtype=torch.float64)))
     x = random(tokens, HEADS, head_dim).index_select(0, plan.conv_rows)
-    bc = random(tokens, 2, GROUPS, WIDTH).index_select(0, plan.conv_rows)
+    bc = random(tokens, 2, GROUPS, width).index_select(0, plan.conv_rows)
     snapshots = None
     if track_offsets is not None:
-        snapshots = random(plan.snapshot_count, HEADS, head_dim, WIDTH) * float("nan")
+        snapshots = random(plan.snapshot_count, HEADS, head_dim, width) * float("nan")
     return [
         x.view(*places, HEADS, head_dim),
         steps.index_select(0, plan.gate_rows).view(*places, HEADS),
         -random(HEADS).exp(),
-        bc.view(*places, 2, GROUPS, WIDTH),
-        random(len(lens), HEADS, head_dim, WIDTH),
+        bc.view(*places, 2, GROUPS, width),
+        random(len(lens), HEADS, head_dim, width),
         lambda device: replace(plan, order=plan.order.to(device)),
         snapshots,
     ]
@@ -133,8 +134,8 @@ def chunk_arguments(
     "arguments",
     [
         chunk_arguments([1]),
-        chunk_arguments([5, 40, 16], head_dim=33),
-        chunk_arguments([20, 3, 33], track_offsets=[7, 0, 32]),
+        chunk_arguments([5, 20], head_dim=65, width=40),
+        chunk_arguments([20, 3, 17], track_offsets=[7, 0, 16]),
         chunk_arguments([30, 16], chunk_size=24, track_offsets=[30, 5]),
     ],
     ids=["one-token", "ragged-two-blocks", "snapshots", "odd-chunks-snapshot-at-the-end"],
@@ -152,11 +153,13 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
     ("old", "new"),
     [
         ("lower = row[:, None] >= row", "lower = row[:, None] > row"),
-        ("token = (tl.load(starts + chunk) + rank)", "token = (tl.load(starts + chunk))"),
+        ("chunk = tl.load(starts + index) + rank", "chunk = tl.load(starts + index)"),
         (" * step[None, :]\n", "\n"),
-        ("state = state * tl.exp(total)", "state = state * 1.0"),
-        ("== chunk:", "== chunk + 1:"),
-        ("    tl.store(states + rank * state_size + place, state, mask=in_state)\n", ""),
+        ("state * tl.load(fades + chunk * HEADS + head)", "state"),
+        ("if wanted == index:", "if wanted == index + 1:"),
+        ("    tl.store(first + rank * size + number, state, mask=inside)\n", ""),
+        ("= tl.program_id(2) % over_columns * BLOCK_N", "= 0"),
+        ("        mixed += tl.dot(read", "        mixed = tl.dot(read"),
     ],
     ids=[
         "mask-off-by-one",
@@ -165,6 +168,8 @@ def test_chunks_equal_the_reference(arguments: list[Argument], device: str) -> N
         "missing-decay",
         "late-snapshot",
         "stale-state",
+        "first-columns-alone",
+        "last-columns-alone",
     ],
 )
 def test_a_mutant_of_the_chunks_is_found(old: str, new: str, tmp_path: Path) -> None:
@@ -174,5 +179,5 @@ def test_a_mutant_of_the_chunks_is_found(old: str, new: str, tmp_path: Path) -> 
         assert_agrees(
             chunked.mamba2_chunk_scan,
             changed.mamba2_chunk_scan,
-            *chunk_arguments([20, 3], track_offsets=[7, 0]),
+            *chunk_arguments([20, 3], width=33, track_offsets=[7, 0]),
         )
