@@ -410,8 +410,8 @@ class LoadClient:
                 last_s = now_s
             if answer.over:
                 break
-        if not answer.over and not answer.reason:
-            raise NoAnswerError("cut-off")
+        if not answer.reason and not (answer.over and answer.chunks):
+            raise NoAnswerError("empty" if answer.over else "cut-off")
         self._took(E2E, (last_s or _now_s()) - flight.due_s, flight)
         try:
             # Read to the end, which often comes after the last line's newline, in a packet of its

@@ -136,6 +136,9 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: object = None
+    # Of an error that has no object of its own.
+    kind: str | None = msgspec.field(name="object", default=None)
+    code: object = None
     type: str | None = None
     delta: str | None = None
     response: _Response | None = None
@@ -404,9 +407,9 @@ def _take(data: bytes, answer: Answer) -> bool:
 
 
 def _take_chunk(chunk: _Chunk, answer: Answer) -> None:
-    if chunk.error is not None:
-        status = chunk.error.get("code") if isinstance(chunk.error, dict) else None
-        _refuse_if(status)
+    # As OpenAI does, as vLLM before 0.11 and TensorRT-LLM do, and as the Responses interface does.
+    if chunk.error is not None or "error" in (chunk.kind, chunk.type):
+        _refuse_if(chunk.error.get("code") if isinstance(chunk.error, dict) else chunk.code)
         raise NoAnswerError("error-in-answer")
     _count(chunk.usage, answer)
     for choice in chunk.choices or ():

@@ -150,6 +150,8 @@ class Server:
             return web.json_response({"error": {"message": "dead", "code": 500}}, status=500)
         if fault == "html":
             return web.Response(text="<html>sign in</html>", content_type="text/html")
+        if fault == "only-done":
+            return web.Response(body=b"data: [DONE]\n\n", content_type="text/event-stream")
         if fault == "silent":
             await asyncio.sleep(3600)
         if len(prompt) > self.options.longest:

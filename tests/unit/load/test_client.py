@@ -220,6 +220,7 @@ def test_a_request_that_could_not_leave_in_time_counts_from_when_it_was_due() ->
         ("status-500", "requests_failed.500"),
         ("html", "requests_failed.cut-off"),
         ("half", "requests_failed.disconnected"),
+        ("only-done", "requests_failed.empty"),
     ],
 )
 def test_what_a_server_does_wrong_is_counted_by_its_kind(fault: str, counted: str) -> None:

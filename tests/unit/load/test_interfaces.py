@@ -100,6 +100,8 @@ def test_a_stream_of_responses_ends_with_its_event() -> None:
     ("event", "kind"),
     [
         ({"error": {"message": "out of memory", "code": 500}}, "error-in-answer"),
+        ({"object": "error", "message": "out of memory", "code": 500}, "error-in-answer"),
+        ({"type": "error", "message": "out of memory", "code": "server_error"}, "error-in-answer"),
         ({"choices": [{"text": "", "finish_reason": "abort"}]}, "given-up"),
         (b'{"choices": [{"te', "protocol"),
         (b"[1]", "protocol"),
@@ -222,6 +224,7 @@ def test_of_several_answers_a_conversation_goes_on_with_the_first() -> None:
     ("event", "status"),
     [
         ({"error": {"message": "too long", "type": "BadRequestError", "code": 400}}, "400"),
+        ({"object": "error", "message": "too long", "type": "BadRequestError", "code": 400}, "400"),
         (generated("", [], 0, type="abort", message="too long", status_code=400), "400"),
     ],
 )
