@@ -398,15 +398,17 @@ class LoadClient:
         Raises:
             NoAnswerError: it is not an answer, or is cut short.
         """
-        answer, last_s = flight.answer, 0.0
+        answer = flight.answer
+        last_s: float | None = None
         async for line in content:
             if self._interface.read_line(line, answer):
                 now_s = _now_s()
-                if answer.chunks == 1:
+                # Not by the number of parts: with ``n``, the first event may have several.
+                if last_s is not None:
+                    self._took(ITL, now_s - last_s, flight)
+                else:
                     self._took(TTFT, now_s - flight.due_s, flight)
                     self._first_token(flight)
-                else:
-                    self._took(ITL, now_s - last_s, flight)
                 last_s = now_s
             if answer.over:
                 break

@@ -233,7 +233,8 @@ def _chunk(path: str, so_far: list[int], asked: Mapping[str, Any]) -> dict[str, 
         choice |= {"delta": {"content": _text(word)}, **_ids([word], asked)}
     else:
         choice |= {"text": _text(word), **_ids([word], asked)}
-    return {"choices": [choice | _logprobs([word], asked)]}
+    choice |= _logprobs([word], asked)
+    return {"choices": [{"index": index, **choice} for index in range(asked.get("n", 1))]}
 
 
 def _ids(words: list[int], asked: Mapping[str, Any]) -> dict[str, Any]:
